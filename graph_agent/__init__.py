@@ -1,0 +1,59 @@
+"""A graph-based agent framework on LangGraph.
+
+The public names are imported when they are first asked for, so that `import graph_agent` loads no model provider.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from graph_agent.agent import create_graph_agent
+    from graph_agent.config import LoopConfig
+    from graph_agent.context import AgentContext
+    from graph_agent.graph import build_graph
+    from graph_agent.graph_delegate import GraphDelegate
+    from graph_agent.history import SessionMemory
+    from graph_agent.models.scripted import ScriptedChatModel
+    from graph_agent.results import RunResult
+    from graph_agent.session import Session
+    from graph_agent.types import SessionStatus
+
+__all__ = [
+    "AgentContext",
+    "GraphDelegate",
+    "LoopConfig",
+    "RunResult",
+    "ScriptedChatModel",
+    "Session",
+    "SessionMemory",
+    "SessionStatus",
+    "build_graph",
+    "create_graph_agent",
+]
+
+_HOMES = {
+    "AgentContext": "context",
+    "GraphDelegate": "graph_delegate",
+    "LoopConfig": "config",
+    "RunResult": "results",
+    "ScriptedChatModel": "models.scripted",
+    "Session": "session",
+    "SessionMemory": "history",
+    "SessionStatus": "types",
+    "build_graph": "graph",
+    "create_graph_agent": "agent",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'graph_agent' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"graph_agent.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,73 @@
+"""Every private name of LangGraph that this package relies on, in one place.
+
+Each has a test in ``tests/test_compat.py`` that fails when LangGraph moves it. Nothing else in the package may import
+a name that begins with an underscore from another distribution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.tools import BaseTool
+from langgraph._internal._runnable import RunnableCallable
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.graph.message import _messages_delta_reducer
+from langgraph.prebuilt.tool_node import _get_all_injected_args
+
+# LangGraph gives every message-like write an id before it is stored only where it finds this very reducer on the
+# channel; with any other, ``("user", "hi")`` would get a new id at each read.
+messages_delta_reducer = _messages_delta_reducer
+
+_CHECKPOINTER = "__pregel_checkpointer"
+_READ = "__pregel_read"
+
+
+def both_ways(
+    sync: Callable[..., Any], coroutine: Callable[..., Awaitable[Any]], name: str, *, trace: bool = True
+) -> Runnable[Any, Any]:
+    """Make what LangGraph runs as `coroutine` from asynchronous entry points and as `sync` from blocking ones.
+
+    Args:
+        sync: The blocking function.
+        coroutine: The coroutine function.
+        name: The node's name.
+        trace: Whether callbacks hear of it as a run of its own.
+    """
+    return RunnableCallable(sync, coroutine, name=name, trace=trace)
+
+
+def read_state(config: RunnableConfig, keys: Sequence[str]) -> dict[str, Any]:
+    """Read state fields from inside a ``Send`` task, whose own input is only what was sent.
+
+    Args:
+        config: The task's config.
+        keys: Names of state fields; those never written are left out of the answer.
+    """
+    read = config["configurable"][_READ]
+    values: dict[str, Any] = read(list(keys), False)
+    return values
+
+
+def checkpointer_of(config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
+    """The saver of the running graph, from inside one of its nodes; None without one."""
+    saver = config["configurable"].get(_CHECKPOINTER)
+    return saver if isinstance(saver, BaseCheckpointSaver) else None
+
+
+class InjectedArguments:
+    """Which parameters of a tool the framework fills in, by ``ToolNode``'s rules."""
+
+    def __init__(self, tool: BaseTool) -> None:
+        found = _get_all_injected_args(tool)
+        self.state: dict[str, str | None] = found.state
+        """Parameter → the state field it wants; None for the whole state."""
+        self.optional_state: set[str] = found._optional_state_args
+        self.store: str | None = found.store
+        self.runtime: str | None = found.runtime
+        self.hidden: set[str] = found.all_injected_keys
+        """Parameters a model may not set."""
+
+    def __bool__(self) -> bool:
+        return bool(self.state or self.store or self.runtime or self.hidden)

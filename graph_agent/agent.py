@@ -1,0 +1,76 @@
+"""`create_graph_agent`: names resolved to objects, the graph built and compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.tools import BaseTool
+from langgraph.cache.base import BaseCache
+from langgraph.store.base import BaseStore
+from langgraph.types import Checkpointer
+from pydantic import BaseModel
+
+from graph_agent.config import LoopConfig
+from graph_agent.context import AgentContext
+from graph_agent.delegation import Delegate
+from graph_agent.graph import DEFAULT_SYSTEM_PROMPT, CompiledAgentGraph, build_graph
+from graph_agent.models.resolve import effective_model
+
+
+def create_graph_agent(
+    model: BaseChatModel | str,
+    *,
+    tools: Sequence[BaseTool | Callable[..., Any]] = (),
+    delegates: Sequence[Delegate] = (),
+    hooks: Sequence[Any] = (),
+    system_prompt: str | Callable[[], str] = DEFAULT_SYSTEM_PROMPT,
+    prompts: Mapping[str, str] | None = None,
+    response_format: type[BaseModel] | dict[str, Any] | None = None,
+    config: LoopConfig | None = None,
+    context_schema: type[AgentContext] = AgentContext,
+    checkpointer: Checkpointer = None,
+    store: BaseStore | None = None,
+    cache: BaseCache[Any] | None = None,
+    name: str = "agent",
+) -> CompiledAgentGraph:
+    """Make an agent: a compiled LangGraph graph with the nodes `plan`, `tools`, `delegate` and `finalize`.
+
+    The environment variable `DEBUG_MOCK_RESPONSES`, a JSON array of strings, replaces the model by a script; it is read
+    here, once.
+
+    Args:
+        model: A chat model, or `"provider:name"`, e.g. `"openai:gpt-4o-mini"`.
+        tools: LangChain tools, or callables with a docstring and type hints. The list that `open_mcp_tools` gives may
+            be passed as it is: servers that are down are then told in a `warning` event.
+        delegates: Agents to hand tasks to; each is offered as `delegate_to_<name>`.
+        hooks: Loop hooks; this version has none.
+        system_prompt: The system prompt, or a function that gives it at each request.
+        prompts: Templates that replace shipped prompts, by name.
+        response_format: Shape of the answer, as a pydantic class or JSON schema: the run's `structured_response`.
+        config: The loop's configuration; None for the defaults. A run's context overrides single fields.
+        context_schema: `AgentContext`, or a subclass with fields of your own.
+        checkpointer: Gives sessions a memory; None for none, or for a parent graph's.
+        store: LangGraph store, for the tools that ask for one.
+        cache: LangGraph cache.
+        name: The agent's name.
+
+    Raises:
+        ConfigError: When the parts do not fit together, or the model cannot be built.
+    """
+    failed: Mapping[str, str] = getattr(tools, "failed", {})
+    graph = build_graph(
+        effective_model(model),
+        tools=tools,
+        delegates=delegates,
+        hooks=hooks,
+        system_prompt=system_prompt,
+        prompts=prompts,
+        response_format=response_format,
+        config=config,
+        context_schema=context_schema,
+        name=name,
+        warnings=[f"The MCP server {server!r} is down, its tools are missing: {why}" for server, why in failed.items()],
+    )
+    return graph.compile(checkpointer=checkpointer, store=store, cache=cache, name=name)

@@ -1,0 +1,86 @@
+"""How blocking entry points run nodes that are written once, as coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextvars import ContextVar, copy_context
+from typing import Any, ParamSpec, TypeVar
+
+from graph_agent.errors import SyncInLoopError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+in_blocking_run: ContextVar[bool] = ContextVar("graph_agent_in_blocking_run", default=False)
+"""True inside a node that a blocking entry point runs."""
+
+
+def blocking(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Make a function that runs `coroutine` on the background loop and waits for it.
+
+    The caller's context variables are seen by the coroutine; a `KeyboardInterrupt` while waiting cancels it.
+    """
+
+    @functools.wraps(coroutine)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        done: Future[T] = Future()
+        tasks: list[asyncio.Task[T]] = []
+        context = copy_context()
+        context.run(in_blocking_run.set, True)
+        loop = _background_loop()
+
+        def start() -> None:
+            task = loop.create_task(coroutine(*args, **kwargs), context=context)
+            task.add_done_callback(functools.partial(_settle, done))
+            tasks.append(task)
+
+        loop.call_soon_threadsafe(start)
+        try:
+            return done.result()
+        except BaseException:
+            if not done.done():
+                loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+            raise
+
+    return run
+
+
+def refuse_running_loop(entry: str, instead: str) -> None:
+    """Raise when the calling thread's event loop is running: it would stand still until the call returned.
+
+    Args:
+        entry: The blocking method, for the message.
+        instead: Its asynchronous twin.
+
+    Raises:
+        SyncInLoopError: In the thread of a running loop.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise SyncInLoopError(
+        f"{entry} was called from the thread of a running event loop, which it would block while MCP sessions and "
+        f"other clients of that loop are needed; use 'await {instead}(...)', or call it from another thread."
+    )
+
+
+def _settle(done: Future[Any], task: asyncio.Task[Any]) -> None:
+    if task.cancelled():
+        done.cancel()
+    elif (error := task.exception()) is not None:
+        done.set_exception(error)
+    else:
+        done.set_result(task.result())
+
+
+@functools.cache
+def _background_loop() -> asyncio.AbstractEventLoop:
+    # One loop for the life of the process: clients that a model opened in one call are of use in the next.
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="graph-agent", daemon=True).start()
+    return loop

@@ -1,0 +1,72 @@
+"""One tool call or delegation, and how two of them are compared."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import uuid
+from collections.abc import Mapping
+from typing import Any, NotRequired, TypedDict
+
+MAX_DEPTH = 200
+"""Levels of nesting read in arguments: the interpreter allows 1,000 frames, and the caller has used some of them."""
+
+
+class Call(TypedDict):
+    """One tool call, or one delegation when the name is ``delegate_to_<name>``."""
+
+    id: str
+    """Unique within the calls it was read with; never empty."""
+    name: str
+    """The tool's name as the model knows it, dots included; never empty."""
+    arguments: dict[str, Any]
+    """Plain JSON values; empty for a call without arguments."""
+    needs: NotRequired[list[str]]
+    """Ids of calls of the same wave whose results this one waits for; absent means none."""
+
+
+def new_call_id() -> str:
+    """Return a call id that no other call has: ``call_`` and 32 hexadecimal digits."""
+    return f"call_{uuid.uuid4().hex}"
+
+
+def canonical_arguments(arguments: Mapping[str, Any] | str) -> str:
+    """Write arguments so that equal ones are equal strings.
+
+    Key order, ``1`` beside ``1.0`` and white space around a string do not distinguish; ``True`` and ``1`` do. A string
+    is read as JSON where it is JSON. The result is ASCII. What lies deeper than ``MAX_DEPTH`` levels is left out. Never
+    raises: a value that is not JSON counts by its ``str``.
+    """
+    value: Any = arguments
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            value = arguments
+    return json.dumps(_canonical(value, 0), sort_keys=True, separators=(",", ":"))
+
+
+def fingerprint(call: Call) -> str:
+    """Return the name and a 16-digit hash of the canonical arguments; ids and ``needs`` do not count."""
+    digest = hashlib.sha256(canonical_arguments(call["arguments"]).encode()).hexdigest()
+    return f"{call['name']}:{digest[:16]}"
+
+
+def _canonical(value: Any, depth: int) -> Any:
+    if depth > MAX_DEPTH:
+        return None
+    if isinstance(value, Mapping):
+        return {str(key): _canonical(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_canonical(item, depth + 1) for item in value]
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return str(value)
+        return int(value) if value.is_integer() else value
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        # A decimal of more than 4,300 digits is refused by the interpreter; hexadecimal is not.
+        return value if value.bit_length() < 10_000 else hex(value)
+    return str(value).strip()

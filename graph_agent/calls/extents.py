@@ -1,0 +1,100 @@
+"""Where a bracketed value that starts here ends, strings and comments considered.
+
+Text that opens brackets and never closes them would make "try from each bracket" quadratic. One walk therefore settles
+every bracket it passes; a later start inside it is answered from memory, and only a bracket that was part of a string
+in all earlier walks starts another.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from .work import Work
+
+_TOKEN = re.compile(
+    r"""
+    [{}\[\]]
+    # Possessive, and the closing quote optional: an unclosed string runs to the end instead of being tried again.
+    | "[^"\\]*+(?:\\.[^"\\]*+)*+"?
+    # An apostrophe opens a string only where a value may stand, and closes it only where a value may end.
+    | (?<=[\s{\[(,:=])'(?:[^'\\]++|\\.|'(?!\s*+(?:[,:}\])]|\Z)))*+'?
+    | (?<!:)//[^\n]*+
+    | /\*[^*]*+(?:\*(?!/)[^*]*+)*+(?:\*/)?
+    # JSON holds none of these outside strings: a tag or a fence ends what was cut short.
+    | (?P<stop></?[A-Za-z|｜] | ```)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_OPENER = {"}": "{", "]": "["}
+_CHARACTERS_A_STEP = 32
+
+
+class Extent(NamedTuple):
+    """The reach of one opening bracket."""
+
+    end: int
+    """Index after the closing bracket, or where the text stops being part of the value."""
+    closed: bool
+    """Whether its own closing bracket was found."""
+    depth: int
+    """Levels of brackets inside it; 0 for none."""
+
+
+class Extents:
+    """The extents of one text, computed on demand and remembered."""
+
+    def __init__(self, text: str, work: Work) -> None:
+        self._text = text
+        self._work = work
+        self._known: dict[int, Extent] = {}
+
+    def at(self, start: int) -> Extent:
+        """Return the extent of the bracket at index ``start``, which must be ``{`` or ``[``."""
+        known = self._known.get(start)
+        if known is None:
+            self._walk(start)
+            known = self._known[start]
+        return known
+
+    def _walk(self, start: int) -> None:
+        text, known, find = self._text, self._known, _TOKEN.search
+        stack: list[int] = []
+        depths: list[int] = []
+        opened = {"{": 0, "[": 0}
+
+        def close(end: int, *, closed: bool) -> None:
+            at, depth = stack.pop(), depths.pop()
+            opened[text[at]] -= 1
+            known[at] = Extent(end, closed, depth)
+            if depths and depths[-1] <= depth:
+                depths[-1] = depth + 1
+
+        position, end = start, len(text)
+        steps, allowed = 0, self._work.left
+        while (token := find(text, position)) is not None:
+            if steps > allowed or token["stop"]:
+                end = token.start()
+                break
+            first = text[token.start()]
+            steps += 1 + (token.end() - position) // _CHARACTERS_A_STEP
+            position = token.end()
+            if first in opened:
+                before = known.get(token.start())
+                if before is not None and before.closed:
+                    position = before.end
+                    if depths[-1] <= before.depth:
+                        depths[-1] = before.depth + 1
+                    continue
+                stack.append(token.start())
+                depths.append(0)
+                opened[first] += 1
+            elif first in _OPENER and opened[_OPENER[first]]:
+                while text[stack[-1]] != _OPENER[first]:
+                    close(token.start(), closed=False)
+                close(position, closed=True)
+                if not stack:
+                    break
+        while stack:
+            close(end, closed=False)
+        self._work.take(min(steps, allowed))

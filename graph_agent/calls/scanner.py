@@ -1,0 +1,200 @@
+"""The pass over a text that finds the calls and the parts that are not prose.
+
+It goes from left to right. Whatever opens first is read to its end: a tag, a fence, reasoning, a bracket. So a tag
+inside a JSON string, or JSON inside a code sample, is part of that and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from .fences import Fence, code_end, read_fence
+from .page import Page
+from .payload import PYTHONIC_LIST, Payload, after_closing_tags, read_function, read_payload
+from .pythonic import pythonic_calls
+from .shapes import Found, calls_in, content_of, is_envelope
+from .tags import FUNCTION, TAG
+
+_OPENER = re.compile(
+    r"(?P<fence>`{3,}+|~{3,}+)"
+    # A bracket only where a value may follow: runs of brackets are passed over in one go.
+    r"|(?P<brace>\{(?=\s*+[\"'“A-Za-z_/#}]))"
+    rf"|(?P<tag>{TAG.pattern})"
+    r"|(?P<function><function(?:=|\ name=)|<(?:[a-z]{1,16}:|｜DSML｜)?invoke\ name=)"
+    # Reasoning, and what a model repeats or makes up of a tool's answer.
+    r"|(?P<quoted><(?:seed:)?(?:think|thinking|thought|reasoning)>|◁think▷|\[THINK\]"
+    r"|<(?:tool_response|tool_results?|function_results?)>|\[TOOL_RESULTS\]|\[AVAILABLE_TOOLS\])"
+    r"|(?P<reasoned></(?:seed:)?think>|</thinking>|◁/think▷|\[/THINK\])"
+    r"|(?P<bracket>\[(?=\s*+[{\"'\-\dA-Za-z_]))"
+)
+_SPACE = re.compile(r"\s*+")
+_SEPARATORS = re.compile(r"[\s,;]*+")
+# What makes a bracket a part of a program or of other JSON: an assignment, a call, a return, a key.
+_CODE_BEFORE = re.compile(r"(?:=>?|\breturn|[\w)\]]\(|[\"']\s*:)\s*\Z")
+_LOOK_BACK = 40
+
+
+class Cut(NamedTuple):
+    """A part of the text that is not prose."""
+
+    start: int
+    end: int
+    prose: str = ""
+    """What stands in its place: the content of a message that was written whole, as JSON."""
+
+
+class Scanner:
+    """One pass over one page."""
+
+    def __init__(self, page: Page) -> None:
+        self.found: list[Found] = []
+        self.cuts: list[Cut] = []
+        self._page = page
+        self._text = page.text
+        self._fence: Fence | None = None
+        self._cuts_before_fence = 0
+        # Where a tag that holds only other tags began, and where the first of them must begin to belong to it.
+        self._lead = (0, -1)
+        self._reasoned = False
+        self._data_end = 0
+
+    def run(self) -> None:
+        """Read the whole page into ``found`` and ``cuts``, both in the order of the text."""
+        position = 0
+        while (opener := _OPENER.search(self._text, position)) is not None:
+            match opener.lastgroup:
+                case "brace" | "bracket":
+                    position = self._bracket(opener.start())
+                case "fence":
+                    position = self._fence_marks(opener)
+                case "tag":
+                    position = self._tag(opener)
+                case "function":
+                    position = self._function(opener)
+                case "quoted":
+                    position = self._quoted(opener)
+                case _:
+                    position = self._reasoned_end(opener)
+        self._close_fence(len(self._text), len(self._text))
+
+    def _take(self, start: int, end: int, calls: Iterable[Found], prose: str = "") -> int:
+        begun, expected = self._lead
+        self.found += calls
+        self.cuts.append(Cut(begun if expected == start else start, end, prose))
+        return end
+
+    def _take_payload(self, opener: re.Match[str], payload: Payload | None) -> int:
+        return opener.end() if payload is None else self._take(opener.start(), payload.end, payload.calls)
+
+    def _tag(self, opener: re.Match[str]) -> int:
+        inner = _OPENER.match(self._text, self._after_space(opener.end()))
+        if inner is None or inner.lastgroup not in ("tag", "function"):
+            return self._take_payload(opener, read_payload(self._page, opener.end()))
+        begun, expected = self._lead
+        self._lead = (begun if expected == opener.start() else opener.start(), inner.start())
+        return inner.start()
+
+    def _function(self, opener: re.Match[str]) -> int:
+        named = FUNCTION.match(self._text, opener.start())
+        if named is None:
+            return opener.end()
+        name = named["function"] or named["invoke"]
+        return self._take_payload(opener, read_function(self._page, name, named.end()))
+
+    def _quoted(self, opener: re.Match[str]) -> int:
+        self._reasoned = True
+        mark = opener[0]
+        closing = self._page.next(re.compile(re.escape(f"{mark[0]}/{mark[1:]}")), opener.end())
+        if closing is not None:
+            return closing.end()
+        # Reasoning that was cut short goes on to the end; in the middle of a line it is a word about the tag.
+        start = opener.start()
+        line = self._text[max(0, start - _LOOK_BACK) : start].rpartition("\n")[2]
+        return len(self._text) if not line.strip() else opener.end()
+
+    def _reasoned_end(self, closing: re.Match[str]) -> int:
+        # The templates of some models open the reasoning in the prompt: all there was so far belonged to it.
+        if not self._reasoned:
+            self._reasoned = True
+            self.found.clear()
+            self.cuts.clear()
+            self._fence = None
+        return closing.end()
+
+    def _fence_marks(self, marks: re.Match[str]) -> int:
+        fence = read_fence(self._page, marks)
+        if self._fence is not None:
+            if not fence.is_as_long_as(self._fence):
+                return marks.end()
+            if fence.closes(self._fence):
+                self._close_fence(marks.start(), marks.end())
+                return marks.end()
+        if fence.is_code:
+            self._fence = None
+            return code_end(self._page, fence)
+        self._fence, self._cuts_before_fence = fence, len(self.cuts)
+        if fence.is_call and not _OPENER.match(self._text, self._after_space(fence.body)):
+            payload = read_payload(self._page, fence.body)
+            if payload is not None:
+                return self._take(fence.body, payload.end, payload.calls)
+        return fence.body
+
+    def _close_fence(self, start: int, end: int) -> None:
+        """Cut the open block with its marks when there is nothing but calls in it."""
+        fence, self._fence = self._fence, None
+        inside = self.cuts[self._cuts_before_fence :]
+        if fence is None or not inside:
+            return
+        gaps = zip((fence.body, *(cut.end for cut in inside)), (*(cut.start for cut in inside), start), strict=True)
+        if all(_SEPARATORS.fullmatch(self._text, *gap) for gap in gaps):
+            prose = "".join(cut.prose for cut in inside)
+            self.cuts[self._cuts_before_fence :] = [Cut(fence.start, end, prose)]
+
+    def _bracket(self, start: int) -> int:
+        page, fence = self._page, self._fence
+        trusted = fence is not None and fence.is_call
+        if PYTHONIC_LIST.match(self._text, start):
+            return self._pythonic(start, trusted=trusted)
+        at = page.value_at(start, region=fence is not None)
+        if at is None:
+            return start + 1
+        value, complete = at.read.value, at.read.complete
+        delegate = fence is not None and fence.is_delegation
+        calls = calls_in(value, page.reading(trusted=trusted, delegate=delegate, complete=complete))
+        if calls is not None and (trusted or is_envelope(value) or self._is_meant(start, at.end)):
+            return self._take(start, after_closing_tags(page, at.end), calls, content_of(value))
+        if complete and at.read.certain:
+            return at.end
+        # Cut short or guessed, it may be prose that began like a value; then a bare object in it is more likely data
+        # than a call, but an envelope still counts.
+        self._data_end = max(self._data_end, at.end if at.read.certain else 0)
+        return start + 1
+
+    def _pythonic(self, start: int, *, trusted: bool) -> int:
+        page = self._page
+        end = page.bracket_end(start)
+        if end is None:
+            return start + 1
+        # With no names known, Python in prose may be anything; an answer that is nothing else is a call.
+        if page.tools is None and not trusted and self._text.strip() != self._text[start:end]:
+            return end
+        calls = pythonic_calls(self._text[start:end], page.work)
+        if calls is None:
+            return start + 1
+        if page.tools is not None and not trusted:
+            calls = [call for call in calls if call.name in page.tools]
+        return self._take(start, end, calls) if calls and (trusted or self._is_meant(start, end)) else end
+
+    def _is_meant(self, start: int, end: int) -> bool:
+        """Whether a bare value is more than a mention: no part of a program or of data, no inline code in an answer."""
+        text = self._text
+        if start < self._data_end or _CODE_BEFORE.search(text[max(0, start - _LOOK_BACK) : start]):
+            return False
+        inline = start > 0 and text[start - 1] == "`" and text.startswith("`", end) and self._fence is None
+        return not inline or text.strip() == text[start - 1 : end + 1]
+
+    def _after_space(self, start: int) -> int:
+        space = _SPACE.match(self._text, start)
+        return space.end() if space else start

@@ -1,0 +1,221 @@
+"""Which JSON values are calls, and what they call.
+
+A value counts in one of two ways. *Trusted*: it stood in a tag, in a fence that names a call, or in the ``tool_calls``
+envelope, so it is a call whatever its name. *Bare*: it stood in the text by itself, and is a call only if it cannot
+well be anything else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from .read_json import read_json
+from .work import Work
+
+DELEGATE_PREFIX = "delegate_to_"
+
+_NAME_KEYS = ("name", "tool", "tool_name", "function_name", "function", "recipient_name", "action")
+_ARGUMENT_KEYS = (
+    "arguments",
+    "parameters",
+    "args",
+    "input",
+    "params",
+    "kwargs",
+    "action_input",
+    "tool_input",
+    "tool_args",
+)
+_ID_KEYS = ("id", "call_id", "tool_call_id")
+_AGENT_KEYS = ("agent", "delegate", "delegate_to", "agent_name", "target")
+_WRAPPERS = ("tool_call", "function_call", "tool_uses", "function_calls", "calls")
+_BESIDES = frozenset((*_ID_KEYS, "type", "index", "needs", "thought", "thoughts", "reasoning", "reason", "explanation"))
+# An object that has one of these beside its arguments describes a tool or records what one gave.
+_NO_CALL = frozenset(("description", "output", "result", "response", "inputSchema", "input_schema"))
+_DELEGATE_NAMES = ("delegate", "delegation", "delegate_to")
+_TYPES_OF_A_CALL = ("function", "function_call", "tool_call", "tool_use")
+_TOOL_NAME = re.compile(r"[^\W\d][\w.:/-]{0,127}")
+
+
+class Found(NamedTuple):
+    """A call as it was read, before its id is settled."""
+
+    name: str
+    arguments: dict[str, Any]
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the values at one place of the text are to be taken."""
+
+    tools: Set[str] | None
+    """Known names; None when nothing is known."""
+    work: Work
+    trusted: bool = False
+    delegate: bool = False
+    """Whether an object with an agent and no name is a delegation, as in a ``delegate`` fence."""
+    complete: bool = True
+    """False for a value cut short, whose missing arguments may have been coming."""
+
+
+def calls_in(value: Any, reading: Reading) -> list[Found] | None:
+    """Return the calls that ``value`` stands for, in order; None when it is no call, no list of them and no envelope.
+
+    An envelope without calls in it is an empty list.
+    """
+    if isinstance(value, list):
+        if is_envelope(value):
+            return [call for item in value for call in _envelope_calls(item["tool_calls"], reading) or ()]
+        return _list_calls(value, reading)
+    if not isinstance(value, dict):
+        return None
+    if "tool_calls" in value:
+        return _envelope_calls(value["tool_calls"], reading)
+    for wrapper in _WRAPPERS:
+        inner = value.get(wrapper)
+        if isinstance(inner, dict | list) and not value.keys() - {wrapper, *_BESIDES}:
+            return calls_in(inner, reading)
+    call = _object_call(value, reading)
+    return None if call is None else [call]
+
+
+def is_envelope(value: Any) -> bool:
+    """Whether ``value`` says itself that it holds calls: an object with ``tool_calls``, or a list of such objects."""
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(item, dict) and "tool_calls" in item for item in value)
+    return isinstance(value, dict) and "tool_calls" in value
+
+
+def content_of(value: Any) -> str:
+    """Return the text of an envelope that is a whole chat message; empty for anything else."""
+    content = value.get("content") if isinstance(value, dict) and "tool_calls" in value else None
+    return content if isinstance(content, str) else ""
+
+
+def arguments_of(value: Any, work: Work, *, strict: bool = False) -> dict[str, Any] | None:
+    """Return arguments as an object: itself, read from a JSON string, or ``{"input": value}`` for anything else.
+
+    None and blank text are no arguments. With ``strict``, what is no object in either form gives None.
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        if text.startswith("{"):
+            read = read_json(text, work)
+            value = value if read is None else read.value
+        elif not text:
+            value = None
+    if value is None:
+        return {}
+    if isinstance(value, dict):
+        return value
+    return None if strict else {"input": value}
+
+
+def known_name(name: str, tools: Set[str] | None) -> str:
+    """Return the tool that ``name`` means when only white space or OpenAI's ``functions.`` is in the way."""
+    if tools is not None and name not in tools:
+        for nearby in (name.strip(), name.strip().removeprefix("functions.")):
+            if nearby in tools:
+                return nearby
+    return name
+
+
+def _list_calls(items: list[Any], reading: Reading) -> list[Found] | None:
+    if not items or not all(isinstance(item, dict) for item in items):
+        return None
+    found = _object_calls(items, reading)
+    # Where no names are known, a list with something else in it is data.
+    if not found or (reading.tools is None and not reading.trusted and len(found) < len(items)):
+        return None
+    return found
+
+
+def _envelope_calls(content: Any, reading: Reading) -> list[Found] | None:
+    if isinstance(content, str) and content.lstrip().startswith(("[", "{")):
+        read = read_json(content.strip(), reading.work)
+        content = content if read is None else read.value
+    if isinstance(content, dict):
+        content = [content]
+    if not isinstance(content, list):
+        return None
+    return _object_calls([item for item in content if isinstance(item, dict)], replace(reading, trusted=True))
+
+
+def _object_calls(items: list[dict[str, Any]], reading: Reading) -> list[Found]:
+    # Only the last of several can have been cut short.
+    whole = replace(reading, complete=True)
+    read = [_object_call(item, whole) for item in items[:-1]]
+    read += [_object_call(item, reading) for item in items[-1:]]
+    return [call for call in read if call is not None]
+
+
+def _object_call(item: dict[str, Any], reading: Reading) -> Found | None:
+    function = item.get("function")
+    if isinstance(function, dict):
+        call = _object_call(function, reading)
+        return None if call is None else call._replace(id=call.id or _id_of(item))
+    name_key = next((key for key in _NAME_KEYS if isinstance(item.get(key), str) and item[key]), None)
+    argument_key = next((key for key in _ARGUMENT_KEYS if key in item), None)
+    if name_key is None or (argument_key is None and (reading.delegate or item[name_key] in _DELEGATE_NAMES)):
+        return _delegation(item, reading)
+    name = known_name(item[name_key], reading.tools)
+    if name_key == "recipient_name":
+        name = name.removeprefix("functions.")
+    if not reading.trusted:
+        arguments = _bare_arguments(item, name, name_key, argument_key, reading)
+    elif argument_key is not None:
+        arguments = arguments_of(item[argument_key], reading.work)
+    elif reading.complete:
+        # Some models write the arguments beside the name.
+        arguments = _others(item, name_key)
+    else:
+        arguments = None
+    return None if arguments is None else Found(name, arguments, _id_of(item))
+
+
+def _bare_arguments(
+    item: dict[str, Any], name: str, name_key: str, argument_key: str | None, reading: Reading
+) -> dict[str, Any] | None:
+    """Return the arguments of an object that nothing but its own shape calls a call; None when it is not one."""
+    known = reading.tools is not None
+    if (name not in reading.tools) if reading.tools is not None else (_TOOL_NAME.fullmatch(name) is None):
+        return None
+    others = item.keys() - {name_key, argument_key} - _BESIDES
+    if argument_key is None:
+        return {} if known and not others and reading.complete else None
+    if others & _NO_CALL or (others and not known) or _is_schema(argument_key, item[argument_key]):
+        return None
+    return arguments_of(item[argument_key], reading.work, strict=not known)
+
+
+def _is_schema(argument_key: str, value: Any) -> bool:
+    if argument_key == "arguments" or not isinstance(value, dict):
+        return False
+    return "$schema" in value or (value.get("type") == "object" and isinstance(value.get("properties", {}), dict))
+
+
+def _delegation(item: dict[str, Any], reading: Reading) -> Found | None:
+    keys = (*_AGENT_KEYS, "name", "to") if reading.delegate else _AGENT_KEYS
+    key = next((key for key in keys if isinstance(item.get(key), str) and item[key]), None)
+    if key is None or "task" not in item:
+        return None
+    name = DELEGATE_PREFIX + item[key].removeprefix(DELEGATE_PREFIX)
+    if not reading.trusted and (reading.tools is None or name not in reading.tools):
+        return None
+    return Found(name, _others(item, key), _id_of(item))
+
+
+def _others(item: dict[str, Any], name_key: str) -> dict[str, Any]:
+    """Return the members that can be arguments beside the name."""
+    left_out = {name_key, "needs", *_ID_KEYS, *(("type",) if item.get("type") in _TYPES_OF_A_CALL else ())}
+    if item.get("action") in _DELEGATE_NAMES:
+        left_out.add("action")
+    return {key: value for key, value in item.items() if key not in left_out}
+
+
+def _id_of(item: dict[str, Any]) -> str | None:
+    return next((item[key] for key in _ID_KEYS if isinstance(item.get(key), str) and item[key]), None)

@@ -1,0 +1,78 @@
+"""The published marks around calls, as patterns.
+
+=====================================  ======================================================================
+``<tool_call>``                        Hermes (Nous Research), Qwen 2.5 and 3 and Qwen3-Coder (Alibaba), GLM 4.5
+                                       (Z.ai), Granite 3.1 and later (IBM); ``<function_call>`` Granite 20B
+``<tool_calls>``                       Hunyuan (Tencent), MiniMax M1, Jamba (AI21); ``<TOOLCALL>`` Nemotron
+``<function_calls>``, ``<invoke>``     Anthropic; prefixed by MiniMax M2 and, with ``｜DSML｜``, DeepSeek V3.2
+``<function=name>``                    Llama 3.1 (Meta), Qwen3-Coder, Seed-OSS (ByteDance)
+``[TOOL_CALLS]``                       Mistral: a list up to tokenizer v7, ``name[ARGS]{…}`` or ``name{…}`` since v11
+``<|python_tag|>``                     Llama 3 (Meta)
+``<｜tool▁calls▁begin｜>``             DeepSeek V3, R1 and V3.1
+``<|tool_calls_section_begin|>``       Kimi K2 (Moonshot AI), docs/tool_call_guidance.md of the model
+``<|tool_call|>``                      Granite 3.0 (IBM), Phi-4-mini (Microsoft), which also writes ``functools[…]``
+``<|tool_call_start|>``                LFM2 (Liquid AI)
+``<|action_start|>``                   InternLM 2 (Shanghai AI Laboratory); ``<|START_ACTION|>`` Command R7B (Cohere)
+=====================================  ======================================================================
+
+The forms are those of the models' chat templates on huggingface.co, cross-checked with the tool parsers of vLLM
+(docs.vllm.ai, "Tool Calling") and SGLang.
+"""
+
+from __future__ import annotations
+
+import re
+
+# DeepSeek's tokens use a full-width bar and a low block; distilled models also write the ASCII look-alikes.
+_TOKEN_START, _TOKEN_END, _GAP = "<[|｜]", "[|｜]>", "[▁_ ]"
+
+TOOL_NAME = r"[^\W\d][\w.:/-]{0,127}"
+
+_WORDS = r"(?:tool_?calls?|function_?calls?|tool_use|tool_code)"
+TAG = re.compile(
+    rf"<(?:[a-z]{{1,16}}:|｜DSML｜)?(?i:{_WORDS})>"
+    rf"|{_TOKEN_START}(?:tool_calls?|tool_call_start|python_tag|function_call|action_start|START_ACTION"
+    rf"|tool{_GAP}calls?(?:_section)?{_GAP}begin){_TOKEN_END}(?:<\|plugin\|>)?"
+    r"|\[TOOL_CALLS\]|functools(?=\[)"
+)
+"""Opens a region that holds calls in one of several notations, or another tag."""
+
+FUNCTION = re.compile(
+    rf"""<function(?:=|\ name=)["']?(?P<function>{TOOL_NAME})["']?\s*+>?
+    | <(?P<prefix>[a-z]{{1,16}}:|｜DSML｜)?invoke\ name=["']?(?P<invoke>{TOOL_NAME})["']?\s*+>""",
+    re.VERBOSE,
+)
+"""Opens one call by its name; parameters or an object follow."""
+
+SEPARATOR = re.compile(
+    rf"\s*+(?:\[CALL_ID\](?P<id>[\w-]+))?\s*+(?:(?P<kimi><\|tool_call_argument_begin\|>)"
+    rf"|{_TOKEN_START}tool{_GAP}sep{_TOKEN_END}|\[ARGS\])\s*+"
+)
+"""Stands between a name and its arguments: Kimi, DeepSeek, Mistral."""
+
+DEEPSEEK_TYPE = re.compile(rf"\s*+(?:function|tool)\s*+{_TOKEN_START}tool{_GAP}sep{_TOKEN_END}\s*+(?=[^\W\d])")
+"""What DeepSeek V3 and R1 write before the name."""
+
+_CLOSER = (
+    rf"(?:</(?:[a-z]{{1,16}}:|｜DSML｜)?(?i:{_WORDS}|function|invoke|tool|s)>"
+    rf"|{_TOKEN_START}(?:/tool_calls?|tool{_GAP}calls?(?:_section)?{_GAP}end|eom_id|eot_id|im_end|end|action_end"
+    rf"|END_ACTION|end▁of▁sentence){_TOKEN_END})"
+)
+CLOSE = re.compile(rf"(?:[\s}}\],;]*+(?:```\s*+)?(?={_CLOSER}))?(?:\s*+{_CLOSER})*+")
+"""The closing tags after a call, and a bracket or an inner fence too many before them; matches also nothing."""
+
+PARAMETER = re.compile(
+    r"""\s*+<(?:[a-z]{1,16}:|｜DSML｜)?parameter(?:=|\ name=)["']?(?P<key>[^<>"'\n]{1,200})["']?"""
+    r"""(?:\ string="(?P<string>true|false)")?\s*>""",
+)
+"""Opens one parameter of a ``FUNCTION``."""
+
+PARAMETER_END = re.compile(
+    r"</(?:[a-z]{1,16}:|｜DSML｜)?parameter>"
+    r"|(?=<(?:[a-z]{1,16}:|｜DSML｜)?parameter[= ]|</(?:[a-z]{1,16}:|｜DSML｜)?(?:function|invoke|tool_call)>)"
+)
+"""Ends a parameter's value, also where the model forgot its closing tag."""
+
+ARGUMENT_PAIR = re.compile(r"\s*+<arg_key>(?P<key>[^<]{1,200})</arg_key>\s*+<arg_value>")
+ARGUMENT_END = re.compile(r"</arg_value>|(?=<arg_key>|</tool_call>)")
+"""GLM's key and value of one argument."""

@@ -1,0 +1,170 @@
+"""A reader of almost-JSON that is linear in the text, for damage that is common and needs no guessing.
+
+It takes trailing and missing commas, single quotes, bare keys, comments, Python's literals, invalid escapes, brackets
+closed out of order, and a text cut short. json_repair takes more, but its time on some of these grows by the square
+of the length (half a second for 4,000 characters), which rules it out for a file's content in an argument.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NamedTuple
+
+from .call import MAX_DEPTH
+
+_TOKEN = re.compile(
+    r"""
+    [\s,;]*+
+    (?: (?P<open>[{\[])
+    | (?P<string>"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|(?P<cut>\\?\Z))
+        | '(?:[^'\\]++|\\.|'(?!\s*+(?:[,:}\])]|\Z)))*+(?:'|(?P<cut_single>\\?\Z)))
+    | (?P<colon>:)
+    | (?P<word>[\w.+$-]++)
+    | (?P<close>[}\]])
+    | (?P<comment>//[^\n]*+ | \#[^\n]*+ | /\*[^*]*+(?:\*(?!/)[^*]*+)*+(?:\*/)?)
+    | (?P<end>\Z) )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
+_ESCAPE = re.compile(r'\\(?:(["\\/bfnrt]|u[0-9a-fA-F]{4})|(.?))|"', re.DOTALL)
+_CUT_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:u[0-9a-fA-F]{0,3})?\Z")
+_LITERALS: dict[str, Any] = {
+    "true": True,
+    "false": False,
+    "null": None,
+    "True": True,
+    "False": False,
+    "None": None,
+    "undefined": None,
+    "NaN": None,
+    "Infinity": None,
+    "-Infinity": None,
+}
+_ABSENT: Any = object()
+
+
+class Read(NamedTuple):
+    """A value read from text."""
+
+    value: Any
+    complete: bool
+    """False when the text ended inside the value."""
+    certain: bool = True
+    """False when it was guessed by a repair, so that it may not be a value at all."""
+
+
+class _Container:
+    """An object or list that is still open, and in an object the key that waits for its value."""
+
+    def __init__(self, *, is_object: bool) -> None:
+        self.is_object = is_object
+        self.items: Any = {} if is_object else []
+        self.key: Any = _ABSENT
+        self.colon = False
+
+    @property
+    def wants_key(self) -> bool:
+        return self.is_object and self.key is _ABSENT
+
+    def add(self, value: Any) -> bool:
+        """Put a value, or a key where one is due; False when it can be neither."""
+        if not self.is_object:
+            self.items.append(value)
+            return True
+        if self.key is _ABSENT:
+            self.key = value
+            return isinstance(value, str)
+        if not self.colon:
+            return False
+        self.items[self.key] = value
+        self.key, self.colon = _ABSENT, False
+        return True
+
+
+def read_tolerant(text: str) -> Read | None:
+    """Read the object or list that ``text`` begins with; None when it is not one or the damage needs guessing.
+
+    What was cut off is left out: a key without a value, a number or literal that may go on. A cut string is kept.
+    """
+    opening = _TOKEN.match(text)
+    if opening is None or opening.lastgroup != "open":
+        return None
+    root = _Container(is_object=opening["open"] == "{")
+    stack = [root]
+    objects = int(root.is_object)
+    position = opening.end()
+    while (token := _TOKEN.match(text, position)) is not None:
+        position = token.end()
+        kind, top = token.lastgroup, stack[-1]
+        if kind == "string" or kind == "word":
+            # At the very end a word may be half a number.
+            if kind == "word" and position == len(text):
+                return Read(root.items, complete=False)
+            value = token["word"] if kind == "word" and top.wants_key else _scalar(token)
+            if value is _ABSENT or not top.add(value):
+                return None
+        elif kind == "colon":
+            if top.key is _ABSENT or top.colon:
+                return None
+            top.colon = True
+        elif kind == "open":
+            inner = _Container(is_object=token["open"] == "{")
+            if top.wants_key or len(stack) >= MAX_DEPTH or not top.add(inner.items):
+                return None
+            stack.append(inner)
+            objects += inner.is_object
+        elif kind == "close":
+            is_object = token["close"] == "}"
+            if (objects if is_object else len(stack) - objects) == 0:
+                continue
+            # A bracket closes what was left open inside it.
+            while True:
+                closed = stack.pop()
+                objects -= closed.is_object
+                if closed.is_object == is_object:
+                    break
+            if not stack:
+                return Read(root.items, complete=True)
+        elif kind == "end":
+            return Read(root.items, complete=False)
+    return None
+
+
+def _scalar(token: re.Match[str]) -> Any:
+    quoted, word = token["string"], token["word"]
+    if quoted is not None:
+        cut = token["cut"] is not None or token["cut_single"] is not None
+        return _string(quoted[1:] if cut else quoted[1:-1], cut=cut)
+    if word in _LITERALS:
+        return _LITERALS[word]
+    number = _NUMBER.fullmatch(word)
+    if number is None:
+        return _ABSENT
+    try:
+        return finite(word) if number[1] or number[2] else int(word)
+    except ValueError:
+        return _ABSENT
+
+
+def _string(body: str, *, cut: bool) -> str:
+    if cut:
+        body = _CUT_ESCAPE.sub(r"\1", body)
+    text: str = json.loads('"' + _ESCAPE.sub(_valid_escape, body) + '"', strict=False)
+    return text
+
+
+def _valid_escape(match: re.Match[str]) -> str:
+    if match[0] == '"':
+        return '\\"'
+    if match[1] is not None:
+        return match[0]
+    return match[2] if match[2] == "'" else "\\\\" + match[2]
+
+
+def finite(number: str) -> float | None:
+    """Read a decimal; None for one too large for a float, which JSON cannot write again."""
+    value = float(number)
+    return value if math.isfinite(value) else None

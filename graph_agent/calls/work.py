@@ -1,0 +1,35 @@
+"""How much work one parse may do, counted, so that its time is bounded whatever the text."""
+
+from __future__ import annotations
+
+REPAIR_SQUARE = 4_000**2
+"""Square characters that json_repair may be given in one parse: its worst inputs take time by the square of length."""
+
+
+class Work:
+    """A budget in steps, about one character read in Python each, that grows linearly with the text."""
+
+    def __init__(self, size: int) -> None:
+        """Allow what a text of ``size`` characters needs several times over, and a floor for short damaged ones."""
+        self.limit = 3 * size + 200_000
+        self.spent = 0
+        self.repair_left = REPAIR_SQUARE
+
+    @property
+    def left(self) -> int:
+        """Steps that may still be taken; 0 when used up."""
+        return max(0, self.limit - self.spent)
+
+    def take(self, steps: int) -> bool:
+        """Take the steps and return True, or take nothing and return False when fewer are left."""
+        if steps > self.limit - self.spent:
+            return False
+        self.spent += steps
+        return True
+
+    def take_repair(self, length: int) -> bool:
+        """As ``take``, for a text of ``length`` characters that json_repair is to read."""
+        if length * length > self.repair_left:
+            return False
+        self.repair_left -= length * length
+        return True

@@ -1,0 +1,143 @@
+"""Limits and switches of the loop: what an agent is built with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
+
+from graph_agent.errors import ConfigError, did_you_mean
+
+ToolCalling = Literal["auto", "native", "text", "wave"]
+OnLimit = Literal["answer", "message"]
+Finalize = Literal["compose", "direct"]
+Planner = Literal["wave", "dag"]
+
+_NOT_YET = {
+    "deadline_s": "budgets",
+    "max_tokens_total": "budgets",
+    "max_cost": "budgets",
+    "loop_window": "loop detection",
+    "loop_max_period": "loop detection",
+    "fallback_models": "fallback models",
+    "planner": "structured planning",
+    "max_calls_per_wave": "structured planning",
+    "max_agentic_loops": "hooks",
+}
+"""Fields of the agreed shape that nothing reads yet: a value other than the default is refused, never ignored."""
+
+
+class LoopConfig(BaseModel):
+    """How one agent's loop behaves. Frozen, complete, and checked once, at construction.
+
+    Raises:
+        ConfigError: On an unknown field, a value out of range, or a setting this version does not have.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    max_steps: PositiveInt = 5
+    """Plans per input, tested after the wave."""
+    max_turns: PositiveInt | None = None
+    """Phase-1 model calls per session; None for no limit."""
+    on_limit: OnLimit = "answer"
+    """At a limit: a best-effort answer under the sentence that names it, or the sentence alone."""
+    tool_calling: ToolCalling = "auto"
+    """How calls are asked for; `auto` reads the model's profile, offline."""
+    finalize: Finalize = "compose"
+    """Whether the answer is a second, streamed model call or the plan's own text."""
+    max_parallel_calls: PositiveInt = 16
+    """Calls in flight in one run; a caller's `max_concurrency` can only lower it."""
+    tool_timeout_s: PositiveFloat | None = 300
+    """Seconds one call may run, counted from its start; None for no limit."""
+    deadline_s: PositiveFloat | None = None
+    """Seconds for the whole input; None for no limit."""
+    max_tokens_total: PositiveInt | None = None
+    """Tokens for the whole input; None for no limit."""
+    max_cost: PositiveFloat | None = None
+    """Cost of the whole input, in the price table's currency; None for no limit."""
+    max_output_chars: int = Field(30_000, ge=100)
+    """Characters of one tool output shown to the model."""
+    max_output_lines: int = Field(256, ge=2)
+    """Lines of one tool output shown to the model."""
+    loop_window: int = Field(10, ge=2)
+    """Calls of the recent past searched for a repeating pattern."""
+    loop_max_period: PositiveInt = 3
+    """Longest repeating pattern that counts as a loop, in calls."""
+    max_delegation_depth: NonNegativeInt = 1
+    """How many delegations may nest; 0 forbids them."""
+    context_messages: NonNegativeInt = 6
+    """Messages of the conversation a delegate is given beside its task."""
+    model_retries: NonNegativeInt = 3
+    """Further attempts after a transient model error, before the first token only."""
+    model_timeout_s: PositiveFloat | None = 120
+    """Seconds one model request may take; None for no limit."""
+    fallback_models: tuple[str, ...] = ()
+    """Models tried in order when the first stays unavailable."""
+    reasoning_effort: str | None = None
+    """Passed to every model call of the loop; None leaves it to the provider."""
+    temperature: NonNegativeFloat | None = None
+    """Passed to every model call of the loop; None leaves it to the provider."""
+    max_output_tokens: PositiveInt | None = None
+    """Tokens of one model reply; None leaves it to the provider."""
+    planner: Planner = "wave"
+    """How structured planning proceeds."""
+    max_calls_per_wave: PositiveInt = 64
+    """Calls in one wave."""
+    max_agentic_loops: NonNegativeInt = 3
+    """Hook reruns per request."""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(explain(error, type(self).__name__, type(self).model_fields)) from None
+
+    @model_validator(mode="after")
+    def _only_what_works(self) -> Self:
+        if self.tool_calling == "wave":
+            raise ValueError("tool_calling='wave': this version has no structured planning; use 'auto'")
+        for field, topic in _NOT_YET.items():
+            value = getattr(self, field)
+            if value != type(self).model_fields[field].default:
+                raise ValueError(f"{field}={value!r}: this version has no {topic}; leave the field out")
+        return self
+
+    def with_values(self, values: Mapping[str, Any]) -> LoopConfig:
+        """This configuration with some fields replaced, and checked again.
+
+        Raises:
+            ConfigError: When the result is not a valid configuration.
+        """
+        return type(self)(**{**self.model_dump(), **values}) if values else self
+
+
+def explain(error: ValidationError, where: str, known: Iterable[str]) -> str:
+    """Turn pydantic's report into one line per fault: where, what was given, what fits.
+
+    Args:
+        error: The report.
+        where: What was being built, e.g. `LoopConfig` or a file name.
+        known: Field names, to suggest one for a misspelt key.
+    """
+    lines = []
+    for fault in error.errors():
+        path = ".".join(str(part) for part in fault["loc"])
+        if fault["type"] == "extra_forbidden":
+            lines.append(f"{where}: unknown field {path!r}; {did_you_mean(str(fault['loc'][-1]), known)}")
+        elif path:
+            lines.append(f"{where}: {path}={fault['input']!r}: {fault['msg']}.")
+        else:
+            lines.append(f"{where}: {fault['msg'].removeprefix('Value error, ')}.")
+    return "\n".join(lines)

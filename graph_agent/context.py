@@ -1,0 +1,85 @@
+"""What one run brings along: overrides of the loop's configuration, and credentials."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    SecretStr,
+    ValidationError,
+)
+
+from graph_agent.config import Finalize, LoopConfig, OnLimit, Planner, ToolCalling
+
+
+class AgentContext(BaseModel):
+    """The graph's `context_schema`: the fields of `LoopConfig`, all optional, and the run's credentials.
+
+    A field left out, or None, keeps the value the agent was built with. Each field means what it means there.
+    Subclass it to add fields, and pass the subclass as `context_schema=`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    credentials: dict[str, SecretStr] = Field(default={}, description="Secrets by name, for the tools that want them.")
+    max_steps: PositiveInt | None = None
+    max_turns: PositiveInt | None = None
+    on_limit: OnLimit | None = None
+    tool_calling: ToolCalling | None = None
+    finalize: Finalize | None = None
+    max_parallel_calls: PositiveInt | None = None
+    tool_timeout_s: PositiveFloat | None = None
+    deadline_s: PositiveFloat | None = None
+    max_tokens_total: PositiveInt | None = None
+    max_cost: PositiveFloat | None = None
+    max_output_chars: int | None = Field(default=None, ge=100)
+    max_output_lines: int | None = Field(default=None, ge=2)
+    loop_window: int | None = Field(default=None, ge=2)
+    loop_max_period: PositiveInt | None = None
+    max_delegation_depth: NonNegativeInt | None = None
+    context_messages: NonNegativeInt | None = None
+    model_retries: NonNegativeInt | None = None
+    model_timeout_s: PositiveFloat | None = None
+    fallback_models: tuple[str, ...] | None = None
+    reasoning_effort: str | None = None
+    temperature: NonNegativeFloat | None = None
+    max_output_tokens: PositiveInt | None = None
+    planner: Planner | None = None
+    max_calls_per_wave: PositiveInt | None = None
+    max_agentic_loops: NonNegativeInt | None = None
+
+
+def coerce_context(brought: Any) -> AgentContext | None:
+    """Read what a run brings: our model, a mapping of its fields, None, or a parent graph's own context.
+
+    A parent's foreign context arrives as it is in a subgraph's run; it says nothing to this agent, so it is None here.
+    """
+    if isinstance(brought, AgentContext):
+        return brought
+    if isinstance(brought, dict) and brought:
+        try:
+            return AgentContext(**brought)
+        except ValidationError:
+            return None
+    return None
+
+
+def effective_config(built: LoopConfig, brought: Any) -> LoopConfig:
+    """Lay a run's values over the configuration the graph was built with.
+
+    Raises:
+        ConfigError: When a value is of a kind this version does not have.
+    """
+    context = coerce_context(brought)
+    if context is None:
+        return built
+    return built.with_values(
+        {name: value for name in LoopConfig.model_fields if (value := getattr(context, name)) is not None}
+    )

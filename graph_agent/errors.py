@@ -1,0 +1,83 @@
+"""What can go wrong, grouped by who must act.
+
+GraphAgentError
+├── UserError                the caller changes code, configuration or input
+│   ├── ConfigError          a wrong setting, found at construction
+│   ├── InputError           a wrong input to a run
+│   ├── SyncInLoopError      a blocking call from a running event loop's thread
+│   └── ScriptError          a scripted model that ran dry or was not used up
+├── CallError                the model chooses another call; it reads the text as a tool result
+│   ├── UnknownToolError
+│   └── ToolArgumentsError
+└── OperatorError            somebody looks after a service
+    ├── ModelUnavailableError
+    └── McpServerError
+
+A message says what happened, what was given, and the fix.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class GraphAgentError(Exception):
+    """The root of every error this package raises on purpose."""
+
+
+class UserError(GraphAgentError):
+    """The caller must change code, configuration or input."""
+
+
+class ConfigError(UserError, ValueError):
+    """A setting that cannot work, found when the agent is built."""
+
+
+class InputError(UserError, ValueError):
+    """An input that a run cannot take."""
+
+
+class SyncInLoopError(UserError, RuntimeError):
+    """A blocking entry point was called from the thread of a running event loop."""
+
+
+class ScriptError(UserError, AssertionError):
+    """A scripted model was asked for more replies than it has, or for fewer."""
+
+
+class CallError(GraphAgentError):
+    """A call that cannot be run; its text is the result the model reads."""
+
+
+class UnknownToolError(CallError):
+    """The model named a tool that does not exist."""
+
+
+class ToolArgumentsError(CallError):
+    """The model's arguments do not fit the tool's schema."""
+
+
+class OperatorError(GraphAgentError):
+    """A service this process depends on is not answering as it should."""
+
+
+class ModelUnavailableError(OperatorError):
+    """The model provider failed, or refused the request for good."""
+
+
+class McpServerError(OperatorError):
+    """An MCP server could not be started, reached or spoken to."""
+
+
+def did_you_mean(got: str, known: Iterable[str]) -> str:
+    """Say which names are known and which is nearest, as a sentence tail.
+
+    Returns e.g. ``"known: search, echo. Did you mean 'search'?"``; ``"none are known."`` for an empty ``known``.
+    """
+    names = sorted(known)
+    if not names:
+        return "none are known."
+    near = difflib.get_close_matches(got, names, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return f"known: {', '.join(names)}.{hint}"

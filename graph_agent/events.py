@@ -1,0 +1,185 @@
+"""The session's history: one append-only list of small dictionaries.
+
+A stored event has ``type``, ``ts`` (ISO 8601, UTC) and ``step``; ``seq`` (its index) and ``session_id`` are added when
+it is read, so that a stored event never repeats what its place already says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeAlias, TypedDict, cast
+
+ResultStatus = Literal["success", "error", "unknown", "skipped"]
+"""How a call ended: `unknown` when it may have run and nobody can say, `skipped` when it never started."""
+
+StoredEvent: TypeAlias = dict[str, Any]
+"""One event as the state holds it: `type`, `ts`, `step` and the fields of its type."""
+
+
+class _Event(TypedDict):
+    seq: int
+    """Index in the session's history, from 0."""
+    ts: str
+    """When it happened: ISO 8601, UTC, microseconds."""
+    session_id: str
+    step: int
+    """The plan it belongs to, from 1; 0 before the first plan of an input."""
+
+
+class UserMessageEvent(_Event):
+    """The user said something."""
+
+    type: Literal["user_message"]
+    content: str | list[Any]
+
+
+class PlannedCall(TypedDict):
+    """One call of a plan; its arguments are in the `tool_call` event."""
+
+    id: str
+    name: str
+
+
+class PlanEvent(_Event):
+    """The model planned a step."""
+
+    type: Literal["plan"]
+    status: Literal["continue", "done"]
+    action: str
+    """What it set out to do."""
+    reasoning: str
+    """What it said beside its calls."""
+    calls: list[PlannedCall]
+
+
+class ToolCallEvent(_Event):
+    """A tool call is about to run."""
+
+    type: Literal["tool_call"]
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
+class ToolResultEvent(_Event):
+    """A tool call has its result."""
+
+    type: Literal["tool_result"]
+    id: str
+    name: str
+    status: ResultStatus
+    content: str | list[Any]
+    """The whole output, whatever the model was shown of it."""
+    truncated: bool
+    """Whether the model was shown less."""
+
+
+class DelegationRequestEvent(_Event):
+    """A task is about to be handed to a delegate."""
+
+    type: Literal["delegation_request"]
+    id: str
+    target: str
+    task: str
+
+
+class DelegationResponseEvent(_Event):
+    """A delegate answered."""
+
+    type: Literal["delegation_response"]
+    id: str
+    target: str
+    status: ResultStatus
+    content: str
+
+
+class SteeringEvent(_Event):
+    """The user spoke while the agent was at work."""
+
+    type: Literal["steering"]
+    content: str
+
+
+class LoopDetectedEvent(_Event):
+    """The model repeats itself."""
+
+    type: Literal["loop_detected"]
+    pattern: list[str]
+    count: int
+
+
+class LimitEvent(_Event):
+    """A limit ended planning."""
+
+    type: Literal["limit"]
+    reason: str
+    limit: float
+
+
+class WarningEvent(_Event):
+    """Something is not as it should be, and the run goes on."""
+
+    type: Literal["warning"]
+    message: str
+
+
+class ErrorEvent(_Event):
+    """Something failed for good."""
+
+    type: Literal["error"]
+    kind: str
+    message: str
+    """One sentence for a person."""
+
+
+class AgentResponseEvent(_Event):
+    """The agent answered."""
+
+    type: Literal["agent_response"]
+    content: str | list[Any]
+
+
+class StatusEvent(TypedDict("_FromTo", {"from": str, "to": str}), _Event):
+    """The session's status changed."""
+
+    type: Literal["status"]
+
+
+Event: TypeAlias = (
+    UserMessageEvent
+    | PlanEvent
+    | ToolCallEvent
+    | ToolResultEvent
+    | DelegationRequestEvent
+    | DelegationResponseEvent
+    | SteeringEvent
+    | LoopDetectedEvent
+    | LimitEvent
+    | WarningEvent
+    | ErrorEvent
+    | AgentResponseEvent
+    | StatusEvent
+)
+"""One event as it is read, told apart by `type`."""
+
+
+def event(type_: str, step: int, /, **fields: Any) -> StoredEvent:
+    """Make one event, stamped with the current time.
+
+    Args:
+        type_: The event's type, one of those of `Event`.
+        step: The plan it belongs to, from 1; 0 before the first plan.
+        fields: The fields of that type.
+    """
+    return {"type": type_, "ts": datetime.now(UTC).isoformat(timespec="microseconds"), "step": step, **fields}
+
+
+def append_events(state: list[StoredEvent], writes: Sequence[list[StoredEvent]]) -> list[StoredEvent]:
+    """Reducer of the event channel: the writes, in order, after what is there."""
+    return [*state, *(entry for write in writes for entry in write)]
+
+
+def read_events(stored: Iterable[Mapping[str, Any]], session_id: str) -> list[Event]:
+    """Give stored events their ``seq`` and ``session_id``."""
+    return [cast("Event", {**entry, "seq": seq, "session_id": session_id}) for seq, entry in enumerate(stored)]

@@ -1,0 +1,153 @@
+"""Assembly: the four nodes, joined. `build_graph` takes objects that are ready; it resolves no names."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.state import CompiledStateGraph
+from pydantic import BaseModel
+
+from graph_agent._compat import both_ways
+from graph_agent.blocking import blocking, refuse_running_loop
+from graph_agent.config import LoopConfig
+from graph_agent.context import AgentContext
+from graph_agent.delegation import Delegate
+from graph_agent.errors import ConfigError
+from graph_agent.models.capabilities import choose_tool_calling
+from graph_agent.models.client import ModelClient
+from graph_agent.nodes.delegate import delegate_node
+from graph_agent.nodes.finalize import finalize_node
+from graph_agent.nodes.plan import plan_node
+from graph_agent.nodes.tools import tools_node
+from graph_agent.parts import AgentParts
+from graph_agent.prompts import Prompts
+from graph_agent.routing import PATHS, after_plan
+from graph_agent.schema import ResponseSchema
+from graph_agent.state import AgentInput, AgentOutput, AgentState, PlanState
+from graph_agent.toolbox import Toolbox
+from graph_agent.types import Call
+
+DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
+
+
+class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
+    """A compiled LangGraph graph with two differences.
+
+    A plan is in the checkpoint before its calls run (`durability="sync"`, unless a run asks for another), so that a
+    crash can never hide that a call was made. And a blocking entry point says so when it would block a running loop.
+    """
+
+    def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
+        """As LangGraph's `stream`.
+
+        Raises:
+            SyncInLoopError: In the thread of a running event loop.
+        """
+        refuse_running_loop("A blocking entry point (invoke, stream, batch)", "graph.ainvoke")
+        return super().stream(input, config, **self._durable(kwargs))
+
+    def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
+        """As LangGraph's `astream`."""
+        return super().astream(input, config, **self._durable(kwargs))
+
+    def _durable(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        if not self.checkpointer or kwargs.get("durability") is not None or "checkpoint_during" in kwargs:
+            return kwargs
+        return {**kwargs, "durability": "sync"}
+
+
+class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
+    """A `StateGraph` that compiles to a `CompiledAgentGraph`."""
+
+    def compile(self, *args: Any, **kwargs: Any) -> CompiledAgentGraph:
+        """As LangGraph's `compile`."""
+        compiled = super().compile(*args, **kwargs)
+        # LangGraph names the class it makes; ours adds methods and no attributes, so the object fits.
+        compiled.__class__ = CompiledAgentGraph
+        assert isinstance(compiled, CompiledAgentGraph)
+        return compiled
+
+
+def build_graph(
+    model: BaseChatModel,
+    *,
+    tools: Sequence[BaseTool | Callable[..., Any]] = (),
+    delegates: Sequence[Delegate] = (),
+    hooks: Sequence[Any] = (),
+    system_prompt: str | Callable[[], str] = DEFAULT_SYSTEM_PROMPT,
+    prompts: Mapping[str, str] | None = None,
+    response_format: type[BaseModel] | dict[str, Any] | None = None,
+    config: LoopConfig | None = None,
+    context_schema: type[AgentContext] = AgentContext,
+    name: str = "agent",
+    warnings: Sequence[str] = (),
+) -> AgentStateGraph:
+    """Build an agent's graph from ready objects.
+
+    Args:
+        model: The chat model.
+        tools: LangChain tools, or callables with a docstring and type hints.
+        delegates: Agents to hand tasks to; each is offered as `delegate_to_<name>`.
+        hooks: Loop hooks; this version has none.
+        system_prompt: The system prompt, or a function that gives it at each request.
+        prompts: Templates that replace shipped prompts, by name (see `graph_agent.prompts.VARIABLES`).
+        response_format: Shape of the answer, as a pydantic class or JSON schema; the run's `structured_response`.
+        config: The loop's configuration; None for the defaults.
+        context_schema: `AgentContext`, or a subclass with fields of your own.
+        name: The agent's name.
+        warnings: What was not as it should be when the parts were made; told as `warning` events at each input.
+
+    Returns:
+        The graph, not compiled: give it a checkpointer, a store and a cache with `compile()`.
+
+    Raises:
+        ConfigError: When the parts do not fit together.
+    """
+    if hooks:
+        raise ConfigError("hooks: this version has no hooks; leave the argument out.")
+    if not issubclass(context_schema, AgentContext):
+        raise ConfigError(f"context_schema must be AgentContext or a subclass of it, not {context_schema!r}.")
+    config = config or LoopConfig()
+    templates = Prompts(prompts)
+    toolbox = Toolbox(tools, delegates, templates)
+    parts = AgentParts(
+        name=name,
+        client=ModelClient(model, toolbox.schemas),
+        toolbox=toolbox,
+        prompts=templates,
+        config=config,
+        tool_calling="text" if choose_tool_calling(model, config.tool_calling) == "text" else "native",
+        system_prompt=system_prompt if callable(system_prompt) else lambda: system_prompt,
+        response=ResponseSchema(response_format) if response_format is not None else None,
+        warnings=tuple(warnings),
+    )
+    return _assemble(parts, context_schema)
+
+
+def _assemble(parts: AgentParts, context_schema: type[AgentContext]) -> AgentStateGraph:
+    graph = AgentStateGraph(
+        AgentState, context_schema=context_schema, input_schema=AgentInput, output_schema=AgentOutput
+    )
+    nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
+        "plan": (plan_node, PlanState),
+        "tools": (tools_node, Call),
+        "delegate": (delegate_node, Call),
+        "finalize": (finalize_node, AgentState),
+    }
+    for node_name, (node, schema) in nodes.items():
+        ready = functools.wraps(node)(functools.partial(node, parts=parts))
+        graph.add_node(node_name, both_ways(blocking(ready), ready, node_name), input_schema=schema)
+    graph.add_edge(START, "plan")
+    # A pure function of one field is nothing to trace, and each run that callbacks hear of costs time.
+    router = both_ways(blocking(after_plan), after_plan, "after_plan", trace=False)
+    graph.add_conditional_edges("plan", router, PATHS)
+    graph.add_edge("tools", "plan")
+    graph.add_edge("delegate", "plan")
+    graph.add_edge("finalize", END)
+    return graph

@@ -1,0 +1,73 @@
+"""A delegate that is a compiled graph in this process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import anyio.to_thread
+from langchain_core.callbacks import AsyncCallbackHandler
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.outputs import ChatGeneration, LLMResult
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import ensure_config, merge_configs
+from langgraph.graph.state import CompiledStateGraph
+
+from graph_agent.blocking import in_blocking_run
+from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
+from graph_agent.planned import usage_of
+from graph_agent.state import add_usage
+from graph_agent.types import NO_USAGE, SessionStatus
+
+
+@dataclass(frozen=True)
+class GraphDelegate:
+    """Answers delegations with another compiled graph: one of ours, or any whose state has `messages`.
+
+    It gets the conversation's last messages and the task, and runs in a history of its own. Its model's tokens stay out
+    of the delegating agent's stream.
+    """
+
+    name: str
+    """The name behind `delegate_to_`."""
+    description: str
+    """What it is good for, for the model."""
+    graph: CompiledStateGraph[Any, Any, Any, Any]
+
+    async def run(self, delegation: Delegation) -> DelegationResult:
+        """Run the graph on the task and return its last message."""
+        counter = _UsageCounter()
+        config: RunnableConfig = merge_configs(
+            ensure_config(),
+            {
+                "tags": ["nostream"],
+                "callbacks": [counter],
+                "configurable": {DEPTH_LEFT: delegation.depth_left},
+            },
+        )
+        given = {"messages": [*delegation.context, HumanMessage(delegation.task)]}
+        if in_blocking_run.get():
+            # The graph may inherit a saver that blocks, which its asynchronous entry points could not use.
+            state = await anyio.to_thread.run_sync(lambda: self.graph.invoke(given, config), abandon_on_cancel=True)
+        else:
+            state = await self.graph.ainvoke(given, config)
+        said = next((message for message in reversed(state["messages"]) if isinstance(message, AIMessage)), None)
+        if state.get("status") == SessionStatus.FAILED:
+            return DelegationResult(
+                f"The delegate {self.name!r} failed: its model did not answer.", "error", counter.usage
+            )
+        if said is None or not said.text:
+            return DelegationResult(f"The delegate {self.name!r} gave no answer.", "error", counter.usage)
+        return DelegationResult(said.text, usage=counter.usage)
+
+
+class _UsageCounter(AsyncCallbackHandler):
+    """Adds up what every model call below it used."""
+
+    def __init__(self) -> None:
+        self.usage = NO_USAGE
+
+    async def on_llm_end(self, response: LLMResult, **_: Any) -> None:
+        for generation in response.generations[0] if response.generations else []:
+            if isinstance(generation, ChatGeneration) and isinstance(generation.message, AIMessage):
+                self.usage = add_usage(self.usage, usage_of(generation.message))

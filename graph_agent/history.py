@@ -1,0 +1,58 @@
+"""Reading sessions back from their checkpoints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from graph_agent.errors import ConfigError
+from graph_agent.events import Event, read_events
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+    from langgraph.graph.state import CompiledStateGraph
+
+
+class SessionMemory:
+    """The history of an agent's sessions.
+
+    Args:
+        graph: The compiled graph, with its checkpointer.
+
+    Raises:
+        ConfigError: When the graph has no checkpointer.
+    """
+
+    def __init__(self, graph: CompiledStateGraph[Any, Any, Any, Any]) -> None:
+        if not graph.checkpointer or graph.checkpointer is True:
+            raise ConfigError("This graph keeps nothing: compile it with a checkpointer to read its sessions.")
+        self._graph = graph
+        self._saver = graph.checkpointer
+
+    async def get_session_events(self, session_id: str, checkpoint_id: str | None = None) -> list[Event]:
+        """Every event of a session, oldest first.
+
+        Args:
+            session_id: The session, which is the LangGraph thread id.
+            checkpoint_id: An earlier checkpoint, for the events up to then; None for the newest.
+
+        Returns:
+            The events; empty for a session that does not exist.
+        """
+        config: RunnableConfig = {"configurable": {"thread_id": session_id}}
+        if checkpoint_id is not None:
+            config["configurable"]["checkpoint_id"] = checkpoint_id
+        state = await self._graph.aget_state(config)
+        return read_events(state.values.get("events", []), session_id)
+
+    async def list_sessions(self) -> list[str]:
+        """The ids of all sessions, the one begun last first."""
+        return await session_ids(self._saver)
+
+
+async def session_ids(saver: BaseCheckpointSaver[Any]) -> list[str]:
+    """The ids of all sessions in a database, the one begun last first."""
+    # A thread's first checkpoint is the input at step -1, so one row a session is read, not one a superstep.
+    first = saver.alist(None, filter={"source": "input", "step": -1})
+    ids = [found.config["configurable"] async for found in first]
+    return list(dict.fromkeys(at["thread_id"] for at in ids if not at.get("checkpoint_ns")))

@@ -1,0 +1,87 @@
+"""What new input finds: messages nobody has seen yet, and calls an earlier run left open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolCall, ToolMessage
+
+CONTEXT_MARK = "graph_agent_context"
+"""Key in `additional_kwargs` of a message that a delegator passes on: known to the model, not said by the user."""
+
+
+def new_user_messages(messages: Sequence[AnyMessage], last_input_id: str) -> list[HumanMessage]:
+    """The user's messages since the agent last spoke, without those already taken in.
+
+    Args:
+        messages: The conversation.
+        last_input_id: Id of the newest message already taken in; empty for none.
+    """
+    new: list[HumanMessage] = []
+    for message in reversed(messages):
+        if isinstance(message, AIMessage | ToolMessage) or (last_input_id and message.id == last_input_id):
+            break
+        if isinstance(message, HumanMessage) and not message.additional_kwargs.get(CONTEXT_MARK):
+            new.append(message)
+    return new[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCalls:
+    """The unanswered calls of one of the model's messages."""
+
+    at: int
+    """Index of that message."""
+    calls: list[ToolCall]
+
+
+def open_calls(messages: Sequence[AnyMessage]) -> list[OpenCalls]:
+    """Find every call without a result, oldest first.
+
+    A result belongs to the nearest call before it with its id: models and scripts repeat ids in one session.
+    """
+    found: list[OpenCalls] = []
+    pending: dict[str, ToolCall] = {}
+    at = -1
+
+    def close() -> None:
+        if pending:
+            found.append(OpenCalls(at, list(pending.values())))
+
+    for index, message in enumerate(messages):
+        if isinstance(message, AIMessage):
+            close()
+            at, pending = index, {call["id"] or "": call for call in message.tool_calls}
+        elif isinstance(message, ToolMessage):
+            pending.pop(message.tool_call_id, None)
+    close()
+    return found
+
+
+def with_results(messages: Sequence[AnyMessage], results: dict[tuple[int, str], ToolMessage]) -> list[AnyMessage]:
+    """The conversation with each result placed right after the calls it answers, as providers demand.
+
+    Args:
+        messages: The conversation.
+        results: New results by the index of the calling message and the call's id, in call order.
+    """
+    placed: list[AnyMessage] = []
+    for index, message in enumerate(messages):
+        placed.append(message)
+        following = messages[index + 1] if index + 1 < len(messages) else None
+        if isinstance(following, ToolMessage):
+            continue
+        # The run of results that ends here answers the model's message that comes before it.
+        caller = next((i for i in range(index, -1, -1) if not isinstance(messages[i], ToolMessage)), -1)
+        placed.extend(result for (at, _), result in results.items() if at == caller)
+    return placed
+
+
+def rewrite(before: Sequence[AnyMessage], after: Sequence[AnyMessage]) -> list[AnyMessage]:
+    """The writes that turn an append-only history into another: what changed is taken out and put back in order."""
+    same = 0
+    while same < min(len(before), len(after)) and before[same] is after[same]:
+        same += 1
+    removed: list[AnyMessage] = [RemoveMessage(id=message.id or "") for message in before[same:]]  # type: ignore[misc]  # AnyMessage leaves out the one kind that only writes hold
+    return [*removed, *after[same:]]

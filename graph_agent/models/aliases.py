@@ -1,0 +1,66 @@
+"""Tool names that every provider accepts, and the way back to ours."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable
+
+from graph_agent.errors import ConfigError
+
+MAX_ALIAS_CHARS = 64
+_ILLEGAL = re.compile(r"[^a-zA-Z0-9_-]")
+_HASH_CHARS = 8
+
+
+def alias_of(name: str) -> str:
+    """Write `name` in the letters, digits, `_` and `-` that providers accept, in at most 64 characters.
+
+    A name that fits is its own alias. Otherwise each other character becomes `_`, and a name that is too long keeps its
+    beginning and gets a hash of the whole, the same in every process.
+    """
+    alias = _ILLEGAL.sub("_", name) or "_"
+    if len(alias) <= MAX_ALIAS_CHARS:
+        return alias
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:_HASH_CHARS]
+    return f"{alias[: MAX_ALIAS_CHARS - _HASH_CHARS - 1]}_{digest}"
+
+
+class ToolAliases:
+    """A reversible map between tool names and the aliases a provider is sent.
+
+    Args:
+        names: the tools' own names, in any order; none may be empty or occur twice.
+
+    Raises:
+        ConfigError: when two tools would answer to one alias, naming both.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._alias_by_name: dict[str, str] = {}
+        self._name_by_alias: dict[str, str] = {}
+        for name in names:
+            if not name:
+                raise ConfigError("A tool has an empty name. Give it one, such as 'search'.")
+            if name in self._alias_by_name:
+                raise ConfigError(f"Two tools are called {name!r}. Rename one of them.")
+            alias = alias_of(name)
+            if (other := self._name_by_alias.get(alias)) is not None:
+                raise ConfigError(
+                    f"The tools {other!r} and {name!r} are both {alias!r} to a model provider, which takes only "
+                    f"letters, digits, '_' and '-', {MAX_ALIAS_CHARS} of them at most. Rename one of them."
+                )
+            self._alias_by_name[name] = alias
+            self._name_by_alias[alias] = name
+
+    def to_alias(self, name: str) -> str:
+        """Give the alias of a tool; a name that is not among the tools is made to fit in the same way.
+
+        A history may name tools that are no longer offered, and a provider refuses it when such a name does not fit.
+        """
+        return self._alias_by_name.get(name) or alias_of(name)
+
+    def to_name(self, alias: str) -> str:
+        """Give the tool's own name for its alias; the own name, and a name that is unknown, are returned unchanged."""
+        # No alias is another tool's own name, so that the order of these two does not matter.
+        return self._name_by_alias.get(alias, alias)

@@ -1,0 +1,245 @@
+"""What a model provider's error means: which kind it is, what to tell a person, how long to wait.
+
+An error is read by its shape (`status_code`, `response`, `body`, `code`, the names of its classes) and by its words,
+so that no provider's package is imported here.
+"""
+
+from __future__ import annotations
+
+import email.utils
+import json
+import math
+import re
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from graph_agent.errors import GraphAgentError
+from graph_agent.models import wordings
+
+ModelErrorKind = Literal[
+    "transient",
+    "auth",
+    "permission",
+    "unknown_model",
+    "context_overflow",
+    "content_filter",
+    "tools_rejected",
+    "other",
+]
+
+_READ_CHARS = 20_000
+_SHOWN_CHARS = 300
+_CAUSES = 6
+_NOT_ABOUT_TOOLS = frozenset({401, 402, 403, 408, 413, 425, 429})
+_ABOUT_MODELS = frozenset({None, 400, 404, 410, 422})
+_TRANSIENT_STATUSES = frozenset({408, 409, 425, 429, *range(500, 600)} - {501, 505})
+_TRANSIENT_CLASSES = frozenset(
+    {
+        "APIConnectionError",
+        "ConnectionError",
+        "DeadlineExceeded",
+        "InternalServerError",
+        "ModelAPIError",
+        "ModelConnectionError",
+        "ModelRateLimitError",
+        "ModelTimeoutError",
+        "RateLimitError",
+        "ResourceExhausted",
+        "ServiceUnavailable",
+        "ThrottlingException",
+        "TimeoutError",
+        "TransportError",
+    }
+)
+# These look like a lost connection from outside, and stay however often one tries.
+_HOPELESS_CLASSES = frozenset(
+    {"InvalidURL", "LocalProtocolError", "SSLCertVerificationError", "UnicodeEncodeError", "UnsupportedProtocol"}
+)
+_SENTENCES: dict[ModelErrorKind, tuple[str, str]] = {
+    "transient": ("The model provider did not answer as it should", "try again later"),
+    "auth": ("The model provider refused the API key", "check the key and the address it is sent to"),
+    "permission": ("The model provider does not allow this request", "check the account's access, quota and billing"),
+    "unknown_model": ("The model or the address is unknown to the provider", "check the model's name and the base URL"),
+    "context_overflow": ("The request is longer than the model can read", "shorten the history or the tools' output"),
+    "content_filter": ("The provider's content filter stopped the request", "put the request in other words"),
+    "tools_rejected": ("This model or its server does not take tools", "set tool_calling to 'text'"),
+    "other": ("The model call failed", "see the provider's documentation"),
+}
+_WAIT_IN_TEXT = re.compile(
+    r"(?:try again|retry) (?:in|after) (?:(\d{1,4})h)?(?:(\d{1,5})m(?!s))?"
+    r"(?:(\d{1,9}(?:\.\d{1,9})?) ?(ms|s\b|seconds?))?"
+    r"|retryDelay\W{1,6}(\d{1,9}(?:\.\d{1,9})?)s",
+    re.IGNORECASE,
+)
+
+
+def classify_model_error(exc: BaseException) -> ModelErrorKind:
+    """Say what kind of error a model call ended in.
+
+    - `transient`: the same request may succeed later: lost connections, timeouts, rate limits, a provider's own faults.
+    - `auth`: the key is missing or wrong. `permission`: the key is known and may not, its quota being used up included.
+    - `unknown_model`: no such model, or no such address.
+    - `context_overflow`: too many tokens for the model, or for one request of this account.
+    - `content_filter`: refused for what it says.
+    - `tools_rejected`: this model or server takes no tools; a `NotImplementedError` of `bind_tools` counts.
+    - `other`: anything else, errors of this package and cancellation included.
+    """
+    if isinstance(exc, GraphAgentError) or not isinstance(exc, Exception):
+        return "other"
+    if isinstance(exc, NotImplementedError):
+        return "tools_rejected"
+    status, text, classes = _status(exc), _text(exc), _class_names(exc)
+    by_words = _read_words(status, text)
+    if by_words is not None:
+        return by_words
+    if "ContextOverflowError" in classes or status == 413:
+        return "context_overflow"
+    if status == 401 or classes & {"AuthenticationError", "ModelAuthenticationError"}:
+        return "auth"
+    if status in {402, 403} or classes & {"PermissionDeniedError", "ModelPermissionDeniedError"}:
+        return "permission"
+    if status in {404, 410}:
+        return "unknown_model"
+    if classes & _HOPELESS_CLASSES:
+        return "other"
+    if status is not None:
+        return "transient" if status in _TRANSIENT_STATUSES else "other"
+    if classes & _TRANSIENT_CLASSES or wordings.TRANSIENT.search(text):
+        return "transient"
+    return "other"
+
+
+def describe_model_error(exc: BaseException) -> str:
+    """Say in one sentence what happened and what to do, for a person; what looks like a secret is masked."""
+    what, fix = _SENTENCES[classify_model_error(exc)]
+    status = _status(exc)
+    said = " ".join(_message(exc).split()).rstrip(".")
+    if len(said) > _SHOWN_CHARS:
+        said = f"{said[:_SHOWN_CHARS]}…"
+    details = [f"HTTP {status}"] if status is not None else []
+    details.append(said or type(exc).__name__)
+    return mask_secrets(f"{what} ({': '.join(details)}); {fix}.")
+
+
+def mask_secrets(text: str) -> str:
+    """Replace what looks like a key, a token or a password by `***`, keeping the part that tells what it was."""
+    return wordings.SECRETS.sub(lambda found: f"{found[found.lastgroup] if found.lastgroup else ''}***", text)
+
+
+def retry_after_s(exc: BaseException) -> float | None:
+    """Give the seconds the provider asks to wait, 0 at least; None when it does not say.
+
+    Read from the headers `retry-after-ms` and `retry-after` (seconds or a date), then from the error's text.
+    """
+    for error in _causes(exc):
+        headers = _headers(error)
+        if (ms := _number(headers.get("retry-after-ms"))) is not None:
+            return ms / 1000
+        after = headers.get("retry-after", getattr(error, "retry_after", None))
+        if (seconds := _number(after)) is not None:
+            return seconds
+        try:
+            return max(0.0, email.utils.parsedate_to_datetime(str(after)).timestamp() - time.time())
+        except (ValueError, OverflowError):
+            continue
+    found = _WAIT_IN_TEXT.search(_text(exc))
+    if found is None or not any(found.groups()):
+        return None
+    hours, minutes, amount, unit, delay = found.groups()
+    seconds = float(amount or delay or 0) / (1000 if (unit or "").lower() == "ms" else 1)
+    return int(hours or 0) * 3600 + int(minutes or 0) * 60 + seconds
+
+
+def _read_words(status: int | None, text: str) -> ModelErrorKind | None:
+    """Read the kind from the provider's words, where they say more than the status; None where they do not."""
+    if status == 401:
+        return None
+    if status not in _NOT_ABOUT_TOOLS and wordings.TOOLS_REJECTED.search(text):
+        return "tools_rejected"
+    if wordings.CONTENT_FILTER.search(text):
+        return "content_filter"
+    if wordings.QUOTA.search(text):
+        return "permission"
+    if wordings.CONTEXT_OVERFLOW.search(text):
+        return "context_overflow"
+    if status in {None, 400, 403} and wordings.AUTH.search(text):
+        return "auth"
+    if status in _ABOUT_MODELS and wordings.UNKNOWN_MODEL.search(text):
+        return "unknown_model"
+    return None
+
+
+def _causes(exc: BaseException) -> Iterator[BaseException]:
+    """The error and what it was raised from, outermost first."""
+    error: BaseException | None = exc
+    for _ in range(_CAUSES):
+        if error is None:
+            return
+        yield error
+        error = error.__cause__
+
+
+def _class_names(exc: BaseException) -> set[str]:
+    return {cls.__name__ for error in _causes(exc) for cls in type(error).__mro__}
+
+
+def _status(exc: BaseException) -> int | None:
+    for error in _causes(exc):
+        response = getattr(error, "response", None)
+        # botocore's response is a dict.
+        meta = response.get("ResponseMetadata", {}) if isinstance(response, dict) else {}
+        for value in (
+            getattr(error, "status_code", None),
+            getattr(response, "status_code", None),
+            meta.get("HTTPStatusCode"),
+            getattr(error, "status", None),
+            getattr(error, "code", None),
+        ):
+            number = _number(value)
+            if number is not None and 400 <= number < 600:
+                return int(number)
+    return None
+
+
+def _headers(error: BaseException) -> Mapping[str, Any]:
+    headers = getattr(getattr(error, "response", None), "headers", None)
+    return {str(key).lower(): value for key, value in headers.items()} if isinstance(headers, Mapping) else {}
+
+
+def _number(value: object) -> float | None:
+    """Read a number that is 0 or more, from a number or its text; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) and number >= 0 else None
+
+
+def _text(exc: BaseException) -> str:
+    """Everything the error and its causes say, for matching."""
+    said: list[str] = []
+    for error in _causes(exc):
+        said += [type(error).__name__, str(error), str(getattr(error, "code", None) or "")]
+        body = getattr(error, "body", None) or getattr(error, "response", None)
+        said.append(str(body) if isinstance(body, dict | list | str) else "")
+    return "\n".join(part[:_READ_CHARS] for part in said if part)
+
+
+def _message(exc: BaseException) -> str:
+    """The provider's own message, without the envelope it came in; of a lost connection, the cause too."""
+    body = getattr(exc, "body", None) or getattr(exc, "response", None)
+    for _ in range(3):
+        if not isinstance(body, dict):
+            break
+        if isinstance(message := body.get("message", body.get("Message")), str) and message:
+            return message
+        body = body.get("error", body.get("Error", body.get("detail")))
+    if isinstance(body, str) and body:
+        return body
+    if isinstance(body, list):
+        return json.dumps(body, default=str)
+    said = [text for error in _causes(exc) if (text := str(error).strip())]
+    return f"{said[0].rstrip('.')}: {said[-1]}" if len(said) > 1 and said[-1] not in said[0] else "".join(said[:1])

@@ -1,0 +1,75 @@
+"""Trying a model request again: transient errors only, and never after its first token."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackHandler
+from langchain_core.language_models import LanguageModelInput
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import ensure_config, merge_configs
+
+from graph_agent.models.errors import classify_model_error, retry_after_s
+
+LONGEST_WAIT_S = 60.0
+_QUIET: RunnableConfig = {"tags": ["nostream"]}
+
+
+async def ask(
+    runnable: Runnable[LanguageModelInput, AIMessage],
+    request: Sequence[BaseMessage],
+    *,
+    retries: int,
+    timeout_s: float | None,
+    quiet: bool,
+) -> AIMessage:
+    """Send one request, again after a transient error, with growing and jittered waits between.
+
+    Args:
+        runnable: The model, with its tools and options bound.
+        request: The messages.
+        retries: Further attempts after the first.
+        timeout_s: Seconds each attempt may take; None for no limit. Running out counts as transient.
+        quiet: Keep the tokens out of the run's message stream; such a request may be tried again at any point.
+
+    Raises:
+        Exception: What the provider raised, when it was not transient or the attempts ran out.
+    """
+    attempt = 0
+    while True:
+        watch = _FirstToken()
+        # An explicit list of callbacks would replace those of the run; merging keeps both.
+        config = _QUIET if quiet else merge_configs(ensure_config(), {"callbacks": [watch]})
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await runnable.ainvoke(list(request), config)
+        except Exception as error:
+            if attempt == retries or watch.seen or classify_model_error(error) != "transient":
+                raise
+            await asyncio.sleep(wait_s(attempt, retry_after_s(error)))
+        attempt += 1
+
+
+def wait_s(attempt: int, asked_s: float | None) -> float:
+    """Seconds to wait before the attempt after `attempt` (from 0).
+
+    What the provider asked for counts, up to `LONGEST_WAIT_S`; else half to all of 0.5, 1, 2, … seconds.
+    """
+    if asked_s is not None:
+        return min(asked_s, LONGEST_WAIT_S)
+    longest: float = min(0.5 * 2**attempt, LONGEST_WAIT_S)
+    return longest * random.uniform(0.5, 1)
+
+
+class _FirstToken(AsyncCallbackHandler):
+    """Notes that a reply has begun to reach the reader."""
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    async def on_llm_new_token(self, token: str | list[str | dict[str, Any]], **_: Any) -> None:
+        self.seen = True

@@ -1,0 +1,289 @@
+"""A chat model that answers from a script: for tests, demonstrations and benchmarks.
+
+It is a real `BaseChatModel`: it can be called, streamed, given tools and asked for structured output, and it never
+reaches for a provider. A script that runs dry, or is not used up, says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any, Literal
+
+from langchain_core.caches import BaseCache
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel, LangSmithParams, LanguageModelInput, ModelProfile
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.messages.tool import tool_call_chunk
+from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.tools import BaseTool
+from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
+from pydantic import BaseModel, Field, PrivateAttr
+
+from graph_agent.models.script import Script, ScriptedRequest
+
+_CHARS_PER_TOKEN = 4
+_TOKEN = re.compile(r"\s*\S{1,16}|\s+")
+
+
+class ScriptedChatModel(BaseChatModel):
+    """A chat model whose replies are given beforehand.
+
+    Bound copies (`bind_tools`, `bind`, `with_config`, `with_structured_output`) read on in the same script; every
+    instance that is constructed has its own.
+
+    Args:
+        responses: the replies in order, a `str` or an `AIMessage` each. A string that holds
+            `{"tool_calls": [{"id", "name", "arguments"}], "content": "…"}` is a message that calls tools, whether tools
+            are bound or not. An `AIMessage` is sent as it stands, its own usage included. May be empty: a model that
+            nobody may ask.
+        cycle: begin again after the last reply. Default False: a further request raises `ScriptError`.
+        **kwargs: fields of `BaseChatModel`, such as `profile`; the usual settings of a provider's model (temperature,
+            api_key, …) are taken and ignored.
+
+    Raises:
+        ConfigError: for a reply that cannot be read.
+    """
+
+    responses: list[str | AIMessage] = Field(repr=False)
+    """The script as it was given."""
+    cycle: bool = False
+    """Whether the script begins again after its last reply."""
+    model: str = "scripted"
+    """The name shown in traces."""
+    streaming: bool = False
+    """Stream also where a caller only waits for the answer; False, when it is set, never streams."""
+    cache: BaseCache | bool | None = Field(default=False, exclude=True)
+    """Off by default: a reply served from a process-wide cache would leave its step unread."""
+
+    _script: Script = PrivateAttr()
+
+    def __init__(self, responses: Sequence[str | AIMessage], cycle: bool = False, **kwargs: Any) -> None:
+        script = Script(responses, cycle=cycle)
+        super().__init__(**{"responses": list(responses), "cycle": cycle, **kwargs})
+        self._script = script
+
+    @property
+    def requests(self) -> list[ScriptedRequest]:
+        """Every request so far, oldest first, the refused ones included."""
+        return self._script.requests
+
+    def assert_spent(self) -> None:
+        """Check that every reply was given.
+
+        Raises:
+            ScriptError: naming the steps that were not.
+        """
+        self._script.assert_spent()
+
+    def bind_tools(
+        self,
+        tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool],
+        *,
+        tool_choice: dict[str, Any] | str | bool | None = None,
+        strict: bool | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """Bind tools, in OpenAI's form, so that `requests` shows what a provider would have been sent.
+
+        Raises:
+            ValueError: for something that is no tool.
+        """
+        if tool_choice is not None:
+            kwargs["tool_choice"] = tool_choice
+        return super().bind(tools=[_to_openai_tool(tool, strict) for tool in tools], **kwargs)
+
+    def with_structured_output(
+        self,
+        schema: dict[str, Any] | type,
+        *,
+        include_raw: bool = False,
+        method: Literal["json_schema", "function_calling", "json_mode"] = "json_schema",
+        strict: bool | None = None,
+        **kwargs: Any,
+    ) -> Runnable[LanguageModelInput, Any]:
+        """Read the reply, JSON text or the arguments of its first call, as `schema`.
+
+        Args:
+            schema: a pydantic class (gives an instance), or a `TypedDict` class or JSON schema (gives a dict that is
+                not validated).
+            include_raw: give `{"raw", "parsed", "parsing_error"}` and raise no parsing error. Default False.
+            method: shown in `requests` only; the reply is read the same way.
+            strict: as `method`.
+            **kwargs: bound to the model.
+        """
+        traced = {"kwargs": {"method": method, "strict": strict}, "schema": schema}
+        if method == "function_calling":
+            model = self.bind_tools(
+                [schema], tool_choice="any", strict=strict, ls_structured_output_format=traced, **kwargs
+            )
+        else:
+            json_schema = schema if isinstance(schema, dict) else convert_to_json_schema(schema)
+            wrapped = {"name": json_schema.get("title", "output"), "schema": json_schema, "strict": strict}
+            response_format = (
+                {"type": "json_object"} if method == "json_mode" else {"type": "json_schema", "json_schema": wrapped}
+            )
+            model = self.bind(response_format=response_format, ls_structured_output_format=traced, **kwargs)
+
+        def read(message: AIMessage) -> Any:
+            return _read_structured(message, schema, include_raw)
+
+        async def aread(message: AIMessage) -> Any:
+            # A synchronous function alone would be run in a thread.
+            return read(message)
+
+        return model | RunnableLambda(read, afunc=aread, name="read_structured")
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=self._reply(messages, stop, kwargs))])
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=self._reply(messages, stop, kwargs))])
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        for chunk in _split(self._reply(messages, stop, kwargs)):
+            if run_manager:
+                run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+            yield chunk
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        for chunk in _split(self._reply(messages, stop, kwargs)):
+            # Give way, as a network would, so that a reader sees tokens as they come and can cancel between them.
+            await asyncio.sleep(0)
+            if run_manager:
+                await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
+            yield chunk
+
+    def _reply(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> AIMessage:
+        rest = {key: value for key, value in kwargs.items() if key not in {"tools", "tool_choice"}}
+        if stop is not None:
+            rest["stop"] = stop
+        message = self._script.take(
+            ScriptedRequest(list(messages), kwargs.get("tools") or [], kwargs.get("tool_choice"), rest)
+        )
+        message.response_metadata = {
+            "model_name": self.model,
+            "finish_reason": "tool_calls" if message.tool_calls else "stop",
+            **message.response_metadata,
+        }
+        if message.usage_metadata is None:
+            message.usage_metadata = _count_usage(messages, message)
+        return message
+
+    def _resolve_model_profile(self) -> ModelProfile:
+        return {"tool_calling": True, "tool_choice": True, "tool_call_streaming": True, "structured_output": True}
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> LangSmithParams:
+        params = super()._get_ls_params(stop=stop, **kwargs)
+        params["ls_provider"] = "scripted"
+        return params
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        # Not the script: these go into every trace.
+        return {"model": self.model, "cycle": self.cycle}
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+
+def _to_openai_tool(tool: Any, strict: bool | None) -> dict[str, Any]:
+    if isinstance(tool, dict) and tool.get("type", "object") not in {"object", "function"}:
+        return tool  # a provider's own tool, such as a web search, has no schema to convert
+    return convert_to_openai_tool(tool, strict=strict)
+
+
+def _read_structured(message: AIMessage, schema: dict[str, Any] | type, include_raw: bool) -> Any:
+    model = schema if isinstance(schema, type) and issubclass(schema, BaseModel) else None
+    parsed: Any
+    try:
+        if not message.tool_calls:
+            parsed = (PydanticOutputParser(pydantic_object=model) if model else JsonOutputParser()).parse(message.text)
+        else:
+            args = message.tool_calls[0]["args"]
+            parsed = model.model_validate(args) if model else args
+    except ValueError as error:
+        if not include_raw:
+            raise
+        return {"raw": message, "parsed": None, "parsing_error": error}
+    return {"raw": message, "parsed": parsed, "parsing_error": None} if include_raw else parsed
+
+
+def _split(message: AIMessage) -> Iterator[ChatGenerationChunk]:
+    """Cut a message into the chunks a provider would stream: words, then calls, then usage and metadata.
+
+    Added up they give the message again. There is always a last chunk, so that an empty reply can be streamed.
+    """
+    id_ = message.id
+    pieces = (
+        _TOKEN.findall(message.content) if isinstance(message.content, str) else [[part] for part in message.content]
+    )
+    for piece in pieces:
+        yield ChatGenerationChunk(message=AIMessageChunk(content=piece, id=id_))
+    calls = [
+        (call["name"], json.dumps(call["args"], ensure_ascii=False, default=str), call["id"])
+        for call in message.tool_calls
+    ]
+    calls += [(bad["name"] or "", bad["args"] or "", bad["id"]) for bad in message.invalid_tool_calls]
+    for index, (name, arguments, call_id) in enumerate(calls):
+        half = len(arguments) // 2
+        for part in (
+            tool_call_chunk(name=name, args="", id=call_id, index=index),
+            tool_call_chunk(args=arguments[:half], index=index),
+            tool_call_chunk(args=arguments[half:], index=index),
+        ):
+            yield ChatGenerationChunk(message=AIMessageChunk(content="", id=id_, tool_call_chunks=[part]))
+    last = AIMessageChunk(
+        content="" if isinstance(message.content, str) else [],
+        id=id_,
+        additional_kwargs=message.additional_kwargs,
+        response_metadata=message.response_metadata,
+        usage_metadata=message.usage_metadata,
+        chunk_position="last",
+    )
+    yield ChatGenerationChunk(message=last)
+
+
+def _count_usage(messages: list[BaseMessage], reply: AIMessage) -> UsageMetadata:
+    """Estimate the tokens of a call, four characters each; at least one of each kind."""
+    sent = sum([_size(message.content) for message in messages])
+    made = _size(reply.content) + sum([len(call["name"]) + len(str(call["args"])) for call in reply.tool_calls])
+    input_tokens = sent // _CHARS_PER_TOKEN + 1
+    output_tokens = made // _CHARS_PER_TOKEN + 1
+    return UsageMetadata(
+        input_tokens=input_tokens, output_tokens=output_tokens, total_tokens=input_tokens + output_tokens
+    )
+
+
+def _size(content: str | list[Any]) -> int:
+    return len(content) if isinstance(content, str) else sum([len(str(part)) for part in content])

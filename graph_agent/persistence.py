@@ -1,0 +1,50 @@
+"""Where sessions are kept: savers that read plain types and LangChain messages, and never unpickle."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from graph_agent.errors import ConfigError
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+
+_SQLITE = "sqlite:///"
+_MEMORY = "memory:"
+
+
+def strict_serializer() -> JsonPlusSerializer:
+    """A serializer that restores the types a checkpoint of ours holds and refuses to build any other."""
+    return JsonPlusSerializer(allowed_msgpack_modules=None)
+
+
+@asynccontextmanager
+async def open_saver(url: str, folder: Path | None = None) -> AsyncIterator[BaseCheckpointSaver[Any]]:
+    """Open a saver by its address, and close it on leaving.
+
+    Args:
+        url: `sqlite:///FILE`, with a path taken from `folder` unless it is absolute, or `memory:`.
+        folder: Where relative paths start; None for the current folder.
+
+    Raises:
+        ConfigError: On an address of another kind, or a file that cannot be opened.
+    """
+    if url == _MEMORY:
+        yield InMemorySaver(serde=strict_serializer())
+        return
+    if not url.startswith(_SQLITE) or url == _SQLITE:
+        raise ConfigError(f"db={url!r}: no such kind of database; use 'sqlite:///FILE' or 'memory:'.")
+    path = (folder or Path()) / url.removeprefix(_SQLITE)
+    if not path.parent.is_dir():
+        raise ConfigError(f"db={url!r}: the folder {path.parent} does not exist; create it first.")
+    import aiosqlite
+    from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+    async with aiosqlite.connect(path) as connection:
+        yield AsyncSqliteSaver(connection, serde=strict_serializer())

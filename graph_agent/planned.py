@@ -1,0 +1,98 @@
+"""What a model's planning reply asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from json_repair import repair_json
+from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall
+
+from graph_agent.calls import new_call_id, split_tool_calls
+from graph_agent.events import StoredEvent, event
+from graph_agent.text import clean, plain
+from graph_agent.types import Call, Usage
+
+_LONGEST_REPAIR = 100_000  # characters; the repair is quadratic on hostile text
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A planning reply, read."""
+
+    message: AIMessage
+    """The reply as the history keeps it: as it came, with its calls in canonical form."""
+    calls: list[Call]
+    usage: Usage
+
+    def event(self, step: int) -> StoredEvent:
+        """The `plan` event of this reply."""
+        names = list(dict.fromkeys(call["name"] for call in self.calls))
+        return event(
+            "plan",
+            step,
+            status="continue" if self.calls else "done",
+            action=f"call {', '.join(names)}" if names else "answer",
+            reasoning=self.message.text,
+            calls=[{"id": call["id"], "name": call["name"]} for call in self.calls],
+        )
+
+
+def read_reply(reply: AIMessage, tools: list[str], *, text: bool) -> Planned:
+    """Find the calls in a reply: its structured ones first, those written in its text only in text mode.
+
+    Args:
+        reply: The model's reply.
+        tools: Names of the tools and delegations there are.
+        text: Whether calls were asked for in text.
+    """
+    asked: list[Call] = [_structured(call) for call in reply.tool_calls]
+    asked += [_broken(call) for call in reply.invalid_tool_calls]
+    message = reply
+    if text and not asked:
+        found, prose = split_tool_calls(reply.text, tools)
+        asked = [Call(id=call["id"], name=call["name"], arguments=plain(call["arguments"])) for call in found]
+        if asked:
+            message = reply.model_copy(update={"content": clean(prose)})
+    calls = _with_ids(asked)
+    if calls:
+        canonical = [ToolCall(id=c["id"], name=c["name"], args=c["arguments"], type="tool_call") for c in calls]
+        if canonical != message.tool_calls or message.invalid_tool_calls:
+            message = message.model_copy(update={"tool_calls": canonical, "invalid_tool_calls": []})
+    return Planned(message, calls, usage_of(reply))
+
+
+def usage_of(reply: AIMessage) -> Usage:
+    """What one model call used, as far as the provider says."""
+    used = reply.usage_metadata
+    return {
+        "input_tokens": used["input_tokens"] if used else 0,
+        "output_tokens": used["output_tokens"] if used else 0,
+        "total_tokens": used["total_tokens"] if used else 0,
+        "model_calls": 1,
+    }
+
+
+def _structured(call: ToolCall) -> Call:
+    return {"id": call["id"] or "", "name": call["name"], "arguments": plain(call["args"])}
+
+
+def _broken(call: InvalidToolCall) -> Call:
+    """A call whose arguments the client could not read: repaired where that works, else marked with its fault."""
+    raw = call["args"] or ""
+    read: Call = {"id": call["id"] or "", "name": call["name"] or "", "arguments": {}}
+    repaired = repair_json(raw, return_objects=True) if len(raw) <= _LONGEST_REPAIR else None
+    if isinstance(repaired, dict):
+        return {**read, "arguments": plain(repaired)}
+    shown = clean(raw if len(raw) <= 200 else raw[:200] + "…")
+    return {**read, "fault": f"The arguments are no JSON object: {shown!r}. Send one JSON object."}
+
+
+def _with_ids(calls: list[Call]) -> list[Call]:
+    """The calls with an id each: a missing one, or one that another call of the reply has, is made new."""
+    seen: set[str] = set()
+    given: list[Call] = []
+    for call in calls:
+        id_ = call["id"] if call["id"] and call["id"] not in seen else new_call_id()
+        given.append(call if id_ == call["id"] else {**call, "id": id_})
+        seen.add(id_)
+    return given

@@ -1,0 +1,125 @@
+"""The prompts: jinja2 templates in YAML files, overridable one by one, checked at construction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, StrictUndefined, Template, TemplateSyntaxError, meta
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from graph_agent.errors import ConfigError, did_you_mean
+
+VARIABLES: dict[str, frozenset[str]] = {
+    "planner": frozenset({"direct"}),
+    "text_tools": frozenset({"tools"}),
+    "finalize": frozenset({"schema"}),
+    "limit": frozenset({"reason", "limit"}),
+    "delegate": frozenset({"name", "description"}),
+}
+"""The prompts there are, and the variables each may use."""
+
+
+class PromptTemplate:
+    """One template, compiled and checked.
+
+    Args:
+        text: The template's text.
+        variables: The names it may use.
+        where: What to call it in an error, e.g. a file name.
+
+    Raises:
+        ConfigError: On a syntax error, or a variable that is not among `variables`.
+    """
+
+    def __init__(self, text: str, variables: frozenset[str], where: str) -> None:
+        self.where = where
+        try:
+            used = meta.find_undeclared_variables(_environment().parse(text))
+        except TemplateSyntaxError as error:
+            raise ConfigError(f"{where}: line {error.lineno}: {error.message}.") from None
+        for name in sorted(used - variables):
+            raise ConfigError(f"{where}: unknown variable {name!r}; {did_you_mean(name, variables)}")
+        self._template: Template = _environment().from_string(text)
+
+    def render(self, **values: Any) -> str:
+        """The text with its variables filled in, without white space around it."""
+        return self._template.render(**values).strip()
+
+
+class Prompts:
+    """The prompts of one agent: the shipped ones, with some replaced.
+
+    Args:
+        overrides: Prompt name → template text.
+
+    Raises:
+        ConfigError: On an unknown prompt name, or a template that is not valid.
+    """
+
+    def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
+        overrides = overrides or {}
+        for name in overrides:
+            if name not in VARIABLES:
+                raise ConfigError(f"Unknown prompt {name!r}; {did_you_mean(name, VARIABLES)}")
+        self._templates = {
+            name: PromptTemplate(overrides[name], variables, f"Prompt {name!r}")
+            if name in overrides
+            else _shipped(name)
+            for name, variables in VARIABLES.items()
+        }
+
+    def render(self, prompt: str, **values: Any) -> str:
+        """The text of one prompt.
+
+        Args:
+            prompt: Its name, a key of `VARIABLES`.
+            values: A value for each of its variables.
+        """
+        return self._templates[prompt].render(**values)
+
+
+def read_prompt_file(path: Path) -> str:
+    """The template of a prompt's YAML file, whose only key is `template`.
+
+    Raises:
+        ConfigError: When the file is missing, is no YAML, or has another shape.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"Prompt file {path}: {error.strerror}.") from None
+    return _parse(text, str(path))
+
+
+def _parse(text: str, where: str) -> str:
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{where}: not valid YAML: {error}") from None
+    if not isinstance(content, dict) or not isinstance(content.get("template"), str):
+        raise ConfigError(f"{where}: a prompt file has one key, 'template', with the text below it.")
+    if extra := sorted(str(key) for key in content if key != "template"):
+        raise ConfigError(f"{where}: unknown key {extra[0]!r}; a prompt file has one key, 'template'.")
+    template: str = content["template"]
+    return template
+
+
+@cache
+def _shipped(name: str) -> PromptTemplate:
+    file = resources.files("graph_agent.prompts") / f"{name}.yaml"
+    return PromptTemplate(_parse(file.read_text(encoding="utf-8"), file.name), VARIABLES[name], file.name)
+
+
+@cache
+def _environment() -> Environment:
+    # A prompt may come from a file somebody else wrote: it fills in text and does nothing else.
+    environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    # The stock filter escapes for HTML, which a model would read as it stands.
+    environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
+    return environment

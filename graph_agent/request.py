@@ -1,0 +1,50 @@
+"""The messages a model is sent: system prompt, history, and what the phase adds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
+
+from graph_agent.config import LoopConfig
+from graph_agent.parts import AgentParts
+
+
+def plan_request(
+    parts: AgentParts, history: Sequence[AnyMessage], settings: LoopConfig, *, text: bool
+) -> list[AnyMessage]:
+    """The request for the next wave.
+
+    Args:
+        parts: The agent.
+        history: The conversation.
+        settings: The run's configuration.
+        text: Calls are asked for in text.
+    """
+    return [*_system(parts, settings, text=text), *history]
+
+
+def answer_request(
+    parts: AgentParts, history: Sequence[AnyMessage], settings: LoopConfig, *, text: bool
+) -> list[AnyMessage]:
+    """The request for the answer: the plan's request and one message more, so that a prompt cache holds the rest.
+
+    An agent with nothing to call, and no shape to give its answer, is asked nothing more than the conversation does.
+    """
+    request = plan_request(parts, history, settings, text=text)
+    if not parts.toolbox and parts.response is None:
+        return request
+    schema = parts.response.json_schema if parts.response else None
+    return [*request, HumanMessage(parts.prompts.render("finalize", schema=schema))]
+
+
+def _system(parts: AgentParts, settings: LoopConfig, *, text: bool) -> list[AnyMessage]:
+    sections = [parts.system_prompt()]
+    if parts.toolbox:
+        sections.append(parts.prompts.render("planner", direct=settings.finalize == "direct"))
+        if text:
+            tools: list[dict[str, Any]] = [schema["function"] for schema in parts.toolbox.schemas]
+            sections.append(parts.prompts.render("text_tools", tools=tools))
+    prompt = "\n\n".join(section for section in sections if section)
+    return [SystemMessage(prompt)] if prompt else []

@@ -1,0 +1,140 @@
+"""What a run came to, and the parts of its stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from langgraph.types import Interrupt, StateSnapshot
+
+from graph_agent.events import Event, StoredEvent
+from graph_agent.types import NO_USAGE, SessionStatus, StopReason, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What one input came to."""
+
+    answer: str
+    """The answer's text; empty when the run failed or waits for a person."""
+    status: SessionStatus
+    stop_reason: StopReason | None
+    """Why it stopped; None while it waits for a person."""
+    action: str
+    """What the last plan set out to do; empty when nothing was planned."""
+    reasoning: str
+    """What the last plan said beside its calls."""
+    results: dict[str, Any]
+    """Call id → the result's whole content, `{"error": …}` for a call that failed."""
+    iterations: int
+    """Waves run."""
+    usage: Usage
+    pending: list[dict[str, Any]]
+    """Calls that were planned and have no result: `{"id", "name"}`."""
+    interrupts: list[Interrupt]
+    """What the run asks a person; answer it with `Session.resume`."""
+    structured_response: Any = None
+    """The answer as plain JSON, where the agent has a `response_format`."""
+    error: str = ""
+    """One sentence for a person; empty unless something failed for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of the answer's text."""
+
+    text: str
+    type: Literal["token"] = "token"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanText:
+    """What a plan said beside its calls. In `direct` mode it has been streamed as tokens before."""
+
+    text: str
+    type: Literal["plan_text"] = "plan_text"
+
+
+@dataclass(frozen=True, slots=True)
+class CallState:
+    """A call was planned, or has its result."""
+
+    id: str
+    name: str
+    status: Literal["started", "success", "error", "unknown", "skipped"]
+    type: Literal["call"] = "call"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One step forward."""
+
+    step: int
+    action: Literal["tool_call", "delegate"]
+    target: str
+    type: Literal["progress"] = "progress"
+
+
+@dataclass(frozen=True, slots=True)
+class EventAdded:
+    """An event joined the history."""
+
+    event: Event
+    type: Literal["event"] = "event"
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """The run is over; the last part of every stream."""
+
+    result: RunResult
+    type: Literal["done"] = "done"
+
+
+Part: TypeAlias = Token | PlanText | CallState | Progress | EventAdded | Done
+
+
+def run_result(state: StateSnapshot) -> RunResult:
+    """Read a session's state as the result of its newest input."""
+    values = state.values
+    events = since_last_input(values.get("events", []))
+    plan = next((entry for entry in reversed(events) if entry["type"] == "plan"), {})
+    answer = next((entry["content"] for entry in reversed(events) if entry["type"] == "agent_response"), "")
+    error = next((entry["message"] for entry in reversed(events) if entry["type"] == "error"), "")
+    answered = [entry for entry in events if entry["type"] in ("tool_result", "delegation_response")]
+    results = {
+        entry["id"]: entry["content"] if entry["status"] == "success" else {"error": entry["content"]}
+        for entry in answered
+    }
+    planned = [call for entry in events if entry["type"] == "plan" for call in entry["calls"]]
+    return RunResult(
+        answer=_text(answer),
+        status=SessionStatus(values.get("status", SessionStatus.CREATED)),
+        stop_reason=values.get("stop_reason"),
+        action=plan.get("action", ""),
+        reasoning=plan.get("reasoning", ""),
+        results=results,
+        iterations=values.get("waves", 0),
+        usage=values.get("usage", NO_USAGE),
+        pending=[call for call in planned if call["id"] not in results],
+        interrupts=list(state.interrupts),
+        structured_response=values.get("structured_response"),
+        error=error,
+    )
+
+
+def since_last_input(events: Sequence[StoredEvent]) -> list[StoredEvent]:
+    """The events of the newest input, its user message first."""
+    start = len(events)
+    for start in range(len(events) - 1, -1, -1):
+        if events[start]["type"] == "user_message":
+            break
+    return list(events[start:])
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    blocks = content if isinstance(content, list) else []
+    return "".join(block if isinstance(block, str) else block.get("text", "") for block in blocks)

@@ -1,0 +1,143 @@
+"""A conversation with an agent, for programs that want more than a graph's raw stream."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, cast
+
+from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Command
+
+from graph_agent.context import AgentContext
+from graph_agent.delegation import CALL_PREFIX
+from graph_agent.errors import ConfigError, InputError
+from graph_agent.events import Event, StoredEvent
+from graph_agent.history import SessionMemory
+from graph_agent.results import CallState, Done, EventAdded, Part, PlanText, Progress, RunResult, Token, run_result
+from graph_agent.types import SessionStatus
+
+Context = AgentContext | Mapping[str, Any]
+
+
+class Session:
+    """One session of an agent: a LangGraph thread, with its runs, its status and its history.
+
+    Args:
+        graph: A compiled agent with a checkpointer.
+        session_id: The thread's id; an unknown one begins a new session.
+
+    Raises:
+        ConfigError: When the graph has no checkpointer.
+    """
+
+    def __init__(self, graph: CompiledStateGraph[Any, Any, Any, Any], session_id: str) -> None:
+        if not session_id:
+            raise ConfigError("A session needs an id; pass any text that is not empty.")
+        self.id = session_id
+        self._graph = graph
+        self._memory = SessionMemory(graph)
+        self._config: RunnableConfig = {"configurable": {"thread_id": session_id}}
+
+    async def run(self, text: str, *, context: Context | None = None) -> RunResult:
+        """Take one input to its end.
+
+        Args:
+            text: What the user says.
+            context: Overrides for this run, and its credentials.
+
+        Raises:
+            InputError: When the text is empty.
+        """
+        return await self._to_end(_input(text), context)
+
+    async def resume(self, answer: Any = None, *, context: Context | None = None) -> RunResult:
+        """Go on where the session stopped: with an answer for the interrupt it waits on, or after a crash.
+
+        Args:
+            answer: What the person said; a mapping of interrupt id → answer when there are several. None after a crash.
+            context: As for `run`.
+
+        Raises:
+            InputError: When there is nothing to go on with.
+        """
+        if not (await self._graph.aget_state(self._config)).next:
+            raise InputError(f"Session {self.id!r} has nothing to resume: its last input was taken to its end.")
+        return await self._to_end(None if answer is None else Command(resume=answer), context)
+
+    async def stream(self, text: str, *, context: Context | None = None) -> AsyncIterator[Part]:
+        """Take one input to its end and tell of it as it goes; the last part is `Done`.
+
+        Args:
+            text: What the user says.
+            context: Overrides for this run, and its credentials.
+
+        Raises:
+            InputError: When the text is empty.
+        """
+        given = _input(text)
+        seq = len(await self.events())
+        stream = self._graph.astream(
+            given, self._config, context=context, stream_mode=["messages", "custom", "updates"]
+        )
+        async for mode, payload in cast(AsyncIterator[tuple[str, Any]], stream):
+            if mode == "messages":
+                if token := _token(*payload):
+                    yield token
+            elif mode == "custom":
+                if isinstance(payload, dict) and payload.get("type") == "progress":
+                    yield Progress(payload["step"], payload["action"], payload["target"])
+            else:
+                for event in _added_events(payload):
+                    yield EventAdded(cast(Event, {**event, "seq": seq, "session_id": self.id}))
+                    seq += 1
+                    for part in _parts_of(event):
+                        yield part
+        yield Done(await self._result())
+
+    async def events(self) -> list[Event]:
+        """The session's history, oldest first."""
+        return await self._memory.get_session_events(self.id)
+
+    async def status(self) -> SessionStatus:
+        """Where the session is; `CREATED` before its first input."""
+        return (await self._result()).status
+
+    async def _to_end(self, given: Any, context: Context | None) -> RunResult:
+        await self._graph.ainvoke(given, self._config, context=context)
+        return await self._result()
+
+    async def _result(self) -> RunResult:
+        return run_result(await self._graph.aget_state(self._config))
+
+
+def _input(text: str) -> dict[str, Any]:
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(f"A run takes what the user says, as text that is not empty; it was given {text!r}.")
+    return {"messages": [HumanMessage(text)]}
+
+
+def _token(message: BaseMessage, metadata: Mapping[str, Any]) -> Token | None:
+    answers = metadata.get("langgraph_node") in ("finalize", "plan")
+    return Token(message.text) if answers and message.text else None
+
+
+def _added_events(update: Mapping[str, Any]) -> list[StoredEvent]:
+    return [event for change in update.values() if isinstance(change, dict) for event in change.get("events", [])]
+
+
+def _parts_of(event: StoredEvent) -> list[Part]:
+    match event["type"]:
+        case "plan":
+            return [PlanText(event["reasoning"])] if event["calls"] and event["reasoning"] else []
+        case "tool_call":
+            return [CallState(event["id"], event["name"], "started")]
+        case "delegation_request":
+            return [CallState(event["id"], CALL_PREFIX + event["target"], "started")]
+        case "tool_result":
+            return [CallState(event["id"], event["name"], event["status"])]
+        case "delegation_response":
+            return [CallState(event["id"], CALL_PREFIX + event["target"], event["status"])]
+        case _:
+            return []

@@ -1,0 +1,132 @@
+"""Settling calls that an earlier run left open: with their real result, or with the truth that none is known."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from langchain_core.messages import AnyMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.runtime import Runtime
+
+from graph_agent._compat import checkpointer_of
+from graph_agent.delegation import CALL_PREFIX
+from graph_agent.events import StoredEvent, event
+from graph_agent.intake import open_calls, with_results
+
+_TRIES, _PAUSE_S = 200, 0.005
+
+UNKNOWN = (
+    "The run was interrupted before this call's result was recorded. It is not known whether the call ran or took "
+    "effect; check before repeating it."
+)
+
+
+async def settle(
+    messages: list[AnyMessage], config: RunnableConfig, runtime: Runtime[Any], step: int
+) -> tuple[list[AnyMessage], list[StoredEvent]]:
+    """Give every open call a result.
+
+    A call that had finished when the run stopped keeps its result: the checkpoint of that moment still holds it,
+    though new input made the graph forget it. Any other may have run, and its result says that this is not known.
+
+    Args:
+        messages: The conversation.
+        config: The node's config.
+        runtime: The node's runtime.
+        step: The step the open calls belong to.
+
+    Returns:
+        The conversation with the results in place, and their events; both as they were when nothing is open.
+    """
+    found = open_calls(messages)
+    if not found:
+        return messages, []
+    finished, recorded = await _finished(config, runtime)
+    results: dict[tuple[int, str], ToolMessage] = {}
+    events: list[StoredEvent] = []
+    for group in found:
+        for call in group.calls:
+            id_ = call["id"] or ""
+            if id_ in finished:
+                results[group.at, id_] = finished[id_]
+                events.extend(recorded.get(id_, []))
+                continue
+            results[group.at, id_] = ToolMessage(UNKNOWN, tool_call_id=id_, name=call["name"], status="error")
+            if call["name"].startswith(CALL_PREFIX):
+                target = call["name"].removeprefix(CALL_PREFIX)
+                events.append(
+                    event("delegation_response", step, id=id_, target=target, status="unknown", content=UNKNOWN)
+                )
+            else:
+                events.append(
+                    event(
+                        "tool_result",
+                        step,
+                        id=id_,
+                        name=call["name"],
+                        status="unknown",
+                        content=UNKNOWN,
+                        truncated=False,
+                    )
+                )
+    return with_results(messages, results), events
+
+
+async def _finished(
+    config: RunnableConfig, runtime: Runtime[Any]
+) -> tuple[dict[str, ToolMessage], dict[str, list[StoredEvent]]]:
+    """Results and events of the calls that had finished before the input that is being taken in, by call id."""
+    stopped = await _before_input(config, runtime)
+    messages: dict[str, ToolMessage] = {}
+    events: dict[str, list[StoredEvent]] = {}
+    for _, channel, value in (stopped.pending_writes or []) if stopped else []:
+        for item in value if isinstance(value, list) else []:
+            if channel == "messages" and isinstance(item, ToolMessage):
+                messages[item.tool_call_id] = item
+            elif channel == "events" and isinstance(item, dict) and "id" in item:
+                events.setdefault(item["id"], []).append(item)
+    return messages, events
+
+
+async def _before_input(config: RunnableConfig, runtime: Runtime[Any]) -> CheckpointTuple | None:
+    """The checkpoint the session stopped at before this input came; None without one, or without a saver."""
+    saver = checkpointer_of(config)
+    info = runtime.execution_info
+    if saver is None or info is None or info.thread_id is None:
+        return None
+    thread = {
+        "thread_id": info.thread_id,
+        "checkpoint_ns": config["configurable"].get("checkpoint_ns", "").rpartition("|")[0],
+    }
+    at = await _once_stored(saver, {"configurable": {**thread, "checkpoint_id": info.checkpoint_id}})
+    if at is None:
+        # Under durability="exit" nothing of this run is stored yet: the newest is where the last one stopped.
+        return await _load(saver, {"configurable": thread})
+    # A node runs one or two checkpoints after the input's; what is further back is older than this input.
+    for _ in range(3):
+        if at is None or at.parent_config is None:
+            return None
+        was_input = at.metadata.get("source") == "input"
+        at = await _load(saver, at.parent_config)
+        if was_input:
+            return at
+    return None
+
+
+async def _once_stored(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> CheckpointTuple | None:
+    """The running checkpoint, waited for: under durability="async" a node may run before it is stored."""
+    for _ in range(_TRIES):
+        if (found := await _load(saver, config)) is not None:
+            return found
+        await asyncio.sleep(_PAUSE_S)
+    return None
+
+
+async def _load(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> CheckpointTuple | None:
+    try:
+        return await saver.aget_tuple(config)
+    except NotImplementedError:
+        # A blocking entry point may bring a saver that blocks too.
+        return await asyncio.to_thread(saver.get_tuple, config)

@@ -1,0 +1,216 @@
+"""The agent file: an agent declared in YAML, checked, and opened.
+
+```yaml
+name: hotel
+model: openai:gpt-4o-mini
+tools: ["my_tools:search"]
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import date
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from langchain_core.language_models import BaseChatModel
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from graph_agent.agent import create_graph_agent
+from graph_agent.config import LoopConfig, explain
+from graph_agent.errors import ConfigError
+from graph_agent.graph import CompiledAgentGraph
+from graph_agent.graph_delegate import GraphDelegate
+from graph_agent.loading import load_attribute
+from graph_agent.models.mock import mock_model_from_env
+from graph_agent.models.resolve import resolve_model
+from graph_agent.persistence import open_saver
+from graph_agent.prompts import PromptTemplate, read_prompt_file
+
+DEFAULT_DB = "sqlite:///graph_agent.db"
+SYSTEM_VARIABLES = frozenset({"name", "description", "today"})
+"""What a system prompt's template may use; `today` is an ISO date."""
+
+
+class DelegateSpec(BaseModel):
+    """One delegate of an agent file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    description: str = ""
+    graph: str | None = None
+    """`module:factory` of a compiled graph."""
+    url: str | None = None
+    """Address of a remote agent."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if self.url is not None:
+            raise ValueError(f"delegate {self.name!r}: this version has no remote delegates; use 'graph'")
+        if self.graph is None:
+            raise ValueError(f"delegate {self.name!r}: name its 'graph', as 'module:factory'")
+        return self
+
+
+class AgentSpec(BaseModel):
+    """An agent file's content, checked. Unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(min_length=1)
+    model: str | list[str]
+    """`provider:name` or `module:factory`; of a list, the first that can be built."""
+    description: str = ""
+    system_prompt: str = "You are a helpful assistant."
+    """Inline text, or a prompt file's path ending in `.yaml` or `.yml`."""
+    prompts: dict[str, str] = {}
+    """Prompt name → prompt file."""
+    tools: list[str] = []
+    """Each `module:attribute`."""
+    mcp_servers: dict[str, dict[str, Any]] = {}
+    """Server name → connection, as `open_mcp_tools` takes it."""
+    delegates: list[DelegateSpec] = []
+    hooks: list[Any] = []
+    config: dict[str, Any] = {}
+    """Fields of `LoopConfig`."""
+    db: str = DEFAULT_DB
+    """Where sessions are kept; a relative path starts in the current folder."""
+    path: Path = Field(default=Path(), exclude=True)
+    """The file this was read from; set by `load_spec`, never in the file."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the file's relative names start."""
+        return self.path.parent
+
+    def loop_config(self) -> LoopConfig:
+        """The file's `config`, checked."""
+        return LoopConfig(**self.config)
+
+
+def load_spec(path: str | Path) -> AgentSpec:
+    """Read and check an agent file.
+
+    Raises:
+        ConfigError: When it is missing, is no YAML, or has a key or value that cannot be; the message names the file,
+            the place and the fix.
+    """
+    path = Path(path).resolve()
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"Agent file {path}: {error}.") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"Agent file {path}: not valid YAML: {error}") from None
+    if not isinstance(content, dict):
+        raise ConfigError(f"Agent file {path}: expected keys such as 'name' and 'model' at the top, got {content!r}.")
+    keys = [name for name in AgentSpec.model_fields if name != "path"]
+    if "path" in content:
+        raise ConfigError(f"Agent file {path}: unknown field 'path'; known: {', '.join(sorted(keys))}.")
+    try:
+        spec = AgentSpec(**content, path=path)
+    except ValidationError as error:
+        raise ConfigError(explain(error, f"Agent file {path}", keys)) from None
+    try:
+        spec.loop_config()
+    except ConfigError as error:
+        raise ConfigError(f"Agent file {path}: config: {error}") from None
+    return spec
+
+
+@asynccontextmanager
+async def open_agent(
+    spec: AgentSpec,
+    *,
+    today: date | None = None,
+    db: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> AsyncIterator[CompiledAgentGraph]:
+    """Make the agent of a file: its model built, its MCP servers started, its database opened; all closed on leaving.
+
+    Args:
+        spec: The file's content.
+        today: The date the system prompt names; None for the real one, asked for at each request.
+        db: Another database than the file's; `""` for no memory at all.
+        environment: Variables given to every stdio MCP server beside its own.
+
+    Raises:
+        ConfigError: When something the file names cannot be built.
+    """
+    from graph_agent.mcp import McpTools, open_mcp_tools
+
+    async with AsyncExitStack() as stack:
+        tools = McpTools()
+        if spec.mcp_servers:
+            connections = {name: _located(raw, spec, environment or {}) for name, raw in spec.mcp_servers.items()}
+            tools = await stack.enter_async_context(open_mcp_tools(connections))
+        tools.extend(load_attribute(name, spec.folder) for name in spec.tools)
+        address = spec.db if db is None else db
+        yield create_graph_agent(
+            _model(spec),
+            tools=tools,
+            delegates=[_delegate(delegate, spec) for delegate in spec.delegates],
+            hooks=spec.hooks,
+            system_prompt=_system_prompt(spec, today),
+            prompts={name: read_prompt_file(spec.folder / file) for name, file in spec.prompts.items()},
+            config=spec.loop_config(),
+            checkpointer=await stack.enter_async_context(open_saver(address)) if address else None,
+            name=spec.name,
+        )
+
+
+def _model(spec: AgentSpec) -> BaseChatModel:
+    if (scripted := mock_model_from_env()) is not None:
+        return scripted
+    candidates = [spec.model] if isinstance(spec.model, str) else spec.model
+    refusals: list[str] = []
+    for candidate in candidates:
+        try:
+            return _candidate(candidate, spec)
+        except ConfigError as error:
+            refusals.append(f"- {candidate}: {error}")
+    raise ConfigError("\n".join([f"Agent file {spec.path}: no model can be built:", *refusals]))
+
+
+def _candidate(name: str, spec: AgentSpec) -> BaseChatModel:
+    factory = load_attribute(name, spec.folder, missing_ok=True)
+    if factory is None:
+        return resolve_model(name)
+    made = factory if isinstance(factory, BaseChatModel) else factory()
+    if not isinstance(made, BaseChatModel):
+        raise ConfigError(f"{name!r} gave {made!r}; a model factory returns a LangChain chat model.")
+    return made
+
+
+def _delegate(delegate: DelegateSpec, spec: AgentSpec) -> GraphDelegate:
+    assert delegate.graph is not None
+    factory = load_attribute(delegate.graph, spec.folder)
+    graph = factory if hasattr(factory, "ainvoke") else factory()
+    if not hasattr(graph, "ainvoke"):
+        raise ConfigError(f"{delegate.graph!r} gave {graph!r}; a delegate's factory returns a compiled graph.")
+    return GraphDelegate(delegate.name, delegate.description, graph)
+
+
+def _system_prompt(spec: AgentSpec, today: date | None) -> Any:
+    if not spec.system_prompt.endswith((".yaml", ".yml")):
+        return spec.system_prompt
+    file = spec.folder / spec.system_prompt
+    template = PromptTemplate(read_prompt_file(file), SYSTEM_VARIABLES, str(file))
+    return lambda: template.render(
+        name=spec.name, description=spec.description, today=(today or date.today()).isoformat()
+    )
+
+
+def _located(raw: Mapping[str, Any], spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, Any]:
+    """A connection whose process starts in the agent file's folder, where its relative arguments are."""
+    if raw.get("transport") != "stdio":
+        return dict(raw)
+    return {
+        **raw,
+        "cwd": str(spec.folder / raw.get("cwd", ".")),
+        "env": {**environment, **raw.get("env", {})},
+    }

@@ -1,0 +1,167 @@
+"""What a checkpoint holds: plain JSON types and LangChain messages, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, BaseMessageChunk, RemoveMessage
+from langgraph.channels import DeltaChannel, EphemeralValue
+from langgraph.checkpoint.base import PendingWrite
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.managed import RemainingSteps
+from langgraph.types import Overwrite
+
+from graph_agent._compat import messages_delta_reducer
+from graph_agent.events import StoredEvent, append_events
+from graph_agent.types import NO_USAGE, Call, StopReason, Usage
+
+# A delta channel writes a full copy every N updates; a small N would bring the quadratic growth back.
+SNAPSHOT_EVERY = 1000
+
+
+def add_usage(left: Usage | None, right: Usage | None) -> Usage:
+    """Reducer of ``usage``: the sum, field by field, or the right one alone when it is `fresh`."""
+    left, right = left or NO_USAGE, right or NO_USAGE
+    if "fresh" in right:
+        left = NO_USAGE
+    return {
+        "input_tokens": left["input_tokens"] + right["input_tokens"],
+        "output_tokens": left["output_tokens"] + right["output_tokens"],
+        "total_tokens": left["total_tokens"] + right["total_tokens"],
+        "model_calls": left["model_calls"] + right["model_calls"],
+    }
+
+
+def fresh(usage: Usage) -> Usage:
+    """The write that makes ``usage`` start again from this one."""
+    return {**usage, "fresh": True}
+
+
+class MessagesChannel(DeltaChannel[list[AnyMessage]]):
+    """The delta channel of ``messages``: add, replace by id, remove by id, and remove all.
+
+    LangGraph's own message reducer leaves ``REMOVE_ALL_MESSAGES`` out and indexes the whole history at each write; the
+    reducer stays on the channel because LangGraph stamps message ids where it finds it (see ``_compat``).
+    """
+
+    def __init__(
+        self,
+        reducer: Any = messages_delta_reducer,
+        typ: type[list[AnyMessage]] | None = None,
+        *,
+        snapshot_frequency: int = SNAPSHOT_EVERY,
+    ) -> None:
+        super().__init__(reducer, typ, snapshot_frequency=snapshot_frequency)
+
+    def update(self, values: Sequence[Any]) -> bool:
+        """Fold one superstep's writes into the history; True when there were any."""
+        if isinstance(self.value, list) and (new := _only_new(self.value, values)) is not None:
+            self.value = [*self.value, *new]
+            return bool(values)
+        return super().update(_resets(values))
+
+    def replay_writes(self, writes: Sequence[PendingWrite]) -> None:
+        """Rebuild the history from stored writes, oldest first."""
+        values = _resets([value for _, _, value in writes], live=False)
+        super().replay_writes([("", self.key, value) for value in values])
+
+
+def _only_new(state: list[AnyMessage], values: Sequence[Any]) -> list[AnyMessage] | None:
+    """The written messages when every one is plainly new; None when a fold is needed."""
+    new: list[Any] = []
+    for value in values:
+        new.extend(value) if isinstance(value, list) else new.append(value)
+    ids = set()
+    for message in new:
+        if not isinstance(message, BaseMessage) or isinstance(message, BaseMessageChunk | RemoveMessage):
+            return None
+        ids.add(message.id)
+    if None in ids or len(ids) != len(new) or any(message.id in ids for message in state):
+        return None
+    return new
+
+
+def _resets(values: Sequence[Any], *, live: bool = True) -> list[Any]:
+    """Turn each "remove all" into an overwrite by what came after it, which the base channel knows."""
+    folded: list[Any] = []
+    for value in values:
+        items = value if isinstance(value, list) else [value]
+        cut = max((i for i, item in enumerate(items) if _removes_all(item)), default=None)
+        if cut is None:
+            folded.append(value)
+            continue
+        if live:
+            # In one superstep the base channel keeps an overwrite alone, so earlier writes end here.
+            folded.clear()
+        folded.append(Overwrite(messages_delta_reducer([], [items[cut + 1 :]])))
+    if live and len(folded) > 1 and isinstance(folded[0], Overwrite):
+        return [Overwrite(messages_delta_reducer(folded[0].value, folded[1:]))]
+    return folded
+
+
+def _removes_all(item: Any) -> bool:
+    return isinstance(item, RemoveMessage) and item.id == REMOVE_ALL_MESSAGES
+
+
+class Outcome(TypedDict):
+    """Why planning is over: what ``finalize`` is told by ``plan``."""
+
+    stop_reason: StopReason
+    limit: NotRequired[float]
+    """The limit that was met; absent where there is none."""
+    draft: NotRequired[AIMessage]
+    """The plan's own text, where it is the answer."""
+    error: NotRequired[str]
+    """One sentence for a person; only with ``failed``."""
+
+
+class AgentInput(TypedDict):
+    """What a run takes."""
+
+    messages: Annotated[list[AnyMessage], MessagesChannel()]
+    """New messages, usually one from the user. Anything LangChain can read as a message."""
+
+
+class AgentOutput(TypedDict, total=False):
+    """What a run returns."""
+
+    messages: Annotated[list[AnyMessage], MessagesChannel()]
+    """The whole conversation as a chat window shows it."""
+    status: str
+    """A `SessionStatus`; absent before the first input."""
+    stop_reason: str | None
+    """A `StopReason`; None while running."""
+    structured_response: Any
+    """The answer as plain JSON after ``response_format``; None where none was asked for or it could not be had."""
+
+
+class AgentState(AgentOutput, total=False):
+    """Everything a checkpoint holds."""
+
+    events: Annotated[list[StoredEvent], DeltaChannel(append_events, snapshot_frequency=SNAPSHOT_EVERY)]
+    """The history; empty before the first input. Read it through `SessionMemory`."""
+    step: int
+    """Plans made for this input; 0 at its start."""
+    waves: int
+    """Waves run for this input; 0 at its start."""
+    turn: int
+    """Phase-1 model calls of the session; 0 at its start."""
+    ready: list[Call]
+    """The calls to run next; empty when planning is over."""
+    outcome: Outcome | None
+    """Why planning is over; None while it is not."""
+    usage: Annotated[Usage, add_usage]
+    """Tokens and model calls of this input; zeros at its start."""
+    last_input_id: str
+    """Id of the newest user message whose event is written; empty before the first."""
+    text_tools: bool
+    """The provider turned tools down, so this session calls them in text; False until then."""
+    arrived: Annotated[bool, EphemeralValue(bool, guard=False)]
+    """True only in the superstep after a wave: what tells a continued run from a new input."""
+
+
+class PlanState(AgentState, total=False):
+    """What ``plan`` reads: the state, and how many supersteps LangGraph still allows."""
+
+    remaining_steps: RemainingSteps

@@ -1,0 +1,252 @@
+"""The tools and delegates of one agent, by name, and how one tool call is run."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import anyio
+import anyio.to_thread
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from langchain_core.tools import tool as as_tool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.errors import GraphBubbleUp
+from langgraph.prebuilt import ToolRuntime
+from langgraph.runtime import Runtime
+from langgraph.types import Command
+from pydantic import ValidationError
+
+from graph_agent._compat import InjectedArguments, read_state
+from graph_agent.delegation import CALL_PREFIX, Delegate
+from graph_agent.errors import CallError, ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
+from graph_agent.prompts import Prompts
+from graph_agent.state import AgentState
+from graph_agent.text import clean, plain
+from graph_agent.types import Call
+
+_DELEGATE_NAME = re.compile(r"[A-Za-z0-9_-]{1,50}")
+# Threads are lent by the framework, one a call: the default executor has a few per core, and a wave of blocking
+# tools must be able to wait for each other.
+_THREADS = anyio.CapacityLimiter(math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a call came to, before it is cut to what the model sees."""
+
+    content: str | list[Any]
+    """Text, or LangChain content blocks."""
+    status: Literal["success", "error"] = "success"
+    artifact: Any = None
+    """Plain JSON that the tool returned beside its content."""
+    messages: tuple[Any, ...] = ()
+    """Further messages a tool asked to add through a `Command`."""
+
+
+class Toolbox:
+    """What the model may call.
+
+    Args:
+        tools: LangChain tools or plain callables.
+        delegates: Agents to hand tasks to, offered as `delegate_to_<name>`.
+        prompts: Where the delegates' descriptions come from.
+
+    Raises:
+        ConfigError: On two tools of one name, a delegate named like a tool, or a name that cannot be used.
+    """
+
+    def __init__(
+        self, tools: Sequence[BaseTool | Callable[..., Any]], delegates: Sequence[Delegate], prompts: Prompts
+    ) -> None:
+        self.tools: dict[str, BaseTool] = {}
+        self.delegates: dict[str, Delegate] = {}
+        self._injected: dict[str, InjectedArguments] = {}
+        for given in tools:
+            tool = _coerce(given)
+            if tool.name in self.tools:
+                raise ConfigError(f"Two tools are named {tool.name!r}; rename one of them.")
+            self.tools[tool.name] = tool
+            self._injected[tool.name] = InjectedArguments(tool)
+        for delegate in delegates:
+            call_name = CALL_PREFIX + delegate.name
+            if not _DELEGATE_NAME.fullmatch(delegate.name):
+                raise ConfigError(
+                    f"Delegate name {delegate.name!r} cannot be used; take 1 to 50 letters, digits, '_' or '-'."
+                )
+            if call_name in self.delegates:
+                raise ConfigError(f"Two delegates are named {delegate.name!r}; rename one of them.")
+            if delegate.name in self.tools or call_name in self.tools:
+                raise ConfigError(f"The delegate {delegate.name!r} is named like a tool; rename one of them.")
+            self.delegates[call_name] = delegate
+        for name in self.tools:
+            if name.startswith(CALL_PREFIX):
+                raise ConfigError(f"The tool name {name!r} is kept for delegations; rename the tool.")
+        self.names = [*self.tools, *self.delegates]
+        self.schemas = [convert_to_openai_tool(tool) for tool in self.tools.values()]
+        self.schemas += [_delegate_schema(name, delegate, prompts) for name, delegate in self.delegates.items()]
+
+    def __bool__(self) -> bool:
+        return bool(self.names)
+
+    def marks(self, name: str) -> dict[str, Any]:
+        """The marks of a tool, e.g. `{"effect": "read", "timeout_s": 5}`; empty for an unknown one."""
+        tool = self.tools.get(name)
+        return (tool.metadata or {}) if tool else {}
+
+    async def run(
+        self, call: Call, config: RunnableConfig, runtime: Runtime[Any], *, timeout_s: float | None
+    ) -> Output:
+        """Run one tool call; whatever goes wrong is an error output, so that siblings run on.
+
+        Args:
+            call: The call.
+            config: The task's config.
+            runtime: The task's runtime, for injected arguments.
+            timeout_s: Seconds the call may run unless the tool is marked otherwise; None for no limit.
+
+        Raises:
+            GraphBubbleUp: When the tool interrupts the graph to ask a person.
+        """
+        tool = self.tools.get(call["name"])
+        if tool is None:
+            return Output(
+                str(UnknownToolError(f"Unknown tool {call['name']!r}; {did_you_mean(call['name'], self.names)}")),
+                "error",
+            )
+        clock = asyncio.timeout(self.marks(tool.name).get("timeout_s", timeout_s))
+        try:
+            arguments = self._inject(tool, call, config, runtime)
+            async with clock:
+                returned = await _invoke(tool, call, arguments)
+            return _output(returned, call)
+        except GraphBubbleUp:
+            raise
+        except CallError as error:
+            return Output(str(error), "error")
+        except ToolException as error:
+            return Output(clean(str(error)) or f"{tool.name} failed without saying why.", "error")
+        except Exception as error:  # noqa: BLE001 - a tool may raise anything; the model must hear it
+            return Output(_fault(tool, clock, error), "error")
+
+    def _inject(self, tool: BaseTool, call: Call, config: RunnableConfig, runtime: Runtime[Any]) -> dict[str, Any]:
+        """The call's arguments with the framework's own filled in, by the rules of LangGraph's `ToolNode`."""
+        injected = self._injected[tool.name]
+        if not injected:
+            return call["arguments"]
+        arguments = {name: value for name, value in call["arguments"].items() if name not in injected.hidden}
+        state: dict[str, Any] = {}
+        if injected.state or injected.runtime:
+            wanted = {field for field in injected.state.values() if field}
+            everything = injected.runtime is not None or None in injected.state.values()
+            state = read_state(config, list(AgentState.__annotations__) if everything else sorted(wanted))
+        for parameter, field in injected.state.items():
+            if field is None:
+                arguments[parameter] = state
+            elif field in state:
+                arguments[parameter] = state[field]
+            elif parameter not in injected.optional_state:
+                raise ToolArgumentsError(f"The tool {tool.name!r} wants the state field {field!r}, which is not set.")
+        if injected.store:
+            if runtime.store is None:
+                raise ToolArgumentsError(f"The tool {tool.name!r} wants a store, and this agent was built without one.")
+            arguments[injected.store] = runtime.store
+        if injected.runtime:
+            arguments[injected.runtime] = ToolRuntime(
+                state=state,
+                tool_call_id=call["id"],
+                config=config,
+                context=runtime.context,
+                store=runtime.store,
+                stream_writer=runtime.stream_writer,
+                tools=list(self.tools.values()),
+                execution_info=runtime.execution_info,
+                server_info=runtime.server_info,
+            )
+        return arguments
+
+
+async def _invoke(tool: BaseTool, call: Call, arguments: dict[str, Any]) -> Any:
+    request = {"type": "tool_call", "id": call["id"], "name": tool.name, "args": arguments}
+    if _is_blocking(tool):
+        return await anyio.to_thread.run_sync(lambda: tool.invoke(request), abandon_on_cancel=True, limiter=_THREADS)
+    return await tool.ainvoke(request)
+
+
+def _is_blocking(tool: BaseTool) -> bool:
+    if isinstance(tool, StructuredTool):
+        return tool.coroutine is None
+    return type(tool)._arun is BaseTool._arun
+
+
+def _coerce(given: BaseTool | Callable[..., Any]) -> BaseTool:
+    if isinstance(given, BaseTool):
+        return given
+    if not callable(given):
+        raise ConfigError(f"A tool is a LangChain tool or a callable, not {given!r}.")
+    try:
+        return as_tool(given)
+    except ValueError as error:
+        name = getattr(given, "__name__", repr(given))
+        raise ConfigError(
+            f"The function {name!r} cannot be a tool: {error} Give it a docstring and type hints."
+        ) from None
+
+
+def _delegate_schema(call_name: str, delegate: Delegate, prompts: Prompts) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {
+            "name": call_name,
+            "description": prompts.render("delegate", name=delegate.name, description=delegate.description),
+            "parameters": {
+                "type": "object",
+                "properties": {"task": {"type": "string", "description": "The task, complete in itself."}},
+                "required": ["task"],
+            },
+        },
+    }
+
+
+def _output(returned: Any, call: Call) -> Output:
+    """Read what a tool returned: a message, a `Command` that holds one, or a list of both."""
+    found: ToolMessage | None = None
+    others: list[Any] = []
+    for item in returned if isinstance(returned, list) else [returned]:
+        if isinstance(item, Command) and (item.goto or item.graph is not None):
+            return Output(
+                "The tool ran, but asked to steer the graph (goto), which this agent does not let it.", "error"
+            )
+        update = (item.update or {}) if isinstance(item, Command) else {"messages": [item]}
+        messages = update.get("messages", []) if isinstance(update, dict) else []
+        for message in messages if isinstance(messages, list) else [messages]:
+            if found is None and isinstance(message, ToolMessage) and message.tool_call_id == call["id"]:
+                found = message
+            else:
+                others.append(message)
+    if found is None:
+        return Output(f"{call['name']} returned no message for this call; its result is not known.", "error")
+    content = found.content
+    return Output(
+        clean(content) if isinstance(content, str) else plain(content),
+        "error" if found.status == "error" else "success",
+        None if found.artifact is None else plain(found.artifact),
+        tuple(others),
+    )
+
+
+def _fault(tool: BaseTool, clock: asyncio.Timeout, error: Exception) -> str:
+    """What the model is told of an exception."""
+    if isinstance(error, TimeoutError) and clock.expired():
+        return f"{tool.name} was stopped at its time limit; it is not known whether it took effect."
+    if isinstance(error, ValidationError) and error.title == getattr(tool.args_schema, "__name__", None):
+        faults = [f"{'.'.join(map(str, fault['loc'])) or 'arguments'}: {fault['msg']}" for fault in error.errors()]
+        return (
+            f"The arguments do not fit the tool {tool.name!r}: {'; '.join(faults)}. It takes: {', '.join(tool.args)}."
+        )
+    return clean(f"{tool.name} failed: {type(error).__name__}: {error}")

@@ -1,0 +1,71 @@
+"""The words of the house that need no library: statuses, calls, usage."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Literal, NotRequired, TypedDict
+
+
+class SessionStatus(StrEnum):
+    """Where a session is. New input takes any but ``CREATED`` and ``RUNNING`` back to ``RUNNING``."""
+
+    CREATED = "CREATED"
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    ABORTED = "ABORTED"
+    ROUND_LIMIT = "ROUND_LIMIT"
+    TURN_LIMIT = "TURN_LIMIT"
+
+
+StopReason = Literal[
+    "completed",
+    "step_limit",
+    "turn_limit",
+    "token_limit",
+    "cost_limit",
+    "deadline",
+    "loop",
+    "aborted",
+    "failed",
+]
+
+STATUS_OF: dict[StopReason, SessionStatus] = {
+    "completed": SessionStatus.COMPLETED,
+    "step_limit": SessionStatus.ROUND_LIMIT,
+    "turn_limit": SessionStatus.TURN_LIMIT,
+    "token_limit": SessionStatus.ROUND_LIMIT,
+    "cost_limit": SessionStatus.ROUND_LIMIT,
+    "deadline": SessionStatus.ROUND_LIMIT,
+    "loop": SessionStatus.ROUND_LIMIT,
+    "aborted": SessionStatus.ABORTED,
+    "failed": SessionStatus.FAILED,
+}
+"""The status a session ends in, by the reason it stopped."""
+
+
+class Usage(TypedDict):
+    """Tokens and model calls of one input, hooks' and delegates' included."""
+
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+    model_calls: int
+    fresh: NotRequired[bool]
+    """Only in a write: count anew from here."""
+
+
+NO_USAGE: Usage = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0, "model_calls": 0}
+
+
+class Call(TypedDict):
+    """One tool call or delegation the model asked for."""
+
+    id: str
+    name: str
+    """Tool name, or ``delegate_to_<name>``."""
+    arguments: dict[str, Any]
+    needs: NotRequired[list[str]]
+    """Ids of calls of the same wave whose results this one waits for; absent or empty for none."""
+    fault: NotRequired[str]
+    """Why the call cannot be run as it came; it is answered with this text."""

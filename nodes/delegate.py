@@ -1,0 +1,93 @@
+"""`delegate`: hand one task to another agent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphBubbleUp
+from langgraph.runtime import Runtime
+from langgraph.types import Command
+
+from graph_agent._compat import read_state
+from graph_agent.config import LoopConfig
+from graph_agent.context import effective_config
+from graph_agent.delegation import CALL_PREFIX, DEPTH_LEFT, Delegation, DelegationResult
+from graph_agent.errors import did_you_mean
+from graph_agent.events import event
+from graph_agent.intake import CONTEXT_MARK
+from graph_agent.parts import AgentParts
+from graph_agent.shown import shown_output
+from graph_agent.text import clean
+from graph_agent.types import Call
+
+
+async def delegate_node(
+    call: Call, config: RunnableConfig, runtime: Runtime[Any], *, parts: AgentParts
+) -> Command[Any]:
+    """Run one delegation and answer its call; an error is an answer too.
+
+    Returns:
+        An update with the result's message and event, as a list of pairs (see `plan_node`).
+    """
+    settings = effective_config(parts.config, runtime.context)
+    state = read_state(config, ["messages", "step"])
+    async with parts.slots.one(runtime, settings.max_parallel_calls):
+        result = await _run(call, config, state["messages"], settings, parts)
+    content, _ = shown_output(result.content, settings, {})
+    message = ToolMessage(content, tool_call_id=call["id"], name=call["name"], status=result.status)
+    told = event(
+        "delegation_response",
+        state["step"],
+        id=call["id"],
+        target=call["name"].removeprefix(CALL_PREFIX),
+        status=result.status,
+        content=result.content,
+    )
+    return Command(update=[("messages", [message]), ("events", [told]), ("usage", result.usage), ("arrived", True)])
+
+
+async def _run(
+    call: Call, config: RunnableConfig, messages: list[AnyMessage], settings: LoopConfig, parts: AgentParts
+) -> DelegationResult:
+    delegate = parts.toolbox.delegates.get(call["name"])
+    if delegate is None:
+        return _error(f"Unknown delegate {call['name']!r}; {did_you_mean(call['name'], parts.toolbox.names)}")
+    task = call["arguments"].get("task")
+    if "fault" in call or not isinstance(task, str) or not task.strip():
+        return _error(call.get("fault") or f"A delegation takes the task as text: {{'task': '…'}}, not {task!r}.")
+    depth_left = min(
+        settings.max_delegation_depth, config["configurable"].get(DEPTH_LEFT, settings.max_delegation_depth)
+    )
+    if depth_left < 1:
+        return _error("This agent may not delegate further: the delegation depth is used up. Do the task yourself.")
+    delegation = Delegation(
+        id=call["id"],
+        task=task,
+        context=_context(messages, settings.context_messages),
+        session_id=config["configurable"].get("thread_id", ""),
+        depth_left=depth_left - 1,
+    )
+    try:
+        return await delegate.run(delegation)
+    except GraphBubbleUp:
+        raise
+    except Exception as error:  # noqa: BLE001 - a delegate may raise anything; the model must hear it
+        return _error(clean(f"The delegate {delegate.name!r} failed: {type(error).__name__}: {error}"))
+
+
+def _context(messages: list[AnyMessage], count: int) -> list[AnyMessage]:
+    """The last messages that say something, as text: calls and their results mean nothing outside this run."""
+    said: list[AnyMessage] = []
+    for message in reversed(messages):
+        if len(said) == count:
+            break
+        if isinstance(message, HumanMessage | AIMessage) and (text := message.text):
+            kind = HumanMessage if isinstance(message, HumanMessage) else AIMessage
+            said.append(kind(content=text, additional_kwargs={CONTEXT_MARK: True}))
+    return said[::-1]
+
+
+def _error(content: str) -> DelegationResult:
+    return DelegationResult(content, "error")

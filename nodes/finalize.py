@@ -1,0 +1,140 @@
+"""`finalize`: turn what was gathered into the answer, stream it, and close the input."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.runtime import Runtime
+
+from graph_agent.config import LoopConfig
+from graph_agent.context import effective_config
+from graph_agent.events import StoredEvent, event
+from graph_agent.models.errors import classify_model_error, describe_model_error
+from graph_agent.parts import AgentParts
+from graph_agent.planned import usage_of
+from graph_agent.request import answer_request
+from graph_agent.state import AgentState, Outcome, add_usage
+from graph_agent.types import NO_USAGE, STATUS_OF, StopReason, Usage
+
+logger = logging.getLogger(__name__)
+
+REPAIRS = 2
+"""Times an answer that does not fit its schema is sent back."""
+
+
+async def finalize_node(
+    state: AgentState, config: RunnableConfig, runtime: Runtime[Any], *, parts: AgentParts
+) -> dict[str, Any]:
+    """Answer, by a streamed model call where the plan gave no answer itself.
+
+    Returns:
+        An update with the answer, its event and the session's status. A failed model leaves the status `FAILED` and an
+        `error` event, and no message: nothing was said.
+    """
+    answering = _Answering(state, effective_config(parts.config, runtime.context), parts)
+    await answering.run()
+    return answering.update()
+
+
+class _Answering:
+    """One pass through `finalize`: what it reads, and the update it gathers."""
+
+    def __init__(self, state: AgentState, settings: LoopConfig, parts: AgentParts) -> None:
+        outcome: Outcome = state.get("outcome") or {"stop_reason": "completed"}
+        self.state = state
+        self.settings = settings
+        self.parts = parts
+        self.outcome = outcome
+        self.reason: StopReason = outcome["stop_reason"]
+        self.step = state.get("step", 0)
+        self.text = state.get("text_tools", False) or parts.in_text(settings)
+        self.answer: AIMessage | None = None
+        self.structured: Any = None
+        self.usage: Usage = NO_USAGE
+        self.events: list[StoredEvent] = []
+
+    async def run(self) -> None:
+        """Find the answer."""
+        if self.reason == "failed":
+            return
+        draft = self.outcome.get("draft")
+        if draft is not None and self.parts.response is None:
+            self.answer = draft
+            return
+        sentence = self._sentence()
+        if sentence and self.settings.on_limit == "message":
+            self.answer = AIMessage(sentence)
+            return
+        try:
+            await (self._structured(sentence) if self.parts.response else self._compose(sentence))
+        except Exception as error:
+            logger.debug("The request for the answer failed", exc_info=True)
+            self._fail(classify_model_error(error), describe_model_error(error))
+            if sentence:
+                # The limit is what ended this input, and it is said whatever became of the answer.
+                self.reason = self.outcome["stop_reason"]
+                self.answer = AIMessage(sentence)
+
+    async def _compose(self, sentence: str) -> None:
+        request = answer_request(self.parts, self.state["messages"], self.settings, text=self.text)
+        self.answer = await self.parts.client.answer(
+            request, self.settings, text=self.text, quiet=False, prefix=sentence
+        )
+        self.usage = usage_of(self.answer)
+
+    async def _structured(self, sentence: str) -> None:
+        """Ask for an answer that fits the schema. Its tries are not streamed: only one of them is the answer."""
+        assert self.parts.response is not None
+        request = answer_request(self.parts, self.state["messages"], self.settings, text=self.text)
+        fault = ""
+        for _ in range(1 + REPAIRS):
+            reply = await self.parts.client.answer(
+                request, self.settings, text=self.text, quiet=True, schema=self.parts.response.json_schema
+            )
+            self.usage = add_usage(self.usage, usage_of(reply))
+            self.answer = reply
+            try:
+                self.structured = self.parts.response.read(reply.text)
+            except ValueError as error:
+                fault = str(error)
+                retry: list[AnyMessage] = [
+                    reply,
+                    HumanMessage(f"That does not fit: {fault} Send the corrected object."),
+                ]
+                request = [*request, *retry]
+            else:
+                break
+        else:
+            self._fail(
+                "response_format", f"The answer did not fit the response format after {REPAIRS} repairs: {fault}"
+            )
+        if sentence and self.answer is not None:
+            self.answer = AIMessage(f"{sentence}\n\n{self.answer.text}", id=self.answer.id)
+
+    def _sentence(self) -> str:
+        if self.reason == "completed":
+            return ""
+        return self.parts.prompts.render("limit", reason=self.reason, limit=self.outcome.get("limit"))
+
+    def _fail(self, kind: str, message: str) -> None:
+        self.reason = "failed"
+        self.events.append(event("error", self.step, kind=kind, message=message))
+
+    def update(self) -> dict[str, Any]:
+        """Everything gathered."""
+        status = STATUS_OF[self.reason].value
+        if self.answer is not None:
+            self.events.append(event("agent_response", self.step, content=self.answer.content))
+        self.events.append(event("status", self.step, **{"from": self.state["status"], "to": status}))
+        return {
+            **({"messages": [self.answer]} if self.answer is not None else {}),
+            "events": self.events,
+            "status": status,
+            "stop_reason": self.reason,
+            "structured_response": self.structured,
+            "outcome": None,
+            "usage": self.usage,
+        }

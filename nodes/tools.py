@@ -1,0 +1,51 @@
+"""`tools`: run one tool call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.runtime import Runtime
+from langgraph.types import Command
+
+from graph_agent._compat import read_state
+from graph_agent.context import effective_config
+from graph_agent.events import event
+from graph_agent.parts import AgentParts
+from graph_agent.shown import shown_output
+from graph_agent.toolbox import Output
+from graph_agent.types import Call
+
+
+async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, parts: AgentParts) -> Command[Any]:
+    """Run one call and answer it; an error is an answer too.
+
+    Returns:
+        An update with the result's message and event, as a list of pairs (see `plan_node`).
+    """
+    settings = effective_config(parts.config, runtime.context)
+    if "fault" in call:
+        output = Output(call["fault"], "error")
+    else:
+        async with parts.slots.one(runtime, settings.max_parallel_calls):
+            output = await parts.toolbox.run(call, config, runtime, timeout_s=settings.tool_timeout_s)
+    marks = parts.toolbox.marks(call["name"])
+    content, truncated = shown_output(output.content, settings, marks)
+    result = ToolMessage(
+        content,
+        tool_call_id=call["id"],
+        name=call["name"],
+        status=output.status,
+        artifact=output.artifact,
+    )
+    told = event(
+        "tool_result",
+        read_state(config, ["step"])["step"],
+        id=call["id"],
+        name=call["name"],
+        status=output.status,
+        content=output.content,
+        truncated=truncated,
+    )
+    return Command(update=[("messages", [result, *output.messages]), ("events", [told]), ("arrived", True)])
