@@ -1,6 +1,6 @@
-"""Every private name of LangGraph that this package relies on, in one place.
+"""Every private name of LangGraph and LangChain that this package relies on, in one place.
 
-Each has a test in ``tests/test_compat.py`` that fails when LangGraph moves it. Nothing else in the package may import
+Each has a test in ``tests/test_compat.py`` that fails when it moves. Nothing else in the package may import
 a name that begins with an underscore from another distribution.
 """
 
@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.tools import BaseTool
+from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.tools.base import _format_output, _get_runnable_config_param
 from langgraph._internal._runnable import RunnableCallable
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.message import _messages_delta_reducer
@@ -24,18 +25,12 @@ _CHECKPOINTER = "__pregel_checkpointer"
 _READ = "__pregel_read"
 
 
-def both_ways(
-    sync: Callable[..., Any], coroutine: Callable[..., Awaitable[Any]], name: str, *, trace: bool = True
-) -> Runnable[Any, Any]:
+def both_ways(sync: Callable[..., Any], coroutine: Callable[..., Awaitable[Any]], name: str) -> Runnable[Any, Any]:
     """Make what LangGraph runs as `coroutine` from asynchronous entry points and as `sync` from blocking ones.
 
-    Args:
-        sync: The blocking function.
-        coroutine: The coroutine function.
-        name: The node's name.
-        trace: Whether callbacks hear of it as a run of its own.
+    It is not traced by itself: LangGraph traces the node it becomes.
     """
-    return RunnableCallable(sync, coroutine, name=name, trace=trace)
+    return RunnableCallable(sync, coroutine, name=name, trace=False)
 
 
 def read_state(config: RunnableConfig, keys: Sequence[str]) -> dict[str, Any]:
@@ -71,3 +66,13 @@ class InjectedArguments:
 
     def __bool__(self) -> bool:
         return bool(self.state or self.store or self.runtime or self.hidden)
+
+
+def as_tool_output(content: Any, artifact: Any, tool: StructuredTool, call_id: str) -> Any:
+    """What `tool.ainvoke` makes of a tool's return value: a message, or what the tool returned when it is one."""
+    return _format_output(content, artifact, call_id, tool.name, "success")
+
+
+def config_parameter(function: Callable[..., Any]) -> str | None:
+    """The parameter of a tool's function that wants the run's config; None without one."""
+    return _get_runnable_config_param(function)

@@ -114,6 +114,15 @@ class LoopConfig(BaseModel):
                 raise ValueError(f"{field}={value!r}: this version has no {topic}; leave the field out")
         return self
 
+    def model_options(self) -> tuple[tuple[str, Any], ...]:
+        """The options that reach every model call, under LangChain's names; those left to the provider are left out."""
+        options = {
+            "temperature": self.temperature,
+            "reasoning_effort": self.reasoning_effort,
+            "max_tokens": self.max_output_tokens,
+        }
+        return tuple((name, value) for name, value in options.items() if value is not None)
+
     def with_values(self, values: Mapping[str, Any]) -> LoopConfig:
         """This configuration with some fields replaced, and checked again.
 

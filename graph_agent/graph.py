@@ -144,8 +144,7 @@ def _assemble(parts: AgentParts, context_schema: type[AgentContext]) -> AgentSta
         ready = functools.wraps(node)(functools.partial(node, parts=parts))
         graph.add_node(node_name, both_ways(blocking(ready), ready, node_name), input_schema=schema)
     graph.add_edge(START, "plan")
-    # A pure function of one field is nothing to trace, and each run that callbacks hear of costs time.
-    router = both_ways(blocking(after_plan), after_plan, "after_plan", trace=False)
+    router = both_ways(blocking(after_plan), after_plan, "after_plan")
     graph.add_conditional_edges("plan", router, PATHS)
     graph.add_edge("tools", "plan")
     graph.add_edge("delegate", "plan")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 
@@ -42,9 +41,6 @@ def answer_request(
 def _system(parts: AgentParts, settings: LoopConfig, *, text: bool) -> list[AnyMessage]:
     sections = [parts.system_prompt()]
     if parts.toolbox:
-        sections.append(parts.prompts.render("planner", direct=settings.finalize == "direct"))
-        if text:
-            tools: list[dict[str, Any]] = [schema["function"] for schema in parts.toolbox.schemas]
-            sections.append(parts.prompts.render("text_tools", tools=tools))
+        sections.append(parts.instructions(direct=settings.finalize == "direct", text=text))
     prompt = "\n\n".join(section for section in sections if section)
     return [SystemMessage(prompt)] if prompt else []

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 from langgraph.types import Interrupt, StateSnapshot
 
 from graph_agent.events import Event, StoredEvent
+from graph_agent.state import NOT_BEGUN
 from graph_agent.types import NO_USAGE, SessionStatus, StopReason, Usage
 
 
@@ -115,7 +116,7 @@ def run_result(state: StateSnapshot) -> RunResult:
         action=plan.get("action", ""),
         reasoning=plan.get("reasoning", ""),
         results=results,
-        iterations=values.get("waves", 0),
+        iterations=values.get("loop", NOT_BEGUN)["waves"],
         usage=values.get("usage", NO_USAGE),
         pending=[call for call in planned if call["id"] not in results],
         interrupts=list(state.interrupts),

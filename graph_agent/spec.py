@@ -9,6 +9,8 @@ tools: ["my_tools:search"]
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import date
@@ -17,6 +19,8 @@ from typing import Any, Self
 
 import yaml
 from langchain_core.language_models import BaseChatModel
+from langchain_core.tools import BaseTool
+from langgraph.types import Checkpointer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from graph_agent.agent import create_graph_agent
@@ -31,6 +35,8 @@ from graph_agent.persistence import open_saver
 from graph_agent.prompts import PromptTemplate, read_prompt_file
 
 DEFAULT_DB = "sqlite:///graph_agent.db"
+TODAY_VARIABLE = "GRAPH_AGENT_TODAY"
+"""Environment variable that tells a stdio MCP server which ISO date to take for today; unset for the real one."""
 SYSTEM_VARIABLES = frozenset({"name", "description", "today"})
 """What a system prompt's template may use; `today` is an ISO date."""
 
@@ -72,7 +78,10 @@ class AgentSpec(BaseModel):
     tools: list[str] = []
     """Each `module:attribute`."""
     mcp_servers: dict[str, dict[str, Any]] = {}
-    """Server name → connection, as `open_mcp_tools` takes it."""
+    """Server name → connection, as `open_mcp_tools` takes it.
+
+    A variable that is null in a stdio connection's `env` is passed on from our own environment where it is set.
+    """
     delegates: list[DelegateSpec] = []
     hooks: list[Any] = []
     config: dict[str, Any] = {}
@@ -134,7 +143,8 @@ async def open_agent(
 
     Args:
         spec: The file's content.
-        today: The date the system prompt names; None for the real one, asked for at each request.
+        today: The date the system prompt names, and every stdio MCP server is told in `GRAPH_AGENT_TODAY`; None for
+            the real one, asked for at each request.
         db: Another database than the file's; `""` for no memory at all.
         environment: Variables given to every stdio MCP server beside its own.
 
@@ -143,24 +153,31 @@ async def open_agent(
     """
     from graph_agent.mcp import McpTools, open_mcp_tools
 
+    given = {**({TODAY_VARIABLE: today.isoformat()} if today else {}), **(environment or {})}
     async with AsyncExitStack() as stack:
         tools = McpTools()
         if spec.mcp_servers:
-            connections = {name: _located(raw, spec, environment or {}) for name, raw in spec.mcp_servers.items()}
+            connections = {name: _located(raw, spec, given) for name, raw in spec.mcp_servers.items()}
             tools = await stack.enter_async_context(open_mcp_tools(connections))
-        tools.extend(load_attribute(name, spec.folder) for name in spec.tools)
         address = spec.db if db is None else db
-        yield create_graph_agent(
-            _model(spec),
-            tools=tools,
-            delegates=[_delegate(delegate, spec) for delegate in spec.delegates],
-            hooks=spec.hooks,
-            system_prompt=_system_prompt(spec, today),
-            prompts={name: read_prompt_file(spec.folder / file) for name, file in spec.prompts.items()},
-            config=spec.loop_config(),
-            checkpointer=await stack.enter_async_context(open_saver(address)) if address else None,
-            name=spec.name,
-        )
+        saver = await stack.enter_async_context(open_saver(address)) if address else None
+        # In a thread: what the file names is read, imported and built, and a server's loop must not stand still for it.
+        yield await asyncio.to_thread(_build, spec, tools, today, saver)
+
+
+def _build(spec: AgentSpec, tools: list[BaseTool], today: date | None, saver: Checkpointer) -> CompiledAgentGraph:
+    tools.extend(load_attribute(name, spec.folder) for name in spec.tools)
+    return create_graph_agent(
+        _model(spec),
+        tools=tools,
+        delegates=[_delegate(delegate, spec) for delegate in spec.delegates],
+        hooks=spec.hooks,
+        system_prompt=_system_prompt(spec, today),
+        prompts={name: read_prompt_file(spec.folder / file) for name, file in spec.prompts.items()},
+        config=spec.loop_config(),
+        checkpointer=saver,
+        name=spec.name,
+    )
 
 
 def _model(spec: AgentSpec) -> BaseChatModel:
@@ -212,5 +229,12 @@ def _located(raw: Mapping[str, Any], spec: AgentSpec, environment: Mapping[str, 
     return {
         **raw,
         "cwd": str(spec.folder / raw.get("cwd", ".")),
-        "env": {**environment, **raw.get("env", {})},
+        "env": _env(raw.get("env") or {}, environment),
     }
+
+
+def _env(own: Any, given: Mapping[str, str]) -> Any:
+    if not isinstance(own, Mapping):
+        return own  # the check of the connection refuses it
+    values = {name: os.environ.get(name) if value is None else value for name, value in own.items()}
+    return {**given, **{name: value for name, value in values.items() if value is not None}}

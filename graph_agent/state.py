@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, NotRequired, TypedDict
+from operator import attrgetter
+from typing import Annotated, Any, NotRequired, Self, TypedDict
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, BaseMessageChunk, RemoveMessage
 from langgraph.channels import DeltaChannel, EphemeralValue
@@ -38,6 +39,9 @@ def fresh(usage: Usage) -> Usage:
     return {**usage, "fresh": True}
 
 
+_ID = attrgetter("id")
+
+
 class MessagesChannel(DeltaChannel[list[AnyMessage]]):
     """The delta channel of ``messages``: add, replace by id, remove by id, and remove all.
 
@@ -53,6 +57,15 @@ class MessagesChannel(DeltaChannel[list[AnyMessage]]):
         snapshot_frequency: int = SNAPSHOT_EVERY,
     ) -> None:
         super().__init__(reducer, typ, snapshot_frequency=snapshot_frequency)
+
+    def copy(self) -> Self:
+        """A channel of its own with the same history, which no write ever changes in place.
+
+        LangGraph copies every channel for each conditional edge, and copying a long history is what it need not do.
+        """
+        new = self.__class__(self.reducer, self.typ, snapshot_frequency=self.snapshot_frequency)
+        new.key, new.value = self.key, self.value
+        return new
 
     def update(self, values: Sequence[Any]) -> bool:
         """Fold one superstep's writes into the history; True when there were any."""
@@ -77,7 +90,7 @@ def _only_new(state: list[AnyMessage], values: Sequence[Any]) -> list[AnyMessage
         if not isinstance(message, BaseMessage) or isinstance(message, BaseMessageChunk | RemoveMessage):
             return None
         ids.add(message.id)
-    if None in ids or len(ids) != len(new) or any(message.id in ids for message in state):
+    if None in ids or len(ids) != len(new) or not ids.isdisjoint(map(_ID, state)):
         return None
     return new
 
@@ -116,6 +129,33 @@ class Outcome(TypedDict):
     """One sentence for a person; only with ``failed``."""
 
 
+class Bookkeeping(TypedDict):
+    """Where the loop is. One field of the state, because each field costs bytes in every checkpoint."""
+
+    step: int
+    """Plans made for this input; 0 at its start."""
+    waves: int
+    """Waves run for this input; 0 at its start."""
+    turn: int
+    """Phase-1 model calls of the session; 0 at its start."""
+    last_input_id: str
+    """Id of the newest user message whose event is written; empty before the first."""
+    text_tools: bool
+    """The provider turned tools down, so this session calls them in text; False until then."""
+    outcome: Outcome | None
+    """Why planning is over; None while it is not."""
+
+
+NOT_BEGUN: Bookkeeping = {
+    "step": 0,
+    "waves": 0,
+    "turn": 0,
+    "last_input_id": "",
+    "text_tools": False,
+    "outcome": None,
+}
+
+
 class AgentInput(TypedDict):
     """What a run takes."""
 
@@ -141,22 +181,12 @@ class AgentState(AgentOutput, total=False):
 
     events: Annotated[list[StoredEvent], DeltaChannel(append_events, snapshot_frequency=SNAPSHOT_EVERY)]
     """The history; empty before the first input. Read it through `SessionMemory`."""
-    step: int
-    """Plans made for this input; 0 at its start."""
-    waves: int
-    """Waves run for this input; 0 at its start."""
-    turn: int
-    """Phase-1 model calls of the session; 0 at its start."""
+    loop: Bookkeeping
+    """Where the loop is; absent before the first input."""
     ready: list[Call]
     """The calls to run next; empty when planning is over."""
-    outcome: Outcome | None
-    """Why planning is over; None while it is not."""
     usage: Annotated[Usage, add_usage]
     """Tokens and model calls of this input; zeros at its start."""
-    last_input_id: str
-    """Id of the newest user message whose event is written; empty before the first."""
-    text_tools: bool
-    """The provider turned tools down, so this session calls them in text; False until then."""
     arrived: Annotated[bool, EphemeralValue(bool, guard=False)]
     """True only in the superstep after a wave: what tells a continued run from a new input."""
 

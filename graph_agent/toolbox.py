@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import anyio
-import anyio.to_thread
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from langchain_core.tools import BaseTool, ToolException
 from langchain_core.tools import tool as as_tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.errors import GraphBubbleUp
@@ -25,15 +22,13 @@ from pydantic import ValidationError
 from graph_agent._compat import InjectedArguments, read_state
 from graph_agent.delegation import CALL_PREFIX, Delegate
 from graph_agent.errors import CallError, ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
+from graph_agent.invoking import Invoker
 from graph_agent.prompts import Prompts
 from graph_agent.state import AgentState
 from graph_agent.text import clean, plain
 from graph_agent.types import Call
 
 _DELEGATE_NAME = re.compile(r"[A-Za-z0-9_-]{1,50}")
-# Threads are lent by the framework, one a call: the default executor has a few per core, and a wave of blocking
-# tools must be able to wait for each other.
-_THREADS = anyio.CapacityLimiter(math.inf)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +62,14 @@ class Toolbox:
         self.tools: dict[str, BaseTool] = {}
         self.delegates: dict[str, Delegate] = {}
         self._injected: dict[str, InjectedArguments] = {}
+        self._invokers: dict[str, Invoker] = {}
         for given in tools:
             tool = _coerce(given)
             if tool.name in self.tools:
                 raise ConfigError(f"Two tools are named {tool.name!r}; rename one of them.")
             self.tools[tool.name] = tool
             self._injected[tool.name] = InjectedArguments(tool)
+            self._invokers[tool.name] = Invoker(tool)
         for delegate in delegates:
             call_name = CALL_PREFIX + delegate.name
             if not _DELEGATE_NAME.fullmatch(delegate.name):
@@ -123,7 +120,7 @@ class Toolbox:
         try:
             arguments = self._inject(tool, call, config, runtime)
             async with clock:
-                returned = await _invoke(tool, call, arguments)
+                returned = await self._invokers[tool.name](arguments, call["id"], config)
             return _output(returned, call)
         except GraphBubbleUp:
             raise
@@ -171,19 +168,6 @@ class Toolbox:
         return arguments
 
 
-async def _invoke(tool: BaseTool, call: Call, arguments: dict[str, Any]) -> Any:
-    request = {"type": "tool_call", "id": call["id"], "name": tool.name, "args": arguments}
-    if _is_blocking(tool):
-        return await anyio.to_thread.run_sync(lambda: tool.invoke(request), abandon_on_cancel=True, limiter=_THREADS)
-    return await tool.ainvoke(request)
-
-
-def _is_blocking(tool: BaseTool) -> bool:
-    if isinstance(tool, StructuredTool):
-        return tool.coroutine is None
-    return type(tool)._arun is BaseTool._arun
-
-
 def _coerce(given: BaseTool | Callable[..., Any]) -> BaseTool:
     if isinstance(given, BaseTool):
         return given
@@ -214,7 +198,9 @@ def _delegate_schema(call_name: str, delegate: Delegate, prompts: Prompts) -> di
 
 
 def _output(returned: Any, call: Call) -> Output:
-    """Read what a tool returned: a message, a `Command` that holds one, or a list of both."""
+    """Read what a tool returned: text, a message, a `Command` that holds one, or a list of both."""
+    if isinstance(returned, str):
+        return Output(clean(returned))
     found: ToolMessage | None = None
     others: list[Any] = []
     for item in returned if isinstance(returned, list) else [returned]:

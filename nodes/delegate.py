@@ -32,14 +32,14 @@ async def delegate_node(
         An update with the result's message and event, as a list of pairs (see `plan_node`).
     """
     settings = effective_config(parts.config, runtime.context)
-    state = read_state(config, ["messages", "step"])
-    async with parts.slots.one(runtime, settings.max_parallel_calls):
+    state = read_state(config, ["messages", "loop"])
+    async with parts.slots.of_wave(runtime, settings.max_parallel_calls):
         result = await _run(call, config, state["messages"], settings, parts)
     content, _ = shown_output(result.content, settings, {})
     message = ToolMessage(content, tool_call_id=call["id"], name=call["name"], status=result.status)
     told = event(
         "delegation_response",
-        state["step"],
+        state["loop"]["step"],
         id=call["id"],
         target=call["name"].removeprefix(CALL_PREFIX),
         status=result.status,

@@ -43,14 +43,15 @@ class _Answering:
     """One pass through `finalize`: what it reads, and the update it gathers."""
 
     def __init__(self, state: AgentState, settings: LoopConfig, parts: AgentParts) -> None:
-        outcome: Outcome = state.get("outcome") or {"stop_reason": "completed"}
+        self.loop = state["loop"]
+        outcome: Outcome = self.loop["outcome"] or {"stop_reason": "completed"}
         self.state = state
         self.settings = settings
         self.parts = parts
         self.outcome = outcome
         self.reason: StopReason = outcome["stop_reason"]
-        self.step = state.get("step", 0)
-        self.text = state.get("text_tools", False) or parts.in_text(settings)
+        self.step = self.loop["step"]
+        self.text = self.loop["text_tools"] or parts.in_text(settings)
         self.answer: AIMessage | None = None
         self.structured: Any = None
         self.usage: Usage = NO_USAGE
@@ -135,6 +136,6 @@ class _Answering:
             "status": status,
             "stop_reason": self.reason,
             "structured_response": self.structured,
-            "outcome": None,
+            "loop": {**self.loop, "outcome": None},
             "usage": self.usage,
         }

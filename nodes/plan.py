@@ -22,7 +22,7 @@ from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, read_reply
 from graph_agent.request import plan_request
 from graph_agent.settlement import settle
-from graph_agent.state import Outcome, PlanState, fresh
+from graph_agent.state import NOT_BEGUN, Bookkeeping, Outcome, PlanState, fresh
 from graph_agent.types import NO_USAGE, Call, SessionStatus, StopReason
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ async def plan_node(
         await step.take_input(parts, config, runtime)
     if not parts.toolbox:
         step.conclude({"stop_reason": "completed"})
-    elif met := limit_met(step.number, step.turn, state["remaining_steps"], settings):
+    elif met := limit_met(step.loop["step"], step.loop["turn"], state["remaining_steps"], settings):
         step.stop(*met)
     else:
         await step.ask(parts, runtime)
@@ -57,23 +57,21 @@ class _Step:
         self.state = state
         self.settings = settings
         self.history = state["messages"]
-        self.number = state.get("step", 0)
-        self.turn = state.get("turn", 0)
-        self.text = state.get("text_tools", False)
+        self.loop: Bookkeeping = {**state.get("loop", NOT_BEGUN)}
         self.events: list[StoredEvent] = []
         self.changes: dict[str, Any] = {}
 
     async def take_input(self, parts: AgentParts, config: RunnableConfig, runtime: Runtime[Any]) -> None:
         """Settle what an earlier run left open, note the user's words, and start counting anew."""
-        settled, events = await settle(self.history, config, runtime, self.number)
+        settled, events = await settle(self.history, config, runtime, self.loop["step"])
         if settled is not self.history:
             self.changes["messages"] = rewrite(self.history, settled)
             self.history = settled
         self.events += events
-        self.number = 0
-        if users := new_user_messages(self.history, self.state.get("last_input_id", "")):
+        self.loop |= {"step": 0, "waves": 0, "outcome": None}
+        if users := new_user_messages(self.history, self.loop["last_input_id"]):
             self.events += [event("user_message", 0, content=message.content) for message in users]
-            self.changes["last_input_id"] = users[-1].id
+            self.loop["last_input_id"] = users[-1].id or ""
         status = self.state.get("status", SessionStatus.CREATED.value)
         if status != SessionStatus.RUNNING:
             self.events.append(event("status", 0, **{"from": status, "to": SessionStatus.RUNNING.value}))
@@ -82,15 +80,12 @@ class _Step:
             "status": SessionStatus.RUNNING.value,
             "stop_reason": None,
             "structured_response": None,
-            "outcome": None,
-            "waves": 0,
-            "step": 0,
             "usage": fresh(NO_USAGE),
         }
 
     async def ask(self, parts: AgentParts, runtime: Runtime[Any]) -> None:
         """Ask the model for the next wave, and make ready what it wants."""
-        logger.info("Agentic iteration %d/%d", self.number + 1, self.settings.max_steps)
+        logger.info("Agentic iteration %d/%d", self.loop["step"] + 1, self.settings.max_steps)
         try:
             reply = await self._reply(parts)
         except Exception as error:
@@ -98,30 +93,28 @@ class _Step:
             self.fail(classify_model_error(error), describe_model_error(error))
             return
         planned = read_reply(reply, parts.toolbox.names, text=self._in_text(parts))
-        self.number += 1
-        self.turn += 1
+        self.loop["step"] += 1
+        self.loop["turn"] += 1
         usage = fresh(planned.usage) if "usage" in self.changes else planned.usage
-        self.changes |= {"step": self.number, "turn": self.turn, "usage": usage}
-        self.events.append(planned.event(self.number))
+        self.changes["usage"] = usage
+        self.events.append(planned.event(self.loop["step"]))
         if not planned.calls:
             logger.info("Final response received (no tool calls)")
             draft = {"draft": planned.message} if self.settings.finalize == "direct" else {}
             self.conclude({"stop_reason": "completed", **draft})  # type: ignore[typeddict-item]  # a literal union of two
         elif self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
-            self.stop("step_limit", self.number)
+            self.stop("step_limit", self.loop["step"])
         else:
             self._make_ready(planned, runtime)
 
     def _make_ready(self, planned: Planned, runtime: Runtime[Any]) -> None:
         logger.info("Executing %d tool call(s)", len(planned.calls))
-        self.changes |= {
-            "messages": [*self.changes.get("messages", []), planned.message],
-            "ready": planned.calls,
-            "waves": self.changes.get("waves", self.state.get("waves", 0)) + 1,
-        }
+        self.loop["waves"] += 1
+        self.changes["messages"] = [*self.changes.get("messages", []), planned.message]
+        self.changes["ready"] = planned.calls
         for call in planned.calls:
-            self.events.append(_call_event(call, self.number))
-            runtime.stream_writer(_progress(call, self.number))
+            self.events.append(_call_event(call, self.loop["step"]))
+            runtime.stream_writer(_progress(call, self.loop["step"]))
 
     async def _reply(self, parts: AgentParts) -> AIMessage:
         text = self._in_text(parts)
@@ -133,37 +126,37 @@ class _Step:
         except Exception as error:
             if text or not rejects_tools(error):
                 raise
-            self.text = True
+            self.loop["text_tools"] = True
             warning = (
                 f"The model takes no tools ({describe_model_error(error)}); calls are asked for in text from now on."
             )
-            self.events.append(event("warning", self.number, message=warning))
-            self.changes["text_tools"] = True
+            self.events.append(event("warning", self.loop["step"], message=warning))
             logger.warning("%s", warning)
         request = plan_request(parts, self.history, self.settings, text=True)
         return await parts.client.plan(request, self.settings, text=True, quiet=True)
 
     def _in_text(self, parts: AgentParts) -> bool:
-        return self.text or parts.in_text(self.settings)
+        return self.loop["text_tools"] or parts.in_text(self.settings)
 
     def stop(self, reason: StopReason, limit: float) -> None:
         """End planning at a limit."""
         logger.warning("Max agentic iterations reached without final response")
-        self.events.append(event("limit", self.number, reason=reason, limit=limit))
+        self.events.append(event("limit", self.loop["step"], reason=reason, limit=limit))
         self.conclude({"stop_reason": reason, "limit": limit})
 
     def fail(self, kind: str, message: str) -> None:
         """End planning because the model cannot be had."""
-        self.events.append(event("error", self.number, kind=kind, message=message))
+        self.events.append(event("error", self.loop["step"], kind=kind, message=message))
         self.conclude({"stop_reason": "failed", "error": message})
 
     def conclude(self, outcome: Outcome) -> None:
         """End planning."""
-        self.changes |= {"ready": [], "outcome": outcome}
+        self.changes["ready"] = []
+        self.loop["outcome"] = outcome
 
     def update(self) -> list[tuple[str, Any]]:
         """Everything gathered."""
-        return [*self.changes.items(), ("events", self.events)]
+        return [*self.changes.items(), ("loop", self.loop), ("events", self.events)]
 
 
 def _call_event(call: Call, step: int) -> StoredEvent:

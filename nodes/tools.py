@@ -28,7 +28,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     if "fault" in call:
         output = Output(call["fault"], "error")
     else:
-        async with parts.slots.one(runtime, settings.max_parallel_calls):
+        async with parts.slots.of_wave(runtime, settings.max_parallel_calls):
             output = await parts.toolbox.run(call, config, runtime, timeout_s=settings.tool_timeout_s)
     marks = parts.toolbox.marks(call["name"])
     content, truncated = shown_output(output.content, settings, marks)
@@ -41,7 +41,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     )
     told = event(
         "tool_result",
-        read_state(config, ["step"])["step"],
+        read_state(config, ["loop"])["loop"]["step"],
         id=call["id"],
         name=call["name"],
         status=output.status,

@@ -27,7 +27,7 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _OPENER = {"}": "{", "]": "["}
-_CHARACTERS_A_STEP = 32
+_STEPS, _CHARACTERS_A_STEP = 8, 8
 
 
 class Extent(NamedTuple):
@@ -39,6 +39,8 @@ class Extent(NamedTuple):
     """Whether its own closing bracket was found."""
     depth: int
     """Levels of brackets inside it; 0 for none."""
+    last_close: int
+    """Index after the last bracket that was closed inside it; its own start for none."""
 
 
 class Extents:
@@ -50,39 +52,40 @@ class Extents:
         self._known: dict[int, Extent] = {}
 
     def at(self, start: int) -> Extent:
-        """Return the extent of the bracket at index ``start``, which must be ``{`` or ``[``."""
-        known = self._known.get(start)
-        if known is None:
+        """Return the extent of the bracket (``{`` or ``[``) at index ``start``; an empty one when no work is left."""
+        if start not in self._known and self._work.left > _STEPS:
             self._walk(start)
-            known = self._known[start]
-        return known
+        return self._known.get(start, Extent(start + 1, closed=False, depth=0, last_close=start))
 
     def _walk(self, start: int) -> None:
         text, known, find = self._text, self._known, _TOKEN.search
         stack: list[int] = []
         depths: list[int] = []
         opened = {"{": 0, "[": 0}
+        position, end, last_close = start, len(text), start
 
         def close(end: int, *, closed: bool) -> None:
+            nonlocal last_close
             at, depth = stack.pop(), depths.pop()
             opened[text[at]] -= 1
-            known[at] = Extent(end, closed, depth)
+            known[at] = Extent(end, closed, depth, max(at, last_close))
+            if closed:
+                last_close = end
             if depths and depths[-1] <= depth:
                 depths[-1] = depth + 1
 
-        position, end = start, len(text)
-        steps, allowed = 0, self._work.left
-        while (token := find(text, position)) is not None:
-            if steps > allowed or token["stop"]:
+        steps, allowed = _STEPS, self._work.left
+        while steps <= allowed and (token := find(text, position)) is not None:
+            steps += 1 + (token.end() - position) // _CHARACTERS_A_STEP
+            if token["stop"]:
                 end = token.start()
                 break
             first = text[token.start()]
-            steps += 1 + (token.end() - position) // _CHARACTERS_A_STEP
             position = token.end()
             if first in opened:
                 before = known.get(token.start())
                 if before is not None and before.closed:
-                    position = before.end
+                    position = last_close = before.end
                     if depths[-1] <= before.depth:
                         depths[-1] = before.depth + 1
                     continue

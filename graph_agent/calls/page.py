@@ -8,13 +8,15 @@ from typing import NamedTuple
 
 from .call import MAX_DEPTH
 from .extents import Extents
-from .read_json import read_damaged
+from .read_json import read_json, repair_json
 from .shapes import Reading
 from .tolerant import Read
 from .work import Work
 
 # What ends a region that was opened before: a closing tag, a special token, a fence.
 _REGION_END = re.compile(r"</[A-Za-z｜]|<[|｜]|```")
+# A value without one of these words cannot be a call, nor can anything in it.
+_HINT = re.compile(r"name|tool|function|action|agent|delegate", re.IGNORECASE)
 
 
 class ValueAt(NamedTuple):
@@ -52,6 +54,14 @@ class Page:
         extent = self._extents.at(start)
         return extent.end if extent.closed else None
 
+    def end_without_call(self, start: int) -> int | None:
+        """Return where to go on after the bracket at ``start`` when nothing in it can be a call; None when it may."""
+        hint = self.next(_HINT, start)
+        if hint is None:
+            return start + 1
+        extent = self._extents.at(start)
+        return None if hint.start() < extent.end else extent.end if extent.closed else start + 1
+
     def value_at(self, start: int, *, region: bool = False) -> ValueAt | None:
         """Read the JSON object or list whose bracket is at ``start``, however damaged; None when it cannot be read.
 
@@ -60,21 +70,21 @@ class Page:
         extent = self._extents.at(start)
         if extent.depth > MAX_DEPTH:
             return None
-        read = self._read(start, extent.end)
-        if read is not None:
-            return ValueAt(read._replace(complete=read.complete and extent.closed), extent.end)
+        ends = [extent.end]
+        if not extent.closed and extent.last_close > start:
+            # The closing bracket was forgotten and prose goes on.
+            ends.append(extent.last_close)
         stop = self.next(_REGION_END, start) if region else None
-        if stop is None or stop.start() >= extent.end:
-            return None
-        read = self._read(start, stop.start())
-        return None if read is None else ValueAt(read, stop.start())
+        if stop is not None and stop.start() < extent.end:
+            ends.append(stop.start())
+        for read_by in (read_json, repair_json):
+            for end in ends:
+                read = read_by(self.text[start:end], self.work)
+                if read is not None:
+                    return ValueAt(read._replace(complete=read.complete and extent.closed), end)
+        return None
 
     def region_end(self, start: int) -> int:
         """Return where the region that ``start`` is in ends: at a closing tag, a special token, a fence or the end."""
         stop = self.next(_REGION_END, start)
         return len(self.text) if stop is None else stop.start()
-
-    def _read(self, start: int, end: int) -> Read | None:
-        # The space says that a number at the end of a region is whole, unlike one at the end of the text.
-        piece = self.text[start:end] + (" " if end < len(self.text) else "")
-        return read_damaged(piece, self.work)

@@ -15,7 +15,7 @@ from .shapes import Found
 from .work import Work
 
 _LONGEST = 100_000
-_STEPS_A_CHARACTER = 4
+_STEPS, _STEPS_A_CHARACTER = 80, 4
 # JSON's words where a model forgot that it writes Python.
 _NAMES = {"true": True, "false": False, "null": None}
 
@@ -30,7 +30,7 @@ def pythonic_calls(source: str, work: Work) -> list[Found] | None:
     A call's arguments are keywords with literal values, or a single object in their place. An attribute chain is a
     dotted name.
     """
-    if len(source) > _LONGEST or not work.take(_STEPS_A_CHARACTER * len(source)):
+    if len(source) > _LONGEST or not work.take(_STEPS + _STEPS_A_CHARACTER * len(source)):
         return None
     try:
         with warnings.catch_warnings():

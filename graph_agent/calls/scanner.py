@@ -81,9 +81,15 @@ class Scanner:
 
     def _take(self, start: int, end: int, calls: Iterable[Found], prose: str = "") -> int:
         begun, expected = self._lead
+        begun, end = self._with_backticks(begun if expected == start else start, end)
         self.found += calls
-        self.cuts.append(Cut(begun if expected == start else start, end, prose))
+        self.cuts.append(Cut(begun, end, prose))
         return end
+
+    def _with_backticks(self, start: int, end: int) -> tuple[int, int]:
+        if self._fence is None and self._text.endswith("`", 0, start) and self._text.startswith("`", end):
+            return start - 1, end + 1
+        return start, end
 
     def _take_payload(self, opener: re.Match[str], payload: Payload | None) -> int:
         return opener.end() if payload is None else self._take(opener.start(), payload.end, payload.calls)
@@ -157,6 +163,8 @@ class Scanner:
         trusted = fence is not None and fence.is_call
         if PYTHONIC_LIST.match(self._text, start):
             return self._pythonic(start, trusted=trusted)
+        if not trusted and (end := page.end_without_call(start)) is not None:
+            return end
         at = page.value_at(start, region=fence is not None)
         if at is None:
             return start + 1
@@ -192,8 +200,8 @@ class Scanner:
         text = self._text
         if start < self._data_end or _CODE_BEFORE.search(text[max(0, start - _LOOK_BACK) : start]):
             return False
-        inline = start > 0 and text[start - 1] == "`" and text.startswith("`", end) and self._fence is None
-        return not inline or text.strip() == text[start - 1 : end + 1]
+        begun, ended = self._with_backticks(start, end)
+        return begun == start or text.strip() == text[begun:ended]
 
     def _after_space(self, start: int) -> int:
         space = _SPACE.match(self._text, start)

@@ -12,7 +12,7 @@ from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from .read_json import read_json
+from .read_json import read_json, repair_json
 from .work import Work
 
 DELEGATE_PREFIX = "delegate_to_"
@@ -104,7 +104,7 @@ def arguments_of(value: Any, work: Work, *, strict: bool = False) -> dict[str, A
     if isinstance(value, str):
         text = value.strip()
         if text.startswith("{"):
-            read = read_json(text, work)
+            read = read_json(text, work) or repair_json(text, work)
             value = value if read is None else read.value
         elif not text:
             value = None
@@ -136,7 +136,7 @@ def _list_calls(items: list[Any], reading: Reading) -> list[Found] | None:
 
 def _envelope_calls(content: Any, reading: Reading) -> list[Found] | None:
     if isinstance(content, str) and content.lstrip().startswith(("[", "{")):
-        read = read_json(content.strip(), reading.work)
+        read = read_json(content.strip(), reading.work) or repair_json(content.strip(), reading.work)
         content = content if read is None else read.value
     if isinstance(content, dict):
         content = [content]

@@ -13,6 +13,7 @@ import re
 from typing import Any, NamedTuple
 
 from .call import MAX_DEPTH
+from .work import Work
 
 _TOKEN = re.compile(
     r"""
@@ -43,6 +44,7 @@ _LITERALS: dict[str, Any] = {
     "Infinity": None,
     "-Infinity": None,
 }
+_STEPS, _CHARACTERS_A_STEP = 40, 8
 _ABSENT: Any = object()
 
 
@@ -84,10 +86,12 @@ class _Container:
         return True
 
 
-def read_tolerant(text: str) -> Read | None:
-    """Read the object or list that ``text`` begins with; None when it is not one or the damage needs guessing.
+def read_tolerant(text: str, work: Work) -> Read | None:
+    """Read the object or list that ``text`` begins with.
 
-    What was cut off is left out: a key without a value, a number or literal that may go on. A cut string is kept.
+    None when it is not one, when the damage needs guessing, or when the work runs out: it takes a step a token and one
+    every 8 characters. Of what was cut off, a string or number is kept as far as it goes; a key without a value and
+    half a literal are left out.
     """
     opening = _TOKEN.match(text)
     if opening is None or opening.lastgroup != "open":
@@ -96,14 +100,15 @@ def read_tolerant(text: str) -> Read | None:
     stack = [root]
     objects = int(root.is_object)
     position = opening.end()
-    while (token := _TOKEN.match(text, position)) is not None:
+    if not work.take(len(text) // _CHARACTERS_A_STEP + _STEPS):
+        return None
+    while work.take(1) and (token := _TOKEN.match(text, position)) is not None:
         position = token.end()
         kind, top = token.lastgroup, stack[-1]
         if kind == "string" or kind == "word":
-            # At the very end a word may be half a number.
-            if kind == "word" and position == len(text):
+            value = token["word"] if kind == "word" and top.wants_key else _scalar(token, depth=len(stack))
+            if value is _ABSENT and position == len(text):
                 return Read(root.items, complete=False)
-            value = token["word"] if kind == "word" and top.wants_key else _scalar(token)
             if value is _ABSENT or not top.add(value):
                 return None
         elif kind == "colon":
@@ -133,11 +138,12 @@ def read_tolerant(text: str) -> Read | None:
     return None
 
 
-def _scalar(token: re.Match[str]) -> Any:
+def _scalar(token: re.Match[str], *, depth: int) -> Any:
     quoted, word = token["string"], token["word"]
     if quoted is not None:
-        cut = token["cut"] is not None or token["cut_single"] is not None
-        return _string(quoted[1:] if cut else quoted[1:-1], cut=cut)
+        if token["cut"] is None and token["cut_single"] is None:
+            return _string(quoted[1:-1])
+        return _string(_CUT_ESCAPE.sub(r"\1", _without_closers(quoted[1:], depth)))
     if word in _LITERALS:
         return _LITERALS[word]
     number = _NUMBER.fullmatch(word)
@@ -149,9 +155,17 @@ def _scalar(token: re.Match[str]) -> Any:
         return _ABSENT
 
 
-def _string(body: str, *, cut: bool) -> str:
-    if cut:
-        body = _CUT_ESCAPE.sub(r"\1", body)
+def _without_closers(body: str, depth: int) -> str:
+    """Take off the brackets that end a text whose last quote was forgotten: at most as many as are open."""
+    for _ in range(depth):
+        shorter = body.rstrip()
+        if not shorter.endswith(("}", "]")):
+            break
+        body = shorter[:-1]
+    return body
+
+
+def _string(body: str) -> str:
     text: str = json.loads('"' + _ESCAPE.sub(_valid_escape, body) + '"', strict=False)
     return text
 

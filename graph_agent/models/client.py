@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableBinding
 
 from graph_agent.config import LoopConfig
 from graph_agent.models.aliases import ToolAliases
@@ -30,6 +29,13 @@ _TOOL_CHOICE_NONE: dict[str, Any] = {
 """How a provider is told to keep the tools in mind and call none, by LangChain's name for it."""
 
 
+class Bound(NamedTuple):
+    """A model and what each of its calls is given: tools, and options."""
+
+    runnable: Runnable[LanguageModelInput, AIMessage]
+    options: dict[str, Any]
+
+
 class ModelClient:
     """A chat model with the tools it is offered, under names its provider accepts.
 
@@ -43,13 +49,15 @@ class ModelClient:
 
     def __init__(self, model: BaseChatModel, schemas: Sequence[dict[str, Any]]) -> None:
         self.model = model
-        self._aliases = ToolAliases([schema["function"]["name"] for schema in schemas])
+        names = [schema["function"]["name"] for schema in schemas]
+        self._aliases = ToolAliases(names)
         self._schemas = [
             {**schema, "function": {**function, "name": self._aliases.to_alias(function["name"])}}
             for schema in schemas
             for function in [schema["function"]]
         ]
-        self._bound: dict[str, Runnable[LanguageModelInput, AIMessage]] = {}
+        self._renames = [name for name in names if self._aliases.to_alias(name) != name]
+        self._bound: dict[tuple[Any, ...], Bound] = {}
 
     async def plan(self, request: Sequence[AnyMessage], settings: LoopConfig, *, text: bool, quiet: bool) -> AIMessage:
         """Ask which calls come next.
@@ -63,8 +71,8 @@ class ModelClient:
         Raises:
             Exception: What the provider raised, when it was not transient or stayed so.
         """
-        runnable = self._runnable("plan", settings, text=text)
-        return await self._ask(runnable, request, settings, text=text, quiet=quiet)
+        bound = self._bound_for("plan", settings, text=text)
+        return await self._ask(bound, request, settings, text=text, quiet=quiet)
 
     async def answer(
         self,
@@ -89,46 +97,55 @@ class ModelClient:
         Raises:
             Exception: As for `plan`.
         """
-        runnable = self._runnable("answer", settings, text=text, schema=schema)
+        bound = self._bound_for("answer", settings, text=text, schema=schema)
         if prefix:
-            runnable = PrefixedChatModel(inner=runnable, prefix=prefix)
-        reply = await self._ask(runnable, request, settings, text=text, quiet=quiet)
+            bound = Bound(PrefixedChatModel(inner=bound.runnable.bind(**bound.options), prefix=prefix), {})
+        reply = await self._ask(bound, request, settings, text=text, quiet=quiet)
         # Whatever it was told, a model may call a tool here; nobody will run that call, so it must leave no trace.
         return without_calls(reply)
 
     async def _ask(
         self,
-        runnable: Runnable[LanguageModelInput, AIMessage],
+        bound: Bound,
         request: Sequence[AnyMessage],
         settings: LoopConfig,
         *,
         text: bool,
         quiet: bool,
     ) -> AIMessage:
-        rendered = as_prose(request) if text else [self._aliased(message) for message in request]
+        rendered: Sequence[BaseMessage] = request
+        if text:
+            rendered = as_prose(request)
+        elif self._renames:
+            rendered = [self._aliased(message) for message in request]
         reply = await ask(
-            runnable, rendered, retries=settings.model_retries, timeout_s=settings.model_timeout_s, quiet=quiet
+            bound.runnable,
+            rendered,
+            bound.options,
+            retries=settings.model_retries,
+            timeout_s=settings.model_timeout_s,
+            quiet=quiet,
         )
         return self._named(reply)
 
-    def _runnable(
+    def _bound_for(
         self, phase: Phase, settings: LoopConfig, *, text: bool, schema: dict[str, Any] | None = None
-    ) -> Runnable[LanguageModelInput, AIMessage]:
-        options: dict[str, Any] = {
-            "temperature": settings.temperature,
-            "reasoning_effort": settings.reasoning_effort,
-            "max_tokens": settings.max_output_tokens,
-            "response_format": self._response_format(schema),
-        }
-        options = {name: value for name, value in options.items() if value is not None}
-        with_tools = bool(self._schemas) and not text
-        if with_tools and phase == "answer" and (none := _TOOL_CHOICE_NONE.get(self.model._llm_type)):
-            options["tool_choice"] = none
-        key = json.dumps([phase, with_tools, options], sort_keys=True)
+    ) -> Bound:
+        key = (phase, text, settings.model_options(), repr(schema))
         if key not in self._bound:
-            bound = self.model.bind_tools(self._schemas, **options) if with_tools else self.model.bind(**options)
-            self._bound[key] = bound
+            self._bound[key] = self._bind(phase, settings, schema, with_tools=bool(self._schemas) and not text)
         return self._bound[key]
+
+    def _bind(self, phase: Phase, settings: LoopConfig, schema: dict[str, Any] | None, *, with_tools: bool) -> Bound:
+        options: dict[str, Any] = dict(settings.model_options())
+        if response_format := self._response_format(schema):
+            options["response_format"] = response_format
+        if not with_tools:
+            return Bound(self.model, options)
+        if phase == "answer" and (none := _TOOL_CHOICE_NONE.get(self.model._llm_type)):
+            options["tool_choice"] = none
+        bound = self.model.bind_tools(self._schemas, **options)
+        return _unbound(bound)
 
     def _response_format(self, schema: dict[str, Any] | None) -> dict[str, Any] | None:
         """The provider's own way to hold an answer to a schema, where LangChain's profile says it has one."""
@@ -147,7 +164,17 @@ class ModelClient:
         return message
 
     def _named(self, reply: AIMessage) -> AIMessage:
+        if not self._renames:
+            return reply
         return _rename_calls(reply, self._aliases.to_name)
+
+
+def _unbound(runnable: Any) -> Bound:
+    """A plain binding taken apart: it would merge its empty configuration into the run's at each call."""
+    plain = isinstance(runnable, RunnableBinding) and type(runnable).ainvoke is RunnableBinding.ainvoke
+    if not plain or runnable.config or runnable.config_factories:
+        return Bound(runnable, {})
+    return Bound(runnable.bound, dict(runnable.kwargs))
 
 
 def without_calls(reply: AIMessage) -> AIMessage:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackHandler
@@ -22,6 +22,7 @@ _QUIET: RunnableConfig = {"tags": ["nostream"]}
 async def ask(
     runnable: Runnable[LanguageModelInput, AIMessage],
     request: Sequence[BaseMessage],
+    options: Mapping[str, Any],
     *,
     retries: int,
     timeout_s: float | None,
@@ -30,8 +31,9 @@ async def ask(
     """Send one request, again after a transient error, with growing and jittered waits between.
 
     Args:
-        runnable: The model, with its tools and options bound.
+        runnable: The model.
         request: The messages.
+        options: Keyword arguments of the call, e.g. `tools`.
         retries: Further attempts after the first.
         timeout_s: Seconds each attempt may take; None for no limit. Running out counts as transient.
         quiet: Keep the tokens out of the run's message stream; such a request may be tried again at any point.
@@ -46,7 +48,7 @@ async def ask(
         config = _QUIET if quiet else merge_configs(ensure_config(), {"callbacks": [watch]})
         try:
             async with asyncio.timeout(timeout_s):
-                return await runnable.ainvoke(list(request), config)
+                return await runnable.ainvoke(list(request), config, **options)
         except Exception as error:
             if attempt == retries or watch.seen or classify_model_error(error) != "transient":
                 raise

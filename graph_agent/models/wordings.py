@@ -67,6 +67,8 @@ UNKNOWN_MODEL = _any_of(
 TRANSIENT = _any_of(
     r"\b(?:overloaded|overloaded_error|server_error|internal_server_error|rate_limit_exceeded|rate_limit_error)\b",
     r"\b(?:resource_exhausted|service[_ ]?unavailable|deadline_exceeded|throttling\w{0,20})\b",
+    # A client that kept a connection of another event loop; it drops that one, and the next attempt opens its own.
+    r"(?:bound|attached) to a different (?:event )?loop|event loop is closed",
 )
 
 SECRETS = _any_of(

@@ -1,0 +1,63 @@
+# Everything a checkout needs. `make demo` and `make test` start from nothing but python3 >= 3.11.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+UV := $(shell command -v uv 2>/dev/null)
+WORKERS ?= 2
+
+ifneq ($(UV),)
+MAKE_VENV = $(UV) venv --quiet --allow-existing --python "$(PYTHON)" $(VENV)
+INSTALL = $(UV) pip install --quiet --python $(BIN)/python
+else
+MAKE_VENV = $(PYTHON) -m venv $(VENV)
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+endif
+
+.PHONY: demo test lint format bench dev clean
+
+demo: $(VENV)/.examples  ## Ask the hotel agent its three questions.
+	@$(BIN)/graph-agent run --config examples/hotel/agent.yaml --today 2026-11-21 \
+		"Check availability for January 17-19" \
+		"one night in Hanukkah" \
+		"Check availability for Hanukkah and also next weekend"
+
+test: $(VENV)/.dev  ## Run every test, and the notebooks.
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --nbmake tests notebooks
+
+lint: $(VENV)/.dev  ## Check style, types, layers and file lengths.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy graph_agent examples tests benchmarks
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/python tests/checks/file_lengths.py
+
+format: $(VENV)/.dev  ## Put the code in its standard form.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/.dev  ## Measure the loop against its neighbours.
+	$(BIN)/python -m benchmarks.loop
+
+dev: $(VENV)/.dev  ## Serve the example to LangGraph Studio, offline.
+	LANGGRAPH_CLI_NO_ANALYTICS=1 LANGGRAPH_NO_VERSION_CHECK=1 LANGSMITH_TRACING=false \
+		$(BIN)/langgraph dev --no-browser --n-jobs-per-worker 10
+
+clean:  ## Remove the virtual environment and what tools left behind.
+	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .langgraph_api
+
+$(BIN)/python:
+	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \
+		{ echo "Python 3.11 or newer is needed; say which with: make PYTHON=python3.12 ..."; exit 1; }
+	@$(MAKE_VENV)
+
+$(VENV)/.examples: pyproject.toml | $(BIN)/python
+	@echo "Installing what the example needs into $(VENV); the first time takes a minute."
+	@$(INSTALL) -e ".[examples]"
+	@touch $@
+
+# It holds what the examples need, so both are then there.
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	@echo "Installing what the tests need into $(VENV); the first time takes a few minutes."
+	@$(INSTALL) -e ".[dev]"
+	@touch $(VENV)/.examples $@

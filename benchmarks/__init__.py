@@ -1,0 +1,1 @@
+"""What the framework costs, as ratios measured interleaved in one run."""

@@ -1,0 +1,108 @@
+"""How one tool's own code is called."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any, cast
+
+import anyio
+import anyio.to_thread
+from langchain_core.callbacks import BaseCallbackManager
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
+from pydantic import BaseModel
+
+from graph_agent._compat import as_tool_output, config_parameter
+
+# One thread a call: the event loop's default executor has a few per core, and a wave of blocking tools must be able to
+# wait for each other.
+_THREADS = anyio.CapacityLimiter(math.inf)
+
+
+class Invoker:
+    """Calls one tool, by the shortest way that nobody can tell from `tool.ainvoke`.
+
+    A blocking tool runs in a thread. A coroutine is awaited directly while no callback handler listens, because
+    `ainvoke` works out its signature and prepares its callbacks anew at each call.
+    """
+
+    def __init__(self, tool: BaseTool) -> None:
+        self._tool = tool
+        self._blocking = tool.coroutine is None if isinstance(tool, StructuredTool) else _never_async(tool)
+        self._direct = _Direct(tool) if isinstance(tool, StructuredTool) and _is_plain(tool) else None
+
+    async def __call__(self, arguments: dict[str, Any], call_id: str, config: RunnableConfig) -> Any:
+        """Run the tool.
+
+        Args:
+            arguments: The model's arguments and the injected ones.
+            call_id: The call's id.
+            config: The node's config.
+
+        Returns:
+            The text a tool returned, a `ToolMessage`, or the messages and commands the tool made itself.
+
+        Raises:
+            Exception: What the tool raised, and pydantic's `ValidationError` when the arguments do not fit.
+        """
+        if self._direct is not None and not _heard(config):
+            return await self._direct(arguments, call_id, config)
+        tool = self._tool
+        request = {"type": "tool_call", "id": call_id, "name": tool.name, "args": arguments}
+        if self._blocking:
+            return await anyio.to_thread.run_sync(
+                lambda: tool.invoke(request), abandon_on_cancel=True, limiter=_THREADS
+            )
+        return await tool.ainvoke(request)
+
+
+class _Direct:
+    """A tool's coroutine, called with what its schema makes of the arguments."""
+
+    def __init__(self, tool: StructuredTool) -> None:
+        assert tool.coroutine is not None
+        self._tool = tool
+        self._coroutine = tool.coroutine
+        self._schema = cast("type[BaseModel]", tool.args_schema)
+        self._fields = list(self._schema.model_fields)
+        self._config_parameter = config_parameter(self._coroutine)
+        # What the framework injects without the schema's knowledge, such as a ToolRuntime.
+        self._beside = [name for name in inspect.signature(self._coroutine).parameters if name not in self._fields]
+
+    async def __call__(self, arguments: dict[str, Any], call_id: str, config: RunnableConfig) -> Any:
+        valid = self._schema.model_validate(arguments)
+        kwargs = {name: getattr(valid, name) for name in self._fields}
+        for name in self._beside:
+            if name in arguments:
+                kwargs[name] = arguments[name]
+        if self._config_parameter:
+            kwargs[self._config_parameter] = config
+        returned = await self._coroutine(**kwargs)
+        if isinstance(returned, str):
+            return returned
+        return as_tool_output(returned, None, self._tool, call_id)
+
+
+def _is_plain(tool: StructuredTool) -> bool:
+    """Whether `ainvoke` would do no more than check the arguments, call the coroutine, and keep what it returns."""
+    schema = tool.args_schema
+    if type(tool) is not StructuredTool or tool.coroutine is None or tool.response_format != "content":
+        return False
+    if tool.callbacks or tool.verbose or tool.handle_tool_error or tool.handle_validation_error:
+        return False
+    if not (isinstance(schema, type) and issubclass(schema, BaseModel)) or schema.model_config.get("extra") == "allow":
+        return False
+    special = {"args", "kwargs", "callbacks", "run_manager", "tool_call_id"}
+    taken = special & {*schema.model_fields, *inspect.signature(tool.coroutine).parameters}
+    wants_its_id = any(InjectedToolCallId in field.metadata for field in schema.model_fields.values())
+    return not taken and not wants_its_id and not any(field.alias for field in schema.model_fields.values())
+
+
+def _never_async(tool: BaseTool) -> bool:
+    return type(tool)._arun is BaseTool._arun
+
+
+def _heard(config: RunnableConfig) -> bool:
+    callbacks = config.get("callbacks")
+    return bool(callbacks.handlers if isinstance(callbacks, BaseCallbackManager) else callbacks)

@@ -1,0 +1,15 @@
+"""Tools from MCP servers, over sessions that stay open.
+
+```python
+async with open_mcp_tools({"calendar": {"transport": "stdio", "command": "python", "args": ["server.py"]}}) as tools:
+    graph = create_graph_agent("openai:gpt-4o-mini", tools=tools)
+    tools.failed  # {} or {"calendar": "why it is missing"}
+```
+"""
+
+from __future__ import annotations
+
+from graph_agent.mcp.failures import McpCallError
+from graph_agent.mcp.opening import McpTools, open_mcp_tools
+
+__all__ = ["McpCallError", "McpTools", "open_mcp_tools"]

@@ -1,0 +1,182 @@
+"""What a connection may say, checked before anything is started.
+
+The shapes are those of langchain-mcp-adapters, and two keys of our own that every transport takes:
+`tool_prefix` (`True` for `"<server>_"`, or the text itself; default none) and
+`connect_timeout_s` (seconds until a server that does not come up is given up; default 30).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal, NoReturn, cast
+
+import httpx
+
+from graph_agent.errors import ConfigError, did_you_mean
+
+CONNECT_TIMEOUT_S = 30.0
+
+Transport = Literal["stdio", "streamable_http", "sse"]
+
+_TRANSPORTS: dict[str, Transport] = {
+    "stdio": "stdio",
+    "streamable_http": "streamable_http",
+    "streamable-http": "streamable_http",
+    "http": "streamable_http",
+    "sse": "sse",
+}
+_OURS = {"transport", "tool_prefix", "connect_timeout_s"}
+_HTTP = {"url", "headers", "timeout", "sse_read_timeout", "httpx_client_factory", "auth", "session_kwargs"}
+_KEYS: dict[Transport, set[str]] = {
+    "stdio": {"command", "args", "env", "cwd", "encoding", "encoding_error_handler", "session_kwargs"},
+    "streamable_http": {*_HTTP, "terminate_on_close"},
+    "sse": _HTTP,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerConfig:
+    """One checked connection; `options` holds the transport's own keys that were set."""
+
+    name: str
+    transport: Transport
+    options: Mapping[str, Any]
+    tool_prefix: str = ""
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
+
+
+def check_connections(
+    connections: Mapping[str, Any], auth: httpx.Auth | Mapping[str, httpx.Auth] | None
+) -> list[ServerConfig]:
+    """Check every connection and give each HTTP server its `auth` where the connection has none of its own.
+
+    Raises `ConfigError` at the first thing that cannot work.
+    """
+    if not isinstance(connections, Mapping):
+        raise ConfigError(f"MCP connections must map server names to connections; got {type(connections).__name__}.")
+    checked = [_check(name, connection) for name, connection in connections.items()]
+    return _with_auth(checked, auth)
+
+
+def _check(name: Any, connection: Any) -> ServerConfig:
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"MCP server names must be non-empty text; got {name!r}.")
+    if not isinstance(connection, Mapping):
+        _refuse(name, f"a connection is a mapping such as {{'transport': 'stdio', …}}; got {connection!r}.")
+    transport = _transport(name, connection)
+    known = _KEYS[transport] | _OURS
+    for key in connection:
+        if key not in known:
+            _refuse(name, f"unknown key {key!r} for transport {transport!r}; {did_you_mean(str(key), known)}")
+    options = {key: value for key, value in connection.items() if key not in _OURS and value is not None}
+    if transport == "stdio":
+        _check_stdio(name, options)
+    else:
+        _check_http(name, transport, options)
+    return ServerConfig(
+        name,
+        transport,
+        options,
+        tool_prefix=_prefix(name, connection.get("tool_prefix")),
+        connect_timeout_s=_seconds(name, "connect_timeout_s", connection.get("connect_timeout_s", CONNECT_TIMEOUT_S)),
+    )
+
+
+def _transport(name: str, connection: Mapping[str, Any]) -> Transport:
+    if "transport" not in connection:
+        guess = "stdio" if "command" in connection else "streamable_http"
+        _refuse(name, f"'transport' is missing; {did_you_mean(guess, _TRANSPORTS)}")
+    given = connection["transport"]
+    if not isinstance(given, str) or given not in _TRANSPORTS:
+        _refuse(name, f"unknown transport {given!r}; {did_you_mean(str(given), _TRANSPORTS)}")
+    return _TRANSPORTS[given]
+
+
+def _check_stdio(name: str, options: dict[str, Any]) -> None:
+    command = options.get("command")
+    if not isinstance(command, str) or not command:
+        _refuse(name, f"transport 'stdio' needs 'command', the program to start; got {command!r}.")
+    args = options.get("args", [])
+    if not isinstance(args, list | tuple):
+        _refuse(name, f"'args' must be a list of texts, such as ['server.py']; got {args!r}.")
+    for index, arg in enumerate(args):
+        if not isinstance(arg, str):
+            _refuse(name, f"args[{index}] must be text; got {arg!r}. In YAML, put it in quotes.")
+    _check_texts(name, "env", options.get("env", {}))
+    if not isinstance(options.get("cwd", ""), str | Path):
+        _refuse(name, f"'cwd' must be a path; got {options['cwd']!r}.")
+
+
+def _check_http(name: str, transport: str, options: dict[str, Any]) -> None:
+    url = options.get("url")
+    if not isinstance(url, str) or not url.startswith(("http://", "https://")):
+        _refuse(name, f"transport {transport!r} needs 'url', beginning with http:// or https://; got {url!r}.")
+    _check_texts(name, "headers", options.get("headers", {}))
+    for key in ("timeout", "sse_read_timeout"):
+        if key in options:
+            options[key] = _seconds(name, key, options[key])
+    if not isinstance(options.get("auth", httpx.Auth()), httpx.Auth):
+        _refuse(name, f"'auth' must be an httpx.Auth; got {type(options['auth']).__name__}.")
+
+
+def _check_texts(name: str, key: str, value: Any) -> None:
+    if not isinstance(value, Mapping):
+        _refuse(name, f"{key!r} must map texts to texts; got {type(value).__name__}.")
+    for entry, text in value.items():
+        if not isinstance(entry, str) or not isinstance(text, str):
+            # The value may be a secret: only its type is said.
+            _refuse(name, f"{key}[{entry!r}] must be text; got {type(text).__name__}. In YAML, put it in quotes.")
+
+
+def _seconds(name: str, key: str, value: Any) -> float:
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds > 0:
+        _refuse(name, f"{key!r} must be seconds above zero; got {value!r}.")
+    return float(seconds)
+
+
+def _prefix(name: str, value: Any) -> str:
+    if value is None or value is False:
+        return ""
+    if value is True:
+        return f"{name}_"
+    if not isinstance(value, str):
+        _refuse(name, f"'tool_prefix' must be true (for {name + '_'!r}) or a text; got {value!r}.")
+    return value
+
+
+def _with_auth(servers: list[ServerConfig], auth: httpx.Auth | Mapping[str, httpx.Auth] | None) -> list[ServerConfig]:
+    if auth is None:
+        return servers
+    over_http = [server.name for server in servers if server.transport != "stdio"]
+    if isinstance(auth, httpx.Auth):
+        chosen: Mapping[str, httpx.Auth] = dict.fromkeys(over_http, auth)
+    elif isinstance(auth, Mapping):
+        chosen = auth
+    else:
+        raise ConfigError(
+            f"'auth' must be an httpx.Auth, or map server names to them; got {type(cast(object, auth)).__name__}."
+        )
+    for name, value in chosen.items():
+        if name not in over_http:
+            raise ConfigError(
+                f"'auth' names {name!r}, which is no MCP server over HTTP; {did_you_mean(name, over_http)}"
+            )
+        if not isinstance(value, httpx.Auth):
+            raise ConfigError(f"auth[{name!r}] must be an httpx.Auth; got {type(cast(object, value)).__name__}.")
+    return [_authorised(server, chosen.get(server.name)) for server in servers]
+
+
+def _authorised(server: ServerConfig, auth: httpx.Auth | None) -> ServerConfig:
+    if auth is None or "auth" in server.options:
+        return server
+    return ServerConfig(
+        server.name, server.transport, {**server.options, "auth": auth}, server.tool_prefix, server.connect_timeout_s
+    )
+
+
+def _refuse(name: str, problem: str) -> NoReturn:
+    raise ConfigError(f"MCP server {name!r}: {problem}")

@@ -1,0 +1,251 @@
+"""One session with one server, owned by one task from opening to closing.
+
+The SDK's context managers must be left in the task that entered them. That task is the link's owner: it opens the
+session, waits, and closes it; calls run in the tasks of their callers and only exchange messages with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from contextvars import Context
+from typing import Any
+
+import anyio
+import mcp.types as types
+from langchain_core.tools import ToolException
+from mcp import McpError
+from mcp.client.session import ElicitationFnT
+from mcp.shared.session import ProgressFnT
+
+from graph_agent.mcp.connections import ServerConfig
+from graph_agent.mcp.failures import Loss, LostCallError, McpCallError, root_cause
+from graph_agent.mcp.session import Session
+from graph_agent.mcp.taps import Call, IncomingTap, OutgoingTap, current_call
+from graph_agent.mcp.transports import Incoming, Outgoing, ServerLog, open_transport
+
+logger = logging.getLogger("graph_agent.mcp")
+
+_GRACE_S = 0.2
+"""Seconds for an answer that had arrived before its session ended to reach its caller."""
+_CLOSE_S = 10.0
+"""Seconds a session may take to close by itself; the SDK kills a stdio server after four of them."""
+_COURTESY_S = 5.0
+"""Seconds to spend on telling a server that a call was cancelled."""
+_MAX_PAGES = 1000
+"""Pages of one server's list of tools; a server whose list never ends is not believed."""
+
+
+class Link:
+    """A session being opened, open, or ended; it is never opened twice.
+
+    `opened` resolves once: then either `tools` (by name) are there, or `failure` says why not.
+    `ended` resolves, with the reason, when an open session is of no more use.
+    `context` is where the server's own requests (elicitation) run; it must not be a single call's.
+    """
+
+    def __init__(self, config: ServerConfig, elicit: ElicitationFnT | None, context: Context) -> None:
+        loop = asyncio.get_running_loop()
+        self.tools: dict[str, types.Tool] = {}
+        self.failure: str | None = None
+        self.opened: asyncio.Future[None] = loop.create_future()
+        self.ended: asyncio.Future[str] = loop.create_future()
+        self._config = config
+        self._elicit = elicit
+        self._session: Session | None = None
+        self._log = ServerLog(config.name)
+        self._stop = asyncio.Event()
+        self._calls: set[Call] = set()
+        self._retired = False
+        # The SDK does not clean up after a cancelled start of a process, which takes milliseconds: it is let finish.
+        self._may_cancel = config.transport != "stdio"
+        self._errands: set[asyncio.Task[None]] = set()
+        self._timer = loop.call_later(config.connect_timeout_s, self._give_up)
+        self._owner = loop.create_task(self._own(), name=f"mcp-{config.name}", context=context)
+
+    @property
+    def usable(self) -> bool:
+        """Whether a new call may use it, once it has opened."""
+        return self.failure is None and not self.ended.done() and not self._retired
+
+    @property
+    def closed(self) -> bool:
+        """Whether everything it held is given back."""
+        return self._owner.done()
+
+    async def call(self, name: str, arguments: dict[str, Any], on_progress: ProgressFnT | None) -> types.CallToolResult:
+        """Call a tool and wait for its answer; cancelling tells the server.
+
+        Raises `LostCallError` when no answer will come, `ToolException` when the server answered with a protocol
+        error, and `McpCallError` when its answer cannot be read or it has no such tool any more.
+        """
+        session = self._session
+        if session is None or self.ended.done():
+            raise LostCallError(Loss(self._reason(), may_have_run=False))
+        if name not in self.tools:
+            known = ", ".join(sorted(self.tools)) or "nothing"
+            raise McpCallError(
+                f"MCP server {self._config.name!r} no longer offers {name!r}; it offers: {known}.", may_have_run=False
+            )
+        call = Call()
+        self._calls.add(call)
+        token = current_call.set(call)
+        answer = asyncio.create_task(session.call_tool(name, arguments, progress_callback=on_progress))
+        current_call.reset(token)
+        try:
+            news: set[asyncio.Future[Any]] = {answer, call.lost, self.ended}
+            await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
+            if self.ended.done() and not answer.done():
+                await asyncio.wait({answer}, timeout=_GRACE_S)
+            return self._outcome(name, call, answer)
+        finally:
+            self._calls.discard(call)
+            if not answer.done():
+                answer.cancel()
+                self._tell_cancelled(session, call)
+            self._end_when_drained()
+
+    def retire(self) -> None:
+        """Take no more calls, and close when those under way have ended."""
+        self._retired = True
+        self._end_when_drained()
+
+    async def close(self) -> None:
+        """End the session and wait until it is closed; one that takes over ten seconds is cut off."""
+        self._end("it was closed")
+        if not self.opened.done():
+            self._abandon("it was closed")
+        await asyncio.wait({self._owner}, timeout=_CLOSE_S)
+        if not self._owner.done():
+            self._owner.cancel()
+            await asyncio.wait({self._owner}, timeout=_CLOSE_S)
+
+    async def _own(self) -> None:
+        try:
+            async with AsyncExitStack() as stack:
+                streams = await stack.enter_async_context(open_transport(self._config, self._on_loss, self._log))
+                self._may_cancel = True
+                if self.failure is not None:
+                    return
+                await self._open(stack, *streams)
+                try:
+                    await self._stop.wait()
+                finally:
+                    # Before the transport closes, which may take seconds: callers are waiting.
+                    self._end("the connection broke")
+        except asyncio.CancelledError:
+            # Whoever cancelled this task wants the session closed, which it now is.
+            logger.debug("MCP server %r: the session was cut off", self._config.name)
+        except Exception as error:
+            logger.debug("MCP server %r: the session failed", self._config.name, exc_info=True)
+            if not self.opened.done():
+                reason = self._reason() if self.ended.done() else root_cause(error)
+                self._fail(reason, await asyncio.to_thread(self._log.last_words))
+        finally:
+            self._fail("it was cut off while starting")
+            self._end("the connection broke")
+            for errand in self._errands:
+                errand.cancel()
+
+    async def _open(self, stack: AsyncExitStack, incoming: Incoming, outgoing: Outgoing) -> None:
+        options = dict(self._config.options.get("session_kwargs", {}))
+        if self._elicit is not None:
+            options["elicitation_callback"] = self._elicit
+        taps = IncomingTap(incoming, lambda: self._end("it closed the connection")), OutgoingTap(outgoing)
+        session = await stack.enter_async_context(Session(*taps, **options))
+        capabilities = (await session.initialize()).capabilities
+        # Listed on every opening: a call can then tell a tool that is gone, and the SDK knows the output schemas.
+        tools = await _list_tools(session) if capabilities.tools is not None else []
+        self.tools = {tool.name: tool for tool in tools}
+        self._session = session
+        self._timer.cancel()
+        if not self.opened.done():
+            self.opened.set_result(None)
+
+    def _outcome(self, name: str, call: Call, answer: asyncio.Task[types.CallToolResult]) -> types.CallToolResult:
+        broken = Loss(self._reason(), may_have_run=call.sent)
+        if not answer.done():
+            raise LostCallError(call.lost.result() if call.lost.done() else broken)
+        try:
+            return answer.result()
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            raise LostCallError(broken) from None
+        except McpError as error:
+            if self.ended.done() and error.error.code == types.CONNECTION_CLOSED:
+                raise LostCallError(broken) from None
+            raise ToolException(f"MCP server {self._config.name!r}: {error}") from error
+        except (RuntimeError, ValueError) as error:
+            # The SDK found the answer, or its structured content, not to be what the server had promised.
+            raise McpCallError(
+                f"{name!r} ran, but the answer of MCP server {self._config.name!r} is malformed: {error}",
+                may_have_run=True,
+            ) from error
+
+    def _tell_cancelled(self, session: Session, call: Call) -> None:
+        if call.request_id is None or not call.sent or call.lost.done() or self.ended.done():
+            return
+        params = types.CancelledNotificationParams(requestId=call.request_id, reason="The caller gave up.")
+        notification = types.ClientNotification(types.CancelledNotification(params=params))
+
+        async def tell() -> None:
+            try:
+                async with asyncio.timeout(_COURTESY_S):
+                    await session.send_notification(notification)
+            except (TimeoutError, anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
+                logger.debug("MCP server %r was not told of a cancelled call: %r", self._config.name, error)
+
+        errand = asyncio.create_task(tell())
+        self._errands.add(errand)
+        errand.add_done_callback(self._told)
+
+    def _told(self, errand: asyncio.Task[None]) -> None:
+        self._errands.discard(errand)
+        self._end_when_drained()
+
+    def _end_when_drained(self) -> None:
+        if self._retired and not self._calls and not self._errands:
+            self._end("it was replaced")
+
+    def _on_loss(self, request_id: types.RequestId, loss: Loss) -> None:
+        for call in self._calls:
+            if call.request_id == request_id:
+                if not call.lost.done():
+                    call.lost.set_result(loss)
+                return
+        if not self.opened.done():
+            self._abandon(loss.reason)
+
+    def _give_up(self) -> None:
+        self._abandon(f"it did not come up within {self._config.connect_timeout_s:g} s")
+
+    def _abandon(self, reason: str) -> None:
+        self._fail(reason, self._log.words())
+        if self._may_cancel:
+            self._owner.cancel()
+
+    def _fail(self, reason: str, last_words: str = "") -> None:
+        self._timer.cancel()
+        if not self.opened.done():
+            self.failure = f"{reason}; its last words: {last_words}" if last_words else reason
+            self.opened.set_result(None)
+
+    def _end(self, reason: str) -> None:
+        self._stop.set()
+        if not self.ended.done():
+            self.ended.set_result(reason)
+
+    def _reason(self) -> str:
+        return self.ended.result() if self.ended.done() else "the connection broke"
+
+
+async def _list_tools(session: Session) -> list[types.Tool]:
+    tools: list[types.Tool] = []
+    params = None
+    for _ in range(_MAX_PAGES):
+        page = await session.list_tools(params=params)
+        tools += page.tools
+        if not page.nextCursor:
+            break
+        params = types.PaginatedRequestParams(cursor=page.nextCursor)
+    return tools

@@ -1,0 +1,110 @@
+"""One server for as long as the tools are open: which session a call uses, and what is done when it is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextvars import copy_context
+from typing import Any
+
+import mcp.types as types
+from mcp.client.session import ElicitationFnT
+from mcp.shared.session import ProgressFnT
+
+from graph_agent.errors import McpServerError
+from graph_agent.mcp.connections import ServerConfig
+from graph_agent.mcp.failures import Loss, LostCallError, McpCallError
+from graph_agent.mcp.link import Link
+
+logger = logging.getLogger("graph_agent.mcp")
+
+
+class Server:
+    """A server that is opened again when it has died.
+
+    A lost call is repeated, once, on a new session if it certainly did not run or may run twice; calls that find
+    the session gone together open one new session together. Everything here belongs to the loop it is made in.
+    """
+
+    def __init__(self, config: ServerConfig, elicit: ElicitationFnT | None) -> None:
+        self.config = config
+        self._elicit = elicit
+        self._context = copy_context()
+        self._link: Link | None = None
+        self._links: set[Link] = set()
+        self._closed = False
+
+    async def open(self) -> list[types.Tool]:
+        """Open the first session and return the server's tools. Raises `McpServerError`."""
+        link = await self._usable_link()
+        return list(link.tools.values())
+
+    async def call(
+        self, tool: types.Tool, arguments: dict[str, Any], on_progress: ProgressFnT | None
+    ) -> types.CallToolResult:
+        """Call a tool, on a new session where the old one has died.
+
+        Raises `McpCallError` when there is no answer, and `ToolException` when the answer is a protocol error.
+        """
+        repeatable = _repeatable(tool)
+        first_loss: Loss | None = None
+        while True:
+            try:
+                link = await self._usable_link()
+            except McpServerError as error:
+                ran = first_loss is not None and first_loss.may_have_run
+                raise McpCallError(f"{error} The next call tries again.", may_have_run=ran) from None
+            try:
+                return await link.call(tool.name, arguments, on_progress)
+            except LostCallError as error:
+                loss = error.loss
+            if loss.session_gone:
+                self._retire(link, loss.reason)
+            may_repeat = loss.session_gone and (repeatable or not loss.may_have_run)
+            if first_loss is not None or not may_repeat or self._closed:
+                raise McpCallError(self._explain(tool.name, loss), may_have_run=loss.may_have_run)
+            first_loss = loss
+
+    async def close(self) -> None:
+        """Close every session, side by side; calls under way fail."""
+        self._closed = True
+        await asyncio.gather(*(link.close() for link in self._links))
+
+    async def _usable_link(self) -> Link:
+        if self._closed:
+            raise McpServerError(f"MCP server {self.config.name!r} was closed: its `async with` block has ended.")
+        link = self._link
+        if link is None or not link.usable:
+            link = self._link = self._new_link()
+        # Shielded: callers share the opening, and one that is cancelled must not take it from the others.
+        await asyncio.shield(link.opened)
+        if link.failure is not None:
+            raise McpServerError(f"MCP server {self.config.name!r} cannot be reached: {link.failure}.")
+        return link
+
+    def _new_link(self) -> Link:
+        link = Link(self.config, self._elicit, self._context.copy())
+        self._links = {link, *(old for old in self._links if not old.closed)}
+        link.ended.add_done_callback(lambda ended: self._on_ended(link, ended.result()))
+        return link
+
+    def _on_ended(self, link: Link, reason: str) -> None:
+        if not self._closed and link.opened.done() and link.failure is None:
+            self._retire(link, reason)
+
+    def _retire(self, link: Link, reason: str) -> None:
+        if link is self._link:
+            self._link = None
+            logger.warning("MCP server %r is gone: %s; the next call opens it again", self.config.name, reason)
+        link.retire()
+
+    def _explain(self, tool: str, loss: Loss) -> str:
+        server = f"MCP server {self.config.name!r}"
+        if loss.may_have_run:
+            return f"{server} died while {tool!r} was running ({loss.reason}); it may have taken effect."
+        return f"{server} did not take the call ({loss.reason}); {tool!r} has not run."
+
+
+def _repeatable(tool: types.Tool) -> bool:
+    marks = tool.annotations
+    return marks is not None and bool(marks.readOnlyHint or marks.idempotentHint)

@@ -1,0 +1,80 @@
+"""A client session that goes on listening while a person is being asked."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import mcp.types as types
+from langchain_mcp_adapters.callbacks import CallbackContext
+from mcp import ClientSession
+from mcp.client.session import ElicitationFnT
+from mcp.shared.context import RequestContext
+from mcp.shared.session import RequestResponder
+
+logger = logging.getLogger("graph_agent.mcp")
+
+ElicitationHandler = Callable[..., Awaitable[types.ElicitResult | types.ErrorData]]
+"""`(context, params)` as in the MCP SDK, or `(context, params, CallbackContext)` as in langchain-mcp-adapters."""
+
+
+class Session(ClientSession):
+    """The SDK's session, with requests from the server answered beside its receive loop, not inside it.
+
+    The SDK awaits the elicitation callback in the loop that also delivers every answer: while a person thinks,
+    no other call of that server would come back.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def _received_request(self, responder: RequestResponder[types.ServerRequest, types.ClientResult]) -> None:
+        task = asyncio.create_task(super()._received_request(responder))
+        self._answering.add(task)
+        task.add_done_callback(self._answered)
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._answering.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            logger.debug("an answer to an MCP server's request could not be sent: %r", error)
+
+    async def __aexit__(self, *exc_info: Any) -> bool | None:
+        for task in self._answering:
+            task.cancel()
+        return await super().__aexit__(*exc_info)
+
+
+def elicitation_for(server: str, handler: ElicitationHandler | None) -> ElicitationFnT | None:
+    """Fit a user's elicitation callback to the SDK; None stays None, and the server is told it is unsupported.
+
+    A callback that raises becomes an error answer, so that the server's tool can go on or fail by itself.
+    """
+    if handler is None:
+        return None
+    named = _takes_three(handler)
+
+    async def ask(
+        context: RequestContext[ClientSession, Any], params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
+        extra = (CallbackContext(server_name=server),) if named else ()
+        try:
+            return await handler(context, params, *extra)
+        except Exception as error:
+            logger.warning("the elicitation callback failed for MCP server %r", server, exc_info=True)
+            return types.ErrorData(
+                code=types.INTERNAL_ERROR, message=f"The client could not ask: {type(error).__name__}."
+            )
+
+    return ask
+
+
+def _takes_three(handler: ElicitationHandler) -> bool:
+    try:
+        inspect.signature(handler).bind(None, None, None)
+    except TypeError:
+        return False
+    return True

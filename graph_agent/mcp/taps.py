@@ -1,0 +1,91 @@
+"""Message streams that tell what passes through them.
+
+The SDK says neither which request id a call got, nor whether it was handed to the transport, nor that the server
+has hung up. These stand between the SDK's session and its transport and see all three.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import anyio
+from mcp.shared.message import SessionMessage
+from mcp.types import JSONRPCRequest, RequestId
+
+from graph_agent.mcp.failures import Loss
+from graph_agent.mcp.transports import Incoming, Outgoing
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One request under way. `lost` resolves when it is known that no answer will come."""
+
+    lost: asyncio.Future[Loss] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    request_id: RequestId | None = None
+    sent: bool = False
+
+
+current_call: ContextVar[Call | None] = ContextVar("mcp_call", default=None)
+"""The call whose request the running task is about to send."""
+
+
+class OutgoingTap:
+    """Notes the id of the current call's request, and whether the transport took it."""
+
+    def __init__(self, stream: Outgoing) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def __aenter__(self) -> OutgoingTap:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._stream.aclose()
+
+    async def send(self, message: SessionMessage) -> None:
+        """Pass a message on. Raises what the stream raises when its transport is gone."""
+        call = current_call.get()
+        request = message.message.root
+        if call is None or call.request_id is not None or not isinstance(request, JSONRPCRequest):
+            return await self._stream.send(message)
+        call.request_id = request.id
+        # Set first: a send that is cancelled may have been taken, one that fails was not.
+        call.sent = True
+        try:
+            await self._stream.send(message)
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            call.sent = False
+            raise
+
+
+class IncomingTap:
+    """Calls `on_end` as soon as the transport has nothing more to deliver."""
+
+    def __init__(self, stream: Incoming, on_end: Callable[[], None]) -> None:
+        self._stream = stream
+        self._on_end = on_end
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def __aenter__(self) -> IncomingTap:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._stream.aclose()
+
+    def __aiter__(self) -> IncomingTap:
+        return self
+
+    async def __anext__(self) -> SessionMessage | Exception:
+        try:
+            return await self._stream.__anext__()
+        except StopAsyncIteration:
+            self._on_end()
+            raise

@@ -1,0 +1,149 @@
+"""From a checked connection to a pair of message streams."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from threading import Thread
+from typing import Any, cast
+
+import httpx
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.sse import sse_client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+
+from graph_agent.mcp.connections import ServerConfig
+from graph_agent.mcp.watched_http import OnLoss, WatchedClient
+
+logger = logging.getLogger("graph_agent.mcp")
+
+Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
+Outgoing = MemoryObjectSendStream[SessionMessage]
+
+_TIMEOUT_S = 30.0
+_READ_TIMEOUT_S = 300.0
+_KEPT_LINES = 5
+_REFERENCE = re.compile(r"\$\{([^}]+)\}")
+
+
+class ServerLog:
+    """What a stdio server writes to its stderr: logged at DEBUG, the last lines kept for a failure's message."""
+
+    def __init__(self, server: str) -> None:
+        self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._server = server
+        self._reader: Thread | None = None
+
+    def open(self) -> int:
+        """Return the file descriptor for the server's end; the caller closes it."""
+        ours, theirs = os.pipe()
+        # A thread, since reading pipes on the event loop is not available on every platform.
+        self._reader = Thread(target=self._read, args=(ours,), name=f"mcp-stderr-{self._server}", daemon=True)
+        self._reader.start()
+        return theirs
+
+    def last_words(self) -> str:
+        """The last lines of a server that has ended; blocks until they are read, half a second at most."""
+        if self._reader is not None:
+            self._reader.join(timeout=0.5)
+        return self.words()
+
+    def words(self) -> str:
+        """The last lines so far."""
+        return "\n".join(self._lines)
+
+    def _read(self, pipe: int) -> None:
+        with os.fdopen(pipe, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                self._lines.append(line.rstrip()[:500])
+                logger.debug("%s: %s", self._server, line.rstrip())
+
+
+@asynccontextmanager
+async def open_transport(
+    config: ServerConfig, on_loss: OnLoss, log: ServerLog
+) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+    """Connect to a server; leaving disconnects and, for stdio, ends its process.
+
+    `on_loss` hears of HTTP requests that will not be answered. Raises what the transport raises.
+    """
+    if config.transport == "stdio":
+        async with _stdio(config.options, log) as streams:
+            yield streams
+    elif config.transport == "sse":
+        async with _sse(config.options, on_loss) as streams:
+            yield streams
+    else:
+        async with _streamable_http(config.options, on_loss) as streams:
+            yield streams
+
+
+@asynccontextmanager
+async def _stdio(options: Any, log: ServerLog) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+    command = options["command"]
+    parameters = StdioServerParameters(
+        # A server written in Python needs what the agent's environment has, not what PATH finds first.
+        command=sys.executable if command in ("python", "python3") and sys.executable else command,
+        args=list(options.get("args", ())),
+        # The SDK adds PATH, HOME and their like; nothing else of our environment, so no secret leaks.
+        env={key: _expand(value) for key, value in options.get("env", {}).items()},
+        cwd=options.get("cwd"),
+        encoding=options.get("encoding", "utf-8"),
+        encoding_error_handler=options.get("encoding_error_handler", "strict"),
+    )
+    async with AsyncExitStack() as stack:
+        # Our copy of the server's stderr is closed once it has started, so that the log ends with the server.
+        with os.fdopen(log.open(), "w") as stderr:
+            streams = await stack.enter_async_context(stdio_client(parameters, errlog=stderr))
+        yield streams
+
+
+@asynccontextmanager
+async def _sse(options: Any, on_loss: OnLoss) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+    def watched(
+        headers: dict[str, str] | None = None, timeout: httpx.Timeout | None = None, auth: httpx.Auth | None = None
+    ) -> httpx.AsyncClient:
+        make = options.get("httpx_client_factory", httpx.AsyncClient)
+        return cast(httpx.AsyncClient, WatchedClient(make(headers=headers, timeout=timeout, auth=auth), on_loss))
+
+    async with sse_client(
+        options["url"],
+        headers=options.get("headers"),
+        timeout=options.get("timeout", _TIMEOUT_S),
+        sse_read_timeout=options.get("sse_read_timeout", _READ_TIMEOUT_S),
+        httpx_client_factory=watched,
+        auth=options.get("auth"),
+    ) as streams:
+        yield streams
+
+
+@asynccontextmanager
+async def _streamable_http(options: Any, on_loss: OnLoss) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+    timeout = httpx.Timeout(options.get("timeout", _TIMEOUT_S), read=options.get("sse_read_timeout", _READ_TIMEOUT_S))
+    client = options.get("httpx_client_factory", httpx.AsyncClient)(
+        headers=options.get("headers"), timeout=timeout, auth=options.get("auth")
+    )
+    async with (
+        WatchedClient(client, on_loss) as watched,
+        streamable_http_client(
+            options["url"],
+            http_client=cast(httpx.AsyncClient, watched),
+            terminate_on_close=options.get("terminate_on_close", True),
+        ) as (incoming, outgoing, _),
+    ):
+        yield incoming, outgoing
+
+
+def _expand(value: str) -> str:
+    """Replace `${NAME}` by that variable of our environment; what is not set stays as it is written."""
+    expanded = _REFERENCE.sub(lambda found: os.environ.get(found[1], found[0]), value)
+    if missing := _REFERENCE.search(expanded):
+        logger.warning("an MCP server's env refers to %s, which is not set", missing[0])
+    return expanded

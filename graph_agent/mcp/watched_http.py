@@ -1,0 +1,181 @@
+"""An HTTP client that reports each MCP request which will never be answered.
+
+The SDK's HTTP transports answer a failure in one of two ways: they tear down the whole session, with every call
+in flight, or they log it and let the caller wait for ever. This client stands between them and httpx, tells the
+session which request was lost and whether it was delivered, and shows the transport an uneventful reply.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Any
+
+import httpx
+from mcp.types import RequestId
+
+from graph_agent.mcp.failures import Loss, root_cause
+
+logger = logging.getLogger("graph_agent.mcp")
+
+OnLoss = Callable[[RequestId, Loss], None]
+
+_GOODBYE_S = 2.0
+_NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
+_ID_LINE_LIMIT = 1024
+
+
+class WatchedClient:
+    """Stands in for an `httpx.AsyncClient`; what it does not define is the client's own.
+
+    `on_loss` may be called for a request that was answered or given up in the meantime.
+    """
+
+    def __init__(self, client: httpx.AsyncClient, on_loss: OnLoss) -> None:
+        self._client = client
+        self._on_loss = on_loss
+        self._resuming: dict[str, RequestId] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def __aenter__(self) -> WatchedClient:
+        await self._client.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._client.__aexit__(kind, error, trace)
+
+    async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+        """Send as httpx does; a POST never raises and never shows an error status."""
+        if request.method == "POST":
+            return await self._post(request, options)
+        if request.method == "DELETE":
+            return await self._say_goodbye(request, options)
+        return await self._get(request, options)
+
+    async def _post(self, request: httpx.Request, options: dict[str, Any]) -> httpx.Response:
+        request_id = _id_of(request)
+        try:
+            response = await self._client.send(request, **options)
+        except _NEVER_SENT as error:
+            return self._lost(request, request_id, Loss(root_cause(error), may_have_run=False))
+        except httpx.HTTPError as error:
+            return self._lost(request, request_id, Loss(root_cause(error), may_have_run=True))
+        except Exception as error:  # noqa: BLE001 - an httpx.Auth is user code and may raise anything
+            refused = Loss(root_cause(error), may_have_run=False, session_gone=False)
+            return self._lost(request, request_id, refused)
+        if response.status_code >= 400:
+            return self._lost(request, request_id, await _rejection(response))
+        if request_id is None or response.status_code >= 300:
+            return response
+        return self._watch(response, request_id)
+
+    async def _get(self, request: httpx.Request, options: dict[str, Any]) -> httpx.Response:
+        request_id = self._resuming.pop(request.headers.get("last-event-id", ""), None)
+        if request_id is None:
+            return await self._client.send(request, **options)
+        try:
+            response = await self._client.send(request, **options)
+            response.raise_for_status()
+        except httpx.HTTPError as error:
+            self._on_loss(request_id, Loss(root_cause(error), may_have_run=True))
+            raise
+        return self._watch(response, request_id)
+
+    async def _say_goodbye(self, request: httpx.Request, options: dict[str, Any]) -> httpx.Response:
+        # Ending a session is a courtesy: a server that is gone must not delay or fail the exit.
+        try:
+            async with asyncio.timeout(_GOODBYE_S):
+                return await self._client.send(request, **options)
+        except (httpx.HTTPError, TimeoutError) as error:
+            logger.debug("an MCP session could not be ended: %r", error)
+            return httpx.Response(204, request=request)
+
+    def _lost(self, request: httpx.Request, request_id: RequestId | None, loss: Loss) -> httpx.Response:
+        if request_id is None:
+            logger.debug("a message to an MCP server was lost: %s", loss.reason)
+        else:
+            self._on_loss(request_id, loss)
+        return httpx.Response(202, request=request)
+
+    def _watch(self, response: httpx.Response, request_id: RequestId) -> httpx.Response:
+        def ended(last_event_id: str, reason: str) -> None:
+            if last_event_id:
+                # The server keeps its events: the transport asks for the rest with this id.
+                self._resuming[last_event_id] = request_id
+            else:
+                self._on_loss(request_id, Loss(reason, may_have_run=True))
+
+        # The stream below is already decoded, so the headers about its encoding no longer hold.
+        dropped = {"content-encoding", "content-length", "transfer-encoding"}
+        headers = [(key, value) for key, value in response.headers.multi_items() if key not in dropped]
+        return httpx.Response(
+            response.status_code, headers=headers, stream=_WatchedStream(response, ended), request=response.request
+        )
+
+
+class _WatchedStream(httpx.AsyncByteStream):
+    """A response's body; calls `ended` with the last event id when it stops before its reader did."""
+
+    def __init__(self, response: httpx.Response, ended: Callable[[str, str], None]) -> None:
+        self._response = response
+        self._ended = ended
+        self._last_event_id = ""
+        self._line = b""
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        events = self._response.headers.get("content-type", "").startswith("text/event-stream")
+        try:
+            async for chunk in self._response.aiter_bytes():
+                if events:
+                    self._note_event_id(chunk)
+                yield chunk
+        except httpx.HTTPError as error:
+            self._ended(self._last_event_id, root_cause(error))
+            raise
+        # A reader that has its answer closes an event stream before this.
+        if events:
+            self._ended(self._last_event_id, "the response ended without an answer")
+
+    async def aclose(self) -> None:
+        await self._response.aclose()
+
+    def _note_event_id(self, chunk: bytes) -> None:
+        first, *rest = chunk.split(b"\n")
+        # Only short lines can be ids; a long one is not kept, so that big answers cost nothing.
+        self._line = (self._line + first)[:_ID_LINE_LIMIT]
+        for line in rest:
+            if self._line.startswith(b"id:"):
+                self._last_event_id = self._line[3:].strip().decode()
+            self._line = line[:_ID_LINE_LIMIT]
+
+
+def _id_of(request: httpx.Request) -> RequestId | None:
+    """The JSON-RPC id, or None for a notification and for an answer to the server."""
+    message = json.loads(request.content)
+    return message.get("id") if "method" in message else None
+
+
+async def _rejection(response: httpx.Response) -> Loss:
+    """Read an error response and judge it: 4xx did not run, and 404 means that the session is unknown."""
+    status = response.status_code
+    try:
+        body = (await response.aread())[:300].decode(errors="replace").strip()
+    except httpx.HTTPError:
+        body = ""
+    finally:
+        await response.aclose()
+    # Some servers answer an unknown session with 400 where the specification has 404.
+    unknown_session = status == 404 or (status == 400 and "session" in body.lower())
+    reason = f"HTTP {status} {response.reason_phrase} from {response.url.copy_with(query=None, userinfo=b'')}"
+    return Loss(
+        f"{reason}: {body}" if body else reason,
+        may_have_run=status >= 500 or status == 408,
+        session_gone=unknown_session or status >= 500,
+    )
