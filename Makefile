@@ -14,6 +14,8 @@ INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
 .PHONY: demo test lint format bench dev clean
+# Half an environment, left by an attempt that failed, must not count as one.
+.DELETE_ON_ERROR:
 
 demo: $(VENV)/.examples  ## Ask the hotel agent its three questions.
 	@$(BIN)/graph-agent run --config examples/hotel/agent.yaml --today 2026-11-21 \

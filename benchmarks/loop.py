@@ -1,8 +1,8 @@
 """The loop's cost per turn, beside `create_agent` and a bare asyncio loop: `python -m benchmarks.loop`.
 
 A turn is one model call that asks for one tool call, and that call. All three get the same scripted model and the same
-tool; each round runs them one after the other, and the ratios are medians over the rounds, so that a machine whose speed
-drifts does not tilt them. `--rounds` sets how many; `--turns` and `--saver` narrow what is run.
+tool; each round runs them one after the other, and the ratios are medians over the rounds, so that a machine whose
+speed drifts does not tilt them. `--rounds` sets how many; `--turns` and `--saver` narrow what is run.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def bare_loop_run(case: Case) -> Run:
             messages.append(reply)
             if not reply.tool_calls:
                 return messages
-            for call in reply.tool_calls:
-                messages.append(ToolMessage(await lookup.ainvoke(call["args"]), tool_call_id=call["id"]))
+            (call,) = reply.tool_calls
+            messages.append(ToolMessage(await lookup.ainvoke(call["args"]), tool_call_id=call["id"]))
 
     return run
 
@@ -162,7 +162,7 @@ async def compare(turns: int, *, sqlite: bool, rounds: int) -> None:
 
 def main() -> None:
     """Run the comparison and print it."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="The loop's cost per turn.")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--turns", type=int, nargs="+", default=[10, 50, 200])
     parser.add_argument("--saver", choices=["none", "sqlite", "both"], default="both")

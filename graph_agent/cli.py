@@ -67,9 +67,8 @@ def sessions(config: ConfigOption = Path("agent.yaml"), db: DbOption = None) -> 
 
 
 async def _ask(spec: AgentSpec, questions: list[str], session: str | None, today: date | None, db: str | None) -> int:
-    environment = {"GRAPH_AGENT_TODAY": today.isoformat()} if today else {}
     failed = False
-    async with open_agent(spec, today=today, db=db, environment=environment) as graph:
+    async with open_agent(spec, today=today, db=db) as graph:
         for question in questions:
             current = Session(graph, session or _new_id())
             out.print(f"\n> {question}", style="bold", markup=False)

@@ -145,6 +145,8 @@ def explain(error: ValidationError, where: str, known: Iterable[str]) -> str:
         path = ".".join(str(part) for part in fault["loc"])
         if fault["type"] == "extra_forbidden":
             lines.append(f"{where}: unknown field {path!r}; {did_you_mean(str(fault['loc'][-1]), known)}")
+        elif fault["type"] == "missing":
+            lines.append(f"{where}: the field {path!r} is missing.")
         elif path:
             lines.append(f"{where}: {path}={fault['input']!r}: {fault['msg']}.")
         else:

@@ -78,6 +78,6 @@ def did_you_mean(got: str, known: Iterable[str]) -> str:
     names = sorted(known)
     if not names:
         return "none are known."
-    near = difflib.get_close_matches(got, names, n=1)
+    near = difflib.get_close_matches(got, names, n=1, cutoff=0.7)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return f"known: {', '.join(names)}.{hint}"

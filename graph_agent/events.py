@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias, TypedDict, cast
+from typing import Any, Literal, TypeAlias, cast
+
+from typing_extensions import TypedDict
 
 ResultStatus = Literal["success", "error", "unknown", "skipped"]
 """How a call ended: `unknown` when it may have run and nobody can say, `skipped` when it never started."""

@@ -54,5 +54,7 @@ async def session_ids(saver: BaseCheckpointSaver[Any]) -> list[str]:
     """The ids of all sessions in a database, the one begun last first."""
     # A thread's first checkpoint is the input at step -1, so one row a session is read, not one a superstep.
     first = saver.alist(None, filter={"source": "input", "step": -1})
-    ids = [found.config["configurable"] async for found in first]
-    return list(dict.fromkeys(at["thread_id"] for at in ids if not at.get("checkpoint_ns")))
+    found = [at.config["configurable"] async for at in first]
+    # Checkpoint ids grow with time, across threads too.
+    begun = sorted((at["checkpoint_id"], at["thread_id"]) for at in found if not at.get("checkpoint_ns"))
+    return [thread_id for _, thread_id in reversed(begun)]

@@ -66,12 +66,15 @@ class _Direct:
         self._coroutine = tool.coroutine
         self._schema = cast("type[BaseModel]", tool.args_schema)
         self._fields = list(self._schema.model_fields)
+        self._call_id_fields = [
+            name for name, field in self._schema.model_fields.items() if InjectedToolCallId in field.metadata
+        ]
         self._config_parameter = config_parameter(self._coroutine)
         # What the framework injects without the schema's knowledge, such as a ToolRuntime.
         self._beside = [name for name in inspect.signature(self._coroutine).parameters if name not in self._fields]
 
     async def __call__(self, arguments: dict[str, Any], call_id: str, config: RunnableConfig) -> Any:
-        valid = self._schema.model_validate(arguments)
+        valid = self._schema.model_validate(arguments | dict.fromkeys(self._call_id_fields, call_id))
         kwargs = {name: getattr(valid, name) for name in self._fields}
         for name in self._beside:
             if name in arguments:
@@ -95,8 +98,7 @@ def _is_plain(tool: StructuredTool) -> bool:
         return False
     special = {"args", "kwargs", "callbacks", "run_manager", "tool_call_id"}
     taken = special & {*schema.model_fields, *inspect.signature(tool.coroutine).parameters}
-    wants_its_id = any(InjectedToolCallId in field.metadata for field in schema.model_fields.values())
-    return not taken and not wants_its_id and not any(field.alias for field in schema.model_fields.values())
+    return not taken and not any(field.alias for field in schema.model_fields.values())
 
 
 def _never_async(tool: BaseTool) -> bool:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal
 
 from langgraph.types import Send
+from typing_extensions import TypedDict
 
 from graph_agent.delegation import CALL_PREFIX
 from graph_agent.types import Call

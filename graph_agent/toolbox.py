@@ -25,7 +25,7 @@ from graph_agent.errors import CallError, ConfigError, ToolArgumentsError, Unkno
 from graph_agent.invoking import Invoker
 from graph_agent.prompts import Prompts
 from graph_agent.state import AgentState
-from graph_agent.text import clean, plain
+from graph_agent.text import as_text, clean, plain
 from graph_agent.types import Call
 
 _DELEGATE_NAME = re.compile(r"[A-Za-z0-9_-]{1,50}")
@@ -217,13 +217,20 @@ def _output(returned: Any, call: Call) -> Output:
                 others.append(message)
     if found is None:
         return Output(f"{call['name']} returned no message for this call; its result is not known.", "error")
-    content = found.content
     return Output(
-        clean(content) if isinstance(content, str) else plain(content),
+        _content(found.content),
         "error" if found.status == "error" else "success",
         None if found.artifact is None else plain(found.artifact),
         tuple(others),
     )
+
+
+def _content(content: str | list[Any]) -> str | list[Any]:
+    """A message's content, cleaned. A list of bare texts is a tool's own list, which blocks run together would hide."""
+    if isinstance(content, list) and any(isinstance(block, dict) for block in content):
+        blocks: list[Any] = plain(content)
+        return blocks
+    return as_text(content)
 
 
 def _fault(tool: BaseTool, clock: asyncio.Timeout, error: Exception) -> str:

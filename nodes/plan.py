@@ -68,7 +68,7 @@ class _Step:
             self.changes["messages"] = rewrite(self.history, settled)
             self.history = settled
         self.events += events
-        self.loop |= {"step": 0, "waves": 0, "outcome": None}
+        self.loop = {**self.loop, "step": 0, "waves": 0, "outcome": None}
         if users := new_user_messages(self.history, self.loop["last_input_id"]):
             self.events += [event("user_message", 0, content=message.content) for message in users]
             self.loop["last_input_id"] = users[-1].id or ""

@@ -302,14 +302,14 @@ async def test_the_log_of_a_limit(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def test_a_model_that_fails_ends_in_an_error_event_and_no_message() -> None:
-    class Unauthorized(Exception):
+    class UnauthorizedError(Exception):
         status_code = 401
 
     class Failing(ScriptedChatModel):
         async def _agenerate(self, *_: Any, **__: Any) -> Any:
-            raise Unauthorized("bad key")
+            raise UnauthorizedError("bad key")
 
-    graph = create_graph_agent(Failing(["never"]), tools=[echo], checkpointer=InMemorySaver())
+    graph = create_graph_agent(Failing(responses=["never"]), tools=[echo], checkpointer=InMemorySaver())
 
     result = await graph.ainvoke(says("hi"), thread())
 
@@ -332,7 +332,7 @@ async def test_a_session_goes_on_after_a_failure() -> None:
                 raise ValueError("nothing a retry would mend")
             return await super()._agenerate(*args, **kwargs)
 
-    graph = create_graph_agent(Flaky(["Hello."]), checkpointer=InMemorySaver())
+    graph = create_graph_agent(Flaky(responses=["Hello."]), checkpointer=InMemorySaver())
     await graph.ainvoke(says("one"), thread())
 
     result = await graph.ainvoke(says("two"), thread())

@@ -181,7 +181,9 @@ def make_server(rooms: Rooms, today: Callable[[], date]) -> FastMCP:
 def main(argv: list[str] | None = None) -> None:
     """Serve on standard input and output until they close; a wrong argument ends with code 2 and says why."""
     parser = argparse.ArgumentParser(description="The hotel's MCP server, over stdio.")
-    parser.add_argument("--today", default=os.environ.get("GRAPH_AGENT_TODAY"), help="the day taken as today (YYYY-MM-DD)")
+    parser.add_argument(
+        "--today", default=os.environ.get("GRAPH_AGENT_TODAY"), help="the day taken as today (YYYY-MM-DD)"
+    )
     parser.add_argument("--db", default=os.environ.get("HOTEL_DB"), help="the SQLite file, made when there is none")
     options = parser.parse_args(argv)
     try:

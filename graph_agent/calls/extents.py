@@ -53,9 +53,11 @@ class Extents:
 
     def at(self, start: int) -> Extent:
         """Return the extent of the bracket (``{`` or ``[``) at index ``start``; an empty one when no work is left."""
-        if start not in self._known and self._work.left > _STEPS:
+        known = self._known.get(start)
+        if known is None and self._work.left > _STEPS:
             self._walk(start)
-        return self._known.get(start, Extent(start + 1, closed=False, depth=0, last_close=start))
+            known = self._known.get(start)
+        return known or Extent(start + 1, closed=False, depth=0, last_close=start)
 
     def _walk(self, start: int) -> None:
         text, known, find = self._text, self._known, _TOKEN.search

@@ -17,6 +17,8 @@ from .work import Work
 _REGION_END = re.compile(r"</[A-Za-z｜]|<[|｜]|```")
 # A value without one of these words cannot be a call, nor can anything in it.
 _HINT = re.compile(r"name|tool|function|action|agent|delegate", re.IGNORECASE)
+# Only what begins with a key is worth a guess: braces in prose are not.
+_FIRST_KEY = re.compile(r"""(?:\[\s*+)?\{\s*+["'“]?[\w.-]++["'”]?\s*+:""")
 
 
 class ValueAt(NamedTuple):
@@ -34,6 +36,8 @@ class Page:
         self.text = text
         self.tools = tools
         self.work = Work(len(text))
+        # Where the text begins and ends without the white space around it.
+        self.whole = (len(text) - len(text.lstrip()), len(text.rstrip()))
         self._extents = Extents(text, self.work)
         self._ahead: dict[re.Pattern[str], tuple[int, re.Match[str] | None]] = {}
 
@@ -78,6 +82,8 @@ class Page:
         if stop is not None and stop.start() < extent.end:
             ends.append(stop.start())
         for read_by in (read_json, repair_json):
+            if read_by is repair_json and not _FIRST_KEY.match(self.text, start):
+                break
             for end in ends:
                 read = read_by(self.text[start:end], self.work)
                 if read is not None:

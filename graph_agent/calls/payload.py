@@ -101,7 +101,7 @@ def _values(page: Page, start: int, *, delegate: bool) -> Payload | None:
 
 def _pythonic_list(page: Page, start: int) -> Payload | None:
     end = page.bracket_end(start)
-    calls = None if end is None else pythonic_calls(page.text[start:end], page.work)
+    calls = None if end is None else pythonic_calls(page.text, start, end, page.work)
     return None if calls is None or end is None else Payload(calls, end)
 
 
@@ -122,7 +122,7 @@ def _named(page: Page, start: int) -> Payload | None:
         return _with_arguments(page, called, call_id, position)
     if _PYTHONIC_CALL.match(page.text, start):
         end = page.region_end(start)
-        calls = pythonic_calls(page.text[start:end], page.work)
+        calls = pythonic_calls(page.text, start, end, page.work)
         return None if calls is None else Payload([_without_call(page, call) for call in calls], end)
     pairs, end = _pairs(page, position)
     closed = after_closing_tags(page, end) > end

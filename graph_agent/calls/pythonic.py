@@ -24,19 +24,20 @@ class _NoLiteralError(ValueError):
     """The source holds something that is neither a call nor a literal."""
 
 
-def pythonic_calls(source: str, work: Work) -> list[Found] | None:
-    """Read a list of calls, or calls one to a line; None when anything else is in it, or it is over 100,000 characters.
+def pythonic_calls(text: str, start: int, end: int, work: Work) -> list[Found] | None:
+    """Read a list of calls, or calls one to a line, from ``text[start:end]``.
 
-    A call's arguments are keywords with literal values, or a single object in their place. An attribute chain is a
+    None when anything else is in it, or it is over 100,000 characters. A call's arguments are keywords with literal values, or a single object in their place. An attribute chain is a
     dotted name.
     """
-    if len(source) > _LONGEST or not work.take(_STEPS + _STEPS_A_CHARACTER * len(source)):
+    # Asked before the text is copied, or many long ones would cost the square of the length.
+    if end - start > _LONGEST or not work.take(_STEPS + _STEPS_A_CHARACTER * (end - start)):
         return None
     try:
         with warnings.catch_warnings():
             # An invalid escape in a string is the model's, not the program's.
             warnings.simplefilter("ignore")
-            body = ast.parse(source.strip()).body
+            body = ast.parse(text[start:end].strip()).body
         return [call for statement in body for call in _statement(statement)] or None
     # The interpreter refuses deep nesting with MemoryError or RecursionError.
     except (SyntaxError, ValueError, MemoryError, RecursionError):

@@ -186,9 +186,9 @@ class Scanner:
         if end is None:
             return start + 1
         # With no names known, Python in prose may be anything; an answer that is nothing else is a call.
-        if page.tools is None and not trusted and self._text.strip() != self._text[start:end]:
+        if page.tools is None and not trusted and page.whole != (start, end):
             return end
-        calls = pythonic_calls(self._text[start:end], page.work)
+        calls = pythonic_calls(self._text, start, end, page.work)
         if calls is None:
             return start + 1
         if page.tools is not None and not trusted:
@@ -201,7 +201,7 @@ class Scanner:
         if start < self._data_end or _CODE_BEFORE.search(text[max(0, start - _LOOK_BACK) : start]):
             return False
         begun, ended = self._with_backticks(start, end)
-        return begun == start or text.strip() == text[begun:ended]
+        return begun == start or self._page.whole == (begun, ended)
 
     def _after_space(self, start: int) -> int:
         space = _SPACE.match(self._text, start)

@@ -68,7 +68,8 @@ def calls_in(value: Any, reading: Reading) -> list[Found] | None:
     An envelope without calls in it is an empty list.
     """
     if isinstance(value, list):
-        if is_envelope(value):
+        # A list that was not closed is rather a stray bracket before an envelope.
+        if is_envelope(value) and reading.complete:
             return [call for item in value for call in _envelope_calls(item["tool_calls"], reading) or ()]
         return _list_calls(value, reading)
     if not isinstance(value, dict):

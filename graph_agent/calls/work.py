@@ -12,8 +12,8 @@ class Work:
     """A budget in steps, each about half a microsecond, that grows linearly with the text."""
 
     def __init__(self, size: int) -> None:
-        """Allow what a text of ``size`` characters needs several times over, and a floor for short damaged ones."""
-        self.limit = 3 * size // 2 + 200_000
+        """Allow a step a character of a text of ``size``, several times what calls need, and a floor for short ones."""
+        self.limit = size + 200_000
         self.spent = 0
         self.repair_left = REPAIR_SQUARE
 

@@ -1,0 +1,26 @@
+"""Fail when a wheel lacks a part of the package, or would install anything beside it. Run with the wheel's path."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = "graph_agent"
+
+
+def main(wheel: str) -> None:
+    held = set(zipfile.ZipFile(wheel).namelist())
+    # Beside the modules: the nodes, which are reached through a link, and what is no Python.
+    prompts = [f"{PACKAGE}/prompts/{file.name}" for file in (ROOT / PACKAGE / "prompts").glob("*.yaml")]
+    missing = {f"{PACKAGE}/nodes/plan.py", f"{PACKAGE}/py.typed", *prompts} - held
+    top = {name.partition("/")[0] for name in held}
+    foreign = {name for name in top if name != PACKAGE and not name.endswith(".dist-info")}
+    problems = [f"{name} is missing" for name in sorted(missing)] + [f"{name} is in it" for name in sorted(foreign)]
+    if problems or not prompts:
+        sys.exit("\n".join([f"{Path(wheel).name} is not as it should be:", *(problems or ["no prompts to look for"])]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

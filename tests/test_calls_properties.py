@@ -1,0 +1,222 @@
+"""What holds of reading calls for every text: total, faithful, bounded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from types import FrameType
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graph_agent.calls import canonical_arguments, fingerprint, parse_tool_calls, split_tool_calls
+
+# Pieces that mean something to the reader, so that texts made of them reach deep into it.
+PIECES = [
+    *"{}[]\"':,\\`~<>()=#/*-.1a \n\x00\ud800“”",
+    *("```", "```json\n", "```python\n", "```tool_call\n", "```delegate\n", "~~~", "//", "/*", "*/", "\\u12", '\\"'),
+    *('{"name":', '"a"', '"arguments":', '{"x":1}', '{"name":"a","arguments":{}}', '{"tool_calls":[', "'x'", "true"),
+    *("<tool_call>", "</tool_call>", "<function=a>", "</function>", "<parameter=x>", "</parameter>", "<think>"),
+    *("</think>", '<invoke name="a">', "<|python_tag|>", "[TOOL_CALLS]", "[ARGS]", "functools[", "a(x=1)", "[a("),
+    *("<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "function", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
+    *("<|tool_call_begin|>", "functions.a:0", "<|tool_call_argument_begin|>", "<|tool_call|>", "<tool_response>"),
+    *("<arg_key>x</arg_key>", "<arg_value>", "</arg_value>", '{"agent":"a","task":"b"}', "x = ", "<|action_start|>"),
+]
+SOUP = st.lists(st.sampled_from(PIECES), max_size=40).map("".join)
+TOOLS = st.none() | st.just(["a", "b"])
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+ARGUMENTS = st.dictionaries(st.text(), JSON, max_size=4)
+CALLS = st.lists(st.tuples(st.text(min_size=1), ARGUMENTS), min_size=1, max_size=4)
+# Prose that opens nothing by itself: fences and tags of its own may well swallow what follows them.
+PROSE = st.text(st.characters(exclude_characters="`~<[{◁", exclude_categories=["Cs"]))
+TAG_NAME = st.from_regex(r"[a-z_][a-z0-9_]{0,8}(\.[a-z_]{1,8})?", fullmatch=True)
+TAGGED = [
+    "<tool_call>{call}</tool_call>",
+    "[TOOL_CALLS][{call}]",
+    "[TOOL_CALLS]{name}[ARGS]{arguments}",
+    "<|python_tag|>{call}<|eom_id|>",
+    "<function={name}>{arguments}</function>",
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>{name}<｜tool▁sep｜>{arguments}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.{name}:0<|tool_call_argument_begin|>{arguments}"
+    "<|tool_call_end|><|tool_calls_section_end|>",
+    "<|tool_call|>[{call}]<|/tool_call|>",
+    "functools[{call}]",
+    "```tool_call\n{call}\n```",
+    '{{"tool_calls": [{call}]}}',
+]
+
+
+def read(text: str, tools: list[str] | None = None) -> list[tuple[str, dict[str, Any]]]:
+    return [(call["name"], call["arguments"]) for call in parse_tool_calls(text, tools)]
+
+
+@settings(deadline=None)
+@given(st.text(st.characters()) | SOUP, TOOLS)
+def test_it_never_raises_and_gives_whole_calls(text: str, tools: list[str] | None) -> None:
+    calls, prose = split_tool_calls(text, tools)
+
+    whole = [set(call) == {"id", "name", "arguments"} and type(call["arguments"]) is dict for call in calls]
+    assert (whole, len({call["id"] for call in calls}), prose) == ([True] * len(calls), len(calls), prose.strip())
+
+
+# The interpreter's limits: recursion in its JSON reader and its parser, digits of an integer.
+DEEP = {
+    "brackets": "[" * 100_000,
+    "closed brackets": '[{"name":' + "[" * 50_000 + "]" * 50_000 + "}]",
+    "objects": '{"name":' * 100_000,
+    "arguments": '<tool_call>{"name": "a", "arguments": ' + "[" * 100_000,
+    "arguments as text": '{"name": "a", "arguments": "' + '{\\"a\\":' * 10_000 + '"}',
+    "parameter": "<function=a><parameter=x>" + "[" * 100_000,
+    "parentheses": "[a(x=" + "(" * 10_000 + ")" * 10_000 + ")]",
+    "attributes": "[a" + ".b" * 40_000 + "(x=1)]",
+    "sum": "[a(x=1" + "+1" * 40_000 + ")]",
+    "negations": "[a(x=" + "-" * 40_000 + "1)]",
+    "digits": '{"name": "a", "arguments": {"x": ' + "9" * 10_000 + "}}",
+}
+
+
+@pytest.mark.parametrize("text", list(DEEP.values()), ids=list(DEEP))
+def test_the_limits_of_the_interpreter_do_not_show(text: str) -> None:
+    names = {call["name"] for call in parse_tool_calls(text, ["a"])}
+
+    assert names <= {"a"}
+
+
+@settings(deadline=None)
+@given(st.text(st.characters()) | SOUP, TOOLS)
+def test_parsing_is_the_first_half_of_splitting(text: str, tools: list[str] | None) -> None:
+    assert read(text, tools) == [(call["name"], call["arguments"]) for call in split_tool_calls(text, tools)[0]]
+
+
+@settings(deadline=None)
+@given(PROSE, CALLS, PROSE, st.none() | st.just(["other"]), st.booleans())
+def test_the_unified_format_comes_back_as_it_was(
+    before: str, calls: list[tuple[str, dict[str, Any]]], after: str, tools: list[str] | None, fenced: bool
+) -> None:
+    envelope = json.dumps({"tool_calls": [{"name": name, "arguments": arguments} for name, arguments in calls]})
+    text = f"{before}\n```json\n{envelope}\n```\n{after}" if fenced else f"{before}{envelope}{after}"
+
+    assert read(text, tools) == calls
+
+
+@settings(deadline=None)
+@given(st.sampled_from(TAGGED), TAG_NAME, ARGUMENTS, PROSE, PROSE)
+def test_a_tagged_call_comes_back_and_leaves_no_call_in_the_prose(
+    form: str, name: str, arguments: dict[str, Any], before: str, after: str
+) -> None:
+    written = json.dumps(arguments, ensure_ascii=False)
+    call = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
+    text = f"{before}\n" + form.format(name=name, arguments=written, call=call) + f"\n{after}"
+
+    calls, prose = split_tool_calls(text)
+
+    assert ([(c["name"], c["arguments"]) for c in calls], read(prose)) == ([(name, arguments)], [])
+
+
+@settings(deadline=None)
+@given(ARGUMENTS)
+def test_canonical_arguments_are_read_back_to_themselves(arguments: dict[str, Any]) -> None:
+    once = canonical_arguments(arguments)
+
+    assert canonical_arguments(json.loads(once)) == once == canonical_arguments(once)
+
+
+@settings(deadline=None)
+@given(st.text(min_size=1), ARGUMENTS)
+def test_equal_calls_have_equal_fingerprints(name: str, arguments: dict[str, Any]) -> None:
+    backwards = dict(reversed(arguments.items()))
+
+    assert fingerprint({"id": "1", "name": name, "arguments": arguments}) == fingerprint(
+        {"id": "2", "name": name, "arguments": backwards}
+    )
+
+
+ADVERSARIAL = [
+    *(
+        "{",
+        "[",
+        '"',
+        "\\",
+        "{ ",
+        '{"',
+        "{'",
+        "{/*",
+        "{//",
+        "[{",
+        "[[1,",
+        "}",
+        '{"a":',
+        '{"name":',
+        '{"name',
+        "[f(",
+        "[f(x=1",
+    ),
+    *("```", "``` ", "```json\n{", "```python\n", "```tool_call\n", "~~~\n", "<think>", "x<think>", "</think>", "`{"),
+    *("<tool_call>", "<tool_call>{", '<tool_call>{"name":"a"', "<tool_call>f(", "<function=a>", "[TOOL_CALLS]a{"),
+    *("<function=a><parameter=x>", "<tool_call>a<arg_key>x</arg_key><arg_value>", '<invoke name="a">', "functools["),
+    *('{"name":"a","arguments":', '{"name":"a","arguments":{}', '{"name":"a",}', "{'name':'a'", '{"name": "x" "'),
+    *(
+        '{"tool_calls":[',
+        '{"tool_calls":"[',
+        '{"name":"a","arguments":"{',
+        '{"name":"a","arguments":{"x":"\\"',
+        "name{}",
+    ),
+    *("<｜tool▁call▁begin｜>", "{“name”:", "[a(x=1)]", " ", "\n"),
+]
+
+
+def work_of(text: str) -> int:
+    """Count the functions, of Python and of C, that reading ``text`` calls."""
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        parse_tool_calls(text, ["a"])
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+@pytest.mark.parametrize("unit", ADVERSARIAL)
+def test_work_grows_no_faster_than_the_text(unit: str) -> None:
+    short, long = (work_of(unit * (size // len(unit))) for size in (10_000, 40_000))
+
+    # The constant is the floor that every text may use, however short.
+    assert long <= 4.5 * short + 150_000
+
+
+def test_no_text_hangs_the_reader() -> None:
+    """What counting cannot see, such as a pattern that backtracks, would take hours here, not the seconds allowed."""
+    script = """
+        import json, sys
+        from graph_agent.calls import parse_tool_calls
+        for unit in json.load(sys.stdin):
+            parse_tool_calls(unit * (200_000 // len(unit)), ["a"])
+        print("done")
+    """
+
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        input=json.dumps(ADVERSARIAL),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+    assert (done.stdout, done.stderr) == ("done\n", "")

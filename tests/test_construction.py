@@ -1,0 +1,237 @@
+"""Wrong configuration gets one clear error, when the agent is built."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.tools import tool
+
+import graph_agent
+from graph_agent import AgentContext, GraphDelegate, LoopConfig, ScriptedChatModel, create_graph_agent
+from graph_agent.context import coerce_context, effective_config
+from graph_agent.errors import ConfigError
+from graph_agent.spec import load_spec, open_agent
+from tests.agents import echo
+
+
+def researcher(name: str = "researcher") -> GraphDelegate:
+    return GraphDelegate(name, "Finds things out.", create_graph_agent(ScriptedChatModel(["x"])))
+
+
+def no_docstring(text: str) -> str:
+    return text
+
+
+@tool("delegate_to_nobody")
+def pretender() -> str:
+    """Look like a delegation."""
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tools": [echo, echo]}, "Two tools are named 'echo'; rename one of them."),
+        (
+            {"tools": [echo], "delegates": [researcher("echo")]},
+            "The delegate 'echo' is named like a tool; rename one of them.",
+        ),
+        ({"delegates": [researcher(), researcher()]}, "Two delegates are named 'researcher'; rename one of them."),
+        (
+            {"delegates": [researcher("a b")]},
+            "Delegate name 'a b' cannot be used; take 1 to 50 letters, digits, '_' or '-'.",
+        ),
+        ({"tools": [pretender]}, "The tool name 'delegate_to_nobody' is kept for delegations; rename the tool."),
+        ({"tools": ["echo"]}, "A tool is a LangChain tool or a callable, not 'echo'."),
+        (
+            {"tools": [no_docstring]},
+            "The function 'no_docstring' cannot be a tool: Function must have a docstring if description not provided. "
+            "Give it a docstring and type hints.",
+        ),
+        (
+            {"prompts": {"planer": "x"}},
+            "Unknown prompt 'planer'; known: delegate, finalize, limit, planner, text_tools. Did you mean 'planner'?",
+        ),
+        ({"prompts": {"planner": "{{ dirct }}"}}, "Prompt 'planner': unknown variable 'dirct'; known: direct."),
+        (
+            {"prompts": {"planner": "{% if %}"}},
+            "Prompt 'planner': line 1: Expected an expression, got 'end of statement block'.",
+        ),
+        ({"hooks": ["x"]}, "hooks: this version has no hooks; leave the argument out."),
+        (
+            {"response_format": {"type": "nonsense"}},
+            "response_format is no valid JSON schema: 'nonsense' is not valid under any of the given schemas.",
+        ),
+        ({"response_format": 5}, "response_format takes a pydantic class or a JSON schema, not 5."),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
+)
+def test_parts_that_do_not_fit(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        create_graph_agent(ScriptedChatModel(["x"]), **options)
+
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"max_steps": 0}, "LoopConfig: max_steps=0: Input should be greater than 0."),
+        ({"on_limit": "stop"}, "LoopConfig: on_limit='stop': Input should be 'answer' or 'message'."),
+        ({"max_cost": 5.0}, "LoopConfig: max_cost=5.0: this version has no budgets; leave the field out."),
+        (
+            {"tool_calling": "wave"},
+            "LoopConfig: tool_calling='wave': this version has no structured planning; use 'auto'.",
+        ),
+    ],
+)
+def test_a_configuration_that_cannot_be(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        LoopConfig(**values)
+
+    assert str(caught.value) == message
+
+
+def test_a_misspelt_field_is_named_with_the_nearest() -> None:
+    with pytest.raises(ConfigError) as caught:
+        LoopConfig(max_step=3)
+
+    assert (str(caught.value).split(";")[0], str(caught.value).rpartition(". ")[2]) == (
+        "LoopConfig: unknown field 'max_step'",
+        "Did you mean 'max_steps'?",
+    )
+
+
+def test_the_context_has_every_field_of_the_configuration() -> None:
+    assert set(AgentContext.model_fields) - {"credentials"} == set(LoopConfig.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("brought", "steps"),
+    [
+        (None, 7),
+        ({}, 7),
+        ({"max_steps": 2}, 2),
+        (AgentContext(max_steps=2), 2),
+        (AgentContext(), 7),
+        ({"tenant": "a", "max_steps": 2}, 7),
+        (object(), 7),
+    ],
+    ids=["none", "empty", "mapping", "model", "unset", "foreign mapping", "foreign object"],
+)
+def test_what_a_run_brings_is_laid_over_what_was_built(brought: Any, steps: int) -> None:
+    assert effective_config(LoopConfig(max_steps=7), brought) == LoopConfig(max_steps=steps)
+
+
+def test_a_subclass_of_the_context_keeps_its_own_fields() -> None:
+    class Mine(AgentContext):
+        tenant: str = ""
+
+    brought = Mine(tenant="a", max_steps=2)
+
+    assert coerce_context(brought) is brought
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("name: a\nmodel: x:y\nmodle: z", "unknown field 'modle'; known: "),
+        ("name: a", "the field 'model' is missing."),
+        ("name: [", "not valid YAML"),
+        ("just text", "expected keys such as 'name' and 'model' at the top, got 'just text'."),
+        (
+            "name: a\nmodel: x:y\nconfig: {max_steps: 0}",
+            "config: LoopConfig: max_steps=0: Input should be greater than 0.",
+        ),
+        ("name: a\nmodel: x:y\npath: b", "unknown field 'path'; known: "),
+        (
+            "name: a\nmodel: x:y\ndelegates: [{name: r, url: 'http://127.0.0.1:1'}]",
+            "delegate 'r': this version has no remote delegates; use 'graph'.",
+        ),
+    ],
+    ids=["typo", "missing", "yaml", "text", "config", "path", "remote"],
+)
+def test_an_agent_file_that_cannot_be(tmp_path: Path, content: str, message: str) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text(content, encoding="utf-8")
+
+    with pytest.raises(ConfigError) as caught:
+        load_spec(file)
+
+    assert (str(file) in str(caught.value), message in str(caught.value)) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("model: 'my_tools:nothing'", "'my_tools' has no 'nothing'; known: "),
+        ("model: 'my_tools:number'", "'my_tools:number' gave 5; a model factory returns a LangChain chat model."),
+        ("model: 'my_tools:make'\ntools: ['my_tools:serch']", "'my_tools' has no 'serch'; known: "),
+        ("model: 'my_tools:make'\ntools: ['nowhere:x']", "'nowhere:x': No module named 'nowhere'; looked in "),
+        ("model: 'my_tools:make'\ntools: ['no dots']", "'no dots' is no dotted name; write 'module:attribute'"),
+        ("model: 'my_tools:make'\nsystem_prompt: missing.yaml", "missing.yaml: No such file or directory."),
+        ("model: 'my_tools:make'\nsystem_prompt: typo.yaml", "typo.yaml: unknown variable 'toady'; known: "),
+        (
+            "model: 'my_tools:make'\nsystem_prompt: extra.yaml",
+            "extra.yaml: unknown key 'more'; a prompt file has one key",
+        ),
+        ("model: 'my_tools:make'\ndb: 'mysql://x'", "db='mysql://x': no such kind of database; use 'sqlite:///FILE'"),
+        ("model: 'openai:gpt-4o-mini'", "OPENAI_API_KEY"),
+    ],
+    ids=["attribute", "no model", "tool", "module", "shape", "no prompt", "variable", "key", "db", "no api key"],
+)
+async def test_an_agent_that_cannot_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, message: str
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("DEBUG_MOCK_RESPONSES", raising=False)
+    (tmp_path / "my_tools.py").write_text(
+        "from graph_agent import ScriptedChatModel\n"
+        "def make():\n    return ScriptedChatModel(['hi'])\n"
+        "def number():\n    return 5\n"
+        "def search(text: str) -> str:\n    'Search.'\n    return text\n"
+    )
+    (tmp_path / "typo.yaml").write_text("template: 'It is {{ toady }}.'")
+    (tmp_path / "extra.yaml").write_text("template: x\nmore: y")
+    file = tmp_path / "agent.yaml"
+    file.write_text(f"name: a\n{content}", encoding="utf-8")
+
+    with pytest.raises(ConfigError) as caught:
+        async with open_agent(load_spec(file)):
+            pass
+
+    assert message in str(caught.value)
+
+
+def test_the_facade() -> None:
+    offered = {name: getattr(graph_agent, name) for name in graph_agent.__all__}
+
+    assert (set(offered), set(dir(graph_agent)) >= set(offered)) == (
+        {
+            "AgentContext",
+            "GraphDelegate",
+            "LoopConfig",
+            "RunResult",
+            "ScriptedChatModel",
+            "Session",
+            "SessionMemory",
+            "SessionStatus",
+            "build_graph",
+            "create_graph_agent",
+        },
+        True,
+    )
+
+
+def test_the_facade_has_nothing_else() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        graph_agent.nothing  # noqa: B018 - the access is what is tested
+
+
+def test_a_second_copy_of_the_nodes_is_refused() -> None:
+    import importlib
+
+    with pytest.raises(ImportError, match=r"Import the nodes as 'graph_agent\.nodes'"):
+        importlib.import_module("nodes")
