@@ -28,6 +28,7 @@ _READ = "__pregel_read"
 def both_ways(sync: Callable[..., Any], coroutine: Callable[..., Awaitable[Any]], name: str) -> Runnable[Any, Any]:
     """Make what LangGraph runs as `coroutine` from asynchronous entry points and as `sync` from blocking ones.
 
+    LangGraph looks for what to inject (`config`, `runtime`) among the parameters of `sync`, so both have the same.
     It is not traced by itself: LangGraph traces the node it becomes.
     """
     return RunnableCallable(sync, coroutine, name=name, trace=False)

@@ -61,12 +61,14 @@ NO_USAGE: Usage = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0, "mo
 
 
 class Call(TypedDict):
-    """One tool call or delegation the model asked for."""
+    """One tool call, or one delegation when the name is `delegate_to_<name>`."""
 
     id: str
+    """Unique within the calls it was read with; never empty once planned."""
     name: str
-    """Tool name, or ``delegate_to_<name>``."""
+    """The tool's own name, dots included."""
     arguments: dict[str, Any]
+    """Plain JSON values; empty for a call without arguments."""
     needs: NotRequired[list[str]]
     """Ids of calls of the same wave whose results this one waits for; absent or empty for none."""
     fault: NotRequired[str]

@@ -6,7 +6,8 @@ the text.
 
 from __future__ import annotations
 
-from .call import Call, canonical_arguments, fingerprint, new_call_id
-from .parse import parse_tool_calls, split_tool_calls
+from graph_agent.calls.call import canonical_arguments, fingerprint, new_call_id
+from graph_agent.calls.parse import parse_tool_calls, split_tool_calls
+from graph_agent.types import Call
 
 __all__ = ["Call", "canonical_arguments", "fingerprint", "new_call_id", "parse_tool_calls", "split_tool_calls"]

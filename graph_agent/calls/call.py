@@ -7,23 +7,12 @@ import json
 import math
 import uuid
 from collections.abc import Mapping
-from typing import Any, NotRequired, TypedDict
+from typing import Any
+
+from graph_agent.types import Call
 
 MAX_DEPTH = 200
 """Levels of nesting read in arguments: the interpreter allows 1,000 frames, and the caller has used some of them."""
-
-
-class Call(TypedDict):
-    """One tool call, or one delegation when the name is ``delegate_to_<name>``."""
-
-    id: str
-    """Unique within the calls it was read with; never empty."""
-    name: str
-    """The tool's name as the model knows it, dots included; never empty."""
-    arguments: dict[str, Any]
-    """Plain JSON values; empty for a call without arguments."""
-    needs: NotRequired[list[str]]
-    """Ids of calls of the same wave whose results this one waits for; absent means none."""
 
 
 def new_call_id() -> str:

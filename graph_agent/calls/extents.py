@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from .work import Work
+from graph_agent.calls.work import Work
 
 _TOKEN = re.compile(
     r"""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from .page import Page
+from graph_agent.calls.page import Page
 
 _CODE = re.compile(
     r"""

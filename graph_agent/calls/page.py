@@ -6,12 +6,12 @@ import re
 from collections.abc import Set
 from typing import NamedTuple
 
-from .call import MAX_DEPTH
-from .extents import Extents
-from .read_json import read_json, repair_json
-from .shapes import Reading
-from .tolerant import Read
-from .work import Work
+from graph_agent.calls.call import MAX_DEPTH
+from graph_agent.calls.extents import Extents
+from graph_agent.calls.read_json import read_json, repair_json
+from graph_agent.calls.shapes import Reading
+from graph_agent.calls.tolerant import Read
+from graph_agent.calls.work import Work
 
 # What ends a region that was opened before: a closing tag, a special token, a fence.
 _REGION_END = re.compile(r"</[A-Za-z｜]|<[|｜]|```")

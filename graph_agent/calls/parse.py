@@ -6,10 +6,11 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 
-from .call import Call, new_call_id
-from .page import Page
-from .scanner import Cut, Scanner
-from .shapes import Found
+from graph_agent.calls.call import new_call_id
+from graph_agent.calls.page import Page
+from graph_agent.calls.scanner import Cut, Scanner
+from graph_agent.calls.shapes import Found
+from graph_agent.types import Call
 
 # Without one of these there is nothing to read; most answers are such.
 _ANY_OPENER = re.compile(r"[{\[<`~◁]")

@@ -6,10 +6,10 @@ import json
 import re
 from typing import Any, NamedTuple
 
-from .page import Page
-from .pythonic import pythonic_calls
-from .shapes import Found, arguments_of, calls_in, known_name
-from .tags import (
+from graph_agent.calls.page import Page
+from graph_agent.calls.pythonic import pythonic_calls
+from graph_agent.calls.shapes import Found, arguments_of, calls_in, known_name
+from graph_agent.calls.tags import (
     ARGUMENT_END,
     ARGUMENT_PAIR,
     CLOSE,

@@ -11,8 +11,8 @@ import math
 import warnings
 from typing import Any
 
-from .shapes import Found
-from .work import Work
+from graph_agent.calls.shapes import Found
+from graph_agent.calls.work import Work
 
 _LONGEST = 100_000
 _STEPS, _STEPS_A_CHARACTER = 80, 4
@@ -27,8 +27,8 @@ class _NoLiteralError(ValueError):
 def pythonic_calls(text: str, start: int, end: int, work: Work) -> list[Found] | None:
     """Read a list of calls, or calls one to a line, from ``text[start:end]``.
 
-    None when anything else is in it, or it is over 100,000 characters. A call's arguments are keywords with literal values, or a single object in their place. An attribute chain is a
-    dotted name.
+    None when anything else is in it, or it is over 100,000 characters. A call's arguments are keywords with literal
+    values, or a single object in their place. An attribute chain is a dotted name.
     """
     # Asked before the text is copied, or many long ones would cost the square of the length.
     if end - start > _LONGEST or not work.take(_STEPS + _STEPS_A_CHARACTER * (end - start)):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from .call import MAX_DEPTH
-from .tolerant import Read, finite, read_tolerant
-from .work import Work
+from graph_agent.calls.call import MAX_DEPTH
+from graph_agent.calls.tolerant import Read, finite, read_tolerant
+from graph_agent.calls.work import Work
 
 
 def _no_constant(_: str) -> None:

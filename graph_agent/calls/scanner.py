@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .fences import Fence, code_end, read_fence
-from .page import Page
-from .payload import PYTHONIC_LIST, Payload, after_closing_tags, read_function, read_payload
-from .pythonic import pythonic_calls
-from .shapes import Found, calls_in, content_of, is_envelope
-from .tags import FUNCTION, TAG
+from graph_agent.calls.fences import Fence, code_end, read_fence
+from graph_agent.calls.page import Page
+from graph_agent.calls.payload import PYTHONIC_LIST, Payload, after_closing_tags, read_function, read_payload
+from graph_agent.calls.pythonic import pythonic_calls
+from graph_agent.calls.shapes import Found, calls_in, content_of, is_envelope
+from graph_agent.calls.tags import FUNCTION, TAG
 
 _OPENER = re.compile(
     r"(?P<fence>`{3,}+|~{3,}+)"

@@ -12,8 +12,8 @@ from collections.abc import Set
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from .read_json import read_json, repair_json
-from .work import Work
+from graph_agent.calls.read_json import read_json, repair_json
+from graph_agent.calls.work import Work
 
 DELEGATE_PREFIX = "delegate_to_"
 

@@ -12,8 +12,8 @@ import math
 import re
 from typing import Any, NamedTuple
 
-from .call import MAX_DEPTH
-from .work import Work
+from graph_agent.calls.call import MAX_DEPTH
+from graph_agent.calls.work import Work
 
 _TOKEN = re.compile(
     r"""

@@ -1,0 +1,154 @@
+"""The command line, as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.agents import ECHO_SCRIPT
+
+HOTEL = Path(__file__).parent.parent / "examples" / "hotel" / "agent.yaml"
+AGENT = """
+name: echoing
+model: openai:gpt-4o-mini
+tools: ["my_tools:echo"]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "agent.yaml").write_text(AGENT)
+    (tmp_path / "my_tools.py").write_text("def echo(text: str) -> str:\n    'Say it again.'\n    return text\n")
+    return tmp_path
+
+
+def graph_agent(
+    folder: Path, *arguments: str, script: list[str] | None = None, given: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the command in a folder, with a scripted model or none."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
+    scripted = {"DEBUG_MOCK_RESPONSES": json.dumps(script)} if script is not None else {}
+    return subprocess.run(
+        [sys.executable, "-m", "graph_agent.cli", *arguments],
+        cwd=folder,
+        env={**inherited, **scripted, **environment},
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_question_shows_its_steps_and_streams_its_answer(folder: Path) -> None:
+    done = graph_agent(folder, "run", "say hello", script=ECHO_SCRIPT)
+
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "\n> say hello\n  step 1: tool_call echo\nThe echo returned: hello\n",
+        "",
+    )
+
+
+def test_a_session_goes_on_in_another_process(folder: Path) -> None:
+    graph_agent(folder, "run", "--session", "mine", "one", script=["No more actions.", "One."])
+    graph_agent(folder, "run", "--session", "mine", "two", script=["No more actions.", "Two."])
+    graph_agent(folder, "run", "--session", "other", "one", script=["No more actions.", "One."])
+
+    listed = graph_agent(folder, "sessions")
+
+    assert (listed.stdout, (folder / "graph_agent.db").is_file()) == ("other\nmine\n", True)
+
+
+def test_with_no_question_it_is_a_conversation(folder: Path) -> None:
+    done = graph_agent(
+        folder,
+        "run",
+        "--session",
+        "mine",
+        script=["No more actions.", "One.", "No more actions.", "Two."],
+        given="one\ntwo\n",
+    )
+
+    assert (done.returncode, "One.\n" in done.stdout, "Two.\n" in done.stdout, done.stderr) == (
+        0,
+        True,
+        True,
+        "Go on with this conversation: --session mine\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "--config", "missing.yaml", "hi"], "missing.yaml"),
+        (["run", "--config", "typo.yaml", "hi"], "unknown field 'modle'"),
+        (["run", "--db", "mysql://x", "hi"], "no such kind of database"),
+        (["run", "hi"], "OPENAI_API_KEY"),
+    ],
+    ids=["missing", "typo", "db", "no key"],
+)
+def test_what_the_user_must_fix_is_said_without_a_traceback(folder: Path, arguments: list[str], said: str) -> None:
+    (folder / "typo.yaml").write_text(AGENT + "modle: x\n")
+
+    done = graph_agent(folder, *arguments)
+
+    assert (done.returncode, done.stderr.startswith("error: "), said in done.stderr, "Traceback" in done.stderr) == (
+        2,
+        True,
+        True,
+        False,
+    )
+
+
+def test_a_run_that_fails_says_so_and_ends_with_one(folder: Path) -> None:
+    done = graph_agent(folder, "run", "hi", script=["No more actions."])
+
+    assert (done.returncode, done.stderr.startswith("error: ")) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("question", "steps", "answer"),
+    [
+        (
+            "Check availability for January 17-19",
+            ["step 1: tool_call pms.get_availability"],
+            "from Sunday 17 January 2027 to Tuesday 19 January 2027 (2 nights)",
+        ),
+        (
+            "one night in Hanukkah",
+            ["step 1: tool_call calendar.resolve_holiday", "step 2: tool_call pms.get_availability"],
+            "from Friday 4 December 2026 to Saturday 5 December 2026 (1 night)",
+        ),
+        (
+            "Check availability for Hanukkah and also next weekend",
+            [
+                "step 1: tool_call calendar.resolve_holiday",
+                "step 1: tool_call calendar.resolve_date_hint",
+                "step 2: tool_call pms.get_availability",
+                "step 2: tool_call pms.get_availability",
+            ],
+            "from Friday 27 November 2026 to Sunday 29 November 2026 (2 nights)",
+        ),
+    ],
+    ids=["explicit", "holiday", "two at once"],
+)
+def test_the_hotel_answers_its_questions(tmp_path: Path, question: str, steps: list[str], answer: str) -> None:
+    done = graph_agent(
+        tmp_path,
+        "run",
+        "--config",
+        str(HOTEL),
+        "--today",
+        "2026-11-21",
+        question,
+        HOTEL_DB=str(tmp_path / "hotel.db"),
+    )
+
+    taken = [line.strip() for line in done.stdout.splitlines() if line.startswith("  step")]
+    assert (done.returncode, taken, answer in done.stdout) == (0, steps, True)

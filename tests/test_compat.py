@@ -1,0 +1,126 @@
+"""The private names this package relies on: each test fails when one moves or means something else."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypedDict
+
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import StructuredTool, tool
+from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.prebuilt import InjectedState, InjectedStore, ToolRuntime
+from langgraph.types import Send
+
+from graph_agent._compat import (
+    InjectedArguments,
+    as_tool_output,
+    both_ways,
+    checkpointer_of,
+    config_parameter,
+    messages_delta_reducer,
+    read_state,
+)
+from graph_agent.blocking import blocking
+from tests.agents import thread
+
+REDUCER: Any = messages_delta_reducer
+
+
+class State(TypedDict, total=False):
+    word: str
+    seen: Any
+
+
+async def test_a_send_task_reads_the_state_and_finds_the_saver() -> None:
+    saver = InMemorySaver()
+
+    async def task(state: State, config: RunnableConfig) -> dict[str, Any]:
+        return {"seen": (read_state(config, ["word", "seen"]), checkpointer_of(config) is saver)}
+
+    async def fan_out(state: State) -> list[Send]:
+        return [Send("task", {})]
+
+    graph = StateGraph(State)
+    graph.add_node("task", both_ways(blocking(task), task, "task"), input_schema=State)
+    graph.add_conditional_edges(START, fan_out, ["task"])
+    graph.add_edge("task", END)
+
+    result = await graph.compile(checkpointer=saver).ainvoke({"word": "hi"}, thread())
+
+    assert result["seen"] == ({"word": "hi"}, True)
+
+
+def test_a_node_runs_both_ways() -> None:
+    async def slow(state: State) -> dict[str, Any]:
+        return {"word": "asynchronous"}
+
+    def fast(state: State) -> dict[str, Any]:
+        return {"word": "blocking"}
+
+    graph = StateGraph(State)
+    graph.add_node("node", both_ways(fast, slow, "node"), input_schema=State)
+    graph.add_edge(START, "node")
+    graph.add_edge("node", END)
+
+    assert graph.compile().invoke({"word": ""})["word"] == "blocking"
+
+
+async def test_pairs_are_stamped_where_our_reducer_stands() -> None:
+    class Messages(TypedDict):
+        messages: Annotated[list[Any], DeltaChannel(REDUCER)]
+
+    async def nothing(state: Messages) -> None:
+        return None
+
+    graph = StateGraph(Messages)
+    graph.add_node("nothing", nothing)
+    graph.add_edge(START, "nothing")
+    graph.add_edge("nothing", END)
+    compiled = graph.compile(checkpointer=InMemorySaver())
+    await compiled.ainvoke({"messages": [("user", "hi")]}, thread())
+
+    first = (await compiled.aget_state(thread())).values["messages"][0].id
+
+    assert (first is not None, first) == (True, (await compiled.aget_state(thread())).values["messages"][0].id)
+
+
+def test_what_a_tool_wants_injected() -> None:
+    @tool
+    def look(
+        text: str,
+        runtime: ToolRuntime,
+        state: Annotated[dict[str, Any], InjectedState],
+        word: Annotated[str, InjectedState("word")],
+        store: Annotated[Any, InjectedStore()],
+    ) -> str:
+        """Look."""
+        return text
+
+    found = InjectedArguments(look)
+
+    assert (found.state, found.store, found.runtime, found.hidden, bool(found)) == (
+        {"state": None, "word": "word"},
+        "store",
+        "runtime",
+        {"runtime", "state", "word", "store"},
+        True,
+    )
+
+
+def test_the_config_parameter_of_a_tool() -> None:
+    def plain(text: str) -> str:
+        return text
+
+    def wants(text: str, settings: RunnableConfig) -> str:
+        return text
+
+    assert (config_parameter(plain), config_parameter(wants)) == (None, "settings")
+
+
+def test_a_tools_output_becomes_its_message() -> None:
+    made = StructuredTool.from_function(func=lambda: 1, name="t", description="d")
+
+    message = as_tool_output({"a": 1}, None, made, "c1")
+
+    assert (message.content, message.tool_call_id, message.name, message.status) == ('{"a": 1}', "c1", "t", "success")
