@@ -31,7 +31,9 @@ class Hop:
             return await work()
         begun, done = self._start(work)
         try:
-            await asyncio.wait_for(asyncio.wrap_future(begun), TAKE_UP_S)
+            # Not wait_for, which loses a cancellation that comes at the moment of success (before Python 3.12).
+            async with asyncio.timeout(TAKE_UP_S):
+                await asyncio.wrap_future(begun)
         except TimeoutError:
             done.cancel()
             raise _blocked() from None

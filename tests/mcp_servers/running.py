@@ -1,0 +1,100 @@
+"""Connections to the demo server, and the means to run it over HTTP, for the MCP tests."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from langchain_core.tools import BaseTool
+
+SCRIPT = str(Path(__file__).with_name("demo_server.py"))
+
+
+def stdio(folder: Path, **extra: Any) -> dict[str, Any]:
+    """A stdio connection whose server notes its starts and effects in `folder`."""
+    return {"transport": "stdio", "command": "python", "args": [SCRIPT], "env": notes(folder), **extra}
+
+
+def notes(folder: Path) -> dict[str, str]:
+    return {
+        "STARTS_FILE": str(folder / "starts"),
+        "EFFECTS_FILE": str(folder / "effects"),
+        "STATUS_FILE": str(folder / "status"),
+    }
+
+
+def lines(folder: Path, name: str) -> list[str]:
+    """The lines of a notes file; none while it is missing."""
+    path = folder / name
+    return path.read_text().splitlines() if path.exists() else []
+
+
+class HttpServer:
+    """The demo server over HTTP on a free loopback port, which it keeps when it is started again."""
+
+    def __init__(self, folder: Path, transport: str = "streamable-http", *options: str, **env: str) -> None:
+        self._command = [sys.executable, SCRIPT, "--transport", transport, *options]
+        self._env = {**os.environ, **notes(folder), **env}
+        self._path = "/mcp" if transport == "streamable-http" else "/sse"
+        self._adapters_name = transport.replace("-", "_")
+        self._port = 0
+
+    async def start(self) -> None:
+        """Return when it accepts connections."""
+        command = [*self._command, "--port", str(self._port)]
+        # Not asyncio's: the process may outlive the loop that a test runs on.
+        self._process = await asyncio.to_thread(
+            subprocess.Popen, command, env=self._env, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        line = await asyncio.to_thread(self._process.stdout.readline)
+        assert line.startswith("PORT "), f"the server did not start: {line!r}"
+        self._port = int(line.split()[1])
+
+    def kill(self) -> None:
+        """Kill it and return when it is gone."""
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def connection(self, **extra: Any) -> dict[str, Any]:
+        url = f"http://127.0.0.1:{self._port}{self._path}"
+        return {"transport": self._adapters_name, "url": url, **extra}
+
+    async def __aenter__(self) -> HttpServer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait for a state, ten seconds at most."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def gone(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
+async def text(tools: list[BaseTool], name: str, **arguments: Any) -> str:
+    """Call a tool and give the text of its only block."""
+    tool = next(tool for tool in tools if tool.name == name)
+    (block,) = await tool.ainvoke(arguments)
+    return str(block["text"])
