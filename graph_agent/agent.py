@@ -17,6 +17,7 @@ from graph_agent.context import AgentContext
 from graph_agent.delegation import Delegate
 from graph_agent.graph import DEFAULT_SYSTEM_PROMPT, CompiledAgentGraph, build_graph
 from graph_agent.models.resolve import effective_model
+from graph_agent.waves import PlanningResult
 
 
 def create_graph_agent(
@@ -30,6 +31,7 @@ def create_graph_agent(
     response_format: type[BaseModel] | dict[str, Any] | None = None,
     config: LoopConfig | None = None,
     context_schema: type[AgentContext] = AgentContext,
+    plan_schema: type[PlanningResult] = PlanningResult,
     checkpointer: Checkpointer = None,
     store: BaseStore | None = None,
     cache: BaseCache[Any] | None = None,
@@ -51,9 +53,10 @@ def create_graph_agent(
         response_format: Shape of the answer, as a pydantic class or JSON schema: the run's `structured_response`.
         config: The loop's configuration; None for the defaults. A run's context overrides single fields.
         context_schema: `AgentContext`, or a subclass with fields of your own.
+        plan_schema: What a structured plan looks like: `PlanningResult`, or a subclass that gives `slots` a shape.
         checkpointer: Gives sessions a memory; None for none, or for a parent graph's.
         store: LangGraph store, for the tools that ask for one.
-        cache: LangGraph cache.
+        cache: LangGraph cache; plans are kept in it for runs with a `plan_cache_ttl_s`.
         name: The agent's name.
 
     Raises:
@@ -70,6 +73,8 @@ def create_graph_agent(
         response_format=response_format,
         config=config,
         context_schema=context_schema,
+        plan_schema=plan_schema,
+        cache=cache,
         name=name,
         warnings=[f"The MCP server {server!r} is down, its tools are missing: {why}" for server, why in failed.items()],
     )

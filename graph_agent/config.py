@@ -31,8 +31,6 @@ _NOT_YET = {
     "loop_window": "loop detection",
     "loop_max_period": "loop detection",
     "fallback_models": "fallback models",
-    "planner": "structured planning",
-    "max_calls_per_wave": "structured planning",
     "max_agentic_loops": "hooks",
 }
 """Fields of the agreed shape that nothing reads yet: a value other than the default is refused, never ignored."""
@@ -92,9 +90,13 @@ class LoopConfig(BaseModel):
     max_output_tokens: PositiveInt | None = None
     """Tokens of one model reply; None leaves it to the provider."""
     planner: Planner = "wave"
-    """How structured planning proceeds."""
+    """Structured planning one wave at a time, or everything up front (`dag`)."""
+    rollout: float | None = Field(None, ge=0, le=1)
+    """Share of sessions, by a stable hash of their id, that plan by `wave`, the rest by `dag`; None for no split."""
     max_calls_per_wave: PositiveInt = 64
-    """Calls in one wave."""
+    """Calls in one wave of structured planning; a larger plan goes back to the model."""
+    plan_cache_ttl_s: PositiveInt | None = None
+    """Seconds a plan may be taken from the agent's cache for the very same request; None for never."""
     max_agentic_loops: NonNegativeInt = 3
     """Hook reruns per request."""
 
@@ -106,8 +108,6 @@ class LoopConfig(BaseModel):
 
     @model_validator(mode="after")
     def _only_what_works(self) -> Self:
-        if self.tool_calling == "wave":
-            raise ValueError("tool_calling='wave': this version has no structured planning; use 'auto'")
         for field, topic in _NOT_YET.items():
             value = getattr(self, field)
             if value != type(self).model_fields[field].default:

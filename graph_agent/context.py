@@ -52,7 +52,9 @@ class AgentContext(BaseModel):
     temperature: NonNegativeFloat | None = None
     max_output_tokens: PositiveInt | None = None
     planner: Planner | None = None
+    rollout: float | None = Field(default=None, ge=0, le=1)
     max_calls_per_wave: PositiveInt | None = None
+    plan_cache_ttl_s: PositiveInt | None = None
     max_agentic_loops: NonNegativeInt | None = None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, NotRequired, TypeAlias, cast
 
 from typing_extensions import TypedDict
 
@@ -41,6 +41,8 @@ class PlannedCall(TypedDict):
 
     id: str
     name: str
+    needs: NotRequired[list[str]]
+    """Ids of calls of the same plan that it waits for; absent for none."""
 
 
 class PlanEvent(_Event):
@@ -53,6 +55,12 @@ class PlanEvent(_Event):
     reasoning: str
     """What it said beside its calls."""
     calls: list[PlannedCall]
+    slots: NotRequired[Any]
+    """Parameters read from the user's message; only with structured planning."""
+    planner: NotRequired[Literal["wave", "dag"]]
+    """Which planner this session has; only with structured planning."""
+    cached: NotRequired[Literal[True]]
+    """The plan was taken from the cache; absent when the model made it."""
 
 
 class ToolCallEvent(_Event):

@@ -9,6 +9,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
+from langgraph.cache.base import BaseCache
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from pydantic import BaseModel
@@ -21,17 +22,21 @@ from graph_agent.delegation import Delegate
 from graph_agent.errors import ConfigError
 from graph_agent.models.capabilities import choose_tool_calling
 from graph_agent.models.client import ModelClient
+from graph_agent.models.structured import StructuredPlanner
 from graph_agent.nodes.delegate import delegate_node
 from graph_agent.nodes.finalize import finalize_node
 from graph_agent.nodes.plan import plan_node
 from graph_agent.nodes.tools import tools_node
 from graph_agent.parts import AgentParts
 from graph_agent.prompts import Prompts
+from graph_agent.rollout import agentic_loop_from_env
 from graph_agent.routing import PATHS, after_plan
 from graph_agent.schema import ResponseSchema
 from graph_agent.state import AgentInput, AgentOutput, AgentState, PlanState
 from graph_agent.toolbox import Toolbox
 from graph_agent.types import Call
+from graph_agent.wave_reply import PLAN_TOOL
+from graph_agent.waves import PlanningResult
 
 DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
 
@@ -85,6 +90,8 @@ def build_graph(
     response_format: type[BaseModel] | dict[str, Any] | None = None,
     config: LoopConfig | None = None,
     context_schema: type[AgentContext] = AgentContext,
+    plan_schema: type[PlanningResult] = PlanningResult,
+    cache: BaseCache[Any] | None = None,
     name: str = "agent",
     warnings: Sequence[str] = (),
 ) -> AgentStateGraph:
@@ -100,6 +107,9 @@ def build_graph(
         response_format: Shape of the answer, as a pydantic class or JSON schema; the run's `structured_response`.
         config: The loop's configuration; None for the defaults.
         context_schema: `AgentContext`, or a subclass with fields of your own.
+        plan_schema: What a structured plan looks like: `PlanningResult`, or a subclass that gives `slots` a shape.
+        cache: Where plans are kept for runs with a `plan_cache_ttl_s`; the cache that `compile()` takes is LangGraph's
+            own, for nodes.
         name: The agent's name.
         warnings: What was not as it should be when the parts were made; told as `warning` events at each input.
 
@@ -111,6 +121,8 @@ def build_graph(
     """
     if hooks:
         raise ConfigError("hooks: this version has no hooks; leave the argument out.")
+    if not issubclass(plan_schema, PlanningResult):
+        raise ConfigError(f"plan_schema must be PlanningResult or a subclass of it, not {plan_schema!r}.")
     if not issubclass(context_schema, AgentContext):
         raise ConfigError(f"context_schema must be AgentContext or a subclass of it, not {context_schema!r}.")
     config = config or LoopConfig()
@@ -122,9 +134,13 @@ def build_graph(
         toolbox=toolbox,
         prompts=templates,
         config=config,
-        tool_calling="text" if choose_tool_calling(model, config.tool_calling) == "text" else "native",
+        planner=StructuredPlanner(model, plan_schema.model_json_schema(), PLAN_TOOL),
+        tool_calling=choose_tool_calling(model, config.tool_calling),
         system_prompt=system_prompt if callable(system_prompt) else lambda: system_prompt,
         response=ResponseSchema(response_format) if response_format is not None else None,
+        plan_schema=plan_schema,
+        cache=cache,
+        agentic_loop=agentic_loop_from_env(),
         warnings=tuple(warnings),
     )
     return _assemble(parts, context_schema)

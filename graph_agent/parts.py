@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakValueDictionary
 
+from langgraph.cache.base import BaseCache
 from langgraph.runtime import Runtime
 
-from graph_agent.config import LoopConfig
-from graph_agent.models.client import ModelClient
+from graph_agent.config import LoopConfig, Planner
+from graph_agent.models.client import Mode, ModelClient
+from graph_agent.models.structured import StructuredPlanner
 from graph_agent.prompts import Prompts
 from graph_agent.schema import ResponseSchema
 from graph_agent.toolbox import Toolbox
+from graph_agent.waves import PlanningResult
 
 
 class Slots:
@@ -41,37 +44,45 @@ class AgentParts:
 
     name: str
     client: ModelClient
+    planner: StructuredPlanner
+    """Asks the model for structured plans, in wave mode."""
     toolbox: Toolbox
     prompts: Prompts
     config: LoopConfig
-    tool_calling: Literal["native", "text"]
+    tool_calling: Mode
     """The mode chosen when the agent was built."""
     system_prompt: Callable[[], str]
     """Gives the text of the system prompt; empty for none. Asked at each request, as it may name the day."""
     response: ResponseSchema | None = None
+    plan_schema: type[PlanningResult] = PlanningResult
+    """What a structured plan looks like; a subclass may give `slots` a shape."""
+    cache: BaseCache[Any] | None = None
+    """Where plans are kept, for runs with a `plan_cache_ttl_s`."""
+    agentic_loop: bool | None = None
+    """True or False when the operator has set one planner for every session; None when they have not."""
     warnings: tuple[str, ...] = ()
     """What was not as it should be when the agent was built, e.g. a server that is down; told at each input."""
     slots: Slots = field(default_factory=Slots)
-    _instructions: dict[tuple[bool, bool], str] = field(init=False, repr=False, default_factory=dict)
+    _instructions: dict[tuple[str, str, int], str] = field(init=False, repr=False, default_factory=dict)
 
-    def __post_init__(self) -> None:
-        # Both modes in both forms: a run may override the one, and a provider the other.
-        for direct in (False, True):
-            planner = self.prompts.render("planner", direct=direct)
-            listed = self.prompts.render("text_tools", tools=[schema["function"] for schema in self.toolbox.schemas])
-            self._instructions[direct, False] = planner
-            self._instructions[direct, True] = f"{planner}\n\n{listed}"
+    def mode(self, settings: LoopConfig) -> Mode:
+        """How calls are asked for under a run's settings."""
+        return self.tool_calling if settings.tool_calling == "auto" else settings.tool_calling
 
-    def instructions(self, *, direct: bool, text: bool) -> str:
+    def instructions(self, settings: LoopConfig, mode: Mode, planner: Planner) -> str:
         """How the agent is told to work, beside its own system prompt.
 
         Args:
-            direct: The plan's own text is the answer.
-            text: The tools are listed, and calls are asked for in text.
+            settings: The run's configuration.
+            mode: How calls are asked for.
+            planner: Which planner the session has; counts in wave mode only.
         """
-        return self._instructions[direct, text]
-
-    def in_text(self, settings: LoopConfig) -> bool:
-        """Whether calls are asked for in text under a run's settings."""
-        mode = self.tool_calling if settings.tool_calling == "auto" else settings.tool_calling
-        return mode == "text"
+        style = planner if mode == "wave" else "direct" if settings.finalize == "direct" else "calls"
+        key = (style, mode, settings.max_calls_per_wave)
+        if key not in self._instructions:
+            sections = [self.prompts.render("planner", style=style, max_calls=settings.max_calls_per_wave)]
+            if mode != "native":
+                tools = [schema["function"] for schema in self.toolbox.schemas]
+                sections.append(self.prompts.render("text_tools", tools=tools, plan=mode == "wave"))
+            self._instructions[key] = "\n\n".join(sections)
+        return self._instructions[key]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from json_repair import repair_json
 from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall
 
 from graph_agent.calls import new_call_id, split_tool_calls
 from graph_agent.events import StoredEvent, event
+from graph_agent.references import renamed
 from graph_agent.text import clean, plain
 from graph_agent.types import Call, Usage
 
@@ -17,24 +20,47 @@ _LONGEST_REPAIR = 100_000  # characters; the repair is quadratic on hostile text
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A planning reply, read."""
+    """What the model planned, in any mode."""
 
     message: AIMessage
     """The reply as the history keeps it: as it came, with its calls in canonical form."""
     calls: list[Call]
+    """The wave, each call after those it needs."""
     usage: Usage
+    last: bool
+    """Whether nothing is to be planned after these calls."""
+    action: str
+    reasoning: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the `plan` event: `slots` and `planner` in wave mode, `cached`."""
 
     def event(self, step: int) -> StoredEvent:
-        """The `plan` event of this reply."""
-        names = list(dict.fromkeys(call["name"] for call in self.calls))
+        """The `plan` event."""
         return event(
             "plan",
             step,
-            status="continue" if self.calls else "done",
-            action=f"call {', '.join(names)}" if names else "answer",
-            reasoning=self.message.text,
-            calls=[{"id": call["id"], "name": call["name"]} for call in self.calls],
+            status="done" if self.last else "continue",
+            action=self.action,
+            reasoning=self.reasoning,
+            calls=[_brief(call) for call in self.calls],
+            **self.extra,
         )
+
+
+def planned_calls(message: AIMessage, calls: list[Call], usage: Usage) -> Planned:
+    """A plan that is no more than its calls: none means that planning is over."""
+    return Planned(message, calls, usage, last=not calls, action=action_of(calls), reasoning=message.text)
+
+
+def action_of(calls: list[Call]) -> str:
+    """What calls do, in a few words."""
+    names = list(dict.fromkeys(call["name"] for call in calls))
+    return f"call {', '.join(names)}" if names else "answer"
+
+
+def _brief(call: Call) -> dict[str, Any]:
+    brief: dict[str, Any] = {"id": call["id"], "name": call["name"]}
+    return {**brief, "needs": call["needs"]} if call.get("needs") else brief
 
 
 def read_reply(reply: AIMessage, tools: list[str], *, text: bool) -> Planned:
@@ -55,10 +81,15 @@ def read_reply(reply: AIMessage, tools: list[str], *, text: bool) -> Planned:
             message = reply.model_copy(update={"content": clean(prose)})
     calls = _with_ids(asked)
     if calls:
-        canonical = [ToolCall(id=c["id"], name=c["name"], args=c["arguments"], type="tool_call") for c in calls]
+        canonical = canonical_calls(calls)
         if canonical != message.tool_calls or message.invalid_tool_calls:
             message = message.model_copy(update={"tool_calls": canonical, "invalid_tool_calls": []})
-    return Planned(message, calls, usage_of(reply))
+    return planned_calls(message, calls, usage_of(reply))
+
+
+def canonical_calls(calls: list[Call]) -> list[ToolCall]:
+    """Calls in LangChain's form."""
+    return [ToolCall(id=call["id"], name=call["name"], args=call["arguments"], type="tool_call") for call in calls]
 
 
 def usage_of(reply: AIMessage) -> Usage:
@@ -96,3 +127,18 @@ def _with_ids(calls: list[Call]) -> list[Call]:
         given.append(call if id_ == call["id"] else {**call, "id": id_})
         seen.add(id_)
     return given
+
+
+def with_free_ids(planned: Planned, taken: Collection[str]) -> Planned:
+    """The plan with every call id that is taken replaced, in its needs and references too."""
+    names = {call["id"]: new_call_id() for call in planned.calls if call["id"] in taken}
+    if not names:
+        return planned
+    calls: list[Call] = []
+    for call in planned.calls:
+        fresh: Call = {**call, "id": names.get(call["id"], call["id"]), "arguments": renamed(call["arguments"], names)}
+        if "needs" in call:
+            fresh["needs"] = [names.get(need, need) for need in call["needs"]]
+        calls.append(fresh)
+    message = planned.message.model_copy(update={"tool_calls": canonical_calls(calls)})
+    return replace(planned, message=message, calls=calls)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 
-from graph_agent.config import LoopConfig
+from graph_agent.config import LoopConfig, Planner
+from graph_agent.models.client import Mode
 from graph_agent.parts import AgentParts
 
 
 def plan_request(
-    parts: AgentParts, history: Sequence[AnyMessage], settings: LoopConfig, *, text: bool
+    parts: AgentParts, history: Sequence[AnyMessage], settings: LoopConfig, mode: Mode, planner: Planner
 ) -> list[AnyMessage]:
     """The request for the next wave.
 
@@ -19,28 +20,26 @@ def plan_request(
         parts: The agent.
         history: The conversation.
         settings: The run's configuration.
-        text: Calls are asked for in text.
+        mode: How calls are asked for.
+        planner: Which planner the session has; counts in wave mode only.
     """
-    return [*_system(parts, settings, text=text), *history]
+    sections = [parts.system_prompt()]
+    if parts.toolbox:
+        sections.append(parts.instructions(settings, mode, planner))
+    prompt = "\n\n".join(section for section in sections if section)
+    return [SystemMessage(prompt), *history] if prompt else list(history)
 
 
 def answer_request(
-    parts: AgentParts, history: Sequence[AnyMessage], settings: LoopConfig, *, text: bool
+    parts: AgentParts, history: Sequence[AnyMessage], settings: LoopConfig, mode: Mode, planner: Planner
 ) -> list[AnyMessage]:
     """The request for the answer: the plan's request and one message more, so that a prompt cache holds the rest.
 
     An agent with nothing to call, and no shape to give its answer, is asked nothing more than the conversation does.
     """
-    request = plan_request(parts, history, settings, text=text)
+    request = plan_request(parts, history, settings, mode, planner)
     if not parts.toolbox and parts.response is None:
         return request
     schema = parts.response.json_schema if parts.response else None
-    return [*request, HumanMessage(parts.prompts.render("finalize", schema=schema))]
-
-
-def _system(parts: AgentParts, settings: LoopConfig, *, text: bool) -> list[AnyMessage]:
-    sections = [parts.system_prompt()]
-    if parts.toolbox:
-        sections.append(parts.instructions(direct=settings.finalize == "direct", text=text))
-    prompt = "\n\n".join(section for section in sections if section)
-    return [SystemMessage(prompt)] if prompt else []
+    plan = bool(parts.toolbox) and mode == "wave"
+    return [*request, HumanMessage(parts.prompts.render("finalize", schema=schema, plan=plan))]

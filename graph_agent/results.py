@@ -10,6 +10,7 @@ from langgraph.types import Interrupt, StateSnapshot
 
 from graph_agent.events import Event, StoredEvent
 from graph_agent.state import NOT_BEGUN
+from graph_agent.text import text_of
 from graph_agent.types import NO_USAGE, SessionStatus, StopReason, Usage
 
 
@@ -110,7 +111,7 @@ def run_result(state: StateSnapshot) -> RunResult:
     }
     planned = [call for entry in events if entry["type"] == "plan" for call in entry["calls"]]
     return RunResult(
-        answer=_text(answer),
+        answer=text_of(answer),
         status=SessionStatus(values.get("status", SessionStatus.CREATED)),
         stop_reason=values.get("stop_reason"),
         action=plan.get("action", ""),
@@ -132,10 +133,3 @@ def since_last_input(events: Sequence[StoredEvent]) -> list[StoredEvent]:
         if events[start]["type"] == "user_message":
             break
     return list(events[start:])
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    blocks = content if isinstance(content, list) else []
-    return "".join(block if isinstance(block, str) else block.get("text", "") for block in blocks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 from langchain_core.messages import AnyMessage, ToolMessage
@@ -11,12 +12,13 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.runtime import Runtime
 
 from graph_agent._compat import checkpointer_of
-from graph_agent.delegation import CALL_PREFIX
-from graph_agent.events import StoredEvent, event
+from graph_agent.events import StoredEvent
 from graph_agent.intake import open_calls, with_results
+from graph_agent.telling import result_event
 
 _TRIES, _PAUSE_S = 200, 0.005
 
+NEVER_STARTED = "Not run: the run was interrupted while this call waited for others."
 UNKNOWN = (
     "The run was interrupted before this call's result was recorded. It is not known whether the call ran or took "
     "effect; check before repeating it."
@@ -24,18 +26,20 @@ UNKNOWN = (
 
 
 async def settle(
-    messages: list[AnyMessage], config: RunnableConfig, runtime: Runtime[Any], step: int
+    messages: list[AnyMessage], config: RunnableConfig, runtime: Runtime[Any], step: int, unstarted: Collection[str]
 ) -> tuple[list[AnyMessage], list[StoredEvent]]:
     """Give every open call a result.
 
     A call that had finished when the run stopped keeps its result: the checkpoint of that moment still holds it,
-    though new input made the graph forget it. Any other may have run, and its result says that this is not known.
+    though new input made the graph forget it. One that never started says so. Any other may have run, and its result
+    says that this is not known.
 
     Args:
         messages: The conversation.
         config: The node's config.
         runtime: The node's runtime.
         step: The step the open calls belong to.
+        unstarted: Ids of the calls that were planned and had to wait.
 
     Returns:
         The conversation with the results in place, and their events; both as they were when nothing is open.
@@ -49,29 +53,31 @@ async def settle(
     for group in found:
         for call in group.calls:
             id_ = call["id"] or ""
-            if id_ in finished:
+            # Ids may repeat in a session: only the newest calls can have been under way.
+            newest = group is found[-1]
+            if newest and id_ in finished:
                 results[group.at, id_] = finished[id_]
                 events.extend(recorded.get(id_, []))
-                continue
-            results[group.at, id_] = ToolMessage(UNKNOWN, tool_call_id=id_, name=call["name"], status="error")
-            if call["name"].startswith(CALL_PREFIX):
-                target = call["name"].removeprefix(CALL_PREFIX)
-                events.append(
-                    event("delegation_response", step, id=id_, target=target, status="unknown", content=UNKNOWN)
-                )
+            elif newest and id_ in unstarted:
+                results[group.at, id_], told = never_run(id_, call["name"], NEVER_STARTED, step)
+                events.append(told)
             else:
-                events.append(
-                    event(
-                        "tool_result",
-                        step,
-                        id=id_,
-                        name=call["name"],
-                        status="unknown",
-                        content=UNKNOWN,
-                        truncated=False,
-                    )
-                )
+                results[group.at, id_] = ToolMessage(UNKNOWN, tool_call_id=id_, name=call["name"], status="error")
+                events.append(result_event(id_, call["name"], "unknown", UNKNOWN, step))
     return with_results(messages, results), events
+
+
+def never_run(id_: str, name: str, reason: str, step: int) -> tuple[ToolMessage, StoredEvent]:
+    """The answer to a call that was never run, and its event.
+
+    Args:
+        id_: The call's id.
+        name: The call's name.
+        reason: Why, for the model.
+        step: The step the call belongs to.
+    """
+    message = ToolMessage(reason, tool_call_id=id_, name=name, status="error")
+    return message, result_event(id_, name, "skipped", reason, step)
 
 
 async def _finished(

@@ -145,6 +145,10 @@ class Bookkeeping(TypedDict):
     """The provider turned tools down, so this session calls them in text; False until then."""
     outcome: Outcome | None
     """Why planning is over; None while it is not."""
+    waiting: list[Call]
+    """Calls of the wave that wait for others of it; empty outside structured planning."""
+    last_wave: bool
+    """The model has said that nothing is to be planned after this wave; False until then."""
 
 
 NOT_BEGUN: Bookkeeping = {
@@ -154,6 +158,8 @@ NOT_BEGUN: Bookkeeping = {
     "last_input_id": "",
     "text_tools": False,
     "outcome": None,
+    "waiting": [],
+    "last_wave": False,
 }
 
 

@@ -39,6 +39,14 @@ def as_text(value: Any) -> str:
     return json.dumps(plain(value), ensure_ascii=False)
 
 
+def text_of(content: Any) -> str:
+    """The text in a message's content, its blocks run together."""
+    if isinstance(content, str):
+        return content
+    blocks = content if isinstance(content, list) else []
+    return "".join(block if isinstance(block, str) else str(block.get("text", "")) for block in blocks)
+
+
 def _describe(value: Any) -> str:
     try:
         return clean(str(value))

@@ -13,12 +13,12 @@ from langgraph.types import Command
 from graph_agent._compat import read_state
 from graph_agent.config import LoopConfig
 from graph_agent.context import effective_config
-from graph_agent.delegation import CALL_PREFIX, DEPTH_LEFT, Delegation, DelegationResult
+from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.errors import did_you_mean
-from graph_agent.events import event
 from graph_agent.intake import CONTEXT_MARK
 from graph_agent.parts import AgentParts
 from graph_agent.shown import shown_output
+from graph_agent.telling import result_event
 from graph_agent.text import clean
 from graph_agent.types import Call
 
@@ -37,14 +37,7 @@ async def delegate_node(
         result = await _run(call, config, state["messages"], settings, parts)
     content, _ = shown_output(result.content, settings, {})
     message = ToolMessage(content, tool_call_id=call["id"], name=call["name"], status=result.status)
-    told = event(
-        "delegation_response",
-        state["loop"]["step"],
-        id=call["id"],
-        target=call["name"].removeprefix(CALL_PREFIX),
-        status=result.status,
-        content=result.content,
-    )
+    told = result_event(call["id"], call["name"], result.status, result.content, state["loop"]["step"])
     return Command(update=[("messages", [message]), ("events", [told]), ("usage", result.usage), ("arrived", True)])
 
 

@@ -12,10 +12,12 @@ from langgraph.runtime import Runtime
 from graph_agent.config import LoopConfig
 from graph_agent.context import effective_config
 from graph_agent.events import StoredEvent, event
+from graph_agent.models.client import Mode
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.parts import AgentParts
 from graph_agent.planned import usage_of
 from graph_agent.request import answer_request
+from graph_agent.rollout import planner_of
 from graph_agent.state import AgentState, Outcome, add_usage
 from graph_agent.types import NO_USAGE, STATUS_OF, StopReason, Usage
 
@@ -34,7 +36,9 @@ async def finalize_node(
         An update with the answer, its event and the session's status. A failed model leaves the status `FAILED` and an
         `error` event, and no message: nothing was said.
     """
-    answering = _Answering(state, effective_config(parts.config, runtime.context), parts)
+    answering = _Answering(
+        state, effective_config(parts.config, runtime.context), parts, config["configurable"].get("thread_id", "")
+    )
     await answering.run()
     return answering.update()
 
@@ -42,7 +46,7 @@ async def finalize_node(
 class _Answering:
     """One pass through `finalize`: what it reads, and the update it gathers."""
 
-    def __init__(self, state: AgentState, settings: LoopConfig, parts: AgentParts) -> None:
+    def __init__(self, state: AgentState, settings: LoopConfig, parts: AgentParts, session_id: str) -> None:
         self.loop = state["loop"]
         outcome: Outcome = self.loop["outcome"] or {"stop_reason": "completed"}
         self.state = state
@@ -51,7 +55,9 @@ class _Answering:
         self.outcome = outcome
         self.reason: StopReason = outcome["stop_reason"]
         self.step = self.loop["step"]
-        self.text = self.loop["text_tools"] or parts.in_text(settings)
+        mode = parts.mode(settings)
+        self.mode: Mode = "text" if mode == "native" and self.loop["text_tools"] else mode
+        self.planner = planner_of(session_id, settings, parts.agentic_loop)
         self.answer: AIMessage | None = None
         self.structured: Any = None
         self.usage: Usage = NO_USAGE
@@ -80,20 +86,20 @@ class _Answering:
                 self.answer = AIMessage(sentence)
 
     async def _compose(self, sentence: str) -> None:
-        request = answer_request(self.parts, self.state["messages"], self.settings, text=self.text)
+        request = answer_request(self.parts, self.state["messages"], self.settings, self.mode, self.planner)
         self.answer = await self.parts.client.answer(
-            request, self.settings, text=self.text, quiet=False, prefix=sentence
+            request, self.settings, mode=self.mode, quiet=False, prefix=sentence
         )
         self.usage = usage_of(self.answer)
 
     async def _structured(self, sentence: str) -> None:
         """Ask for an answer that fits the schema. Its tries are not streamed: only one of them is the answer."""
         assert self.parts.response is not None
-        request = answer_request(self.parts, self.state["messages"], self.settings, text=self.text)
+        request = answer_request(self.parts, self.state["messages"], self.settings, self.mode, self.planner)
         fault = ""
         for _ in range(1 + REPAIRS):
             reply = await self.parts.client.answer(
-                request, self.settings, text=self.text, quiet=True, schema=self.parts.response.json_schema
+                request, self.settings, mode=self.mode, quiet=True, schema=self.parts.response.json_schema
             )
             self.usage = add_usage(self.usage, usage_of(reply))
             self.answer = reply

@@ -1,29 +1,30 @@
-"""`plan`: take in what is new, then ask the model for the next wave of calls, or find that there is none to make."""
+"""`plan`: take in what is new, then find the next calls to run: those that waited, or what the model wants next."""
 
 from __future__ import annotations
 
 import logging
 from typing import Any
 
-from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent.config import LoopConfig
 from graph_agent.context import effective_config
-from graph_agent.delegation import CALL_PREFIX
 from graph_agent.events import StoredEvent, event
 from graph_agent.intake import new_user_messages, rewrite
 from graph_agent.limits import STEPS_FOR_A_WAVE, limit_met
-from graph_agent.models.capabilities import rejects_tools
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.parts import AgentParts
-from graph_agent.planned import Planned, read_reply
-from graph_agent.request import plan_request
-from graph_agent.settlement import settle
+from graph_agent.planned import Planned, with_free_ids
+from graph_agent.planning import PlanningError, TurnedDownError, ask_for_calls, ask_for_plan
+from graph_agent.rollout import planner_of
+from graph_agent.settlement import never_run, settle
 from graph_agent.state import NOT_BEGUN, Bookkeeping, Outcome, PlanState, fresh
-from graph_agent.types import NO_USAGE, Call, SessionStatus, StopReason
+from graph_agent.telling import call_event, progress_of
+from graph_agent.types import NO_USAGE, Call, SessionStatus, StopReason, Usage
+from graph_agent.wave_results import answered_ids, failed_ids, results_of_wave
+from graph_agent.waves import Selection, select
 
 logger = logging.getLogger(__name__)
 
@@ -38,37 +39,41 @@ async def plan_node(
         pairs because LangGraph's message stream shows the messages of a mapping, and nothing of a plan belongs there.
     """
     settings = effective_config(parts.config, runtime.context)
-    step = _Step(state, settings)
+    step = _Step(state, settings, runtime)
     if not state.get("arrived"):
-        await step.take_input(parts, config, runtime)
-    if not parts.toolbox:
+        await step.take_input(parts, config)
+    elif step.go_on_with_the_wave():
+        return Command(update=step.update())
+    if step.loop["last_wave"] or not parts.toolbox:
         step.conclude({"stop_reason": "completed"})
     elif met := limit_met(step.loop["step"], step.loop["turn"], state["remaining_steps"], settings):
         step.stop(*met)
     else:
-        await step.ask(parts, runtime)
+        await step.ask(parts, config)
     return Command(update=step.update())
 
 
 class _Step:
     """One pass through `plan`: what it reads, and the update it gathers."""
 
-    def __init__(self, state: PlanState, settings: LoopConfig) -> None:
+    def __init__(self, state: PlanState, settings: LoopConfig, runtime: Runtime[Any]) -> None:
         self.state = state
         self.settings = settings
+        self.runtime = runtime
         self.history = state["messages"]
-        self.loop: Bookkeeping = {**state.get("loop", NOT_BEGUN)}
+        self.loop: Bookkeeping = {**NOT_BEGUN, **state.get("loop", NOT_BEGUN)}
         self.events: list[StoredEvent] = []
         self.changes: dict[str, Any] = {}
 
-    async def take_input(self, parts: AgentParts, config: RunnableConfig, runtime: Runtime[Any]) -> None:
+    async def take_input(self, parts: AgentParts, config: RunnableConfig) -> None:
         """Settle what an earlier run left open, note the user's words, and start counting anew."""
-        settled, events = await settle(self.history, config, runtime, self.loop["step"])
+        unstarted = {call["id"] for call in self.loop["waiting"]}
+        settled, events = await settle(self.history, config, self.runtime, self.loop["step"], unstarted)
         if settled is not self.history:
             self.changes["messages"] = rewrite(self.history, settled)
             self.history = settled
         self.events += events
-        self.loop = {**self.loop, "step": 0, "waves": 0, "outcome": None}
+        self.loop = {**self.loop, "step": 0, "waves": 0, "outcome": None, "waiting": [], "last_wave": False}
         if users := new_user_messages(self.history, self.loop["last_input_id"]):
             self.events += [event("user_message", 0, content=message.content) for message in users]
             self.loop["last_input_id"] = users[-1].id or ""
@@ -83,60 +88,96 @@ class _Step:
             "usage": fresh(NO_USAGE),
         }
 
-    async def ask(self, parts: AgentParts, runtime: Runtime[Any]) -> None:
+    def go_on_with_the_wave(self) -> bool:
+        """Make ready those of the wave's waiting calls that can run now; False when there are none."""
+        if not self.loop["waiting"]:
+            return False
+        told = self.state["events"]
+        chosen = select(self.loop["waiting"], results_of_wave(told), failed_ids(told))
+        self._skip(chosen.skipped)
+        self.loop["waiting"] = chosen.waiting
+        if not chosen.ready:
+            return False
+        if self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
+            reason = "Not run: the limit was reached before its turn came."
+            self._skip([(call, reason) for call in [*chosen.ready, *chosen.waiting]])
+            self.loop["waiting"] = []
+            self.stop("step_limit", self.loop["step"])
+        else:
+            self._make_ready(chosen.ready)
+        return True
+
+    async def ask(self, parts: AgentParts, config: RunnableConfig) -> None:
         """Ask the model for the next wave, and make ready what it wants."""
         logger.info("Agentic iteration %d/%d", self.loop["step"] + 1, self.settings.max_steps)
         try:
-            reply = await self._reply(parts)
+            planned = await self._planned(parts, config)
+        except PlanningError as error:
+            self._count(error.usage)
+            self.fail("planning", str(error))
+            return
         except Exception as error:
             logger.debug("The planning request failed", exc_info=True)
             self.fail(classify_model_error(error), describe_model_error(error))
             return
-        planned = read_reply(reply, parts.toolbox.names, text=self._in_text(parts))
         self.loop["step"] += 1
-        self.loop["turn"] += 1
-        usage = fresh(planned.usage) if "usage" in self.changes else planned.usage
-        self.changes["usage"] = usage
+        self._count(planned.usage)
         self.events.append(planned.event(self.loop["step"]))
+        self.loop["last_wave"] = planned.last
         if not planned.calls:
             logger.info("Final response received (no tool calls)")
-            draft = {"draft": planned.message} if self.settings.finalize == "direct" else {}
-            self.conclude({"stop_reason": "completed", **draft})  # type: ignore[typeddict-item]  # a literal union of two
+            outcome: Outcome = {"stop_reason": "completed"}
+            if self.settings.finalize == "direct" and parts.mode(self.settings) != "wave":
+                outcome["draft"] = planned.message
+            self.conclude(outcome)
         elif self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
             self.stop("step_limit", self.loop["step"])
         else:
-            self._make_ready(planned, runtime)
+            logger.info("Executing %d tool call(s)", len(planned.calls))
+            self.loop["waves"] += 1
+            self._say(planned.message)
+            # Only a structured plan's arguments hold references; elsewhere "${" is the model's own text.
+            structured = parts.mode(self.settings) == "wave"
+            chosen = select(planned.calls, {}, ()) if structured else Selection(planned.calls, [], [])
+            self.loop["waiting"] = chosen.waiting
+            self._make_ready(chosen.ready)
 
-    def _make_ready(self, planned: Planned, runtime: Runtime[Any]) -> None:
-        logger.info("Executing %d tool call(s)", len(planned.calls))
-        self.loop["waves"] += 1
-        self.changes["messages"] = [*self.changes.get("messages", []), planned.message]
-        self.changes["ready"] = planned.calls
-        for call in planned.calls:
-            self.events.append(_call_event(call, self.loop["step"]))
-            runtime.stream_writer(_progress(call, self.loop["step"]))
-
-    async def _reply(self, parts: AgentParts) -> AIMessage:
-        text = self._in_text(parts)
-        # Prose before calls is plan text in direct mode; the JSON of calls in text is nobody's answer.
-        quiet = text or self.settings.finalize == "compose"
-        request = plan_request(parts, self.history, self.settings, text=text)
+    async def _planned(self, parts: AgentParts, config: RunnableConfig) -> Planned:
+        mode = parts.mode(self.settings)
+        if mode == "wave":
+            planner = planner_of(config["configurable"].get("thread_id", ""), self.settings, parts.agentic_loop)
+            planned = await ask_for_plan(parts, self.history, self.settings, planner)
+            return with_free_ids(planned, answered_ids(self.state.get("events", [])))
+        if mode == "native" and self.loop["text_tools"]:
+            mode = "text"
         try:
-            return await parts.client.plan(request, self.settings, text=text, quiet=quiet)
-        except Exception as error:
-            if text or not rejects_tools(error):
-                raise
-            self.loop["text_tools"] = True
-            warning = (
-                f"The model takes no tools ({describe_model_error(error)}); calls are asked for in text from now on."
-            )
-            self.events.append(event("warning", self.loop["step"], message=warning))
-            logger.warning("%s", warning)
-        request = plan_request(parts, self.history, self.settings, text=True)
-        return await parts.client.plan(request, self.settings, text=True, quiet=True)
+            return await ask_for_calls(parts, self.history, self.settings, mode)
+        except TurnedDownError as turned_down:
+            why = describe_model_error(turned_down.error)
+        self.loop["text_tools"] = True
+        warning = f"The model takes no tools ({why}); calls are asked for in text from now on."
+        self.events.append(event("warning", self.loop["step"], message=warning))
+        logger.warning("%s", warning)
+        return await ask_for_calls(parts, self.history, self.settings, "text")
 
-    def _in_text(self, parts: AgentParts) -> bool:
-        return self.loop["text_tools"] or parts.in_text(self.settings)
+    def _make_ready(self, calls: list[Call]) -> None:
+        self.changes["ready"] = calls
+        for call in calls:
+            self.events.append(call_event(call, self.loop["step"]))
+            self.runtime.stream_writer(progress_of(call, self.loop["step"]))
+
+    def _skip(self, calls: list[tuple[Call, str]]) -> None:
+        for call, reason in calls:
+            message, told = never_run(call["id"], call["name"], reason, self.loop["step"])
+            self._say(message)
+            self.events.append(told)
+
+    def _say(self, message: Any) -> None:
+        self.changes["messages"] = [*self.changes.get("messages", []), message]
+
+    def _count(self, usage: Usage) -> None:
+        self.loop["turn"] += usage["model_calls"]
+        self.changes["usage"] = fresh(usage) if "usage" in self.changes else usage
 
     def stop(self, reason: StopReason, limit: float) -> None:
         """End planning at a limit."""
@@ -145,7 +186,7 @@ class _Step:
         self.conclude({"stop_reason": reason, "limit": limit})
 
     def fail(self, kind: str, message: str) -> None:
-        """End planning because the model cannot be had."""
+        """End planning because no plan can be had."""
         self.events.append(event("error", self.loop["step"], kind=kind, message=message))
         self.conclude({"stop_reason": "failed", "error": message})
 
@@ -157,19 +198,3 @@ class _Step:
     def update(self) -> list[tuple[str, Any]]:
         """Everything gathered."""
         return [*self.changes.items(), ("loop", self.loop), ("events", self.events)]
-
-
-def _call_event(call: Call, step: int) -> StoredEvent:
-    if call["name"].startswith(CALL_PREFIX):
-        task = str(call["arguments"].get("task", ""))
-        return event(
-            "delegation_request", step, id=call["id"], target=call["name"].removeprefix(CALL_PREFIX), task=task
-        )
-    return event("tool_call", step, id=call["id"], name=call["name"], arguments=call["arguments"])
-
-
-def _progress(call: Call, step: int) -> dict[str, Any]:
-    if call["name"].startswith(CALL_PREFIX):
-        target = call["name"].removeprefix(CALL_PREFIX)
-        return {"type": "progress", "step": step, "action": "delegate", "target": target}
-    return {"type": "progress", "step": step, "action": "tool_call", "target": call["name"]}

@@ -11,9 +11,9 @@ from langgraph.types import Command
 
 from graph_agent._compat import read_state
 from graph_agent.context import effective_config
-from graph_agent.events import event
 from graph_agent.parts import AgentParts
 from graph_agent.shown import shown_output
+from graph_agent.telling import result_event
 from graph_agent.toolbox import Output
 from graph_agent.types import Call
 
@@ -39,13 +39,6 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
         status=output.status,
         artifact=output.artifact,
     )
-    told = event(
-        "tool_result",
-        read_state(config, ["loop"])["loop"]["step"],
-        id=call["id"],
-        name=call["name"],
-        status=output.status,
-        content=output.content,
-        truncated=truncated,
-    )
+    step = read_state(config, ["loop"])["loop"]["step"]
+    told = result_event(call["id"], call["name"], output.status, output.content, step, truncated=truncated)
     return Command(update=[("messages", [result, *output.messages]), ("events", [told]), ("arrived", True)])

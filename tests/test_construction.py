@@ -54,7 +54,10 @@ def pretender() -> str:
             {"prompts": {"planer": "x"}},
             "Unknown prompt 'planer'; known: delegate, finalize, limit, planner, text_tools. Did you mean 'planner'?",
         ),
-        ({"prompts": {"planner": "{{ dirct }}"}}, "Prompt 'planner': unknown variable 'dirct'; known: direct."),
+        (
+            {"prompts": {"planner": "{{ dirct }}"}},
+            "Prompt 'planner': unknown variable 'dirct'; known: max_calls, style.",
+        ),
         (
             {"prompts": {"planner": "{% if %}"}},
             "Prompt 'planner': line 1: Expected an expression, got 'end of statement block'.",
@@ -81,10 +84,6 @@ def test_parts_that_do_not_fit(options: dict[str, Any], message: str) -> None:
         ({"max_steps": 0}, "LoopConfig: max_steps=0: Input should be greater than 0."),
         ({"on_limit": "stop"}, "LoopConfig: on_limit='stop': Input should be 'answer' or 'message'."),
         ({"max_cost": 5.0}, "LoopConfig: max_cost=5.0: this version has no budgets; leave the field out."),
-        (
-            {"tool_calling": "wave"},
-            "LoopConfig: tool_calling='wave': this version has no structured planning; use 'auto'.",
-        ),
     ],
 )
 def test_a_configuration_that_cannot_be(values: dict[str, Any], message: str) -> None:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
-from langchain_core.runnables import Runnable, RunnableBinding
 
 from graph_agent.config import LoopConfig
 from graph_agent.models.aliases import ToolAliases
+from graph_agent.models.binding import Bound, openai_response_format, unbound
 from graph_agent.models.prefixed import PrefixedChatModel
-from graph_agent.models.prose import as_prose
+from graph_agent.models.prose import as_plans, as_prose
 from graph_agent.models.retry import ask
 
 Phase = Literal["plan", "answer"]
+Mode = Literal["native", "text", "wave"]
+"""How calls are asked for: through the provider's tools, in text, or in structured plans."""
 
 _TOOL_CHOICE_NONE: dict[str, Any] = {
     "openai-chat": "none",
@@ -27,13 +29,6 @@ _TOOL_CHOICE_NONE: dict[str, Any] = {
     "scripted": "none",
 }
 """How a provider is told to keep the tools in mind and call none, by LangChain's name for it."""
-
-
-class Bound(NamedTuple):
-    """A model and what each of its calls is given: tools, and options."""
-
-    runnable: Runnable[LanguageModelInput, AIMessage]
-    options: dict[str, Any]
 
 
 class ModelClient:
@@ -59,27 +54,27 @@ class ModelClient:
         self._renames = [name for name in names if self._aliases.to_alias(name) != name]
         self._bound: dict[tuple[Any, ...], Bound] = {}
 
-    async def plan(self, request: Sequence[AnyMessage], settings: LoopConfig, *, text: bool, quiet: bool) -> AIMessage:
+    async def plan(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode, quiet: bool) -> AIMessage:
         """Ask which calls come next.
 
         Args:
             request: System prompt and history, calls under their own names.
             settings: Model options, retries and time limit.
-            text: The tools stand in the system prompt; calls and results are written out.
+            mode: How calls are asked for; in all but `native` calls and results are written out.
             quiet: Keep the reply's tokens out of the message stream.
 
         Raises:
             Exception: What the provider raised, when it was not transient or stayed so.
         """
-        bound = self._bound_for("plan", settings, text=text)
-        return await self._ask(bound, request, settings, text=text, quiet=quiet)
+        bound = self._bound_for("plan", settings, mode=mode)
+        return await self._ask(bound, request, settings, mode=mode, quiet=quiet)
 
     async def answer(
         self,
         request: Sequence[AnyMessage],
         settings: LoopConfig,
         *,
-        text: bool,
+        mode: Mode,
         quiet: bool,
         prefix: str = "",
         schema: dict[str, Any] | None = None,
@@ -89,7 +84,7 @@ class ModelClient:
         Args:
             request: System prompt, history and the closing request.
             settings: As for `plan`.
-            text: As for `plan`.
+            mode: As for `plan`.
             quiet: As for `plan`.
             prefix: A sentence to stand before the answer, streamed first; empty for none.
             schema: JSON schema of the answer; None for free text.
@@ -97,10 +92,10 @@ class ModelClient:
         Raises:
             Exception: As for `plan`.
         """
-        bound = self._bound_for("answer", settings, text=text, schema=schema)
+        bound = self._bound_for("answer", settings, mode=mode, schema=schema)
         if prefix:
             bound = Bound(PrefixedChatModel(inner=bound.runnable.bind(**bound.options), prefix=prefix), {})
-        reply = await self._ask(bound, request, settings, text=text, quiet=quiet)
+        reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet)
         # Whatever it was told, a model may call a tool here; nobody will run that call, so it must leave no trace.
         return without_calls(reply)
 
@@ -110,12 +105,14 @@ class ModelClient:
         request: Sequence[AnyMessage],
         settings: LoopConfig,
         *,
-        text: bool,
+        mode: Mode,
         quiet: bool,
     ) -> AIMessage:
         rendered: Sequence[BaseMessage] = request
-        if text:
+        if mode == "text":
             rendered = as_prose(request)
+        elif mode == "wave":
+            rendered = as_plans(request)
         elif self._renames:
             rendered = [self._aliased(message) for message in request]
         reply = await ask(
@@ -129,31 +126,23 @@ class ModelClient:
         return self._named(reply)
 
     def _bound_for(
-        self, phase: Phase, settings: LoopConfig, *, text: bool, schema: dict[str, Any] | None = None
+        self, phase: Phase, settings: LoopConfig, *, mode: Mode, schema: dict[str, Any] | None = None
     ) -> Bound:
-        key = (phase, text, settings.model_options(), repr(schema))
+        key = (phase, mode, settings.model_options(), repr(schema))
         if key not in self._bound:
-            self._bound[key] = self._bind(phase, settings, schema, with_tools=bool(self._schemas) and not text)
+            self._bound[key] = self._bind(phase, settings, schema, with_tools=bool(self._schemas) and mode == "native")
         return self._bound[key]
 
     def _bind(self, phase: Phase, settings: LoopConfig, schema: dict[str, Any] | None, *, with_tools: bool) -> Bound:
         options: dict[str, Any] = dict(settings.model_options())
-        if response_format := self._response_format(schema):
+        if schema is not None and (response_format := openai_response_format(self.model, schema, "response")):
             options["response_format"] = response_format
         if not with_tools:
             return Bound(self.model, options)
         if phase == "answer" and (none := _TOOL_CHOICE_NONE.get(self.model._llm_type)):
             options["tool_choice"] = none
         bound = self.model.bind_tools(self._schemas, **options)
-        return _unbound(bound)
-
-    def _response_format(self, schema: dict[str, Any] | None) -> dict[str, Any] | None:
-        """The provider's own way to hold an answer to a schema, where LangChain's profile says it has one."""
-        if schema is None or self.model._llm_type != "openai-chat":
-            return None
-        if not (self.model.profile or {}).get("structured_output"):
-            return None
-        return {"type": "json_schema", "json_schema": {"name": "response", "schema": schema, "strict": False}}
+        return unbound(bound)
 
     def _aliased(self, message: AnyMessage) -> BaseMessage:
         if isinstance(message, AIMessage) and message.tool_calls:
@@ -167,14 +156,6 @@ class ModelClient:
         if not self._renames:
             return reply
         return _rename_calls(reply, self._aliases.to_name)
-
-
-def _unbound(runnable: Any) -> Bound:
-    """A plain binding taken apart: it would merge its empty configuration into the run's at each call."""
-    plain = isinstance(runnable, RunnableBinding) and type(runnable).ainvoke is RunnableBinding.ainvoke
-    if not plain or runnable.config or runnable.config_factories:
-        return Bound(runnable, {})
-    return Bound(runnable.bound, dict(runnable.kwargs))
 
 
 def without_calls(reply: AIMessage) -> AIMessage:

@@ -16,9 +16,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from graph_agent.errors import ConfigError, did_you_mean
 
 VARIABLES: dict[str, frozenset[str]] = {
-    "planner": frozenset({"direct"}),
-    "text_tools": frozenset({"tools"}),
-    "finalize": frozenset({"schema"}),
+    "planner": frozenset({"style", "max_calls"}),
+    "text_tools": frozenset({"tools", "plan"}),
+    "finalize": frozenset({"schema", "plan"}),
     "limit": frozenset({"reason", "limit"}),
     "delegate": frozenset({"name", "description"}),
 }

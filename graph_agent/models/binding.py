@@ -1,0 +1,38 @@
+"""A model together with what each of its calls is given."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import Runnable, RunnableBinding
+
+
+class Bound(NamedTuple):
+    """A model and what each of its calls is given: tools, and options."""
+
+    runnable: Runnable[LanguageModelInput, AIMessage]
+    options: dict[str, Any]
+
+
+def unbound(runnable: Any) -> Bound:
+    """A plain binding taken apart: it would merge its empty configuration into the run's at each call."""
+    plain = isinstance(runnable, RunnableBinding) and type(runnable).ainvoke is RunnableBinding.ainvoke
+    if not plain or runnable.config or runnable.config_factories:
+        return Bound(runnable, {})
+    return Bound(runnable.bound, dict(runnable.kwargs))
+
+
+def openai_response_format(model: BaseChatModel, schema: dict[str, Any], name: str) -> dict[str, Any] | None:
+    """The option that holds an OpenAI-compatible model to a schema; None where LangChain's profile knows of none.
+
+    Args:
+        model: The chat model.
+        schema: JSON schema of the reply.
+        name: What to call it.
+    """
+    if model._llm_type != "openai-chat" or not (model.profile or {}).get("structured_output"):
+        return None
+    # Strict schemas forbid objects with free keys, such as a tool's arguments.
+    return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": False}}

@@ -1,0 +1,106 @@
+"""Asking a model for a structured plan, by the best way it has: a schema of its own, a tool, or plain text."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AnyMessage
+
+from graph_agent.config import LoopConfig
+from graph_agent.models.binding import Bound, openai_response_format, unbound
+from graph_agent.models.capabilities import choose_tool_calling
+from graph_agent.models.errors import classify_model_error
+from graph_agent.models.prose import as_plans
+from graph_agent.models.retry import ask
+
+logger = logging.getLogger(__name__)
+
+Way = Literal["schema", "tool", "text"]
+
+_TEMPERATURE = re.compile(r"temperature", re.IGNORECASE)
+_SCHEMA = re.compile(r"response_format|json_schema|structured output|guided", re.IGNORECASE)
+
+
+class StructuredPlanner:
+    """A chat model that is asked for plans.
+
+    The temperature is 0 unless configured. A model that refuses a temperature is asked without one from then on, and a
+    provider that turns a schema or a tool down is asked the next simpler way.
+
+    Args:
+        model: The chat model.
+        schema: JSON schema of a plan.
+        tool: Name of the tool that hands a plan over, where that is the way.
+    """
+
+    def __init__(self, model: BaseChatModel, schema: dict[str, Any], tool: str) -> None:
+        self._model = model
+        self._tool = {
+            "type": "function",
+            "function": {"name": tool, "description": "Hand the plan over.", "parameters": schema},
+        }
+        self._response_format = openai_response_format(model, schema, "plan")
+        self._ways: list[Way] = ["text"]
+        if choose_tool_calling(model, "auto") == "native":
+            self._ways.insert(0, "tool")
+        if self._response_format is not None:
+            self._ways.insert(0, "schema")
+        self._zero_temperature = True
+
+    async def plan(self, request: Sequence[AnyMessage], settings: LoopConfig) -> AIMessage:
+        """Ask for one plan; nothing of it reaches the message stream.
+
+        Args:
+            request: System prompt and history.
+            settings: Model options, retries and time limit.
+
+        Raises:
+            Exception: What the provider raised, when no other way was left.
+        """
+        while True:
+            way, cold = self._ways[0], self._zero_temperature
+            bound = self._bound(way, settings, cold=cold)
+            try:
+                return await ask(
+                    bound.runnable,
+                    as_plans(request),
+                    bound.options,
+                    retries=settings.model_retries,
+                    timeout_s=settings.model_timeout_s,
+                    quiet=True,
+                )
+            except Exception as error:
+                if not self._simpler(error, way, cold=cold and settings.temperature is None):
+                    raise
+
+    def _simpler(self, error: Exception, way: Way, *, cold: bool) -> bool:
+        """Whether the error says what to leave out; leave it out from now on."""
+        if isinstance(error, NotImplementedError) or classify_model_error(error) == "tools_rejected":
+            simpler = way != "text"
+        elif classify_model_error(error) != "other":
+            return False
+        elif cold and _TEMPERATURE.search(str(error)):
+            self._zero_temperature = False
+            return True
+        else:
+            simpler = way == "schema" and _SCHEMA.search(str(error)) is not None
+        # Another session may have learnt it meanwhile.
+        if simpler and self._ways[0] == way:
+            logger.info("The model takes no plan by %s; asking by %s from now on", way, self._ways[1])
+            self._ways.pop(0)
+        return simpler
+
+    def _bound(self, way: Way, settings: LoopConfig, *, cold: bool) -> Bound:
+        options: dict[str, Any] = dict(settings.model_options())
+        if cold:
+            options.setdefault("temperature", 0)
+        if way == "schema":
+            options["response_format"] = self._response_format
+        if way == "tool":
+            name = self._tool["function"]["name"]  # type: ignore[index]  # built above
+            return unbound(self._model.bind_tools([self._tool], tool_choice=name, **options))
+        return Bound(self._model, options)

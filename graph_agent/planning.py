@@ -1,0 +1,110 @@
+"""Asking for the next wave, in whichever mode the session has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+
+from graph_agent.config import LoopConfig, Planner
+from graph_agent.models.capabilities import rejects_tools
+from graph_agent.models.client import Mode
+from graph_agent.parts import AgentParts
+from graph_agent.planned import Planned, action_of, canonical_calls, read_reply, usage_of
+from graph_agent.request import plan_request
+from graph_agent.state import add_usage
+from graph_agent.types import NO_USAGE, Call, Usage
+from graph_agent.wave_reply import read_plan
+from graph_agent.waves import PlanError, PlanningResult, check_wave
+
+REPAIRS = 1
+"""Times a structured plan that cannot be carried out is sent back."""
+
+_EMPTY = 'The plan says "continue" but has no calls. Plan the calls that are needed, or say "done".'
+
+
+class TurnedDownError(Exception):
+    """The provider takes no tools."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+        """What the provider said."""
+
+
+class PlanningError(Exception):
+    """The model's plans cannot be carried out, and it has been told so; `usage` is what that took."""
+
+    def __init__(self, fault: PlanError, usage: Usage) -> None:
+        super().__init__(str(fault))
+        self.usage = usage
+
+
+async def ask_for_calls(parts: AgentParts, history: Sequence[AnyMessage], settings: LoopConfig, mode: Mode) -> Planned:
+    """Ask for calls through the provider's tools, or in text.
+
+    Raises:
+        TurnedDownError: When the provider takes no tools.
+        Exception: What the provider raised.
+    """
+    # Prose before calls is plan text in direct mode; the JSON of calls in text is nobody's answer.
+    quiet = mode == "text" or settings.finalize == "compose"
+    request = plan_request(parts, history, settings, mode, "wave")
+    try:
+        reply = await parts.client.plan(request, settings, mode=mode, quiet=quiet)
+    except Exception as error:
+        if mode == "native" and rejects_tools(error):
+            raise TurnedDownError(error) from error
+        raise
+    return read_reply(reply, parts.toolbox.names, text=mode == "text")
+
+
+async def ask_for_plan(
+    parts: AgentParts, history: Sequence[AnyMessage], settings: LoopConfig, planner: Planner
+) -> Planned:
+    """Ask for a structured plan; one that cannot be carried out is sent back once, with everything that is wrong.
+
+    Raises:
+        PlanningError: When the plan is wrong still.
+        Exception: What the provider raised.
+    """
+    request = plan_request(parts, history, settings, "wave", planner)
+    usage = NO_USAGE
+    for attempt in range(1 + REPAIRS):
+        reply = await parts.planner.plan(request, settings)
+        usage = add_usage(usage, usage_of(reply))
+        try:
+            plan = read_plan(reply, parts.plan_schema)
+            calls = check_wave(plan, settings.max_calls_per_wave)
+            if not calls and plan.status == "continue" and attempt < REPAIRS:
+                raise PlanError(_EMPTY)
+        except PlanError as fault:
+            if attempt == REPAIRS:
+                raise PlanningError(fault, usage) from fault
+            request = [*request, AIMessage(reply.text or _as_text(reply)), HumanMessage(str(fault))]
+        else:
+            return _planned(reply, plan, calls, usage, planner)
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _planned(reply: AIMessage, plan: PlanningResult, calls: list[Call], usage: Usage, planner: Planner) -> Planned:
+    message = AIMessage(
+        plan.reasoning, id=reply.id, tool_calls=canonical_calls(calls), usage_metadata=reply.usage_metadata
+    )
+    slots = plan.model_dump(mode="json", include={"slots"})["slots"]
+    return Planned(
+        message,
+        calls,
+        usage,
+        last=plan.status == "done" or planner == "dag" or not calls,
+        action=plan.action or action_of(calls),
+        reasoning=plan.reasoning,
+        extra={"slots": slots, "planner": planner},
+    )
+
+
+def _as_text(reply: AIMessage) -> str:
+    """A plan that came as a tool call, written out, so that it can be sent back in a history without tools."""
+    asked: list[Any] = [*reply.tool_calls, *reply.invalid_tool_calls]
+    return str(asked[0]["args"]) if asked else ""

@@ -1,0 +1,42 @@
+"""How a call is told of before it runs: its event, and its progress on the custom stream."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from graph_agent.delegation import CALL_PREFIX
+from graph_agent.events import StoredEvent, event
+from graph_agent.types import Call
+
+
+def call_event(call: Call, step: int) -> StoredEvent:
+    """The `tool_call` or `delegation_request` event of a call."""
+    if call["name"].startswith(CALL_PREFIX):
+        target, task = call["name"].removeprefix(CALL_PREFIX), str(call["arguments"].get("task", ""))
+        return event("delegation_request", step, id=call["id"], target=target, task=task)
+    return event("tool_call", step, id=call["id"], name=call["name"], arguments=call["arguments"])
+
+
+def result_event(id_: str, name: str, status: str, content: Any, step: int, *, truncated: bool = False) -> StoredEvent:
+    """The `tool_result` or `delegation_response` event that answers a call.
+
+    Args:
+        id_: The call's id.
+        name: The call's name.
+        status: A `ResultStatus`.
+        content: The whole output.
+        step: The step the call belongs to.
+        truncated: Whether the model is shown less.
+    """
+    if name.startswith(CALL_PREFIX):
+        target = name.removeprefix(CALL_PREFIX)
+        return event("delegation_response", step, id=id_, target=target, status=status, content=content)
+    return event("tool_result", step, id=id_, name=name, status=status, content=content, truncated=truncated)
+
+
+def progress_of(call: Call, step: int) -> dict[str, Any]:
+    """The call's part of the custom stream; other programs rely on exactly these keys."""
+    if call["name"].startswith(CALL_PREFIX):
+        target = call["name"].removeprefix(CALL_PREFIX)
+        return {"type": "progress", "step": step, "action": "delegate", "target": target}
+    return {"type": "progress", "step": step, "action": "tool_call", "target": call["name"]}

@@ -1,0 +1,43 @@
+"""What the calls of a wave came to, read from the history, where every output is whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from graph_agent.events import StoredEvent
+from graph_agent.text import text_of
+
+_ANSWERS = ("tool_result", "delegation_response")
+
+
+def results_of_wave(events: Sequence[StoredEvent]) -> dict[str, Any]:
+    """The results of the newest wave, by call id: JSON where an output is JSON, else its text."""
+    return {entry["id"]: _value(entry["content"]) for entry in _answers(events, "plan") if entry["status"] == "success"}
+
+
+def answered_ids(events: Sequence[StoredEvent]) -> set[str]:
+    """The ids of every call of the newest input that has an answer."""
+    return {entry["id"] for entry in _answers(events, "user_message")}
+
+
+def failed_ids(events: Sequence[StoredEvent]) -> set[str]:
+    """The ids of the newest wave's calls that have an answer and no result."""
+    return {entry["id"] for entry in _answers(events, "plan") if entry["status"] != "success"}
+
+
+def _answers(events: Sequence[StoredEvent], since: str) -> Iterator[StoredEvent]:
+    for entry in reversed(events):
+        if entry["type"] == since:
+            return
+        if entry["type"] in _ANSWERS:
+            yield entry
+
+
+def _value(content: Any) -> Any:
+    text = text_of(content)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
