@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import gc
 import statistics
 import tempfile
@@ -28,7 +29,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
 
-Run = Callable[[], Awaitable[list[AnyMessage]]]
+Run = Callable[..., Awaitable[list[AnyMessage]]]
 
 
 @tool
@@ -68,6 +69,14 @@ def graph_agent_run(case: Case) -> Run:
     return _graph_run(graph, case)
 
 
+def graph_agent_async_run(case: Case) -> Run:
+    """The same with LangGraph's default durability, under which a call may run before its plan is stored."""
+    if case.saver is None:
+        return graph_agent_run(case)
+    run: Run = functools.partial(graph_agent_run(case), durability="async")
+    return run
+
+
 def create_agent_run(case: Case) -> Run:
     """LangChain's agent."""
     return _graph_run(create_agent(case.model("Done."), tools=[lookup], checkpointer=case.saver), case)
@@ -91,8 +100,8 @@ def bare_loop_run(case: Case) -> Run:
 
 
 def _graph_run(graph: Any, case: Case) -> Run:
-    async def run() -> list[AnyMessage]:
-        result = await graph.ainvoke({"messages": [HumanMessage("go")]}, case.config())
+    async def run(**options: Any) -> list[AnyMessage]:
+        result = await graph.ainvoke({"messages": [HumanMessage("go")]}, case.config(), **options)
         messages: list[AnyMessage] = result["messages"]
         return messages
 
@@ -101,6 +110,7 @@ def _graph_run(graph: Any, case: Case) -> Run:
 
 BUILDERS: dict[str, Callable[[Case], Run]] = {
     "graph-agent": graph_agent_run,
+    " … async": graph_agent_async_run,
     "create_agent": create_agent_run,
     "bare loop": bare_loop_run,
 }
@@ -144,15 +154,16 @@ async def compare(turns: int, *, sqlite: bool, rounds: int) -> None:
     """Time the three in turn, and print one line each."""
     seconds: dict[str, list[float]] = {name: [] for name in BUILDERS}
     extra: dict[str, int] = {}
+    names = [name for name in BUILDERS if sqlite or name != " … async"]
     for _ in range(rounds):
-        for name in BUILDERS:
+        for name in names:
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "bench.db" if sqlite and name != "bare loop" else None
                 taken, messages = await measure(name, turns, path)
                 seconds[name].append(taken)
                 if path:
                     extra[name] = stored_beyond_messages(path, messages)
-    for name in BUILDERS:
+    for name in names:
         ratio = statistics.median(a / b for a, b in zip(seconds[name], seconds["create_agent"], strict=True))
         per_turn = 1000 * statistics.median(seconds[name]) / turns
         stored = f"{extra[name] / turns / 1024:9.2f}" if name in extra else f"{'-':>9}"

@@ -126,6 +126,8 @@ def build_graph(
     if not issubclass(context_schema, AgentContext):
         raise ConfigError(f"context_schema must be AgentContext or a subclass of it, not {context_schema!r}.")
     config = config or LoopConfig()
+    if config.plan_cache_ttl_s is not None and cache is None:
+        raise ConfigError("plan_cache_ttl_s is set and there is no cache; pass e.g. cache=InMemoryCache().")
     templates = Prompts(prompts)
     toolbox = Toolbox(tools, delegates, templates)
     parts = AgentParts(

@@ -11,6 +11,7 @@ from graph_agent.config import LoopConfig, Planner
 from graph_agent.models.capabilities import rejects_tools
 from graph_agent.models.client import Mode
 from graph_agent.parts import AgentParts
+from graph_agent.plan_cache import through_cache
 from graph_agent.planned import Planned, action_of, canonical_calls, read_reply, usage_of
 from graph_agent.request import plan_request
 from graph_agent.state import add_usage
@@ -51,13 +52,17 @@ async def ask_for_calls(parts: AgentParts, history: Sequence[AnyMessage], settin
     # Prose before calls is plan text in direct mode; the JSON of calls in text is nobody's answer.
     quiet = mode == "text" or settings.finalize == "compose"
     request = plan_request(parts, history, settings, mode, "wave")
-    try:
-        reply = await parts.client.plan(request, settings, mode=mode, quiet=quiet)
-    except Exception as error:
-        if mode == "native" and rejects_tools(error):
-            raise TurnedDownError(error) from error
-        raise
-    return read_reply(reply, parts.toolbox.names, text=mode == "text")
+
+    async def ask() -> Planned:
+        try:
+            reply = await parts.client.plan(request, settings, mode=mode, quiet=quiet)
+        except Exception as error:
+            if mode == "native" and rejects_tools(error):
+                raise TurnedDownError(error) from error
+            raise
+        return read_reply(reply, parts.toolbox.names, text=mode == "text")
+
+    return await through_cache(parts, settings, request, mode, ask)
 
 
 async def ask_for_plan(
@@ -70,6 +75,14 @@ async def ask_for_plan(
         Exception: What the provider raised.
     """
     request = plan_request(parts, history, settings, "wave", planner)
+    return await through_cache(
+        parts, settings, request, "wave", lambda: _until_sound(parts, request, settings, planner)
+    )
+
+
+async def _until_sound(
+    parts: AgentParts, request: Sequence[AnyMessage], settings: LoopConfig, planner: Planner
+) -> Planned:
     usage = NO_USAGE
     for attempt in range(1 + REPAIRS):
         reply = await parts.planner.plan(request, settings)

@@ -21,6 +21,8 @@ VARIABLES: dict[str, frozenset[str]] = {
     "finalize": frozenset({"schema", "plan"}),
     "limit": frozenset({"reason", "limit"}),
     "delegate": frozenset({"name", "description"}),
+    "steering": frozenset({"content"}),
+    "loop_warning": frozenset({"pattern", "count"}),
 }
 """The prompts there are, and the variables each may use."""
 

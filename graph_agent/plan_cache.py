@@ -1,0 +1,109 @@
+"""Plans taken from a LangGraph cache instead of the model, where the request is the very same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage, message_to_dict, messages_from_dict
+
+from graph_agent.config import LoopConfig
+from graph_agent.models.client import Mode
+from graph_agent.parts import AgentParts
+from graph_agent.planned import Planned, with_free_ids
+from graph_agent.text import plain
+from graph_agent.types import NO_USAGE
+
+_NAMESPACE = ("graph_agent", "plan")
+
+
+async def through_cache(
+    parts: AgentParts,
+    settings: LoopConfig,
+    request: Sequence[AnyMessage],
+    mode: Mode,
+    ask: Callable[[], Awaitable[Planned]],
+) -> Planned:
+    """Take the plan from the agent's cache, or ask for it and keep it.
+
+    A plan from the cache has new ids and costs no tokens. What cannot be carried out is never kept: `ask` raises then,
+    or some call is at fault.
+
+    Args:
+        parts: The agent; without a cache every plan is asked for.
+        settings: The run's configuration; without a `plan_cache_ttl_s` every plan is asked for.
+        request: The messages the model would be sent.
+        mode: How calls are asked for.
+        ask: Asks the model.
+    """
+    if parts.cache is None or settings.plan_cache_ttl_s is None:
+        return await ask()
+    key = (_NAMESPACE, _key(parts, settings, request, mode))
+    if kept := (await parts.cache.aget([key])).get(key):
+        return _restored(kept)
+    planned = await ask()
+    if not any("fault" in call for call in planned.calls):
+        await parts.cache.aset({key: (_kept(planned), settings.plan_cache_ttl_s)})
+    return planned
+
+
+def _key(parts: AgentParts, settings: LoopConfig, request: Sequence[AnyMessage], mode: Mode) -> str:
+    """A hash of everything the plan depends on: model, options, tools, and what is said; ids are not said."""
+    model = parts.client.model
+    about = {
+        "model": [type(model).__qualname__, plain(model._get_ls_params())],
+        "mode": mode,
+        "options": settings.model_options(),
+        "most": settings.max_calls_per_wave,
+        "tools": parts.toolbox.schemas,
+        "plan": parts.plan_schema.model_json_schema() if mode == "wave" else None,
+        "request": _said(request),
+    }
+    return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _said(request: Sequence[AnyMessage]) -> list[Any]:
+    """The messages without their ids; each call goes by its place in the conversation."""
+    places: dict[str, int] = {}
+    said: list[Any] = []
+    for message in request:
+        entry: dict[str, Any] = {"type": message.type, "content": plain(message.content)}
+        if isinstance(message, AIMessage):
+            for call in message.tool_calls:
+                places[call["id"] or ""] = len(places)
+            entry["calls"] = [
+                [places[call["id"] or ""], call["name"], plain(call["args"])] for call in message.tool_calls
+            ]
+        if isinstance(message, ToolMessage):
+            entry["answers"] = [places.get(message.tool_call_id), message.status]
+        said.append(entry)
+    return said
+
+
+def _kept(planned: Planned) -> dict[str, Any]:
+    return {
+        "message": message_to_dict(planned.message),
+        "calls": planned.calls,
+        "last": planned.last,
+        "action": planned.action,
+        "reasoning": planned.reasoning,
+        "extra": dict(planned.extra),
+    }
+
+
+def _restored(kept: dict[str, Any]) -> Planned:
+    (message,) = messages_from_dict([kept["message"]])
+    assert isinstance(message, AIMessage)
+    planned = Planned(
+        # An id that is None is given by LangGraph, once, when the message is stored.
+        message=message.model_copy(update={"id": None, "usage_metadata": None}),
+        calls=kept["calls"],
+        usage=NO_USAGE,
+        last=kept["last"],
+        action=kept["action"],
+        reasoning=kept["reasoning"],
+        extra={**kept["extra"], "cached": True},
+    )
+    return with_free_ids(planned, {call["id"] for call in planned.calls})
