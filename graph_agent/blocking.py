@@ -22,21 +22,20 @@ in_blocking_run: ContextVar[bool] = ContextVar("graph_agent_in_blocking_run", de
 def blocking(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """Make a function that runs `coroutine` on the background loop and waits for it.
 
-    The caller's context variables are seen by the coroutine; a `KeyboardInterrupt` while waiting cancels it.
+    The caller's context variables are seen by the coroutine; an exception in the waiting thread, such as the
+    `KeyboardInterrupt` of a Ctrl-C, cancels it.
     """
 
     @functools.wraps(coroutine)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
         done: Future[T] = Future()
-        tasks: list[asyncio.Task[T]] = []
+        tasks: list[asyncio.Task[None]] = []
         context = copy_context()
         context.run(in_blocking_run.set, True)
         loop = _background_loop()
 
         def start() -> None:
-            task = loop.create_task(coroutine(*args, **kwargs), context=context)
-            task.add_done_callback(functools.partial(_settle, done))
-            tasks.append(task)
+            tasks.append(loop.create_task(_hand_over(coroutine(*args, **kwargs), done), context=context))
 
         loop.call_soon_threadsafe(start)
         try:
@@ -69,13 +68,16 @@ def refuse_running_loop(entry: str, instead: str) -> None:
     )
 
 
-def _settle(done: Future[Any], task: asyncio.Task[Any]) -> None:
-    if task.cancelled():
+async def _hand_over(work: Coroutine[Any, Any, T], done: Future[T]) -> None:
+    try:
+        result = await work
+    except asyncio.CancelledError:
         done.cancel()
-    elif (error := task.exception()) is not None:
+        raise
+    except BaseException as error:  # noqa: BLE001 - it belongs to the caller; a SystemExit let through would end the loop
         done.set_exception(error)
     else:
-        done.set_result(task.result())
+        done.set_result(result)
 
 
 @functools.cache

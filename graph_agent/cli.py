@@ -96,7 +96,9 @@ async def _show(session: Session, question: str) -> bool:
             case Done(result):
                 if answering:
                     out.print()
-                return result.status != "FAILED"
+                for interrupt in result.interrupts:
+                    err.print(f"waiting for an answer: {interrupt.value}", style="yellow", markup=False)
+                return result.status != "FAILED" and not result.interrupts
             case _:
                 pass
     return False

@@ -58,28 +58,37 @@ class AgentContext(BaseModel):
     max_agentic_loops: NonNegativeInt | None = None
 
 
-def coerce_context(brought: Any) -> AgentContext | None:
+def coerce_context(brought: Any, schema: type[AgentContext] = AgentContext) -> AgentContext | None:
     """Read what a run brings: our model, a mapping of its fields, None, or a parent graph's own context.
 
     A parent's foreign context arrives as it is in a subgraph's run; it says nothing to this agent, so it is None here.
+
+    Args:
+        brought: What the run has as its context.
+        schema: The agent's own context schema.
     """
     if isinstance(brought, AgentContext):
         return brought
     if isinstance(brought, dict) and brought:
         try:
-            return AgentContext(**brought)
+            return schema(**brought)
         except ValidationError:
             return None
     return None
 
 
-def effective_config(built: LoopConfig, brought: Any) -> LoopConfig:
+def effective_config(built: LoopConfig, brought: Any, schema: type[AgentContext] = AgentContext) -> LoopConfig:
     """Lay a run's values over the configuration the graph was built with.
+
+    Args:
+        built: The agent's configuration.
+        brought: What the run has as its context.
+        schema: The agent's own context schema.
 
     Raises:
         ConfigError: When a value is of a kind this version does not have.
     """
-    context = coerce_context(brought)
+    context = coerce_context(brought, schema)
     if context is None:
         return built
     return built.with_values(

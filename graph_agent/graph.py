@@ -125,6 +125,8 @@ def build_graph(
         raise ConfigError(f"plan_schema must be PlanningResult or a subclass of it, not {plan_schema!r}.")
     if not issubclass(context_schema, AgentContext):
         raise ConfigError(f"context_schema must be AgentContext or a subclass of it, not {context_schema!r}.")
+    if config is not None and not isinstance(config, LoopConfig):
+        raise ConfigError(f"config must be a LoopConfig, not {config!r}; write LoopConfig(**values).")
     config = config or LoopConfig()
     if config.plan_cache_ttl_s is not None and cache is None:
         raise ConfigError("plan_cache_ttl_s is set and there is no cache; pass e.g. cache=InMemoryCache().")
@@ -143,14 +145,15 @@ def build_graph(
         plan_schema=plan_schema,
         cache=cache,
         agentic_loop=agentic_loop_from_env(),
+        context_schema=context_schema,
         warnings=tuple(warnings),
     )
-    return _assemble(parts, context_schema)
+    return _assemble(parts)
 
 
-def _assemble(parts: AgentParts, context_schema: type[AgentContext]) -> AgentStateGraph:
+def _assemble(parts: AgentParts) -> AgentStateGraph:
     graph = AgentStateGraph(
-        AgentState, context_schema=context_schema, input_schema=AgentInput, output_schema=AgentOutput
+        AgentState, context_schema=parts.context_schema, input_schema=AgentInput, output_schema=AgentOutput
     )
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, PlanState),

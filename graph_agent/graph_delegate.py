@@ -12,9 +12,12 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.runtime import get_runtime
 
 from graph_agent.blocking import in_blocking_run
+from graph_agent.context import AgentContext, coerce_context
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
+from graph_agent.graph import CompiledAgentGraph
 from graph_agent.planned import usage_of
 from graph_agent.state import add_usage
 from graph_agent.types import NO_USAGE, SessionStatus
@@ -46,11 +49,18 @@ class GraphDelegate:
             },
         )
         given = {"messages": [*delegation.context, HumanMessage(delegation.task)]}
+        options: dict[str, Any] = {}
+        if isinstance(self.graph, CompiledAgentGraph):
+            # The caller's limits are its own; only the credentials go along.
+            brought = coerce_context(get_runtime().context)
+            options["context"] = AgentContext(credentials=brought.credentials if brought else {})
         if in_blocking_run.get():
             # The graph may inherit a saver that blocks, which its asynchronous entry points could not use.
-            state = await anyio.to_thread.run_sync(lambda: self.graph.invoke(given, config), abandon_on_cancel=True)
+            state = await anyio.to_thread.run_sync(
+                lambda: self.graph.invoke(given, config, **options), abandon_on_cancel=True
+            )
         else:
-            state = await self.graph.ainvoke(given, config)
+            state = await self.graph.ainvoke(given, config, **options)
         said = next((message for message in reversed(state["messages"]) if isinstance(message, AIMessage)), None)
         if state.get("status") == SessionStatus.FAILED:
             return DelegationResult(

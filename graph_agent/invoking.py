@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import math
 from typing import Any, cast
@@ -11,6 +12,7 @@ import anyio.to_thread
 from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
+from langgraph.errors import GraphBubbleUp
 from pydantic import BaseModel
 
 from graph_agent._compat import as_tool_output, config_parameter
@@ -108,3 +110,15 @@ def _never_async(tool: BaseTool) -> bool:
 def _heard(config: RunnableConfig) -> bool:
     callbacks = config.get("callbacks")
     return bool(callbacks.handlers if isinstance(callbacks, BaseCallbackManager) else callbacks)
+
+
+def meant_for_the_run(error: BaseException) -> bool:
+    """Whether an exception that came out of a call is the run's and not the call's own.
+
+    The run's are a question to a person, the run's own cancellation, and Ctrl-C. All else, `SystemExit` and a
+    `CancelledError` that nobody asked for included, is that call's failure.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, GraphBubbleUp | KeyboardInterrupt | GeneratorExit)

@@ -12,6 +12,7 @@ from langgraph.cache.base import BaseCache
 from langgraph.runtime import Runtime
 
 from graph_agent.config import LoopConfig, Planner
+from graph_agent.context import AgentContext, effective_config
 from graph_agent.models.client import Mode, ModelClient
 from graph_agent.models.structured import StructuredPlanner
 from graph_agent.prompts import Prompts
@@ -60,14 +61,24 @@ class AgentParts:
     """Where plans are kept, for runs with a `plan_cache_ttl_s`."""
     agentic_loop: bool | None = None
     """True or False when the operator has set one planner for every session; None when they have not."""
+    context_schema: type[AgentContext] = AgentContext
+    """What a run may bring; under a parent graph it arrives as the parent's own mapping."""
     warnings: tuple[str, ...] = ()
     """What was not as it should be when the agent was built, e.g. a server that is down; told at each input."""
     slots: Slots = field(default_factory=Slots)
     _instructions: dict[tuple[str, str, int], str] = field(init=False, repr=False, default_factory=dict)
 
+    def settings(self, runtime: Runtime[Any]) -> LoopConfig:
+        """The configuration of a run: the agent's own, with what the run brings laid over it."""
+        return effective_config(self.config, runtime.context, self.context_schema)
+
     def mode(self, settings: LoopConfig) -> Mode:
         """How calls are asked for under a run's settings."""
         return self.tool_calling if settings.tool_calling == "auto" else settings.tool_calling
+
+    def answers_directly(self, settings: LoopConfig) -> bool:
+        """Whether a plan's own text is the answer: not in wave mode, and not where an answer has a given shape."""
+        return settings.finalize == "direct" and self.mode(settings) != "wave" and self.response is None
 
     def instructions(self, settings: LoopConfig, mode: Mode, planner: Planner) -> str:
         """How the agent is told to work, beside its own system prompt.
@@ -77,7 +88,7 @@ class AgentParts:
             mode: How calls are asked for.
             planner: Which planner the session has; counts in wave mode only.
         """
-        style = planner if mode == "wave" else "direct" if settings.finalize == "direct" else "calls"
+        style = planner if mode == "wave" else "direct" if self.answers_directly(settings) else "calls"
         key = (style, mode, settings.max_calls_per_wave)
         if key not in self._instructions:
             sections = [self.prompts.render("planner", style=style, max_calls=settings.max_calls_per_wave)]

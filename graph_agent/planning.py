@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from pydantic import BaseModel
 
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.models.capabilities import rejects_tools
@@ -15,6 +16,7 @@ from graph_agent.plan_cache import through_cache
 from graph_agent.planned import Planned, action_of, canonical_calls, read_reply, usage_of
 from graph_agent.request import plan_request
 from graph_agent.state import add_usage
+from graph_agent.text import plain
 from graph_agent.types import NO_USAGE, Call, Usage
 from graph_agent.wave_reply import read_plan
 from graph_agent.waves import PlanError, PlanningResult, check_wave
@@ -50,7 +52,7 @@ async def ask_for_calls(parts: AgentParts, history: Sequence[AnyMessage], settin
         Exception: What the provider raised.
     """
     # Prose before calls is plan text in direct mode; the JSON of calls in text is nobody's answer.
-    quiet = mode == "text" or settings.finalize == "compose"
+    quiet = mode == "text" or not parts.answers_directly(settings)
     request = plan_request(parts, history, settings, mode, "wave")
 
     async def ask() -> Planned:
@@ -105,7 +107,7 @@ def _planned(reply: AIMessage, plan: PlanningResult, calls: list[Call], usage: U
     message = AIMessage(
         plan.reasoning, id=reply.id, tool_calls=canonical_calls(calls), usage_metadata=reply.usage_metadata
     )
-    slots = plan.model_dump(mode="json", include={"slots"})["slots"]
+    slots = plan.slots.model_dump(mode="json") if isinstance(plan.slots, BaseModel) else plain(plan.slots)
     return Planned(
         message,
         calls,

@@ -11,8 +11,8 @@ from graph_agent.text import as_text
 
 # `$${` stands for a literal `${`; it is matched first, so that it never opens a reference.
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}")
-_PATH = re.compile(r"([A-Za-z0-9_-]+)((?:\.[^.\[\]]+|\[\d+\])*)")
-_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+_PATH = re.compile(r"([A-Za-z0-9_-]+)((?:\.[^.\[\]]+|\[\d{1,9}\])*)")
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d{1,9})\]")
 
 
 class BadReferenceError(CallError):
@@ -104,7 +104,8 @@ def _find(reference: str, results: Mapping[str, Any]) -> Any:
 def _parse(reference: str) -> tuple[str, list[str | int]]:
     parsed = _PATH.fullmatch(reference.strip())
     if parsed is None:
-        raise BadReferenceError(f"${{{reference}}} is no reference; write ${{id.field[0]}}, or $${{ for a plain ${{.")
+        shown = f"${{{reference[:80]}}}"
+        raise BadReferenceError(f"{shown} is no reference; write ${{id.field[0]}}, or $${{ for a plain ${{.")
     return parsed[1], [name or int(index) for name, index in _STEP.findall(parsed[2])]
 
 

@@ -77,7 +77,7 @@ class Session:
             InputError: When the text is empty.
         """
         given = _input(text)
-        seq = len(await self.events())
+        order = _HistoryOrder(len(await self.events()))
         stream = self._graph.astream(
             given, self._config, context=context, stream_mode=["messages", "custom", "updates"]
         )
@@ -89,9 +89,8 @@ class Session:
                 if isinstance(payload, dict) and payload.get("type") == "progress":
                     yield Progress(payload["step"], payload["action"], payload["target"])
             else:
-                for event in _added_events(payload):
+                for seq, event in order.add(_added_events(payload)):
                     yield EventAdded(cast(Event, {**event, "seq": seq, "session_id": self.id}))
-                    seq += 1
                     for part in _parts_of(event):
                         yield part
         yield Done(await self._result())
@@ -110,6 +109,36 @@ class Session:
 
     async def _result(self) -> RunResult:
         return run_result(await self._graph.aget_state(self._config))
+
+
+class _HistoryOrder:
+    """Puts events in the order the history keeps: a wave's results in call order, whichever came first."""
+
+    def __init__(self, seq: int) -> None:
+        self._seq = seq
+        self._open: list[str] = []
+        self._early: dict[str, list[StoredEvent]] = {}
+
+    def add(self, events: list[StoredEvent]) -> list[tuple[int, StoredEvent]]:
+        """Take one task's events; give those whose place is certain, each with its index."""
+        placed: list[StoredEvent] = []
+        id_ = events[0].get("id", "") if events else ""
+        if events and events[0]["type"] in _RESULTS and id_ in self._open:
+            self._early[id_] = events
+            while self._open and self._open[0] in self._early:
+                placed += self._early.pop(self._open.pop(0))
+        else:
+            placed = events
+        for event in events:
+            if event["type"] in _CALLS:
+                self._open.append(event["id"])
+        first = self._seq
+        self._seq += len(placed)
+        return list(enumerate(placed, first))
+
+
+_CALLS = ("tool_call", "delegation_request")
+_RESULTS = ("tool_result", "delegation_response")
 
 
 def _input(text: str) -> dict[str, Any]:

@@ -110,15 +110,18 @@ async def _before_input(config: RunnableConfig, runtime: Runtime[Any]) -> Checkp
     if at is None:
         # Under durability="exit" nothing of this run is stored yet: the newest is where the last one stopped.
         return await _load(saver, {"configurable": thread})
-    # A node runs one or two checkpoints after the input's; what is further back is older than this input.
-    for _ in range(3):
-        if at is None or at.parent_config is None:
-            return None
-        was_input = at.metadata.get("source") == "input"
-        at = await _load(saver, at.parent_config)
-        if was_input:
+    # Each input is a checkpoint of its own, and one more follows before `plan` runs. An input whose plan was never
+    # finished left nothing else behind, so what stopped lies before it.
+    while at is not None:
+        given = at if at.metadata.get("source") == "input" else await _parent(saver, at)
+        if given is None or given.metadata.get("source") != "input":
             return at
+        at = await _parent(saver, given)
     return None
+
+
+async def _parent(saver: BaseCheckpointSaver[Any], at: CheckpointTuple) -> CheckpointTuple | None:
+    return await _load(saver, at.parent_config) if at.parent_config is not None else None
 
 
 async def _once_stored(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> CheckpointTuple | None:

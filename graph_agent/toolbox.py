@@ -13,7 +13,6 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, ToolException
 from langchain_core.tools import tool as as_tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from langgraph.errors import GraphBubbleUp
 from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import Runtime
 from langgraph.types import Command
@@ -22,7 +21,7 @@ from pydantic import ValidationError
 from graph_agent._compat import InjectedArguments, read_state
 from graph_agent.delegation import CALL_PREFIX, Delegate
 from graph_agent.errors import CallError, ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
-from graph_agent.invoking import Invoker
+from graph_agent.invoking import Invoker, meant_for_the_run
 from graph_agent.prompts import Prompts
 from graph_agent.state import AgentState
 from graph_agent.text import as_text, clean, plain
@@ -122,13 +121,13 @@ class Toolbox:
             async with clock:
                 returned = await self._invokers[tool.name](arguments, call["id"], config)
             return _output(returned, call)
-        except GraphBubbleUp:
-            raise
         except CallError as error:
             return Output(str(error), "error")
         except ToolException as error:
             return Output(clean(str(error)) or f"{tool.name} failed without saying why.", "error")
-        except Exception as error:  # noqa: BLE001 - a tool may raise anything; the model must hear it
+        except BaseException as error:
+            if meant_for_the_run(error):
+                raise
             return Output(_fault(tool, clock, error), "error")
 
     def _inject(self, tool: BaseTool, call: Call, config: RunnableConfig, runtime: Runtime[Any]) -> dict[str, Any]:
@@ -233,7 +232,7 @@ def _content(content: str | list[Any]) -> str | list[Any]:
     return as_text(content)
 
 
-def _fault(tool: BaseTool, clock: asyncio.Timeout, error: Exception) -> str:
+def _fault(tool: BaseTool, clock: asyncio.Timeout, error: BaseException) -> str:
     """What the model is told of an exception."""
     if isinstance(error, TimeoutError) and clock.expired():
         return f"{tool.name} was stopped at its time limit; it is not known whether it took effect."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from json_repair import repair_json
@@ -13,14 +14,15 @@ from pydantic import ValidationError
 from graph_agent.calls import new_call_id, split_tool_calls
 from graph_agent.config import explain
 from graph_agent.text import plain
-from graph_agent.waves import PlanError, PlanningResult, WaveCall
+from graph_agent.waves import CALL_ID, PlanError, PlanningResult, WaveCall
 
 PLAN_TOOL = "make_plan"
 """The tool a model is offered to hand its plan over, where it has tools but no schema mode."""
 
-_LONGEST_REPAIR = 100_000  # characters; the repair is quadratic on hostile text
+_LONGEST_REPAIR = 8_000  # characters; the repair is quadratic on hostile text
+_MOST_TRIES = 200
 _PLAN_KEYS = {"status", "tools", "action", "slots", "reasoning"}
-_REASONING = re.compile(r"<think>.*?</think>", re.DOTALL)
+_LOOKS_LIKE_A_PLAN = re.compile(r'"(?:status|tools)"\s*:')
 
 
 def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
@@ -34,38 +36,73 @@ def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
     for call in reply.tool_calls:
         if call["name"] == PLAN_TOOL:
             return _validated(call["args"], schema)
-    if reply.tool_calls:
-        asked = [
-            WaveCall(id=call["id"] or new_call_id(), tool=call["name"], args=call["args"]) for call in reply.tool_calls
-        ]
-        return schema(status="continue", tools=asked, reasoning=reply.text)
     if reply.invalid_tool_calls:
-        raise PlanError("The arguments of the plan are no JSON object. Send the plan again, as one JSON object.")
-    text = _REASONING.sub("", reply.text)
-    found = _json_object(text)
-    if isinstance(found, dict) and _PLAN_KEYS & found.keys():
+        raise PlanError("The arguments of a call are no JSON object. Send the whole plan again.")
+    if reply.tool_calls:
+        asked = [(call["id"] or "", call["name"], call["args"]) for call in reply.tool_calls]
+        return _made_of_calls(asked, reply.text, schema)
+    text = reply.text.rpartition("</think>")[2]
+    if (found := _plan_in(text)) is not None:
         return _validated(found, schema)
     calls, prose = split_tool_calls(text)
     if calls:
-        asked = [WaveCall(id=call["id"], tool=call["name"], args=call["arguments"]) for call in calls]
-        return schema(status="continue", tools=asked, reasoning=prose)
-    return schema(status="done", reasoning=reply.text)
+        return _made_of_calls([(call["id"], call["name"], call["arguments"]) for call in calls], prose, schema)
+    if _LOOKS_LIKE_A_PLAN.search(text):
+        raise PlanError("The plan is no valid JSON. Send the whole plan again, as one JSON object.")
+    # Made without validation: a schema of one's own may demand slots, and there is nothing to fill them from.
+    return schema.model_construct(status="done", action="", slots={}, tools=[], reasoning=text)
+
+
+def _made_of_calls(
+    calls: list[tuple[str, str, dict[str, Any]]], reasoning: str, schema: type[PlanningResult]
+) -> PlanningResult:
+    """A plan of calls that a model made without one. Its ids are the provider's: those that do not fit are made new."""
+    asked: list[WaveCall] = []
+    taken: set[str] = set()
+    for id_, name, arguments in calls:
+        free = id_ if CALL_ID.fullmatch(id_) and id_ not in taken else new_call_id()
+        taken.add(free)
+        asked.append(WaveCall(id=free, tool=name, args=arguments))
+    return schema.model_construct(status="continue", action="", slots={}, tools=asked, reasoning=reasoning)
 
 
 def _validated(value: Any, schema: type[PlanningResult]) -> PlanningResult:
     try:
         return schema.model_validate(plain(value))
     except ValidationError as error:
-        raise PlanError(f"{explain(error, 'The plan', schema.model_fields)}\nSend the whole plan again.") from None
+        faults = "\n".join(line[:300] for line in explain(error, "The plan", schema.model_fields).split("\n")[:10])
+        raise PlanError(f"{faults}\nSend the whole plan again.") from None
+    except (RecursionError, ValueError):
+        raise PlanError("The plan is nested too deeply. Send a flatter one.") from None
 
 
-def _json_object(text: str) -> Any:
-    """What stands between the first brace and the last, read as JSON; None when that cannot be."""
-    start, end = text.find("{"), text.rfind("}")
-    if start < 0:
-        return None
-    candidate = text[start : end + 1] if end > start else text[start:]
-    try:
-        return json.loads(candidate)
-    except (ValueError, RecursionError):
-        return repair_json(candidate, return_objects=True) if len(candidate) <= _LONGEST_REPAIR else None
+def _plan_in(text: str) -> dict[str, Any] | None:
+    """The last JSON object in a text that has a plan's keys; a broken one is repaired. None without one."""
+    found: dict[str, Any] | None = None
+    for value in _objects(text):
+        if _PLAN_KEYS & value.keys():
+            found = value
+    if found is None and _LOOKS_LIKE_A_PLAN.search(text):
+        start = text.find("{")
+        broken = text[start : text.rfind("}") + 1] or text[start:]
+        if start >= 0 and len(broken) <= _LONGEST_REPAIR:
+            repaired = repair_json(broken, return_objects=True)
+            found = repaired if isinstance(repaired, dict) and _PLAN_KEYS & repaired.keys() else None
+    return found
+
+
+def _objects(text: str) -> Iterator[dict[str, Any]]:
+    """The JSON objects that stand in a text, outermost ones only."""
+    decoder = json.JSONDecoder()
+    at = text.find("{")
+    for _ in range(_MOST_TRIES):
+        if at < 0:
+            return
+        try:
+            value, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            end = at + 1
+        else:
+            if isinstance(value, dict):
+                yield value
+        at = text.find("{", end)

@@ -10,11 +10,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from graph_agent.errors import CallError, did_you_mean
+from graph_agent.errors import CallError
 from graph_agent.references import BadReferenceError, referenced_ids, resolve
 from graph_agent.types import Call
 
-_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What a call of a plan may be named."""
 _MOST_FAULTS = 10
 
 
@@ -50,6 +51,26 @@ class PlanError(CallError):
     """A plan that cannot be carried out; the text lists every fault, for the model."""
 
 
+class _Faults:
+    """What is wrong with a plan: the first faults in words, the rest as a number, however many there are."""
+
+    def __init__(self) -> None:
+        self._told: list[str] = []
+        self._more = 0
+
+    def add(self, fault: str) -> None:
+        if len(self._told) < _MOST_FAULTS:
+            self._told.append(fault)
+        else:
+            self._more += 1
+
+    def __bool__(self) -> bool:
+        return bool(self._told)
+
+    def __str__(self) -> str:
+        return "\n".join([*self._told, *([f"… and {self._more} more."] if self._more else [])])
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """What can happen next in a wave."""
@@ -78,33 +99,32 @@ def check_wave(plan: PlanningResult, max_calls: int) -> list[Call]:
     """
     if len(plan.tools) > max_calls:
         raise PlanError(f"The plan has {len(plan.tools)} calls; at most {max_calls} are allowed in one. Plan fewer.")
-    faults: list[str] = []
+    faults = _Faults()
     needs: dict[str, list[str]] = {}
     ids = {call.id for call in plan.tools}
     for call in plan.tools:
-        if not _ID.fullmatch(call.id):
-            faults.append(f"The id {call.id[:80]!r} cannot be used; take up to 64 letters, digits, _ and -.")
+        name = repr(call.id[:80])
+        if not CALL_ID.fullmatch(call.id):
+            faults.add(f"The id {name} cannot be used; take up to 64 letters, digits, _ and -.")
         if call.id in needs:
-            faults.append(f"The id {call.id!r} is used twice.")
+            faults.add(f"The id {name} is used twice.")
         try:
-            wanted = [*call.needs, *referenced_ids(call.args)]
+            wanted = dict.fromkeys([*call.needs, *referenced_ids(call.args)])
         except BadReferenceError as fault:
-            faults.append(f"Call {call.id!r}: {fault}")
-            wanted = call.needs
-        faults += [
-            f"Call {call.id!r} needs {need[:80]!r}, no call of this plan; {did_you_mean(need, ids - {call.id})}"
-            for need in dict.fromkeys(wanted)
-            if need not in ids
-        ]
-        needs[call.id] = list(dict.fromkeys(wanted))
+            faults.add(f"Call {name}: {fault}")
+            wanted = dict.fromkeys(call.needs)
+        for need in wanted:
+            if need not in ids:
+                faults.add(f"Call {name} needs {need[:80]!r}, no call of this plan.")
+        needs[call.id] = list(wanted)
+    order: list[str] = []
     if not faults:
         try:
-            order = list(TopologicalSorter({id_: list(wanted) for id_, wanted in needs.items()}).static_order())
+            order = list(TopologicalSorter(needs).static_order())
         except CycleError as error:
-            faults.append(f"These calls need each other in a circle: {' → '.join(error.args[1][:20])}.")
+            faults.add(f"These calls need each other in a circle: {' → '.join(error.args[1][:20])}.")
     if faults:
-        more = f"\n… and {len(faults) - _MOST_FAULTS} more." if len(faults) > _MOST_FAULTS else ""
-        raise PlanError("The plan cannot be carried out:\n" + "\n".join(faults[:_MOST_FAULTS]) + more)
+        raise PlanError(f"The plan cannot be carried out:\n{faults}")
     by_id = {call.id: call for call in plan.tools}
     # Within one level the plan's own order stays: results are told in call order.
     place = {call.id: index for index, call in enumerate(plan.tools)}

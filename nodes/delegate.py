@@ -6,20 +6,19 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
-from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent._compat import read_state
 from graph_agent.config import LoopConfig
-from graph_agent.context import effective_config
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.errors import did_you_mean
 from graph_agent.intake import CONTEXT_MARK
+from graph_agent.invoking import meant_for_the_run
 from graph_agent.parts import AgentParts
 from graph_agent.shown import shown_output
 from graph_agent.telling import result_event
-from graph_agent.text import clean
+from graph_agent.text import as_text, clean
 from graph_agent.types import Call
 
 
@@ -31,7 +30,7 @@ async def delegate_node(
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
     """
-    settings = effective_config(parts.config, runtime.context)
+    settings = parts.settings(runtime)
     state = read_state(config, ["messages", "loop"])
     async with parts.slots.of_wave(runtime, settings.max_parallel_calls):
         result = await _run(call, config, state["messages"], settings, parts)
@@ -48,6 +47,9 @@ async def _run(
     if delegate is None:
         return _error(f"Unknown delegate {call['name']!r}; {did_you_mean(call['name'], parts.toolbox.names)}")
     task = call["arguments"].get("task")
+    if task is not None and not isinstance(task, str):
+        # A reference in a plan may have found any JSON.
+        task = as_text(task)
     if "fault" in call or not isinstance(task, str) or not task.strip():
         return _error(call.get("fault") or f"A delegation takes the task as text: {{'task': '…'}}, not {task!r}.")
     depth_left = min(
@@ -64,9 +66,9 @@ async def _run(
     )
     try:
         return await delegate.run(delegation)
-    except GraphBubbleUp:
-        raise
-    except Exception as error:  # noqa: BLE001 - a delegate may raise anything; the model must hear it
+    except BaseException as error:
+        if meant_for_the_run(error):
+            raise
         return _error(clean(f"The delegate {delegate.name!r} failed: {type(error).__name__}: {error}"))
 
 

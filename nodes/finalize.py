@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 
 from graph_agent.config import LoopConfig
-from graph_agent.context import effective_config
+from graph_agent.errors import UserError
 from graph_agent.events import StoredEvent, event
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import classify_model_error, describe_model_error
@@ -36,9 +36,7 @@ async def finalize_node(
         An update with the answer, its event and the session's status. A failed model leaves the status `FAILED` and an
         `error` event, and no message: nothing was said.
     """
-    answering = _Answering(
-        state, effective_config(parts.config, runtime.context), parts, config["configurable"].get("thread_id", "")
-    )
+    answering = _Answering(state, parts.settings(runtime), parts, config["configurable"].get("thread_id", ""))
     await answering.run()
     return answering.update()
 
@@ -68,7 +66,7 @@ class _Answering:
         if self.reason == "failed":
             return
         draft = self.outcome.get("draft")
-        if draft is not None and self.parts.response is None:
+        if draft is not None:
             self.answer = draft
             return
         sentence = self._sentence()
@@ -77,19 +75,29 @@ class _Answering:
             return
         try:
             await (self._structured(sentence) if self.parts.response else self._compose(sentence))
-        except Exception as error:
-            logger.debug("The request for the answer failed", exc_info=True)
+        except UserError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
+            logger.error("The request for the answer failed: %s", describe_model_error(error))
             self._fail(classify_model_error(error), describe_model_error(error))
             if sentence:
-                # The limit is what ended this input, and it is said whatever became of the answer.
-                self.reason = self.outcome["stop_reason"]
                 self.answer = AIMessage(sentence)
+        if sentence:
+            # The limit is what ended this input, whatever became of the answer.
+            self.reason = self.outcome["stop_reason"]
 
     async def _compose(self, sentence: str) -> None:
         request = answer_request(self.parts, self.state["messages"], self.settings, self.mode, self.planner)
-        self.answer = await self.parts.client.answer(
-            request, self.settings, mode=self.mode, quiet=False, prefix=sentence
-        )
+        client = self.parts.client
+        failure: Exception | None = None
+        if sentence:
+            self.answer, failure = await client.answer_after(sentence, request, self.settings, mode=self.mode)
+        else:
+            self.answer = await client.answer(request, self.settings, mode=self.mode, quiet=False)
+        if isinstance(failure, UserError):
+            raise failure
+        if failure is not None:
+            self._fail(classify_model_error(failure), describe_model_error(failure))
         self.usage = usage_of(self.answer)
 
     async def _structured(self, sentence: str) -> None:
@@ -107,17 +115,13 @@ class _Answering:
                 self.structured = self.parts.response.read(reply.text)
             except ValueError as error:
                 fault = str(error)
-                retry: list[AnyMessage] = [
-                    reply,
-                    HumanMessage(f"That does not fit: {fault} Send the corrected object."),
-                ]
-                request = [*request, *retry]
+                told = HumanMessage(f"That does not fit: {fault} Send the corrected object.")
+                request = [*request, reply, told]
             else:
                 break
         else:
-            self._fail(
-                "response_format", f"The answer did not fit the response format after {REPAIRS} repairs: {fault}"
-            )
+            times = f"{REPAIRS} repairs"
+            self._fail("response_format", f"The answer did not fit the response format after {times}: {fault}")
         if sentence and self.answer is not None:
             self.answer = AIMessage(f"{sentence}\n\n{self.answer.text}", id=self.answer.id)
 

@@ -10,7 +10,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent.config import LoopConfig
-from graph_agent.context import effective_config
+from graph_agent.errors import UserError
 from graph_agent.events import StoredEvent, event
 from graph_agent.intake import new_user_messages, rewrite
 from graph_agent.limits import STEPS_FOR_A_WAVE, limit_met
@@ -38,7 +38,7 @@ async def plan_node(
         An update whose `ready` holds the calls to run; empty with an `outcome` when planning is over. It is a list of
         pairs because LangGraph's message stream shows the messages of a mapping, and nothing of a plan belongs there.
     """
-    settings = effective_config(parts.config, runtime.context)
+    settings = parts.settings(runtime)
     step = _Step(state, settings, runtime)
     if not state.get("arrived"):
         await step.take_input(parts, config)
@@ -116,8 +116,10 @@ class _Step:
             self._count(error.usage)
             self.fail("planning", str(error))
             return
-        except Exception as error:
-            logger.debug("The planning request failed", exc_info=True)
+        except UserError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
+            logger.error("The planning request failed: %s", describe_model_error(error))
             self.fail(classify_model_error(error), describe_model_error(error))
             return
         self.loop["step"] += 1
@@ -127,7 +129,7 @@ class _Step:
         if not planned.calls:
             logger.info("Final response received (no tool calls)")
             outcome: Outcome = {"stop_reason": "completed"}
-            if self.settings.finalize == "direct" and parts.mode(self.settings) != "wave":
+            if parts.answers_directly(self.settings):
                 outcome["draft"] = planned.message
             self.conclude(outcome)
         elif self.state["remaining_steps"] < STEPS_FOR_A_WAVE:

@@ -10,7 +10,6 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent._compat import read_state
-from graph_agent.context import effective_config
 from graph_agent.parts import AgentParts
 from graph_agent.shown import shown_output
 from graph_agent.telling import result_event
@@ -24,7 +23,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
     """
-    settings = effective_config(parts.config, runtime.context)
+    settings = parts.settings(runtime)
     if "fault" in call:
         output = Output(call["fault"], "error")
     else:

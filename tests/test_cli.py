@@ -106,10 +106,21 @@ def test_what_the_user_must_fix_is_said_without_a_traceback(folder: Path, argume
     )
 
 
-def test_a_run_that_fails_says_so_and_ends_with_one(folder: Path) -> None:
+def test_a_script_that_runs_dry_says_which_step(folder: Path) -> None:
     done = graph_agent(folder, "run", "hi", script=["No more actions."])
 
-    assert (done.returncode, done.stderr.startswith("error: ")) == (1, True)
+    said = "error: The script has 1 reply and was asked for a 2nd."
+    assert (done.returncode, done.stderr.startswith(said)) == (2, True)
+
+
+def test_a_run_that_fails_says_so_and_ends_with_one(folder: Path) -> None:
+    # Nothing listens there.
+    down = {"OPENAI_API_KEY": "x", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
+    (folder / "agent.yaml").write_text(AGENT + "config: {model_retries: 0}\n")
+
+    done = graph_agent(folder, "run", "hi", **down)
+
+    assert (done.returncode, "error: The model provider did not answer as it should" in done.stderr) == (1, True)
 
 
 @pytest.mark.parametrize(

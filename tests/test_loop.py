@@ -204,7 +204,7 @@ async def test_a_nearer_recursion_limit_never_raises(recursion_limit: int, waves
 
 
 async def test_a_recursion_limit_with_no_room_for_an_answer_is_langgraphs_to_refuse() -> None:
-    graph = create_graph_agent(ScriptedChatModel(["hi"]), tools=[echo])
+    graph = create_graph_agent(ScriptedChatModel(["No more actions.", "hi"]), tools=[echo])
 
     with pytest.raises(GraphRecursionError):
         await graph.ainvoke(says("hi"), {"recursion_limit": 2})

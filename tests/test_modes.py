@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, SessionMemory, create_graph_agent
-from graph_agent.errors import ConfigError
+from graph_agent.errors import ConfigError, ScriptError
 from tests.agents import ECHO_SCRIPT, add, asks, dialogue, echo, kinds, says, thread
 
 TEXT = LoopConfig(tool_calling="text")
@@ -188,14 +188,11 @@ async def test_a_script_without_tools_is_phase_two_only(monkeypatch: pytest.Monk
     assert result["messages"][-1].text == "Hello! How can I help you?"
 
 
-async def test_a_script_that_runs_dry_says_which_step() -> None:
-    graph = create_graph_agent(ScriptedChatModel(["No more actions."]), tools=[echo], checkpointer=InMemorySaver())
-    await graph.ainvoke(says("hi"), thread())
+async def test_a_script_that_runs_dry_fails_loudly_and_says_which_step() -> None:
+    graph = create_graph_agent(ScriptedChatModel(["No more actions."]), tools=[echo])
 
-    events = await SessionMemory(graph).get_session_events("s1")
-
-    told = [e["message"] for e in events if e["type"] == "error"]
-    assert ["1 reply" in message and "2nd" in message for message in told] == [True]
+    with pytest.raises(ScriptError, match="The script has 1 reply and was asked for a 2nd"):
+        await graph.ainvoke(says("hi"))
 
 
 def test_a_malformed_script_is_refused_when_the_agent_is_built(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -328,7 +328,11 @@ async def test_a_delegation_that_cannot_be_is_an_error_result(call: Any, answer:
 
 
 async def test_a_delegate_whose_model_fails_is_an_error_result() -> None:
-    delegate = GraphDelegate("r", "R.", create_graph_agent(ScriptedChatModel([])))
+    class Failing(ScriptedChatModel):
+        async def _agenerate(self, *_: Any, **__: Any) -> Any:
+            raise ValueError("nothing a retry would mend")
+
+    delegate = GraphDelegate("r", "R.", create_graph_agent(Failing(responses=["never"])))
     script = [asks(("1", "delegate_to_r", {"task": "t"})), "No more actions.", "Done."]
 
     result = await session(script, delegates=[delegate]).run("go")

@@ -13,7 +13,7 @@ from graph_agent.models.aliases import ToolAliases
 from graph_agent.models.binding import Bound, openai_response_format, unbound
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.prose import as_plans, as_prose
-from graph_agent.models.retry import ask
+from graph_agent.models.retry import QUIET, ask
 
 Phase = Literal["plan", "answer"]
 Mode = Literal["native", "text", "wave"]
@@ -76,7 +76,6 @@ class ModelClient:
         *,
         mode: Mode,
         quiet: bool,
-        prefix: str = "",
         schema: dict[str, Any] | None = None,
     ) -> AIMessage:
         """Ask for the answer: the same tools on offer, with a tool choice of none where the provider has it.
@@ -86,18 +85,40 @@ class ModelClient:
             settings: As for `plan`.
             mode: As for `plan`.
             quiet: As for `plan`.
-            prefix: A sentence to stand before the answer, streamed first; empty for none.
             schema: JSON schema of the answer; None for free text.
 
         Raises:
             Exception: As for `plan`.
         """
         bound = self._bound_for("answer", settings, mode=mode, schema=schema)
-        if prefix:
-            bound = Bound(PrefixedChatModel(inner=bound.runnable.bind(**bound.options), prefix=prefix), {})
         reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet)
         # Whatever it was told, a model may call a tool here; nobody will run that call, so it must leave no trace.
         return without_calls(reply)
+
+    async def answer_after(
+        self, sentence: str, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode
+    ) -> tuple[AIMessage, Exception | None]:
+        """Ask for an answer that stands below a sentence of ours, streamed as one message.
+
+        Args:
+            sentence: What the message begins with; it is streamed before the model is asked.
+            request: As for `answer`.
+            settings: As for `plan`.
+            mode: As for `plan`.
+
+        Returns:
+            The message, and what the model failed with when the sentence had to stand alone.
+        """
+        bound = self._bound_for("answer", settings, mode=mode)
+        model = PrefixedChatModel(
+            inner=bound.runnable,
+            options=bound.options,
+            prefix=sentence,
+            retries=settings.model_retries,
+            timeout_s=settings.model_timeout_s,
+        )
+        reply = await model.ainvoke(self._rendered(request, mode))
+        return without_calls(reply), model.failure
 
     async def _ask(
         self,
@@ -108,22 +129,22 @@ class ModelClient:
         mode: Mode,
         quiet: bool,
     ) -> AIMessage:
-        rendered: Sequence[BaseMessage] = request
-        if mode == "text":
-            rendered = as_prose(request)
-        elif mode == "wave":
-            rendered = as_plans(request)
-        elif self._renames:
-            rendered = [self._aliased(message) for message in request]
         reply = await ask(
             bound.runnable,
-            rendered,
+            self._rendered(request, mode),
             bound.options,
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
-            quiet=quiet,
+            config=QUIET if quiet else None,
         )
         return self._named(reply)
+
+    def _rendered(self, request: Sequence[AnyMessage], mode: Mode) -> list[BaseMessage]:
+        if mode == "text":
+            return as_prose(request)
+        if mode == "wave":
+            return as_plans(request)
+        return [self._aliased(message) for message in request] if self._renames else list(request)
 
     def _bound_for(
         self, phase: Phase, settings: LoopConfig, *, mode: Mode, schema: dict[str, Any] | None = None
@@ -135,9 +156,10 @@ class ModelClient:
 
     def _bind(self, phase: Phase, settings: LoopConfig, schema: dict[str, Any] | None, *, with_tools: bool) -> Bound:
         options: dict[str, Any] = dict(settings.model_options())
-        if schema is not None and (response_format := openai_response_format(self.model, schema, "response")):
-            options["response_format"] = response_format
         if not with_tools:
+            # Beside tools OpenAI's client insists on strict ones; the closing request holds the schema in any case.
+            if schema is not None and (response_format := openai_response_format(self.model, schema, "response")):
+                options["response_format"] = response_format
             return Bound(self.model, options)
         if phase == "answer" and (none := _TOOL_CHOICE_NONE.get(self.model._llm_type)):
             options["tool_choice"] = none

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -11,19 +12,29 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableConfig
 
-# The inner model's own tokens would reach the stream a second time.
-_QUIET: RunnableConfig = {"tags": ["nostream"]}
+from graph_agent.models.retry import ask, pause_before_retry
+
+# This run stands for the inner one: callbacks that heard of both would count its tokens twice.
+_UNHEARD: RunnableConfig = {"tags": ["nostream"], "callbacks": []}
 
 
 class PrefixedChatModel(BaseChatModel):
     """Puts `prefix` and a blank line before what `inner` says, as one message with one id.
 
     Made for the answer at a limit, whose first sentence is ours: the reader sees it before the model's first token.
-    It runs asynchronously only.
+    When the model fails for good the sentence stands alone, and `failure` says why. It runs asynchronously only, and
+    is made anew for each answer.
     """
 
     inner: Runnable[Any, AIMessage]
+    options: Mapping[str, Any]
+    """Keyword arguments of the inner call."""
     prefix: str
+    retries: int
+    """Further attempts after a transient error, before the inner model's first token."""
+    timeout_s: float | None
+    """Seconds an attempt may take to its end, or, when streaming, to each of its tokens."""
+    failure: Exception | None = None
 
     @property
     def _llm_type(self) -> str:
@@ -45,10 +56,19 @@ class PrefixedChatModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        reply = await self.inner.ainvoke(messages, _QUIET)
-        content: Any = self._head + reply.content if isinstance(reply.content, str) else [self._head, *reply.content]
-        # The id is this run's, so that the whole message and its streamed tokens are one.
-        whole = reply.model_copy(update={"content": content, "id": None})
+        try:
+            reply = await ask(
+                self.inner, messages, self.options, retries=self.retries, timeout_s=self.timeout_s, config=_UNHEARD
+            )
+        except Exception as error:  # noqa: BLE001 - whatever it is, the sentence stands; the caller reads `failure`
+            self.failure = error
+            whole = AIMessage(self.prefix)
+        else:
+            content: Any = (
+                [self._head, *reply.content] if isinstance(reply.content, list) else self._head + reply.content
+            )
+            # The id is this run's, so that the whole message and its streamed tokens are one.
+            whole = reply.model_copy(update={"content": content, "id": None})
         return ChatResult(generations=[ChatGeneration(message=whole)])
 
     async def _astream(
@@ -58,10 +78,24 @@ class PrefixedChatModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        yield ChatGenerationChunk(message=AIMessageChunk(content=self._head))
-        async for chunk in self.inner.astream(messages, _QUIET):
-            if isinstance(chunk, AIMessageChunk):
-                yield ChatGenerationChunk(message=chunk.model_copy(update={"id": None}))
+        yield ChatGenerationChunk(message=AIMessageChunk(content=self.prefix))
+        begun = False
+        for attempt in range(self.retries + 1):
+            chunks = self.inner.astream(messages, _UNHEARD, **self.options)
+            try:
+                while True:
+                    async with asyncio.timeout(self.timeout_s):
+                        chunk = await anext(chunks)
+                    if not begun:
+                        yield ChatGenerationChunk(message=AIMessageChunk(content="\n\n"))
+                        begun = True
+                    yield ChatGenerationChunk(message=chunk.model_copy(update={"id": None}))
+            except StopAsyncIteration:
+                return
+            except Exception as error:  # noqa: BLE001 - as above
+                if begun or not await pause_before_retry(error, attempt, self.retries):
+                    self.failure = error
+                    return
 
     @property
     def _head(self) -> str:

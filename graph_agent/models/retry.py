@@ -16,7 +16,7 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 from graph_agent.models.errors import classify_model_error, retry_after_s
 
 LONGEST_WAIT_S = 60.0
-_QUIET: RunnableConfig = {"tags": ["nostream"]}
+QUIET: RunnableConfig = {"tags": ["nostream"]}
 
 
 async def ask(
@@ -26,7 +26,7 @@ async def ask(
     *,
     retries: int,
     timeout_s: float | None,
-    quiet: bool,
+    config: RunnableConfig | None = QUIET,
 ) -> AIMessage:
     """Send one request, again after a transient error, with growing and jittered waits between.
 
@@ -36,7 +36,8 @@ async def ask(
         options: Keyword arguments of the call, e.g. `tools`.
         retries: Further attempts after the first.
         timeout_s: Seconds each attempt may take; None for no limit. Running out counts as transient.
-        quiet: Keep the tokens out of the run's message stream; such a request may be tried again at any point.
+        config: The call's config. `QUIET` keeps its tokens out of the run's message stream; None lets them in, and then
+            nothing is tried again after the first token.
 
     Raises:
         Exception: What the provider raised, when it was not transient or the attempts ran out.
@@ -45,15 +46,28 @@ async def ask(
     while True:
         watch = _FirstToken()
         # An explicit list of callbacks would replace those of the run; merging keeps both.
-        config = _QUIET if quiet else merge_configs(ensure_config(), {"callbacks": [watch]})
+        heard = config if config is not None else merge_configs(ensure_config(), {"callbacks": [watch]})
         try:
             async with asyncio.timeout(timeout_s):
-                return await runnable.ainvoke(list(request), config, **options)
+                return await runnable.ainvoke(list(request), heard, **options)
         except Exception as error:
-            if attempt == retries or watch.seen or classify_model_error(error) != "transient":
+            if watch.seen or not await pause_before_retry(error, attempt, retries):
                 raise
-            await asyncio.sleep(wait_s(attempt, retry_after_s(error)))
         attempt += 1
+
+
+async def pause_before_retry(error: Exception, attempt: int, retries: int) -> bool:
+    """Wait as long as is due before another attempt; False at once when there is to be none.
+
+    Args:
+        error: What the attempt ended in; only a transient one is worth another.
+        attempt: The attempt that failed, from 0.
+        retries: Attempts allowed after the first.
+    """
+    if attempt >= retries or classify_model_error(error) != "transient":
+        return False
+    await asyncio.sleep(wait_s(attempt, retry_after_s(error)))
+    return True
 
 
 def wait_s(attempt: int, asked_s: float | None) -> float:

@@ -71,7 +71,6 @@ class StructuredPlanner:
                     bound.options,
                     retries=settings.model_retries,
                     timeout_s=settings.model_timeout_s,
-                    quiet=True,
                 )
             except Exception as error:
                 if not self._simpler(error, way, cold=cold and settings.temperature is None):
