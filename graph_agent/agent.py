@@ -75,7 +75,6 @@ def create_graph_agent(
         context_schema=context_schema,
         plan_schema=plan_schema,
         cache=cache,
-        name=name,
         warnings=[f"The MCP server {server!r} is down, its tools are missing: {why}" for server, why in failed.items()],
     )
     return graph.compile(checkpointer=checkpointer, store=store, cache=cache, name=name)

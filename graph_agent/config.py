@@ -53,6 +53,8 @@ class LoopConfig(BaseModel):
     """At a limit: a best-effort answer under the sentence that names it, or the sentence alone."""
     tool_calling: ToolCalling = "auto"
     """How calls are asked for; `auto` reads the model's profile, offline."""
+    tool_calling_default: Literal["native", "text"] = "native"
+    """What `auto` takes for a model that says nothing of itself."""
     finalize: Finalize = "compose"
     """Whether the answer is a second, streamed model call or the plan's own text."""
     max_parallel_calls: PositiveInt = 16

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -33,6 +33,7 @@ class AgentContext(BaseModel):
     max_turns: PositiveInt | None = None
     on_limit: OnLimit | None = None
     tool_calling: ToolCalling | None = None
+    tool_calling_default: Literal["native", "text"] | None = None
     finalize: Finalize | None = None
     max_parallel_calls: PositiveInt | None = None
     tool_timeout_s: PositiveFloat | None = None

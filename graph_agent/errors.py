@@ -10,7 +10,6 @@ GraphAgentError
 │   ├── UnknownToolError
 │   └── ToolArgumentsError
 └── OperatorError            somebody looks after a service
-    ├── ModelUnavailableError
     └── McpServerError
 
 A message says what happened, what was given, and the fix.
@@ -60,10 +59,6 @@ class ToolArgumentsError(CallError):
 
 class OperatorError(GraphAgentError):
     """A service this process depends on is not answering as it should."""
-
-
-class ModelUnavailableError(OperatorError):
-    """The model provider failed, or refused the request for good."""
 
 
 class McpServerError(OperatorError):

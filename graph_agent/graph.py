@@ -8,6 +8,7 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langgraph.cache.base import BaseCache
 from langgraph.graph import END, START, StateGraph
@@ -38,6 +39,7 @@ from graph_agent.types import Call
 from graph_agent.wave_reply import PLAN_TOOL
 from graph_agent.waves import PlanningResult
 
+_MOST_THREADS = 256
 DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
 
 
@@ -55,7 +57,7 @@ class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
             SyncInLoopError: In the thread of a running event loop.
         """
         refuse_running_loop("A blocking entry point (invoke, stream, batch)", "graph.ainvoke")
-        return super().stream(input, config, **self._durable(kwargs))
+        return super().stream(input, _with_threads(config), **self._durable(kwargs))
 
     def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
         """As LangGraph's `astream`."""
@@ -65,6 +67,17 @@ class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
         if not self.checkpointer or kwargs.get("durability") is not None or "checkpoint_during" in kwargs:
             return kwargs
         return {**kwargs, "durability": "sync"}
+
+
+def _with_threads(config: RunnableConfig | None) -> RunnableConfig | None:
+    """A blocking run's config with a thread for every call of a large wave.
+
+    LangGraph takes `max_concurrency` for the size of its pool, and without one makes a pool of a few threads a core.
+    How many calls are in flight is bounded by `max_parallel_calls`.
+    """
+    if ensure_config(config).get("max_concurrency") is not None:
+        return config
+    return {**(config or {}), "max_concurrency": _MOST_THREADS}
 
 
 class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
@@ -92,7 +105,6 @@ def build_graph(
     context_schema: type[AgentContext] = AgentContext,
     plan_schema: type[PlanningResult] = PlanningResult,
     cache: BaseCache[Any] | None = None,
-    name: str = "agent",
     warnings: Sequence[str] = (),
 ) -> AgentStateGraph:
     """Build an agent's graph from ready objects.
@@ -110,7 +122,6 @@ def build_graph(
         plan_schema: What a structured plan looks like: `PlanningResult`, or a subclass that gives `slots` a shape.
         cache: Where plans are kept for runs with a `plan_cache_ttl_s`; the cache that `compile()` takes is LangGraph's
             own, for nodes.
-        name: The agent's name.
         warnings: What was not as it should be when the parts were made; told as `warning` events at each input.
 
     Returns:
@@ -133,13 +144,12 @@ def build_graph(
     templates = Prompts(prompts)
     toolbox = Toolbox(tools, delegates, templates)
     parts = AgentParts(
-        name=name,
         client=ModelClient(model, toolbox.schemas),
         toolbox=toolbox,
         prompts=templates,
         config=config,
         planner=StructuredPlanner(model, plan_schema.model_json_schema(), PLAN_TOOL),
-        tool_calling=choose_tool_calling(model, config.tool_calling),
+        tool_calling=choose_tool_calling(model, config.tool_calling, config.tool_calling_default),
         system_prompt=system_prompt if callable(system_prompt) else lambda: system_prompt,
         response=ResponseSchema(response_format) if response_format is not None else None,
         plan_schema=plan_schema,

@@ -52,9 +52,12 @@ class SessionMemory:
 
 async def session_ids(saver: BaseCheckpointSaver[Any]) -> list[str]:
     """The ids of all sessions in a database, the one begun last first."""
-    # A thread's first checkpoint is the input at step -1, so one row a session is read, not one a superstep.
-    first = saver.alist(None, filter={"source": "input", "step": -1})
-    found = [at.config["configurable"] async for at in first]
+    # A thread begins with an input at step -1 or an update at step 0: one row a session is read, not one a superstep.
+    begun: dict[str, str] = {}
+    for first in ({"step": -1}, {"step": 0, "source": "update"}):
+        async for found in saver.alist(None, filter=first):
+            at = found.config["configurable"]
+            if found.parent_config is None and not at.get("checkpoint_ns"):
+                begun[at["thread_id"]] = at["checkpoint_id"]
     # Checkpoint ids grow with time, across threads too.
-    begun = sorted((at["checkpoint_id"], at["thread_id"]) for at in found if not at.get("checkpoint_ns"))
-    return [thread_id for _, thread_id in reversed(begun)]
+    return sorted(begun, key=lambda thread_id: begun[thread_id], reverse=True)

@@ -43,7 +43,6 @@ class Slots:
 class AgentParts:
     """One agent's parts, made once and shared by all its runs."""
 
-    name: str
     client: ModelClient
     planner: StructuredPlanner
     """Asks the model for structured plans, in wave mode."""

@@ -126,8 +126,6 @@ class Outcome(TypedDict):
     """The limit that was met; absent where there is none."""
     draft: NotRequired[AIMessage]
     """The plan's own text, where it is the answer."""
-    error: NotRequired[str]
-    """One sentence for a person; only with ``failed``."""
 
 
 class Bookkeeping(TypedDict):

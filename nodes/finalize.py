@@ -9,7 +9,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 
-from graph_agent.config import LoopConfig
+from graph_agent.config import LoopConfig, Planner
 from graph_agent.errors import UserError
 from graph_agent.events import StoredEvent, event
 from graph_agent.models.client import Mode
@@ -22,6 +22,8 @@ from graph_agent.state import AgentState, Outcome, add_usage
 from graph_agent.types import NO_USAGE, STATUS_OF, StopReason, Usage
 
 logger = logging.getLogger(__name__)
+
+_IN_WORDS = "No tool can be called any more. Answer in words, from what you know."
 
 REPAIRS = 2
 """Times an answer that does not fit its schema is sent back."""
@@ -55,7 +57,7 @@ class _Answering:
         self.step = self.loop["step"]
         mode = parts.mode(settings)
         self.mode: Mode = "text" if mode == "native" and self.loop["text_tools"] else mode
-        self.planner = planner_of(session_id, settings, parts.agentic_loop)
+        self.planner: Planner = planner_of(session_id, settings, parts.agentic_loop)
         self.answer: AIMessage | None = None
         self.structured: Any = None
         self.usage: Usage = NO_USAGE
@@ -94,11 +96,16 @@ class _Answering:
             self.answer, failure = await client.answer_after(sentence, request, self.settings, mode=self.mode)
         else:
             self.answer = await client.answer(request, self.settings, mode=self.mode, quiet=False)
+            if not self.answer.text.strip() and self.parts.toolbox:
+                # It called a tool all the same, and that call was left out.
+                self.usage = usage_of(self.answer)
+                request = [*request, HumanMessage(_IN_WORDS)]
+                self.answer = await client.answer(request, self.settings, mode=self.mode, quiet=False)
         if isinstance(failure, UserError):
             raise failure
         if failure is not None:
             self._fail(classify_model_error(failure), describe_model_error(failure))
-        self.usage = usage_of(self.answer)
+        self.usage = add_usage(self.usage, usage_of(self.answer))
 
     async def _structured(self, sentence: str) -> None:
         """Ask for an answer that fits the schema. Its tries are not streamed: only one of them is the answer."""

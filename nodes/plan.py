@@ -172,6 +172,7 @@ class _Step:
         for call, reason in calls:
             message, told = never_run(call["id"], call["name"], reason, self.loop["step"])
             self._say(message)
+            self.history = [*self.history, message]
             self.events.append(told)
 
     def _say(self, message: Any) -> None:
@@ -190,7 +191,7 @@ class _Step:
     def fail(self, kind: str, message: str) -> None:
         """End planning because no plan can be had."""
         self.events.append(event("error", self.loop["step"], kind=kind, message=message))
-        self.conclude({"stop_reason": "failed", "error": message})
+        self.conclude({"stop_reason": "failed"})
 
     def conclude(self, outcome: Outcome) -> None:
         """End planning."""

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from langchain_openai import ChatOpenAI
 
-from graph_agent.errors import ModelUnavailableError, ScriptError
+from graph_agent.errors import McpServerError, ScriptError
 from graph_agent.models.errors import classify_model_error, describe_model_error, mask_secrets, retry_after_s
 from tests.openai_stub import Failure, Reply, StubFactory, error_of, openai_stub
 
@@ -99,7 +99,7 @@ KINDS: list[tuple[str, BaseException]] = [
     ("other", asyncio.CancelledError()),
     ("other", KeyboardInterrupt()),
     ("other", ScriptError('The script has 1 reply. Last request: human message "it does not support tools"')),
-    ("other", ModelUnavailableError("gave up")),
+    ("other", McpServerError("gave up")),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -30,6 +31,8 @@ _TOOL_CHOICE_NONE: dict[str, Any] = {
 }
 """How a provider is told to keep the tools in mind and call none, by LangChain's name for it."""
 
+_TOOL_CHOICE = re.compile(r"tool[_ ]choice", re.IGNORECASE)
+
 
 class ModelClient:
     """A chat model with the tools it is offered, under names its provider accepts.
@@ -52,6 +55,7 @@ class ModelClient:
             for function in [schema["function"]]
         ]
         self._renames = [name for name in names if self._aliases.to_alias(name) != name]
+        self._none_choice = _TOOL_CHOICE_NONE.get(model._llm_type)
         self._bound: dict[tuple[Any, ...], Bound] = {}
 
     async def plan(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode, quiet: bool) -> AIMessage:
@@ -91,7 +95,15 @@ class ModelClient:
             Exception: As for `plan`.
         """
         bound = self._bound_for("answer", settings, mode=mode, schema=schema)
-        reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet)
+        try:
+            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet)
+        except Exception as error:
+            if "tool_choice" not in bound.options or not _TOOL_CHOICE.search(str(error)):
+                raise
+            # Some servers take tools and no choice; the closing request asks for words in any case.
+            self._none_choice = None
+            bound = self._bound_for("answer", settings, mode=mode, schema=schema)
+            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet)
         # Whatever it was told, a model may call a tool here; nobody will run that call, so it must leave no trace.
         return without_calls(reply)
 
@@ -149,7 +161,7 @@ class ModelClient:
     def _bound_for(
         self, phase: Phase, settings: LoopConfig, *, mode: Mode, schema: dict[str, Any] | None = None
     ) -> Bound:
-        key = (phase, mode, settings.model_options(), repr(schema))
+        key = (phase, mode, settings.model_options(), repr(schema), repr(self._none_choice))
         if key not in self._bound:
             self._bound[key] = self._bind(phase, settings, schema, with_tools=bool(self._schemas) and mode == "native")
         return self._bound[key]
@@ -161,8 +173,8 @@ class ModelClient:
             if schema is not None and (response_format := openai_response_format(self.model, schema, "response")):
                 options["response_format"] = response_format
             return Bound(self.model, options)
-        if phase == "answer" and (none := _TOOL_CHOICE_NONE.get(self.model._llm_type)):
-            options["tool_choice"] = none
+        if phase == "answer" and self._none_choice is not None:
+            options["tool_choice"] = self._none_choice
         bound = self.model.bind_tools(self._schemas, **options)
         return unbound(bound)
 

@@ -89,7 +89,8 @@ class PrefixedChatModel(BaseChatModel):
                     if not begun:
                         yield ChatGenerationChunk(message=AIMessageChunk(content="\n\n"))
                         begun = True
-                    yield ChatGenerationChunk(message=chunk.model_copy(update={"id": None}))
+                    if isinstance(chunk, AIMessageChunk):
+                        yield ChatGenerationChunk(message=chunk.model_copy(update={"id": None}))
             except StopAsyncIteration:
                 return
             except Exception as error:  # noqa: BLE001 - as above
