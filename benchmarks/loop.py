@@ -23,7 +23,7 @@ from typing import Any
 import aiosqlite
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
-from langchain_core.tools import tool
+from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
@@ -32,10 +32,13 @@ from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
 Run = Callable[..., Awaitable[list[AnyMessage]]]
 
 
-@tool
-async def lookup(key: str) -> str:
-    """Look a key up."""
+async def _look_up(key: str) -> str:
     return f"the value of {key}"
+
+
+lookup = StructuredTool.from_function(
+    coroutine=_look_up, name="lookup", description="Look a key up.", metadata={"effect": "read"}
+)
 
 
 @dataclass(frozen=True)
@@ -69,11 +72,11 @@ def graph_agent_run(case: Case) -> Run:
     return _graph_run(graph, case)
 
 
-def graph_agent_async_run(case: Case) -> Run:
-    """The same with LangGraph's default durability, under which a call may run before its plan is stored."""
+def graph_agent_sync_run(case: Case) -> Run:
+    """The same as with a tool that may write: its plan is stored before it runs."""
     if case.saver is None:
         return graph_agent_run(case)
-    run: Run = functools.partial(graph_agent_run(case), durability="async")
+    run: Run = functools.partial(graph_agent_run(case), durability="sync")
     return run
 
 
@@ -110,7 +113,7 @@ def _graph_run(graph: Any, case: Case) -> Run:
 
 BUILDERS: dict[str, Callable[[Case], Run]] = {
     "graph-agent": graph_agent_run,
-    " … async": graph_agent_async_run,
+    " … writing": graph_agent_sync_run,
     "create_agent": create_agent_run,
     "bare loop": bare_loop_run,
 }
@@ -154,7 +157,7 @@ async def compare(turns: int, *, sqlite: bool, rounds: int) -> None:
     """Time the three in turn, and print one line each."""
     seconds: dict[str, list[float]] = {name: [] for name in BUILDERS}
     extra: dict[str, int] = {}
-    names = [name for name in BUILDERS if sqlite or name != " … async"]
+    names = [name for name in BUILDERS if sqlite or name != " … writing"]
     for _ in range(rounds):
         for name in names:
             with tempfile.TemporaryDirectory() as folder:

@@ -46,8 +46,9 @@ DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
 class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
     """A compiled LangGraph graph with two differences.
 
-    A plan is in the checkpoint before its calls run (`durability="sync"`, unless a run asks for another), so that a
-    crash can never hide that a call was made. And a blocking entry point says so when it would block a running loop.
+    Where a call may write, its plan is in the checkpoint before it runs (`durability="sync"`, unless a run asks for
+    another), so that a crash can never hide that the call was made; an agent whose tools only read has nothing to hide,
+    and keeps LangGraph's default. And a blocking entry point says so when it would block a running loop.
     """
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
@@ -66,6 +67,8 @@ class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
     def _durable(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         if not self.checkpointer or kwargs.get("durability") is not None or "checkpoint_during" in kwargs:
             return kwargs
+        if isinstance(self.builder, AgentStateGraph) and not self.builder.may_write:
+            return kwargs
         return {**kwargs, "durability": "sync"}
 
 
@@ -82,6 +85,9 @@ def _with_threads(config: RunnableConfig | None) -> RunnableConfig | None:
 
 class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """A `StateGraph` that compiles to a `CompiledAgentGraph`."""
+
+    may_write = True
+    """Whether some call of this agent may change something outside it; False when every tool is marked as reading."""
 
     def compile(self, *args: Any, **kwargs: Any) -> CompiledAgentGraph:
         """As LangGraph's `compile`."""
@@ -165,6 +171,7 @@ def _assemble(parts: AgentParts) -> AgentStateGraph:
     graph = AgentStateGraph(
         AgentState, context_schema=parts.context_schema, input_schema=AgentInput, output_schema=AgentOutput
     )
+    graph.may_write = parts.toolbox.may_write
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, PlanState),
         "tools": (tools_node, Call),

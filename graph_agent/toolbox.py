@@ -84,6 +84,9 @@ class Toolbox:
             if name.startswith(CALL_PREFIX):
                 raise ConfigError(f"The tool name {name!r} is kept for delegations; rename the tool.")
         self.names = [*self.tools, *self.delegates]
+        reading = all(self.marks(name).get("effect") == "read" for name in self.tools)
+        self.may_write = bool(self.delegates) or not reading
+        """Whether some call may change something; a tool without a mark is taken to write, as MCP has it."""
         self.schemas = [convert_to_openai_tool(tool) for tool in self.tools.values()]
         self.schemas += [_delegate_schema(name, delegate, prompts) for name, delegate in self.delegates.items()]
 

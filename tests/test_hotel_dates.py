@@ -196,6 +196,7 @@ def test_a_holiday_has_nights(name: str, listed: str, country: str, start: str, 
         check_out=date.fromisoformat(end) + timedelta(days=1),
         nights=nights,
         first_night=date.fromisoformat(start),
+        first_check_out=date.fromisoformat(start) + timedelta(days=1),
     )
 
 

@@ -91,6 +91,7 @@ async def test_the_calendar(tmp_path: Path) -> None:
             "check_out": "2026-12-12",
             "nights": 8,
             "first_night": "2026-12-04",
+            "first_check_out": "2026-12-05",
         },
         {
             "phrase": "next weekend",

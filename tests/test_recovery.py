@@ -289,3 +289,20 @@ async def test_a_context_of_ones_own_arrives_under_a_parent() -> None:
     result = await parent.compile().ainvoke(given, context={"tenant": "a", "max_steps": 1})
 
     assert result["messages"][-1].text == "Reached maximum reasoning steps (1)"
+
+
+@pytest.mark.parametrize(
+    ("effects", "durability"),
+    [(["read"], None), (["read", "write"], "sync"), ([None], "sync"), ([], None)],
+    ids=["reads", "one writes", "unmarked", "no tools"],
+)
+def test_a_plan_is_stored_first_where_a_call_may_write(effects: list[str | None], durability: str | None) -> None:
+    tools = [
+        echo.model_copy(update={"name": f"t{i}", "metadata": {"effect": effect} if effect else None})
+        for i, effect in enumerate(effects)
+    ]
+    graph = create_graph_agent(ScriptedChatModel(["x"]), tools=tools, checkpointer=InMemorySaver())
+
+    assert (graph._durable({}), graph.copy()._durable({})) == (
+        (({"durability": durability} if durability else {}),) * 2
+    )

@@ -31,6 +31,7 @@ class HolidayNights(BaseModel, frozen=True):
     first_night: date = Field(
         description="The first night that can still be booked: start, or today when it has begun."
     )
+    first_check_out: date = Field(description="The morning after first_night: the check-out day for that night alone.")
 
 
 def resolve_holiday(name: str, today: date, year: int | None = None, country: str | None = None) -> HolidayNights:
@@ -71,6 +72,7 @@ def _places(country: str | None) -> tuple[str, ...]:
 
 
 def _nights(span: Span, today: date) -> HolidayNights:
+    first_night = max(span.first, today) if span.last >= today else span.first
     return HolidayNights(
         name=span.name,
         country=span.country,
@@ -78,5 +80,6 @@ def _nights(span: Span, today: date) -> HolidayNights:
         end=span.last,
         check_out=span.last + timedelta(days=1),
         nights=(span.last - span.first).days + 1,
-        first_night=max(span.first, today) if span.last >= today else span.first,
+        first_night=first_night,
+        first_check_out=first_night + timedelta(days=1),
     )
