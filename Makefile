@@ -40,6 +40,8 @@ format: $(VENV)/.dev  ## Put the code in its standard form.
 
 bench: $(VENV)/.dev  ## Measure the loop against its neighbours.
 	$(BIN)/python -m benchmarks.loop
+	$(BIN)/python -m benchmarks.waves
+	$(BIN)/python -m benchmarks.imports
 
 dev: $(VENV)/.dev  ## Serve the example to LangGraph Studio, offline.
 	LANGGRAPH_CLI_NO_ANALYTICS=1 LANGGRAPH_NO_VERSION_CHECK=1 LANGSMITH_TRACING=false \

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import gc
 import json
 import statistics
@@ -110,9 +111,8 @@ async def seconds_of(run: Run) -> float:
 async def compare_overhead(calls: int, rounds: int) -> None:
     """Time all of them in turn, and print one line each."""
     seconds: dict[str, list[float]] = {name: [] for name in BUILDERS}
-    for name, build in BUILDERS.items():
+    for build in BUILDERS.values():
         await seconds_of(build(calls))  # the first run of anything pays for its imports
-        del name
     for _ in range(rounds):
         for name, build in BUILDERS.items():
             seconds[name].append(await seconds_of(build(calls)))
@@ -133,10 +133,6 @@ class SlowModel(ScriptedChatModel):
     async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
         await asyncio.sleep(self.latency_s)
         return await super()._agenerate(*args, **kwargs)
-
-    @property
-    def _llm_type(self) -> str:
-        return "scripted"
 
 
 @tool
@@ -170,7 +166,7 @@ async def compare_needs(latency_s: float, rounds: int) -> None:
         for name, script in TWO_LEVELS.items():
             model = SlowModel(responses=[*script, "Done."], latency_s=latency_s)
             graph = create_graph_agent(model, tools=[dates, rooms], config=LoopConfig(tool_calling="wave"))
-            seconds[name].append(await seconds_of(lambda graph=graph: graph.ainvoke(GO)))  # type: ignore[misc]  # mypy cannot infer the default's type
+            seconds[name].append(await seconds_of(functools.partial(graph.ainvoke, GO)))
             model.assert_spent()
             model_calls[name] = len(model.requests)
     for name, taken in seconds.items():

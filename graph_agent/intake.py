@@ -78,10 +78,60 @@ def with_results(messages: Sequence[AnyMessage], results: dict[tuple[int, str], 
     return placed
 
 
+def in_order(messages: list[AnyMessage]) -> list[AnyMessage]:
+    """The conversation with each result right behind the message whose call it answers; itself where it is so already.
+
+    A result belongs to the nearest call before it with its id. One without such a call, or a second one for the same
+    call, is left out: providers refuse it.
+    """
+    owner: dict[str, int] = {}
+    unanswered: dict[int, list[str]] = {}
+    late: dict[int, list[AnyMessage]] = {}
+    lost: set[int] = set()
+    last = -1
+    for index, message in enumerate(messages):
+        if not isinstance(message, ToolMessage):
+            last = index
+            if isinstance(message, AIMessage):
+                ids = [call["id"] or "" for call in (*message.tool_calls, *message.invalid_tool_calls)]
+                unanswered[index] = ids
+                owner.update(dict.fromkeys(ids, index))
+            continue
+        at = owner.get(message.tool_call_id, -1)
+        if at < 0 or message.tool_call_id not in unanswered[at]:
+            lost.add(index)
+            continue
+        unanswered[at].remove(message.tool_call_id)
+        if at != last:
+            late.setdefault(at, []).append(message)
+            lost.add(index)
+    if not lost:
+        return messages
+    placed: list[AnyMessage] = []
+    waiting: list[AnyMessage] = []
+    for index, message in enumerate(messages):
+        if not isinstance(message, ToolMessage):
+            placed += waiting
+            waiting = late.get(index, [])
+        if index not in lost:
+            placed.append(message)
+    return placed + waiting
+
+
 def rewrite(before: Sequence[AnyMessage], after: Sequence[AnyMessage]) -> list[AnyMessage]:
     """The writes that turn an append-only history into another: what changed is taken out and put back in order."""
+    stays = {id(message) for message in after}
     same = 0
-    while same < min(len(before), len(after)) and before[same] is after[same]:
-        same += 1
-    removed: list[AnyMessage] = [RemoveMessage(id=message.id or "") for message in before[same:]]  # type: ignore[misc]  # AnyMessage leaves out the one kind that only writes hold
+    removed: list[AnyMessage] = []
+    for message in before:
+        if same < len(after) and message is after[same]:
+            same += 1
+            continue
+        if id(message) in stays:
+            break
+        removed.append(RemoveMessage(id=message.id or ""))  # type: ignore[arg-type]  # AnyMessage leaves out the one kind that only writes hold
+    else:
+        return [*removed, *after[same:]]
+    rest = before[same + len(removed) :]
+    removed += [RemoveMessage(id=message.id or "") for message in rest]  # type: ignore[misc]  # as above
     return [*removed, *after[same:]]

@@ -6,16 +6,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from json_repair import repair_json
 from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall
 
 from graph_agent.calls import new_call_id, split_tool_calls
 from graph_agent.events import StoredEvent, event
 from graph_agent.references import renamed
+from graph_agent.repair import repaired
 from graph_agent.text import clean, plain
 from graph_agent.types import Call, Usage
-
-_LONGEST_REPAIR = 100_000  # characters; the repair is quadratic on hostile text
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,16 +102,23 @@ def usage_of(reply: AIMessage) -> Usage:
 
 
 def _structured(call: ToolCall) -> Call:
-    return {"id": call["id"] or "", "name": call["name"], "arguments": plain(call["args"])}
+    read: Call = {"id": clean(call["id"] or ""), "name": clean(call["name"]), "arguments": {}}
+    try:
+        return {**read, "arguments": plain(call["args"])}
+    except ValueError as error:
+        return {**read, "fault": f"The arguments cannot be used: {error}."}
 
 
 def _broken(call: InvalidToolCall) -> Call:
     """A call whose arguments the client could not read: repaired where that works, else marked with its fault."""
     raw = call["args"] or ""
-    read: Call = {"id": call["id"] or "", "name": call["name"] or "", "arguments": {}}
-    repaired = repair_json(raw, return_objects=True) if len(raw) <= _LONGEST_REPAIR else None
-    if isinstance(repaired, dict):
-        return {**read, "arguments": plain(repaired)}
+    read: Call = {"id": clean(call["id"] or ""), "name": clean(call["name"] or ""), "arguments": {}}
+    try:
+        arguments = plain(repaired(raw))
+    except ValueError:
+        arguments = None
+    if isinstance(arguments, dict):
+        return {**read, "arguments": arguments}
     shown = clean(raw if len(raw) <= 200 else raw[:200] + "…")
     return {**read, "fault": f"The arguments are no JSON object: {shown!r}. Send one JSON object."}
 

@@ -89,7 +89,7 @@ def _filled(results: Mapping[str, Any]) -> Callable[[re.Match[str]], str]:
 def _find(reference: str, results: Mapping[str, Any]) -> Any:
     id_, steps = _parse(reference)
     if id_ not in results:
-        raise BadReferenceError(f"${{{reference}}}: the call {id_!r} has no result.")
+        raise BadReferenceError(f"${{{reference[:80]}}}: the call {id_!r} has no result.")
     value, walked = results[id_], id_
     for step in steps:
         if isinstance(step, int) and isinstance(value, list) and step < len(value):
@@ -97,7 +97,8 @@ def _find(reference: str, results: Mapping[str, Any]) -> Any:
         elif isinstance(step, str) and isinstance(value, dict) and step in value:
             value, walked = value[step], f"{walked}.{step}"
         else:
-            raise BadReferenceError(f"${{{reference}}}: {walked} has no {step!r}; it is {_shape(value)}.")
+            shown = repr(step if isinstance(step, int) else step[:40])
+            raise BadReferenceError(f"${{{reference[:80]}}}: {walked[:80]} has no {shown}; it is {_shape(value)}.")
     return value
 
 
@@ -111,7 +112,7 @@ def _parse(reference: str) -> tuple[str, list[str | int]]:
 
 def _shape(value: Any) -> str:
     if isinstance(value, dict):
-        return f"an object with {', '.join(list(value)[:20]) or 'no fields'}"
+        return f"an object with {', '.join(name[:40] for name in list(value)[:20]) or 'no fields'}"
     return f"a list of {len(value)}" if isinstance(value, list) else f"the {type(value).__name__} {as_text(value)[:80]}"
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import jsonschema
-from json_repair import repair_json
 from pydantic import BaseModel, ValidationError
 
 from graph_agent.config import explain
 from graph_agent.errors import ConfigError
+from graph_agent.repair import repaired
+from graph_agent.text import plain
 
 
 class ResponseSchema:
@@ -42,9 +43,16 @@ class ResponseSchema:
         Raises:
             ValueError: When the text does not hold what was asked for; the message is for the model.
         """
-        value = repair_json(text, return_objects=True)
-        if value == "" and text.strip() not in ('""', ""):
-            raise ValueError("The reply holds no JSON.")
+        try:
+            value = repaired(text)
+        except ValueError:
+            raise ValueError("The reply holds no JSON.") from None
+        try:
+            return plain(self._checked(value))
+        except RecursionError:
+            raise ValueError("The reply is nested too deeply.") from None
+
+    def _checked(self, value: Any) -> Any:
         if self._model is not None:
             try:
                 return self._model.model_validate(value).model_dump(mode="json")

@@ -12,8 +12,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.runtime import Runtime
 
 from graph_agent._compat import checkpointer_of
-from graph_agent.events import StoredEvent
-from graph_agent.intake import open_calls, with_results
+from graph_agent.events import StoredEvent, event
+from graph_agent.intake import in_order, open_calls, with_results
 from graph_agent.telling import result_event
 
 _TRIES, _PAUSE_S = 200, 0.005
@@ -28,8 +28,9 @@ UNKNOWN = (
 async def settle(
     messages: list[AnyMessage], config: RunnableConfig, runtime: Runtime[Any], step: int, unstarted: Collection[str]
 ) -> tuple[list[AnyMessage], list[StoredEvent]]:
-    """Give every open call a result.
+    """Give every call one result, right behind it.
 
+    Results that stand away from their call are moved there; those without any call are taken out, with a warning.
     A call that had finished when the run stopped keeps its result: the checkpoint of that moment still holds it,
     though new input made the graph forget it. One that never started says so. Any other may have run, and its result
     says that this is not known.
@@ -42,14 +43,19 @@ async def settle(
         unstarted: Ids of the calls that were planned and had to wait.
 
     Returns:
-        The conversation with the results in place, and their events; both as they were when nothing is open.
+        The conversation with the results in place, and their events; the very same one when there is nothing to settle.
     """
+    whole = len(messages)
+    messages = in_order(messages)
+    events: list[StoredEvent] = []
+    if dropped := whole - len(messages):
+        told = f"Results in the conversation that answer no call, or one that has its result, were left out: {dropped}."
+        events.append(event("warning", step, message=told))
     found = open_calls(messages)
     if not found:
-        return messages, []
+        return messages, events
     finished, recorded = await _finished(config, runtime)
     results: dict[tuple[int, str], ToolMessage] = {}
-    events: list[StoredEvent] = []
     for group in found:
         for call in group.calls:
             id_ = call["id"] or ""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
 # A lone surrogate has no UTF-8 form; NUL is refused by Postgres and by some providers.
 _UNSAFE = re.compile("[\x00\ud800-\udfff]")
+_SMALLEST, _LARGEST = -(2**63), 2**64 - 1
+_DEEPEST = 200
 
 
 def clean(text: str) -> str:
@@ -15,20 +18,35 @@ def clean(text: str) -> str:
     return text if text.isascii() and "\x00" not in text else _UNSAFE.sub("\ufffd", text)
 
 
-def plain(value: Any) -> Any:
-    """The value as plain JSON types, its strings cleaned; what JSON cannot say becomes its `str()`.
+def plain(value: Any, depth: int = 0) -> Any:
+    """The value as JSON types that every store takes, its strings cleaned; what JSON cannot say becomes its `str()`.
+
+    So do numbers that a store cannot hold: integers beyond 64 bits, infinities and NaN.
+
+    Args:
+        value: Anything.
+        depth: Levels above this one.
 
     Raises:
-        ValueError: On a value that contains itself, or one whose `str()` fails.
+        ValueError: On a value nested more than 200 levels deep, or one whose `str()` fails.
     """
     if isinstance(value, str):
         return clean(value)
-    if value is None or isinstance(value, bool | int | float):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, int):
+        return value if _SMALLEST <= value <= _LARGEST else _describe(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _describe(value)
+    if depth > _DEEPEST:
+        raise ValueError(f"a value is nested more than {_DEEPEST} levels deep")
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [plain(item, depth + 1) for item in value]
     if isinstance(value, dict):
-        return {clean(key) if isinstance(key, str) else _describe(key): plain(item) for key, item in value.items()}
+        return {
+            clean(key) if isinstance(key, str) else _describe(key): plain(item, depth + 1)
+            for key, item in value.items()
+        }
     return _describe(value)
 
 

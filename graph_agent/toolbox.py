@@ -39,8 +39,6 @@ class Output:
     status: Literal["success", "error"] = "success"
     artifact: Any = None
     """Plain JSON that the tool returned beside its content."""
-    messages: tuple[Any, ...] = ()
-    """Further messages a tool asked to add through a `Command`."""
 
 
 class Toolbox:
@@ -200,30 +198,35 @@ def _delegate_schema(call_name: str, delegate: Delegate, prompts: Prompts) -> di
 
 
 def _output(returned: Any, call: Call) -> Output:
-    """Read what a tool returned: text, a message, a `Command` that holds one, or a list of both."""
+    """Read what a tool returned: text, a message for its call, or a `Command` or list that holds just that message.
+
+    Anything more would stand between the results of parallel calls, an order that providers refuse, or would change
+    the state behind the loop's back.
+    """
     if isinstance(returned, str):
         return Output(clean(returned))
     found: ToolMessage | None = None
-    others: list[Any] = []
+    refused: list[str] = []
     for item in returned if isinstance(returned, list) else [returned]:
-        if isinstance(item, Command) and (item.goto or item.graph is not None):
-            return Output(
-                "The tool ran, but asked to steer the graph (goto), which this agent does not let it.", "error"
-            )
-        update = (item.update or {}) if isinstance(item, Command) else {"messages": [item]}
-        messages = update.get("messages", []) if isinstance(update, dict) else []
+        messages: Any = [item]
+        if isinstance(item, Command):
+            update = item.update if isinstance(item.update, dict) else {}
+            messages = update.get("messages", [])
+            refused += ["goto"] * bool(item.goto or item.graph is not None)
+            refused += [f"the state field {name!r}" for name in update if name != "messages"]
         for message in messages if isinstance(messages, list) else [messages]:
             if found is None and isinstance(message, ToolMessage) and message.tool_call_id == call["id"]:
                 found = message
             else:
-                others.append(message)
+                refused.append(f"a {type(message).__name__}")
+    if refused:
+        return Output(f"The tool ran, but asked for what this agent does not let it: {', '.join(refused)}.", "error")
     if found is None:
         return Output(f"{call['name']} returned no message for this call; its result is not known.", "error")
     return Output(
         _content(found.content),
         "error" if found.status == "error" else "success",
         None if found.artifact is None else plain(found.artifact),
-        tuple(others),
     )
 
 

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
-from json_repair import repair_json
 from langchain_core.messages import AIMessage
 from pydantic import ValidationError
 
 from graph_agent.calls import new_call_id, split_tool_calls
 from graph_agent.config import explain
-from graph_agent.text import plain
+from graph_agent.repair import repaired
+from graph_agent.text import clean, plain
 from graph_agent.waves import CALL_ID, PlanError, PlanningResult, WaveCall
 
 PLAN_TOOL = "make_plan"
 """The tool a model is offered to hand its plan over, where it has tools but no schema mode."""
 
-_LONGEST_REPAIR = 8_000  # characters; the repair is quadratic on hostile text
 _MOST_TRIES = 200
 _PLAN_KEYS = {"status", "tools", "action", "slots", "reasoning"}
+_BEGINS_LIKE_A_PLAN = re.compile(r"""\{\s*["']?(?:status|tools|action|slots|reasoning)["']?\s*:""")
 _LOOKS_LIKE_A_PLAN = re.compile(r'"(?:status|tools)"\s*:')
 
 
@@ -62,7 +61,10 @@ def _made_of_calls(
     for id_, name, arguments in calls:
         free = id_ if CALL_ID.fullmatch(id_) and id_ not in taken else new_call_id()
         taken.add(free)
-        asked.append(WaveCall(id=free, tool=name, args=arguments))
+        try:
+            asked.append(WaveCall(id=free, tool=clean(name), args=plain(arguments)))
+        except ValueError as error:
+            raise PlanError(f"The arguments of {name[:80]!r} cannot be used: {error}.") from None
     return schema.model_construct(status="continue", action="", slots={}, tools=asked, reasoning=reasoning)
 
 
@@ -77,32 +79,34 @@ def _validated(value: Any, schema: type[PlanningResult]) -> PlanningResult:
 
 
 def _plan_in(text: str) -> dict[str, Any] | None:
-    """The last JSON object in a text that has a plan's keys; a broken one is repaired. None without one."""
+    """The last JSON object in a text that has a plan's keys; None without one, or when it is too broken to trust."""
     found: dict[str, Any] | None = None
-    for value in _objects(text):
-        if _PLAN_KEYS & value.keys():
-            found = value
-    if found is None and _LOOKS_LIKE_A_PLAN.search(text):
-        start = text.find("{")
-        broken = text[start : text.rfind("}") + 1] or text[start:]
-        if start >= 0 and len(broken) <= _LONGEST_REPAIR:
-            repaired = repair_json(broken, return_objects=True)
-            found = repaired if isinstance(repaired, dict) and _PLAN_KEYS & repaired.keys() else None
-    return found
-
-
-def _objects(text: str) -> Iterator[dict[str, Any]]:
-    """The JSON objects that stand in a text, outermost ones only."""
     decoder = json.JSONDecoder()
     at = text.find("{")
     for _ in range(_MOST_TRIES):
         if at < 0:
-            return
+            break
         try:
             value, end = decoder.raw_decode(text, at)
         except (ValueError, RecursionError):
+            if _BEGINS_LIKE_A_PLAN.match(text, at):
+                # What stands inside a broken plan may look like one of its own.
+                return _repaired(text[at:])
             end = at + 1
         else:
-            if isinstance(value, dict):
-                yield value
+            if isinstance(value, dict) and _PLAN_KEYS & value.keys():
+                found = value
         at = text.find("{", end)
+    return found
+
+
+def _repaired(text: str) -> dict[str, Any] | None:
+    """A plan with a slip in its JSON, mended; None for one that was cut off, whose last calls nobody can know."""
+    broken = text[: max(text.rfind("}"), text.rfind("]")) + 1]
+    if not broken or broken.count("[") != broken.count("]"):
+        return None
+    try:
+        value = repaired(broken)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) and _PLAN_KEYS & value.keys() else None

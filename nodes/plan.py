@@ -22,6 +22,7 @@ from graph_agent.rollout import planner_of
 from graph_agent.settlement import never_run, settle
 from graph_agent.state import NOT_BEGUN, Bookkeeping, Outcome, PlanState, fresh
 from graph_agent.telling import call_event, progress_of
+from graph_agent.text import plain
 from graph_agent.types import NO_USAGE, Call, SessionStatus, StopReason, Usage
 from graph_agent.wave_results import answered_ids, failed_ids, results_of_wave
 from graph_agent.waves import Selection, select
@@ -75,7 +76,7 @@ class _Step:
         self.events += events
         self.loop = {**self.loop, "step": 0, "waves": 0, "outcome": None, "waiting": [], "last_wave": False}
         if users := new_user_messages(self.history, self.loop["last_input_id"]):
-            self.events += [event("user_message", 0, content=message.content) for message in users]
+            self.events += [event("user_message", 0, content=plain(message.content)) for message in users]
             self.loop["last_input_id"] = users[-1].id or ""
         status = self.state.get("status", SessionStatus.CREATED.value)
         if status != SessionStatus.RUNNING:

@@ -40,4 +40,4 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     )
     step = read_state(config, ["loop"])["loop"]["step"]
     told = result_event(call["id"], call["name"], output.status, output.content, step, truncated=truncated)
-    return Command(update=[("messages", [result, *output.messages]), ("events", [told]), ("arrived", True)])
+    return Command(update=[("messages", [result]), ("events", [told]), ("arrived", True)])

@@ -257,7 +257,7 @@ async def test_a_tool_may_answer_with_a_command() -> None:
 
     assert await results_of([note, jump], ("note", {}), ("jump", {})) == [
         ("success", "noted"),
-        ("error", "The tool ran, but asked to steer the graph (goto), which this agent does not let it."),
+        ("error", "The tool ran, but asked for what this agent does not let it: goto."),
     ]
 
 

@@ -114,11 +114,10 @@ def test_a_script_that_runs_dry_says_which_step(folder: Path) -> None:
 
 
 def test_a_run_that_fails_says_so_and_ends_with_one(folder: Path) -> None:
-    # Nothing listens there.
-    down = {"OPENAI_API_KEY": "x", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
     (folder / "agent.yaml").write_text(AGENT + "config: {model_retries: 0}\n")
 
-    done = graph_agent(folder, "run", "hi", **down)
+    # Nothing listens there.
+    done = graph_agent(folder, "run", "hi", OPENAI_API_KEY="x", OPENAI_BASE_URL="http://127.0.0.1:9/v1")
 
     assert (done.returncode, "error: The model provider did not answer as it should" in done.stderr) == (1, True)
 

@@ -46,7 +46,7 @@ IN_JANUARY = [rooms("r", "2027-01-17", "2027-01-19")]
 FIRST_NIGHT = [rooms("r", "2026-12-04", "2026-12-05")]
 BOTH_STAYS = [rooms("rh", "2026-12-04", "2026-12-12"), rooms("rw", "2026-11-27", "2026-11-29")]
 # The same in one plan: the rooms need the dates.
-NEEDS_ONE = [use("h", HOLIDAY, name="Hanukkah"), rooms("r", "${h.first_night}", "${h.check_out}")]
+NEEDS_ONE = [use("h", HOLIDAY, name="Hanukkah"), rooms("r", "${h.first_night}", "${h.first_check_out}")]
 NEEDS_BOTH = [
     use("h", HOLIDAY, name="Hanukkah"),
     use("w", HINT, phrase="next weekend"),
@@ -135,7 +135,7 @@ def meeting(tools: list[BaseTool], parties: int) -> list[BaseTool]:
             return answer
 
         return StructuredTool(
-            name=tool.name, description=tool.description, args_schema=tool.args_schema, coroutine=call
+            name=tool.name, description=tool.description, args_schema=tool.args_schema or {}, coroutine=call
         )
 
     return [meet(tool) for tool in tools]
@@ -156,7 +156,8 @@ async def test_parallel_calls_overlap_in_time(hotel: list[BaseTool], script: lis
     events = await session.events()
     begun = {e["id"]: e["ts"] for e in events if e["type"] == "tool_call"}
     ended = {e["id"]: e["ts"] for e in events if e["type"] == "tool_result"}
-    overlapping = [max(map(begun.get, pair)) < min(map(ended.get, pair)) for pair in (("h", "w"), ("rh", "rw"))]  # type: ignore[type-var]  # every id is there
+    pairs = [("h", "w"), ("rh", "rw")]
+    overlapping = [max(begun[a], begun[b]) < min(ended[a], ended[b]) for a, b in pairs]
     assert (overlapping, sorted(result.results)) == ([True, True], ["h", "rh", "rw", "w"])
 
 
@@ -175,7 +176,7 @@ async def test_references_reach_into_the_servers_results(hotel: list[BaseTool]) 
             ("rh", {"check_in": "2026-12-04", "check_out": "2026-12-12"}),
             ("rw", {"check_in": "2026-11-27", "check_out": "2026-11-29"}),
         ],
-        [("2026-12-04", 8, 0), ("2026-11-27", 2, 0)],
+        [("2026-12-04", 8, 4), ("2026-11-27", 2, 4)],
     )
 
 
@@ -200,6 +201,7 @@ async def test_results_of_the_server_are_told_as_json(hotel: list[BaseTool]) -> 
                 "check_out": "2026-12-12",
                 "nights": 8,
                 "first_night": "2026-12-04",
+                "first_check_out": "2026-12-05",
             }
         }
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
@@ -106,7 +107,7 @@ async def test_a_failed_call_is_planned_again_with_other_arguments() -> None:
         ),
         pytest.param(
             plan(use("a", "echo", "b", text="x")),
-            "The plan cannot be carried out:\nCall 'a' needs 'b', no call of this plan; none are known.",
+            "The plan cannot be carried out:\nCall 'a' needs 'b', no call of this plan.",
             id="unknown id",
         ),
         pytest.param(plan(A, A), "The plan cannot be carried out:\nThe id 'a' is used twice.", id="doubled id"),
@@ -211,7 +212,8 @@ async def test_the_result_of_a_run() -> None:
 async def test_nothing_of_a_plan_reaches_the_message_stream() -> None:
     session = waves([plan(A, reasoning="Secret."), DONE, "The answer."], tools=[echo])
 
-    tokens = [chunk.text async for chunk, _ in session._graph.astream(says("go"), thread(), stream_mode="messages")]
+    stream: Any = session._graph.astream(says("go"), thread(), stream_mode="messages")
+    tokens = [chunk.text async for chunk, _ in stream]
 
     assert "".join(tokens) == "The answer."
 
@@ -221,7 +223,7 @@ class Stay(BaseModel):
 
 
 class StayPlan(PlanningResult):
-    slots: Stay
+    slots: Stay  # pyright: ignore[reportGeneralTypeIssues] # demanding what the base leaves open is the point
 
 
 async def test_a_users_own_slots_are_checked_and_kept() -> None:
@@ -240,14 +242,12 @@ async def test_a_users_own_slots_are_checked_and_kept() -> None:
     )
 
 
-@pytest.mark.xfail(strict=True, reason="pydantic's error for the missing slots leaves read_plan")
 async def test_prose_needs_no_slots() -> None:
     result = await waves(["No more actions.", "Answer."], tools=[echo], plan_schema=StayPlan).run("go")
 
     assert (result.answer, result.error) == ("Answer.", "")
 
 
-@pytest.mark.xfail(strict=True, reason="ids that the provider made are held to the rules for the model's own")
 async def test_native_calls_are_a_wave_too() -> None:
     native = AIMessage("Look.", tool_calls=[{"id": "functions.echo:0", "name": "echo", "args": {"text": "x"}}])
 

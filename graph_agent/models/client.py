@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMess
 from graph_agent.config import LoopConfig
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.models.binding import Bound, openai_response_format, unbound
+from graph_agent.models.cleaning import cleaned
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.prose import as_plans, as_prose
 from graph_agent.models.retry import QUIET, ask
@@ -130,7 +131,7 @@ class ModelClient:
             timeout_s=settings.model_timeout_s,
         )
         reply = await model.ainvoke(self._rendered(request, mode))
-        return without_calls(reply), model.failure
+        return without_calls(cleaned(reply)), model.failure
 
     async def _ask(
         self,
@@ -149,14 +150,15 @@ class ModelClient:
             timeout_s=settings.model_timeout_s,
             config=QUIET if quiet else None,
         )
-        return self._named(reply)
+        return self._named(cleaned(reply))
 
     def _rendered(self, request: Sequence[AnyMessage], mode: Mode) -> list[BaseMessage]:
+        safe = [cleaned(message) for message in request]
         if mode == "text":
-            return as_prose(request)
+            return as_prose(safe)
         if mode == "wave":
-            return as_plans(request)
-        return [self._aliased(message) for message in request] if self._renames else list(request)
+            return as_plans(safe)
+        return [self._aliased(message) for message in safe] if self._renames else list(safe)
 
     def _bound_for(
         self, phase: Phase, settings: LoopConfig, *, mode: Mode, schema: dict[str, Any] | None = None

@@ -13,6 +13,7 @@ from langchain_core.messages import AIMessage, AnyMessage
 from graph_agent.config import LoopConfig
 from graph_agent.models.binding import Bound, openai_response_format, unbound
 from graph_agent.models.capabilities import choose_tool_calling
+from graph_agent.models.cleaning import cleaned
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.prose import as_plans
 from graph_agent.models.retry import ask
@@ -67,7 +68,7 @@ class StructuredPlanner:
             try:
                 return await ask(
                     bound.runnable,
-                    as_plans(request),
+                    as_plans([cleaned(message) for message in request]),
                     bound.options,
                     retries=settings.model_retries,
                     timeout_s=settings.model_timeout_s,
