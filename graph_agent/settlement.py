@@ -49,8 +49,8 @@ async def settle(
     messages = in_order(messages)
     events: list[StoredEvent] = []
     if dropped := whole - len(messages):
-        told = f"Results in the conversation that answer no call, or one that has its result, were left out: {dropped}."
-        events.append(event("warning", step, message=told))
+        left_out = f"Results in the conversation that answer no call, or one that has its result, were left out: {dropped}."
+        events.append(event("warning", step, message=left_out))
     found = open_calls(messages)
     if not found:
         return messages, events

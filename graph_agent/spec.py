@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import date
 from pathlib import Path
@@ -37,6 +38,7 @@ from graph_agent.prompts import PromptTemplate, read_prompt_file
 DEFAULT_DB = "sqlite:///graph_agent.db"
 TODAY_VARIABLE = "GRAPH_AGENT_TODAY"
 """Environment variable that tells a stdio MCP server which ISO date to take for today; unset for the real one."""
+_TEMPLATE = re.compile(r"\{[{%#]")
 SYSTEM_VARIABLES = frozenset({"name", "description", "today"})
 """What a system prompt's template may use; `today` is an ISO date."""
 
@@ -72,7 +74,7 @@ class AgentSpec(BaseModel):
     """`provider:name` or `module:factory`; of a list, the first that can be built."""
     description: str = ""
     system_prompt: str = "You are a helpful assistant."
-    """Inline text, or a prompt file's path ending in `.yaml` or `.yml`."""
+    """Inline text, or a prompt file ending in `.yaml` or `.yml`; a template may use `SYSTEM_VARIABLES`."""
     prompts: dict[str, str] = {}
     """Prompt name → prompt file."""
     tools: list[str] = []
@@ -212,11 +214,14 @@ def _delegate(delegate: DelegateSpec, spec: AgentSpec) -> GraphDelegate:
     return GraphDelegate(delegate.name, delegate.description, graph)
 
 
-def _system_prompt(spec: AgentSpec, today: date | None) -> Any:
-    if not spec.system_prompt.endswith((".yaml", ".yml")):
-        return spec.system_prompt
-    file = spec.folder / spec.system_prompt
-    template = PromptTemplate(read_prompt_file(file), SYSTEM_VARIABLES, str(file))
+def _system_prompt(spec: AgentSpec, today: date | None) -> str | Callable[[], str]:
+    text, where = spec.system_prompt, f"Agent file {spec.path}: system_prompt"
+    if text.endswith((".yaml", ".yml")):
+        file = spec.folder / text
+        text, where = read_prompt_file(file), str(file)
+    elif not _TEMPLATE.search(text):
+        return text
+    template = PromptTemplate(text, SYSTEM_VARIABLES, where)
     return lambda: template.render(
         name=spec.name, description=spec.description, today=(today or date.today()).isoformat()
     )

@@ -173,6 +173,7 @@ def test_an_agent_file_that_cannot_be(tmp_path: Path, content: str, message: str
         ("model: 'my_tools:make'\ntools: ['no dots']", "'no dots' is no dotted name; write 'module:attribute'"),
         ("model: 'my_tools:make'\nsystem_prompt: missing.yaml", "missing.yaml: No such file or directory."),
         ("model: 'my_tools:make'\nsystem_prompt: typo.yaml", "typo.yaml: unknown variable 'toady'; known: "),
+        ("model: 'my_tools:make'\nsystem_prompt: 'It is {{ toady }}.'", "unknown variable 'toady'; known: "),
         (
             "model: 'my_tools:make'\nsystem_prompt: extra.yaml",
             "extra.yaml: unknown key 'more'; a prompt file has one key",
@@ -180,7 +181,19 @@ def test_an_agent_file_that_cannot_be(tmp_path: Path, content: str, message: str
         ("model: 'my_tools:make'\ndb: 'mysql://x'", "db='mysql://x': no such kind of database; use 'sqlite:///FILE'"),
         ("model: 'openai:gpt-4o-mini'", "OPENAI_API_KEY"),
     ],
-    ids=["attribute", "no model", "tool", "module", "shape", "no prompt", "variable", "key", "db", "no api key"],
+    ids=[
+        "attribute",
+        "no model",
+        "tool",
+        "module",
+        "shape",
+        "no prompt",
+        "variable",
+        "inline",
+        "key",
+        "db",
+        "no api key",
+    ],
 )
 async def test_an_agent_that_cannot_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, message: str

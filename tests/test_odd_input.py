@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
+from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent import ScriptedChatModel, SessionMemory, create_graph_agent
+from graph_agent.intake import in_order, rewrite
 from graph_agent.persistence import open_saver
+from graph_agent.repair import repaired
+from graph_agent.schema import ResponseSchema
+from graph_agent.settlement import UNKNOWN, settle
 from graph_agent.text import plain
-from tests.agents import add, dialogue, echo, says, thread
+from tests.agents import add, dialogue, echo, kinds, says, thread
+from tests.openai_stub import OpenAIStub
 
 
 @pytest.mark.parametrize(
@@ -106,3 +116,154 @@ async def test_a_command_cannot_break_the_history(update: dict[str, Any], refuse
         ("tool", f"The tool ran, but asked for what this agent does not let it: {refused}."),
         ("ai", "Done."),
     ]
+
+
+async def test_a_provider_gets_text_it_can_read() -> None:
+    with OpenAIStub("No more actions.", "Hello.") as stub:
+        async with stub.chat_model() as model:
+            graph = create_graph_agent(model, tools=[echo])
+            result = await graph.ainvoke(says("hi \ud83d\x00"))
+
+    sent = [body["messages"][1]["content"] for body in stub.bodies]
+    assert (sent, result["status"]) == (["hi \ufffd\ufffd"] * 2, "COMPLETED")
+
+
+def _asking(*ids: str) -> AIMessage:
+    return AIMessage("", tool_calls=[{"id": id_, "name": "echo", "args": {}} for id_ in ids])
+
+
+def _result(id_: str) -> ToolMessage:
+    return ToolMessage(f"result {id_}", tool_call_id=id_, name="echo")
+
+
+def _settled(messages: list[AnyMessage]) -> list[AnyMessage]:
+    return asyncio.run(settle(messages, {"configurable": {}}, Runtime(), 0, ()))[0]
+
+
+def _is_sound(messages: list[AnyMessage]) -> bool:
+    """Whether every run of results answers the calls of the message before it, each of them once."""
+    open_: list[str] = []
+    for message in messages:
+        if isinstance(message, ToolMessage):
+            if message.tool_call_id not in open_:
+                return False
+            open_.remove(message.tool_call_id)
+        elif open_:
+            return False
+        elif isinstance(message, AIMessage):
+            open_ = [call["id"] or "" for call in message.tool_calls]
+    return not open_
+
+
+_IDS = st.sampled_from("abcd")
+_HISTORIES = st.lists(
+    st.one_of(
+        st.builds(HumanMessage, st.just("hm")),
+        st.builds(lambda ids: _asking(*ids), st.lists(_IDS, max_size=3, unique=True)),
+        st.builds(_result, _IDS),
+    ),
+    max_size=12,
+)
+
+
+@given(_HISTORIES)
+def test_any_history_is_settled_so_that_providers_take_it(messages: list[AnyMessage]) -> None:
+    settled = _settled(messages)
+
+    others = [message for message in messages if not isinstance(message, ToolMessage)]
+    kept = [message for message in settled if not isinstance(message, ToolMessage)]
+    assert (_is_sound(settled), list(map(id, kept))) == (True, list(map(id, others)))
+
+
+@given(_HISTORIES)
+def test_a_sound_history_is_left_alone(messages: list[AnyMessage]) -> None:
+    sound = _settled(messages)
+
+    assert _settled(sound) is sound
+
+
+def test_a_result_goes_to_the_nearest_call_before_it() -> None:
+    first, word, again, late, orphan = _asking("a"), HumanMessage("u"), _asking("a", "b"), _result("a"), _result("x")
+
+    assert in_order([_result("b"), first, word, again, HumanMessage("v"), orphan, late]) == [
+        first,
+        word,
+        again,
+        late,
+        HumanMessage("v"),
+    ]
+
+
+def test_a_rewrite_takes_out_no_more_than_it_must() -> None:
+    a, b, c, d = (HumanMessage(name, id=name) for name in "abcd")
+
+    writes: list[Any] = [rewrite([a, b, c], [a, c]), rewrite([a, b, c, d], [a, d, c]), rewrite([a], [a, b])]
+    assert writes == [
+        [RemoveMessage(id="b")],
+        [RemoveMessage(id="b"), RemoveMessage(id="c"), RemoveMessage(id="d"), d, c],
+        [b],
+    ]
+
+
+async def test_a_given_history_out_of_order_is_put_in_order(tmp_path: Path) -> None:
+    given_messages = [_result("x"), _asking("a", "b"), HumanMessage("go on"), _result("a")]
+    async with open_saver(f"sqlite:///{tmp_path}/odd.db") as saver:
+        model = ScriptedChatModel(["No more actions.", "Done."])
+        graph = create_graph_agent(model, tools=[echo], checkpointer=saver)
+        await graph.ainvoke({"messages": given_messages}, thread())
+
+        stored = (await graph.aget_state(thread())).values["messages"]
+        events = await SessionMemory(graph).get_session_events("s1")
+
+    assert (dialogue(stored), dialogue(model.requests[0].messages[1:]), kinds(events)[:3]) == (
+        [("ai", ""), ("tool", "result a"), ("tool", UNKNOWN), ("human", "go on"), ("ai", "Done.")],
+        [("ai", ""), ("tool", "result a"), ("tool", UNKNOWN), ("human", "go on")],
+        ["warning", "tool_result", "user_message"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('{"a": 1}', {"a": 1}),
+        ('```json\n{"a": 1}\n```', {"a": 1}),
+        ('Here it is [1]: {"a": 1}. Enjoy!', {"a": 1}),
+        ('Here: [{"a": 1}]', [{"a": 1}]),
+        ("{'a': True, b: [1, 2,],}", {"a": True, "b": [1, 2]}),
+        ('{"a": "cut sho', {"a": "cut sho"}),
+        ('{"a": "x "quoted" y"}', {"a": 'x "quoted" y'}),
+        ("null", None),
+        ('{"a": ["' + "b" * 50_000, {"a": ["b" * 50_000]}),
+    ],
+    ids=["plain", "fenced", "amid prose", "list amid prose", "slips", "cut", "quotes", "null", "long and cut"],
+)
+def test_json_is_read_however_it_was_written(text: str, value: Any) -> None:
+    assert repaired(text) == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{" * 60_000,
+        "[" * 60_000,
+        "{" * 100 + '"' * 900,
+        '["' + '"a":' * 20_000,
+        '{"a":' * 20_000,
+        "```" * 20_000,
+        "{" + "1" * 60_000,
+        "no JSON",
+        "",
+    ],
+    ids=["braces", "brackets", "quotes", "keys", "nested", "fences", "digits", "prose", "empty"],
+)
+def test_hostile_answers_cost_little_and_are_refused(text: str) -> None:
+    begun = time.process_time()
+
+    with pytest.raises(ValueError, match=r"^(The reply holds no JSON|the reply: )"):
+        ResponseSchema({"type": "object", "required": ["q"]}).read(text)
+
+    assert time.process_time() - begun < 2
+
+
+def test_an_answers_numbers_can_be_stored() -> None:
+    assert ResponseSchema({"type": "object"}).read(f'{{"a": {10**30}}}') == {"a": str(10**30)}
