@@ -22,12 +22,12 @@ def repaired(text: str) -> Any:
         ValueError: When the text holds no JSON, or none that can be made out in a short time.
     """
     bare = _without_fence(text.strip())
-    for candidate in (bare, *sorted((_between(bare, "{}"), _between(bare, "[]")), key=len, reverse=True)):
+    start, end = _outermost(bare)
+    for candidate in (bare, bare[start:end]):
         try:
             return json.loads(candidate)
         except (ValueError, RecursionError):
             pass
-    start = 0 if bare.startswith("[") else max(bare.find("{"), 0)
     if (read := read_json(bare[start:], Work(len(bare)))) is not None and isinstance(read.value, dict | list):
         return read.value
     openers = sum(bare.count(opener) for opener in "{[(")
@@ -50,7 +50,10 @@ def _without_fence(text: str) -> str:
     return text.partition("\n")[2].rstrip().removesuffix("```").strip()
 
 
-def _between(text: str, brackets: str) -> str:
-    """From the first opening bracket to the last closing one; empty without them."""
-    start, end = text.find(brackets[0]), text.rfind(brackets[1])
-    return text[start : end + 1] if 0 <= start < end else ""
+def _outermost(text: str) -> tuple[int, int]:
+    """Where the first object that is in no list begins, or else the first list, and where its last bracket ends."""
+    brace = text.find("{")
+    before = text[:brace] if brace >= 0 else text
+    is_object = brace >= 0 and before.count("[") <= before.count("]")
+    start = brace if is_object else max(text.find("["), 0)
+    return start, text.rfind("}" if is_object else "]") + 1

@@ -49,7 +49,7 @@ async def settle(
     messages = in_order(messages)
     events: list[StoredEvent] = []
     if dropped := whole - len(messages):
-        left_out = f"Results in the conversation that answer no call, or one that has its result, were left out: {dropped}."
+        left_out = f"Results that answer no call, or one that has its result, were left out: {dropped}."
         events.append(event("warning", step, message=left_out))
     found = open_calls(messages)
     if not found:

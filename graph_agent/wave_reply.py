@@ -32,6 +32,8 @@ def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
     Raises:
         PlanError: On JSON that is no plan; the text is for the model.
     """
+    if reply.response_metadata.get("finish_reason") in ("length", "max_tokens"):
+        raise PlanError("The plan was cut short at the longest reply allowed. Send a shorter one.")
     for call in reply.tool_calls:
         if call["name"] == PLAN_TOOL:
             return _validated(call["args"], schema)

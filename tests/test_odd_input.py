@@ -229,13 +229,27 @@ async def test_a_given_history_out_of_order_is_put_in_order(tmp_path: Path) -> N
         ('```json\n{"a": 1}\n```', {"a": 1}),
         ('Here it is [1]: {"a": 1}. Enjoy!', {"a": 1}),
         ('Here: [{"a": 1}]', [{"a": 1}]),
+        ('{"a": [1], "b": 2,}', {"a": [1], "b": 2}),
+        ('[{"a": 1},]', [{"a": 1}]),
         ("{'a': True, b: [1, 2,],}", {"a": True, "b": [1, 2]}),
         ('{"a": "cut sho', {"a": "cut sho"}),
         ('{"a": "x "quoted" y"}', {"a": 'x "quoted" y'}),
         ("null", None),
         ('{"a": ["' + "b" * 50_000, {"a": ["b" * 50_000]}),
     ],
-    ids=["plain", "fenced", "amid prose", "list amid prose", "slips", "cut", "quotes", "null", "long and cut"],
+    ids=[
+        "plain",
+        "fenced",
+        "amid prose",
+        "list amid prose",
+        "comma",
+        "comma in a list",
+        "slips",
+        "cut",
+        "quotes",
+        "null",
+        "long and cut",
+    ],
 )
 def test_json_is_read_however_it_was_written(text: str, value: Any) -> None:
     assert repaired(text) == value

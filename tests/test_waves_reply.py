@@ -264,3 +264,11 @@ def test_a_plans_arguments_come_through_whole(arguments: dict[str, Any], before:
     call = {"id": "a", "tool": "echo", "args": arguments}
 
     assert read(said(before + plan(call)))[1] == [("a", "echo", arguments, [])]
+
+
+@pytest.mark.parametrize("reason", ["length", "max_tokens"])
+def test_a_plan_that_was_cut_short_is_not_carried_out(reason: str) -> None:
+    reply = AIMessage('{"status": "done", "tools": []}', response_metadata={"finish_reason": reason})
+
+    with pytest.raises(PlanError, match="cut short"):
+        read_plan(reply, PlanningResult)

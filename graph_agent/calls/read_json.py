@@ -15,6 +15,7 @@ def _no_constant(_: str) -> None:
 
 
 _DECODER = json.JSONDecoder(strict=False, parse_float=finite, parse_constant=_no_constant)
+_MOST_GUESSING = 60_000  # openers times characters; what the guess costs grows with both
 _STEPS, _CHARACTERS_A_STEP, _STEPS_OF_AN_ERROR = 8, 16, 16
 
 
@@ -35,7 +36,8 @@ def read_json(text: str, work: Work) -> Read | None:
 
 def repair_json(text: str, work: Work) -> Read | None:
     """Guess what object or list ``text`` was meant to be; None when there is no telling, or it takes too much work."""
-    if text.count("{") + text.count("[") > MAX_DEPTH or not work.take_repair(len(text)):
+    openers = text.count("{") + text.count("[")
+    if openers > MAX_DEPTH or openers * len(text) > _MOST_GUESSING or not work.take_repair(len(text)):
         return None
     # Loading it takes as long as the rest of this package; most texts never need it.
     import json_repair

@@ -22,5 +22,9 @@ def cleaned(message: M) -> M:
             return message
         safe = clean(content)
         return message if safe == content else message.model_copy(update={"content": safe})
-    plainly = plain(content)
+    try:
+        plainly = plain(content)
+    except ValueError:
+        # Too deep to look at; whether the provider takes it is the provider's to say.
+        return message
     return message if plainly == content else message.model_copy(update={"content": plainly})
