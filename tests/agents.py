@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
-from langchain_core.tools import tool
+from langchain_core.tools import BaseTool, tool
 
 ECHO_SCRIPT = [
     '{"tool_calls": [{"id": "call_1", "name": "echo", "arguments": {"text": "hello"}}]}',
@@ -24,6 +25,25 @@ def echo(text: str) -> str:
 async def add(a: int, b: int) -> int:
     """Add two numbers."""
     return a + b
+
+
+def finishing_in_reverse() -> tuple[BaseTool, BaseTool]:
+    """Two tools, `slow` and `fast`, to be called in one wave: the first ends only when the second has."""
+    second_done = asyncio.Event()
+
+    @tool
+    async def slow() -> str:
+        """Finish after the other."""
+        await second_done.wait()
+        return "slow"
+
+    @tool
+    async def fast() -> str:
+        """Let the other finish."""
+        second_done.set()
+        return "fast"
+
+    return slow, fast
 
 
 def asks(*calls: tuple[str, str, dict[str, Any]], content: str = "") -> str:

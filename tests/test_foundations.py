@@ -17,7 +17,7 @@ from langgraph.graph import END, START, StateGraph
 from graph_agent import ScriptedChatModel, SessionMemory, create_graph_agent
 from graph_agent.persistence import open_saver
 from graph_agent.settlement import UNKNOWN
-from tests.agents import ECHO_SCRIPT, asks, dialogue, echo, kinds, says, thread
+from tests.agents import ECHO_SCRIPT, asks, dialogue, echo, finishing_in_reverse, kinds, says, thread
 
 
 async def test_new_input_after_a_cancel_keeps_what_had_finished() -> None:
@@ -164,20 +164,7 @@ async def test_the_graph_under_a_parent_with_its_own_context(context: Any) -> No
 
 
 async def test_events_come_in_call_order_whichever_finished_first() -> None:
-    second_done = asyncio.Event()
-
-    @tool
-    async def slow() -> str:
-        """Finish after the other."""
-        await second_done.wait()
-        return "slow"
-
-    @tool
-    async def fast() -> str:
-        """Let the other finish."""
-        second_done.set()
-        return "fast"
-
+    slow, fast = finishing_in_reverse()
     model = ScriptedChatModel([asks(("1", "slow", {}), ("2", "fast", {})), "No more actions.", "Done."])
     graph = create_graph_agent(model, tools=[slow, fast], checkpointer=InMemorySaver())
     await graph.ainvoke(says("go"), thread())

@@ -18,7 +18,7 @@ from pydantic import BaseModel, SecretStr
 from graph_agent import AgentContext, GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.results import EventAdded
 from graph_agent.settlement import UNKNOWN
-from tests.agents import asks, dialogue, echo, says, thread
+from tests.agents import asks, dialogue, echo, finishing_in_reverse, says, thread
 
 ECHO_CALL = asks(("c", "echo", {"text": "x"}))
 
@@ -238,20 +238,7 @@ async def test_a_delegate_keeps_its_own_limits_and_gets_the_credentials() -> Non
 
 
 async def test_streamed_events_have_the_place_the_history_gives_them() -> None:
-    second_done = asyncio.Event()
-
-    @tool
-    async def slow() -> str:
-        """Finish after the other."""
-        await second_done.wait()
-        return "slow"
-
-    @tool
-    async def fast() -> str:
-        """Let the other finish."""
-        second_done.set()
-        return "fast"
-
+    slow, fast = finishing_in_reverse()
     wave = asks(("1", "slow", {}), ("2", "fast", {}))
     graph = create_graph_agent(
         ScriptedChatModel([wave, "No more actions.", "Done."]), tools=[slow, fast], checkpointer=InMemorySaver()

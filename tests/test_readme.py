@@ -1,0 +1,54 @@
+"""What the README shows a newcomer, run as it stands there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+
+from graph_agent.spec import AgentSpec
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def block(language: str, holding: str) -> str:
+    """The fenced block of a language that holds a text."""
+    found: list[str] = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    return next(text for text in found if holding in text)
+
+
+def test_the_embedding_example_runs_with_the_script_beside_it(tmp_path: Path) -> None:
+    example = tmp_path / "example.py"
+    example.write_text(block("python", "create_graph_agent"), encoding="utf-8")
+    command = f"{block('console', 'DEBUG_MOCK_RESPONSES')}\n{sys.executable} {example}"
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
+
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "Take one: it rains in Bergen.\n", "")
+
+
+def test_the_agent_file_it_shows_is_one() -> None:
+    shown = AgentSpec(**yaml.safe_load(block("yaml", "name: hotel")))
+
+    assert (shown.name, shown.loop_config().max_steps) == ("hotel", 8)
+
+
+def test_the_files_it_links_to_are_there() -> None:
+    linked = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
+
+    assert (len(linked) > 3, [name for name in linked if not (ROOT / name).exists()]) == (True, [])
+
+
+def test_the_commands_it_names_are_targets() -> None:
+    named = set(re.findall(r"\bmake (\w+)\b", README))
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+    assert (named - targets, {"demo", "test"} <= named) == (set(), True)
