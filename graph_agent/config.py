@@ -25,15 +25,25 @@ Finalize = Literal["compose", "direct"]
 Planner = Literal["wave", "dag"]
 
 _NOT_YET = {
-    "deadline_s": "budgets",
-    "max_tokens_total": "budgets",
-    "max_cost": "budgets",
     "loop_window": "loop detection",
     "loop_max_period": "loop detection",
     "fallback_models": "fallback models",
     "max_agentic_loops": "hooks",
 }
 """Fields of the agreed shape that nothing reads yet: a value other than the default is refused, never ignored."""
+
+
+class Price(BaseModel):
+    """What a model costs, per million tokens, in any one currency."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    input: NonNegativeFloat
+    """Tokens that the model reads."""
+    output: NonNegativeFloat
+    """Tokens that it writes."""
+    cached_input: NonNegativeFloat | None = None
+    """Tokens that it reads from its provider's prompt cache; None where they cost as much as others."""
 
 
 class LoopConfig(BaseModel):
@@ -62,11 +72,17 @@ class LoopConfig(BaseModel):
     tool_timeout_s: PositiveFloat | None = 300
     """Seconds one call may run, counted from its start; None for no limit."""
     deadline_s: PositiveFloat | None = None
-    """Seconds for the whole input; None for no limit."""
+    """Seconds that the whole input may be worked on, waiting for a person not counted; None for no limit."""
     max_tokens_total: PositiveInt | None = None
-    """Tokens for the whole input; None for no limit."""
+    """Tokens for the whole input, delegates' included; None for no limit."""
     max_cost: PositiveFloat | None = None
-    """Cost of the whole input, in the price table's currency; None for no limit."""
+    """Cost of the whole input, delegates' included, in the currency of `prices`; None for no limit."""
+    prices: dict[str, Price] = {}
+    """Model name, or the beginning of one → its price; needed for `max_cost`."""
+    answer_reserve: float = Field(0.1, ge=0, lt=1)
+    """Share of each of these three budgets that is kept back for the answer."""
+    effect_ledger: bool = False
+    """Whether calls that may write are noted as started, in the checkpointer's own storage, before they run."""
     max_output_chars: int = Field(30_000, ge=100)
     """Characters of one tool output shown to the model."""
     max_output_lines: int = Field(256, ge=2)
@@ -114,6 +130,8 @@ class LoopConfig(BaseModel):
             value = getattr(self, field)
             if value != type(self).model_fields[field].default:
                 raise ValueError(f"{field}={value!r}: this version has no {topic}; leave the field out")
+        if self.max_cost is not None and not self.prices:
+            raise ValueError("max_cost needs prices, e.g. prices={'gpt-4o-mini': {'input': 0.15, 'output': 0.6}}")
         return self
 
     def model_options(self) -> tuple[tuple[str, Any], ...]:
@@ -131,7 +149,9 @@ class LoopConfig(BaseModel):
         Raises:
             ConfigError: When the result is not a valid configuration.
         """
-        return type(self)(**{**self.model_dump(), **values}) if values else self
+        if not values:
+            return self
+        return type(self)(**{**{name: getattr(self, name) for name in type(self).model_fields}, **values})
 
 
 def explain(error: ValidationError, where: str, known: Iterable[str]) -> str:

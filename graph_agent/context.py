@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import (
@@ -16,7 +17,7 @@ from pydantic import (
     ValidationError,
 )
 
-from graph_agent.config import Finalize, LoopConfig, OnLimit, Planner, ToolCalling
+from graph_agent.config import Finalize, LoopConfig, OnLimit, Planner, Price, ToolCalling
 
 
 class AgentContext(BaseModel):
@@ -40,6 +41,9 @@ class AgentContext(BaseModel):
     deadline_s: PositiveFloat | None = None
     max_tokens_total: PositiveInt | None = None
     max_cost: PositiveFloat | None = None
+    prices: dict[str, Price] | None = None
+    answer_reserve: float | None = Field(default=None, ge=0, lt=1)
+    effect_ledger: bool | None = None
     max_output_chars: int | None = Field(default=None, ge=100)
     max_output_lines: int | None = Field(default=None, ge=2)
     loop_window: int | None = Field(default=None, ge=2)
@@ -78,20 +82,28 @@ def coerce_context(brought: Any, schema: type[AgentContext] = AgentContext) -> A
     return None
 
 
-def effective_config(built: LoopConfig, brought: Any, schema: type[AgentContext] = AgentContext) -> LoopConfig:
+def effective_config(
+    built: LoopConfig,
+    brought: Any,
+    schema: type[AgentContext] = AgentContext,
+    changed: Mapping[str, Any] | None = None,
+) -> LoopConfig:
     """Lay a run's values over the configuration the graph was built with.
 
     Args:
         built: The agent's configuration.
         brought: What the run has as its context.
         schema: The agent's own context schema.
+        changed: Fields changed since the run began, which win.
 
     Raises:
         ConfigError: When a value is of a kind this version does not have.
     """
     context = coerce_context(brought, schema)
-    if context is None:
-        return built
-    return built.with_values(
-        {name: value for name in LoopConfig.model_fields if (value := getattr(context, name)) is not None}
-    )
+    values = {} if context is None else set_fields(context)
+    return built.with_values({**values, **(changed or {})})
+
+
+def set_fields(context: AgentContext) -> dict[str, Any]:
+    """The fields of `LoopConfig` that a context sets, with their values."""
+    return {name: value for name in LoopConfig.model_fields if (value := getattr(context, name)) is not None}

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Protocol
 
 from langchain_core.messages import AnyMessage
 
+from graph_agent.budget import Left
+from graph_agent.config import Price
+from graph_agent.events import ResultStatus
 from graph_agent.types import NO_USAGE, Usage
 
 CALL_PREFIX = "delegate_to_"
@@ -28,6 +32,10 @@ class Delegation:
     """The delegating session; empty without one."""
     depth_left: int
     """How many further delegations may nest below this one."""
+    left: Left = field(default_factory=Left)
+    """What the delegate may spend; no limit by default."""
+    prices: Mapping[str, Price] = field(default_factory=dict)
+    """What its models cost; empty for unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +43,16 @@ class DelegationResult:
     """What came back."""
 
     content: str
-    status: Literal["success", "error"] = "success"
+    status: ResultStatus = "success"
     usage: Usage = field(default_factory=lambda: NO_USAGE)
 
 
 class Delegate(Protocol):
-    """Anything with a name and a description that can be handed a task."""
+    """Anything with a name and a description that can be handed a task.
+
+    One with an attribute `resumes` that is true goes on where it stopped when the same delegation is run again; any
+    other is not asked twice for one call.
+    """
 
     @property
     def name(self) -> str:

@@ -4,6 +4,7 @@ GraphAgentError
 ├── UserError                the caller changes code, configuration or input
 │   ├── ConfigError          a wrong setting, found at construction
 │   ├── InputError           a wrong input to a run
+│   ├── SessionBusyError     a second run of a session that is running
 │   ├── SyncInLoopError      a blocking call from a running event loop's thread
 │   └── ScriptError          a scripted model that ran dry or was not used up
 ├── CallError                the model chooses another call; it reads the text as a tool result
@@ -35,6 +36,10 @@ class ConfigError(UserError, ValueError):
 
 class InputError(UserError, ValueError):
     """An input that a run cannot take."""
+
+
+class SessionBusyError(UserError, RuntimeError):
+    """A session that is running was given another run; nothing of it was begun."""
 
 
 class SyncInLoopError(UserError, RuntimeError):

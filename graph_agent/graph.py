@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, cast
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import RunnableConfig
@@ -32,6 +33,8 @@ from graph_agent.parts import AgentParts
 from graph_agent.prompts import Prompts
 from graph_agent.rollout import agentic_loop_from_env
 from graph_agent.routing import PATHS, after_plan
+from graph_agent.running import running, running_blocking
+from graph_agent.runs import RUN, Run
 from graph_agent.schema import ResponseSchema
 from graph_agent.state import AgentInput, AgentOutput, AgentState, PlanState
 from graph_agent.toolbox import Toolbox
@@ -44,7 +47,9 @@ DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
 
 
 class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
-    """A compiled LangGraph graph with two differences.
+    """A compiled LangGraph graph with three differences.
+
+    A session has one run at a time: a second one is refused, in this process and in others on the same SQLite database.
 
     Where a call may write, its plan is in the checkpoint before it runs (`durability="sync"`, unless a run asks for
     another), so that a crash can never hide that the call was made; an agent whose tools only read has nothing to hide,
@@ -56,13 +61,32 @@ class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
 
         Raises:
             SyncInLoopError: In the thread of a running event loop.
+            SessionBusyError: When a run of the session is under way.
         """
         refuse_running_loop("A blocking entry point (invoke, stream, batch)", "graph.ainvoke")
-        return super().stream(input, _with_threads(config), **self._durable(kwargs))
+        return self._stream(input, config, kwargs)
 
-    def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
-        """As LangGraph's `astream`."""
-        return super().astream(input, config, **self._durable(kwargs))
+    def _stream(self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Iterator[Any]:
+        with running_blocking(input, self._configurable(config), self.checkpointer, self.store) as run:
+            chunks = super().stream(input, _with_threads(_with_run(config, run)), **self._durable(kwargs))
+            with contextlib.closing(cast("Generator[Any]", chunks)):
+                yield from chunks
+
+    async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
+        """As LangGraph's `astream`.
+
+        Raises:
+            SessionBusyError: When a run of the session is under way.
+        """
+        async with running(input, self._configurable(config), self.checkpointer, self.store) as run:
+            chunks = super().astream(input, _with_run(config, run), **self._durable(kwargs))
+            async with contextlib.aclosing(cast("AsyncGenerator[Any]", chunks)):
+                async for chunk in chunks:
+                    yield chunk
+
+    def _configurable(self, config: RunnableConfig | None) -> dict[str, Any]:
+        """What a run can be told of itself: the graph's own, what surrounds the run, and what it was given."""
+        return {**ensure_config(self.config)["configurable"], **(config or {}).get("configurable", {})}
 
     def _durable(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         if not self.checkpointer or kwargs.get("durability") is not None or "checkpoint_during" in kwargs:
@@ -72,7 +96,11 @@ class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
         return {**kwargs, "durability": "sync"}
 
 
-def _with_threads(config: RunnableConfig | None) -> RunnableConfig | None:
+def _with_run(config: RunnableConfig | None, run: Run) -> RunnableConfig:
+    return {**(config or {}), "configurable": {**(config or {}).get("configurable", {}), RUN: run}}
+
+
+def _with_threads(config: RunnableConfig) -> RunnableConfig:
     """A blocking run's config with a thread for every call of a large wave.
 
     LangGraph takes `max_concurrency` for the size of its pool, and without one makes a pool of a few threads a core.
@@ -80,7 +108,7 @@ def _with_threads(config: RunnableConfig | None) -> RunnableConfig | None:
     """
     if ensure_config(config).get("max_concurrency") is not None:
         return config
-    return {**(config or {}), "max_concurrency": _MOST_THREADS}
+    return {**config, "max_concurrency": _MOST_THREADS}
 
 
 class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
@@ -176,11 +204,15 @@ def _assemble(parts: AgentParts) -> AgentStateGraph:
         "plan": (plan_node, PlanState),
         "tools": (tools_node, Call),
         "delegate": (delegate_node, Call),
-        "finalize": (finalize_node, AgentState),
+        "finalize": (finalize_node, PlanState),
     }
     for node_name, (node, schema) in nodes.items():
         ready = functools.wraps(node)(functools.partial(node, parts=parts))
-        graph.add_node(node_name, both_ways(blocking(ready), ready, node_name), input_schema=schema)
+        # Only drawn: where `finalize` leads when the user has something to follow up with.
+        leads_to = ("plan", END) if node_name == "finalize" else None
+        graph.add_node(
+            node_name, both_ways(blocking(ready), ready, node_name), input_schema=schema, destinations=leads_to
+        )
     graph.add_edge(START, "plan")
     router = both_ways(blocking(after_plan), after_plan, "after_plan")
     graph.add_conditional_edges("plan", router, PATHS)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio.to_thread
 from langchain_core.callbacks import AsyncCallbackHandler
@@ -15,6 +16,8 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import get_runtime
 
 from graph_agent.blocking import in_blocking_run
+from graph_agent.budget import BUDGET_LEFT
+from graph_agent.config import Price
 from graph_agent.context import AgentContext, coerce_context
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.graph import CompiledAgentGraph
@@ -36,16 +39,18 @@ class GraphDelegate:
     description: str
     """What it is good for, for the model."""
     graph: CompiledStateGraph[Any, Any, Any, Any]
+    resumes: ClassVar[bool] = True
+    """With the delegating agent's checkpointer, its own steps are in that agent's checkpoints."""
 
     async def run(self, delegation: Delegation) -> DelegationResult:
         """Run the graph on the task and return its last message."""
-        counter = _UsageCounter()
+        counter = _UsageCounter(delegation.prices)
         config: RunnableConfig = merge_configs(
             ensure_config(),
             {
                 "tags": ["nostream"],
                 "callbacks": [counter],
-                "configurable": {DEPTH_LEFT: delegation.depth_left},
+                "configurable": {DEPTH_LEFT: delegation.depth_left, BUDGET_LEFT: delegation.left.as_json()},
             },
         )
         given = {"messages": [*delegation.context, HumanMessage(delegation.task)]}
@@ -74,10 +79,11 @@ class GraphDelegate:
 class _UsageCounter(AsyncCallbackHandler):
     """Adds up what every model call below it used."""
 
-    def __init__(self) -> None:
+    def __init__(self, prices: Mapping[str, Price]) -> None:
         self.usage = NO_USAGE
+        self._prices = prices
 
     async def on_llm_end(self, response: LLMResult, **_: Any) -> None:
         for generation in response.generations[0] if response.generations else []:
             if isinstance(generation, ChatGeneration) and isinstance(generation.message, AIMessage):
-                self.usage = add_usage(self.usage, usage_of(generation.message))
+                self.usage = add_usage(self.usage, usage_of(generation.message, self._prices))

@@ -7,8 +7,13 @@ from dataclasses import dataclass
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolCall, ToolMessage
 
+from graph_agent.steering import STEERING_MARK
+
 CONTEXT_MARK = "graph_agent_context"
 """Key in `additional_kwargs` of a message that a delegator passes on: known to the model, not said by the user."""
+NOT_SHOWN = "do-not-render-"
+"""How the id of a message begins that is for the model alone, as chat clients of this ecosystem expect."""
+_MARKS = {CONTEXT_MARK, STEERING_MARK}
 
 
 def new_user_messages(messages: Sequence[AnyMessage], last_input_id: str) -> list[HumanMessage]:
@@ -22,7 +27,7 @@ def new_user_messages(messages: Sequence[AnyMessage], last_input_id: str) -> lis
     for message in reversed(messages):
         if isinstance(message, AIMessage | ToolMessage) or (last_input_id and message.id == last_input_id):
             break
-        if isinstance(message, HumanMessage) and not message.additional_kwargs.get(CONTEXT_MARK):
+        if isinstance(message, HumanMessage) and not _MARKS & message.additional_kwargs.keys():
             new.append(message)
     return new[::-1]
 

@@ -8,15 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakValueDictionary
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.cache.base import BaseCache
 from langgraph.runtime import Runtime
 
+from graph_agent.budget import BUDGET_LEFT, tightened
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.context import AgentContext, effective_config
 from graph_agent.models.client import Mode, ModelClient
 from graph_agent.models.structured import StructuredPlanner
 from graph_agent.prompts import Prompts
 from graph_agent.schema import ResponseSchema
+from graph_agent.state import Bookkeeping
 from graph_agent.toolbox import Toolbox
 from graph_agent.waves import PlanningResult
 
@@ -67,9 +70,17 @@ class AgentParts:
     slots: Slots = field(default_factory=Slots)
     _instructions: dict[tuple[str, str, int], str] = field(init=False, repr=False, default_factory=dict)
 
-    def settings(self, runtime: Runtime[Any]) -> LoopConfig:
-        """The configuration of a run: the agent's own, with what the run brings laid over it."""
-        return effective_config(self.config, runtime.context, self.context_schema)
+    def settings(self, runtime: Runtime[Any], config: RunnableConfig, loop: Bookkeeping) -> LoopConfig:
+        """The configuration in force: the agent's own, under what the run brings, under what was changed since.
+
+        Args:
+            runtime: The node's runtime.
+            config: The node's config, which holds the budget of a delegated run.
+            loop: The state's bookkeeping.
+        """
+        own = effective_config(self.config, runtime.context, self.context_schema, loop.get("changed"))
+        left = config["configurable"].get(BUDGET_LEFT)
+        return tightened(own, left) if left else own
 
     def mode(self, settings: LoopConfig) -> Mode:
         """How calls are asked for under a run's settings."""

@@ -8,7 +8,9 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall
 
+from graph_agent.budget import cost_of
 from graph_agent.calls import new_call_id, split_tool_calls
+from graph_agent.config import Price
 from graph_agent.events import StoredEvent, event
 from graph_agent.references import renamed
 from graph_agent.repair import repaired
@@ -61,13 +63,14 @@ def _brief(call: Call) -> dict[str, Any]:
     return {**brief, "needs": call["needs"]} if call.get("needs") else brief
 
 
-def read_reply(reply: AIMessage, tools: list[str], *, text: bool) -> Planned:
+def read_reply(reply: AIMessage, tools: list[str], *, text: bool, prices: Mapping[str, Price] | None = None) -> Planned:
     """Find the calls in a reply: its structured ones first, those written in its text only in text mode.
 
     Args:
         reply: The model's reply.
         tools: Names of the tools and delegations there are.
         text: Whether calls were asked for in text.
+        prices: What models cost.
     """
     asked: list[Call] = [_structured(call) for call in reply.tool_calls]
     asked += [_broken(call) for call in reply.invalid_tool_calls]
@@ -82,7 +85,7 @@ def read_reply(reply: AIMessage, tools: list[str], *, text: bool) -> Planned:
         canonical = canonical_calls(calls)
         if canonical != message.tool_calls or message.invalid_tool_calls:
             message = message.model_copy(update={"tool_calls": canonical, "invalid_tool_calls": []})
-    return planned_calls(message, calls, usage_of(reply))
+    return planned_calls(message, calls, usage_of(reply, prices))
 
 
 def canonical_calls(calls: list[Call]) -> list[ToolCall]:
@@ -90,15 +93,21 @@ def canonical_calls(calls: list[Call]) -> list[ToolCall]:
     return [ToolCall(id=call["id"], name=call["name"], args=call["arguments"], type="tool_call") for call in calls]
 
 
-def usage_of(reply: AIMessage) -> Usage:
-    """What one model call used, as far as the provider says."""
+def usage_of(reply: AIMessage, prices: Mapping[str, Price] | None = None) -> Usage:
+    """What one model call used, as far as the provider says.
+
+    Args:
+        reply: The reply.
+        prices: What models cost; empty or None where nobody asked for the cost.
+    """
     used = reply.usage_metadata
-    return {
+    usage: Usage = {
         "input_tokens": used["input_tokens"] if used else 0,
         "output_tokens": used["output_tokens"] if used else 0,
         "total_tokens": used["total_tokens"] if used else 0,
         "model_calls": 1,
     }
+    return {**usage, "cost": cost_of(reply, prices)} if prices else usage
 
 
 def _structured(call: ToolCall) -> Call:

@@ -62,7 +62,7 @@ async def ask_for_calls(parts: AgentParts, history: Sequence[AnyMessage], settin
             if mode == "native" and rejects_tools(error):
                 raise TurnedDownError(error) from error
             raise
-        return read_reply(reply, parts.toolbox.names, text=mode == "text")
+        return read_reply(reply, parts.toolbox.names, text=mode == "text", prices=settings.prices)
 
     return await through_cache(parts, settings, request, mode, ask)
 
@@ -88,7 +88,7 @@ async def _until_sound(
     usage = NO_USAGE
     for attempt in range(1 + REPAIRS):
         reply = await parts.planner.plan(request, settings)
-        usage = add_usage(usage, usage_of(reply))
+        usage = add_usage(usage, usage_of(reply, settings.prices))
         try:
             plan = read_plan(reply, parts.plan_schema)
             calls = check_wave(plan, settings.max_calls_per_wave)

@@ -9,6 +9,7 @@ from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.models.client import Mode
 from graph_agent.parts import AgentParts
+from graph_agent.steering import STEERING_MARK
 
 
 def plan_request(
@@ -27,7 +28,15 @@ def plan_request(
     if parts.toolbox:
         sections.append(parts.instructions(settings, mode, planner))
     prompt = "\n\n".join(section for section in sections if section)
-    return [SystemMessage(prompt), *history] if prompt else list(history)
+    said = [_steered(message, parts) for message in history]
+    return [SystemMessage(prompt), *said] if prompt else said
+
+
+def _steered(message: AnyMessage, parts: AgentParts) -> AnyMessage:
+    """What steered the agent, as its model is told; any other message as it is."""
+    if STEERING_MARK not in message.additional_kwargs:
+        return message
+    return message.model_copy(update={"content": parts.prompts.render("steering", content=message.text)})
 
 
 def answer_request(

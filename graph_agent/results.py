@@ -33,11 +33,13 @@ class RunResult:
     """Waves run."""
     usage: Usage
     pending: list[dict[str, Any]]
-    """Calls that were planned and have no result: `{"id", "name"}`."""
+    """What was left undone: calls planned that have no result yet, or that a stop kept from being begun."""
     interrupts: list[Interrupt]
     """What the run asks a person; answer it with `Session.resume`."""
     structured_response: Any = None
     """The answer as plain JSON, where the agent has a `response_format`."""
+    cost: float | None = None
+    """What its model calls cost, in the price table's currency; None without prices."""
     error: str = ""
     """One sentence for a person; empty unless something failed for good."""
 
@@ -109,6 +111,8 @@ def run_result(state: StateSnapshot) -> RunResult:
         entry["id"]: entry["content"] if entry["status"] == "success" else {"error": entry["content"]}
         for entry in answered
     }
+    undone = _left_undone(events) if values.get("stop_reason") not in (None, "completed") else set()
+    used = values.get("usage", NO_USAGE)
     planned = [call for entry in events if entry["type"] == "plan" for call in entry["calls"]]
     return RunResult(
         answer=text_of(answer),
@@ -118,12 +122,34 @@ def run_result(state: StateSnapshot) -> RunResult:
         reasoning=plan.get("reasoning", ""),
         results=results,
         iterations=values.get("loop", NOT_BEGUN)["waves"],
-        usage=values.get("usage", NO_USAGE),
-        pending=[call for call in planned if call["id"] not in results],
+        usage=without_cost(used),
+        cost=used.get("cost"),
+        pending=[call for call in planned if call["id"] not in results or call["id"] in undone],
         interrupts=list(state.interrupts),
         structured_response=values.get("structured_response"),
         error=error,
     )
+
+
+def _left_undone(events: Sequence[StoredEvent]) -> set[str]:
+    """Ids of the newest wave's calls that were not begun."""
+    found: set[str] = set()
+    for entry in reversed(events):
+        if entry["type"] == "plan":
+            break
+        if entry.get("status") == "skipped":
+            found.add(entry["id"])
+    return found
+
+
+def without_cost(used: Usage) -> Usage:
+    """Tokens and model calls alone."""
+    return {
+        "input_tokens": used["input_tokens"],
+        "output_tokens": used["output_tokens"],
+        "total_tokens": used["total_tokens"],
+        "model_calls": used["model_calls"],
+    }
 
 
 def since_last_input(events: Sequence[StoredEvent]) -> list[StoredEvent]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any, cast
 
 from langchain_core.messages import BaseMessage, HumanMessage
@@ -16,41 +17,54 @@ from graph_agent.errors import ConfigError, InputError
 from graph_agent.events import Event, StoredEvent
 from graph_agent.history import SessionMemory
 from graph_agent.results import CallState, Done, EventAdded, Part, PlanText, Progress, RunResult, Token, run_result
+from graph_agent.session_control import SessionControl
 from graph_agent.types import SessionStatus
 
 Context = AgentContext | Mapping[str, Any]
+Given = str | Sequence[BaseMessage]
 
 
 class Session:
     """One session of an agent: a LangGraph thread, with its runs, its status and its history.
 
+    It has one run at a time; any number of `Session` objects, in any thread or process, may talk to it.
+
     Args:
         graph: A compiled agent with a checkpointer.
         session_id: The thread's id; an unknown one begins a new session.
+        configurable: Further keys of the runs' `configurable`.
 
     Raises:
         ConfigError: When the graph has no checkpointer.
     """
 
-    def __init__(self, graph: CompiledStateGraph[Any, Any, Any, Any], session_id: str) -> None:
+    def __init__(
+        self,
+        graph: CompiledStateGraph[Any, Any, Any, Any],
+        session_id: str,
+        *,
+        configurable: Mapping[str, Any] | None = None,
+    ) -> None:
         if not session_id:
             raise ConfigError("A session needs an id; pass any text that is not empty.")
         self.id = session_id
         self._graph = graph
         self._memory = SessionMemory(graph)
-        self._config: RunnableConfig = {"configurable": {"thread_id": session_id}}
+        self._control = SessionControl(graph, session_id)
+        self._config: RunnableConfig = {"configurable": {**(configurable or {}), "thread_id": session_id}}
 
-    async def run(self, text: str, *, context: Context | None = None) -> RunResult:
+    async def run(self, given: Given, *, context: Context | None = None) -> RunResult:
         """Take one input to its end.
 
         Args:
-            text: What the user says.
+            given: What the user says, as text or as messages.
             context: Overrides for this run, and its credentials.
 
         Raises:
-            InputError: When the text is empty.
+            InputError: When it is empty.
+            SessionBusyError: When the session is running.
         """
-        return await self._to_end(_input(text), context)
+        return await self._to_end(_input(given), context)
 
     async def resume(self, answer: Any = None, *, context: Context | None = None) -> RunResult:
         """Go on where the session stopped: with an answer for the interrupt it waits on, or after a crash.
@@ -61,39 +75,94 @@ class Session:
 
         Raises:
             InputError: When there is nothing to go on with.
+            SessionBusyError: When the session is running.
         """
-        if not (await self._graph.aget_state(self._config)).next:
-            raise InputError(f"Session {self.id!r} has nothing to resume: its last input was taken to its end.")
-        return await self._to_end(None if answer is None else Command(resume=answer), context)
+        return await self._to_end(await self._answer(answer), context)
 
-    async def stream(self, text: str, *, context: Context | None = None) -> AsyncIterator[Part]:
+    def stream(self, given: Given, *, context: Context | None = None) -> AsyncIterator[Part]:
         """Take one input to its end and tell of it as it goes; the last part is `Done`.
 
         Args:
-            text: What the user says.
+            given: What the user says, as text or as messages.
             context: Overrides for this run, and its credentials.
+
+        Raises:
+            InputError: When it is empty.
+            SessionBusyError: When the session is running; raised by the first part.
+        """
+        return self._stream(_input(given), context)
+
+    async def stream_resume(self, answer: Any = None, *, context: Context | None = None) -> AsyncIterator[Part]:
+        """As `resume`, and tell of it as `stream` does."""
+        async with aclosing(self._stream(await self._answer(answer), context)) as parts:
+            async for part in parts:
+                yield part
+
+    async def steer(self, text: str) -> None:
+        """Say something to the model before its next plan, also while a wave runs; with the next input when idle.
 
         Raises:
             InputError: When the text is empty.
         """
-        given = _input(text)
+        await self._control.steer(text)
+
+    async def follow_up(self, text: str) -> None:
+        """Queue an input for after the current answer, in the same run; for after the next one when idle.
+
+        Nothing that is queued is lost by an abort or a failure: it is taken after the next answer.
+
+        Raises:
+            InputError: When the text is empty.
+        """
+        await self._control.follow_up(text)
+
+    async def abort(self) -> bool:
+        """Stop the session's run, from any task, thread or process, without waiting for its end.
+
+        The model's stream and the tools at work are cancelled, every call gets a true result, and the run ends with
+        status `ABORTED` and an answer that says what was done. A session that waits for a person, or that a crash left
+        in the middle, is settled before this returns.
+
+        Returns:
+            False when there was nothing to stop.
+
+        Raises:
+            InputError: When another process runs the session, and there is no Store to reach it through.
+        """
+        return await self._control.abort()
+
+    async def configure(self, **fields: Any) -> None:
+        """Change fields of `LoopConfig` from the next model call on, also of a run under way.
+
+        A change lasts as long as the session, or until an input whose own context sets the field.
+
+        Raises:
+            ConfigError: On a field that there is not, or a value that does not fit.
+        """
+        await self._control.configure(**fields)
+
+    async def _stream(self, given: Any, context: Context | None) -> AsyncGenerator[Part]:
         order = _HistoryOrder(len(await self.events()))
         stream = self._graph.astream(
             given, self._config, context=context, stream_mode=["messages", "custom", "updates"]
         )
-        async for mode, payload in cast(AsyncIterator[tuple[str, Any]], stream):
-            if mode == "messages":
-                if token := _token(*payload):
-                    yield token
-            elif mode == "custom":
-                if isinstance(payload, dict) and payload.get("type") == "progress":
-                    yield Progress(payload["step"], payload["action"], payload["target"])
-            else:
-                for seq, event in order.add(_added_events(payload)):
-                    yield EventAdded(cast(Event, {**event, "seq": seq, "session_id": self.id}))
-                    for part in _parts_of(event):
-                        yield part
+        async with aclosing(cast("AsyncGenerator[tuple[str, Any]]", stream)) as chunks:
+            async for mode, payload in chunks:
+                for part in self._parts(mode, payload, order):
+                    yield part
         yield Done(await self._result())
+
+    def _parts(self, mode: str, payload: Any, order: _HistoryOrder) -> Iterator[Part]:
+        if mode == "messages":
+            if token := _token(*payload):
+                yield token
+        elif mode == "custom":
+            if isinstance(payload, dict) and payload.get("type") == "progress":
+                yield Progress(payload["step"], payload["action"], payload["target"])
+        else:
+            for seq, event in order.add(_added_events(payload)):
+                yield EventAdded(cast(Event, {**event, "seq": seq, "session_id": self.id}))
+                yield from _parts_of(event)
 
     async def events(self) -> list[Event]:
         """The session's history, oldest first."""
@@ -106,6 +175,12 @@ class Session:
     async def _to_end(self, given: Any, context: Context | None) -> RunResult:
         await self._graph.ainvoke(given, self._config, context=context)
         return await self._result()
+
+    async def _answer(self, answer: Any) -> Any:
+        """The graph's input that goes on with a session."""
+        if not (await self._graph.aget_state(self._config)).next:
+            raise InputError(f"Session {self.id!r} has nothing to resume: its last input was taken to its end.")
+        return None if answer is None else Command(resume=answer)
 
     async def _result(self) -> RunResult:
         return run_result(await self._graph.aget_state(self._config))
@@ -141,10 +216,14 @@ _CALLS = ("tool_call", "delegation_request")
 _RESULTS = ("tool_result", "delegation_response")
 
 
-def _input(text: str) -> dict[str, Any]:
-    if not isinstance(text, str) or not text.strip():
-        raise InputError(f"A run takes what the user says, as text that is not empty; it was given {text!r}.")
-    return {"messages": [HumanMessage(text)]}
+def _input(given: Given) -> dict[str, Any]:
+    if isinstance(given, str) and given.strip():
+        return {"messages": [HumanMessage(given)]}
+    if isinstance(given, Sequence) and not isinstance(given, str) and given:
+        return {"messages": list(given)}
+    raise InputError(
+        f"A run takes what the user says, as text that is not empty, or as messages; it was given {given!r}."
+    )
 
 
 def _token(message: BaseMessage, metadata: Mapping[str, Any]) -> Token | None:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_core.messages import AnyMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, PendingWrite
 from langgraph.runtime import Runtime
 
 from graph_agent._compat import checkpointer_of
+from graph_agent.checkpoints import load, running_checkpoint
+from graph_agent.effects import begun_in
 from graph_agent.events import StoredEvent, event
 from graph_agent.intake import in_order, open_calls, with_results
+from graph_agent.state import Bookkeeping
 from graph_agent.telling import result_event
 
 _TRIES, _PAUSE_S = 200, 0.005
 
 NEVER_STARTED = "Not run: the run was interrupted while this call waited for others."
+READING = "The run was interrupted before this call had finished. It only reads, so nothing was changed."
+NEVER_BEGUN = "Not run: the run was interrupted before this call was begun."
 UNKNOWN = (
     "The run was interrupted before this call's result was recorded. It is not known whether the call ran or took "
     "effect; check before repeating it."
@@ -26,7 +31,11 @@ UNKNOWN = (
 
 
 async def settle(
-    messages: list[AnyMessage], config: RunnableConfig, runtime: Runtime[Any], step: int, unstarted: Collection[str]
+    messages: list[AnyMessage],
+    config: RunnableConfig,
+    runtime: Runtime[Any],
+    loop: Bookkeeping,
+    writes: Callable[[str], bool],
 ) -> tuple[list[AnyMessage], list[StoredEvent]]:
     """Give every call one result, right behind it.
 
@@ -39,12 +48,13 @@ async def settle(
         messages: The conversation.
         config: The node's config.
         runtime: The node's runtime.
-        step: The step the open calls belong to.
-        unstarted: Ids of the calls that were planned and had to wait.
+        loop: The state's bookkeeping, as the run that stopped left it.
+        writes: Tells of a call's name whether it may have changed something.
 
     Returns:
         The conversation with the results in place, and their events; the very same one when there is nothing to settle.
     """
+    step = loop["step"]
     whole = len(messages)
     messages = in_order(messages)
     events: list[StoredEvent] = []
@@ -54,7 +64,11 @@ async def settle(
     found = open_calls(messages)
     if not found:
         return messages, events
-    finished, recorded = await _finished(config, runtime)
+    stopped = await _before_input(config, runtime)
+    pending = stopped.pending_writes or [] if stopped else []
+    finished, recorded = _finished(pending)
+    waited = {call["id"] for call in loop["waiting"]}
+    noted = begun_in(pending).noted
     results: dict[tuple[int, str], ToolMessage] = {}
     for group in found:
         for call in group.calls:
@@ -64,12 +78,16 @@ async def settle(
             if newest and id_ in finished:
                 results[group.at, id_] = finished[id_]
                 events.extend(recorded.get(id_, []))
-            elif newest and id_ in unstarted:
-                results[group.at, id_], told = never_run(id_, call["name"], NEVER_STARTED, step)
-                events.append(told)
-            else:
-                results[group.at, id_] = ToolMessage(UNKNOWN, tool_call_id=id_, name=call["name"], status="error")
-                events.append(result_event(id_, call["name"], "unknown", UNKNOWN, step))
+                continue
+            reason, status = UNKNOWN, "unknown"
+            if newest and id_ in waited:
+                reason, status = NEVER_STARTED, "skipped"
+            elif not writes(call["name"]):
+                reason = READING
+            elif newest and loop.get("ledger") and id_ not in noted:
+                reason, status = NEVER_BEGUN, "skipped"
+            results[group.at, id_] = ToolMessage(reason, tool_call_id=id_, name=call["name"], status="error")
+            events.append(result_event(id_, call["name"], status, reason, step))
     return with_results(messages, results), events
 
 
@@ -86,14 +104,11 @@ def never_run(id_: str, name: str, reason: str, step: int) -> tuple[ToolMessage,
     return message, result_event(id_, name, "skipped", reason, step)
 
 
-async def _finished(
-    config: RunnableConfig, runtime: Runtime[Any]
-) -> tuple[dict[str, ToolMessage], dict[str, list[StoredEvent]]]:
-    """Results and events of the calls that had finished before the input that is being taken in, by call id."""
-    stopped = await _before_input(config, runtime)
+def _finished(pending: Sequence[PendingWrite]) -> tuple[dict[str, ToolMessage], dict[str, list[StoredEvent]]]:
+    """Results and events of the calls that had finished when a run stopped, by call id."""
     messages: dict[str, ToolMessage] = {}
     events: dict[str, list[StoredEvent]] = {}
-    for _, channel, value in (stopped.pending_writes or []) if stopped else []:
+    for _, channel, value in pending:
         for item in value if isinstance(value, list) else []:
             if channel == "messages" and isinstance(item, ToolMessage):
                 messages[item.tool_call_id] = item
@@ -104,18 +119,14 @@ async def _finished(
 
 async def _before_input(config: RunnableConfig, runtime: Runtime[Any]) -> CheckpointTuple | None:
     """The checkpoint the session stopped at before this input came; None without one, or without a saver."""
-    saver = checkpointer_of(config)
-    info = runtime.execution_info
-    if saver is None or info is None or info.thread_id is None:
+    saver, running = checkpointer_of(config), running_checkpoint(config, runtime)
+    if saver is None or running is None:
         return None
-    thread = {
-        "thread_id": info.thread_id,
-        "checkpoint_ns": config["configurable"].get("checkpoint_ns", "").rpartition("|")[0],
-    }
-    at = await _once_stored(saver, {"configurable": {**thread, "checkpoint_id": info.checkpoint_id}})
+    at = await _once_stored(saver, running)
     if at is None:
         # Under durability="exit" nothing of this run is stored yet: the newest is where the last one stopped.
-        return await _load(saver, {"configurable": thread})
+        newest = {key: value for key, value in running["configurable"].items() if key != "checkpoint_id"}
+        return await load(saver, {"configurable": newest})
     # Each input is a checkpoint of its own, and one more follows before `plan` runs. An input whose plan was never
     # finished left nothing else behind, so what stopped lies before it.
     while at is not None:
@@ -127,21 +138,13 @@ async def _before_input(config: RunnableConfig, runtime: Runtime[Any]) -> Checkp
 
 
 async def _parent(saver: BaseCheckpointSaver[Any], at: CheckpointTuple) -> CheckpointTuple | None:
-    return await _load(saver, at.parent_config) if at.parent_config is not None else None
+    return await load(saver, at.parent_config) if at.parent_config is not None else None
 
 
 async def _once_stored(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> CheckpointTuple | None:
     """The running checkpoint, waited for: under durability="async" a node may run before it is stored."""
     for _ in range(_TRIES):
-        if (found := await _load(saver, config)) is not None:
+        if (found := await load(saver, config)) is not None:
             return found
         await asyncio.sleep(_PAUSE_S)
     return None
-
-
-async def _load(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> CheckpointTuple | None:
-    try:
-        return await saver.aget_tuple(config)
-    except NotImplementedError:
-        # A blocking entry point may bring a saver that blocks too.
-        return await asyncio.to_thread(saver.get_tuple, config)

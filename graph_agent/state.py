@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 
 from graph_agent._compat import messages_delta_reducer
 from graph_agent.events import StoredEvent, append_events
+from graph_agent.status import StatusChannel
 from graph_agent.types import NO_USAGE, Call, StopReason, Usage
 
 # A delta channel writes a full copy every N updates; a small N would bring the quadratic growth back.
@@ -27,12 +28,15 @@ def add_usage(left: Usage | None, right: Usage | None) -> Usage:
     left, right = left or NO_USAGE, right or NO_USAGE
     if "fresh" in right:
         left = NO_USAGE
-    return {
+    usage: Usage = {
         "input_tokens": left["input_tokens"] + right["input_tokens"],
         "output_tokens": left["output_tokens"] + right["output_tokens"],
         "total_tokens": left["total_tokens"] + right["total_tokens"],
         "model_calls": left["model_calls"] + right["model_calls"],
     }
+    if "cost" in left or "cost" in right:
+        usage["cost"] = left.get("cost", 0.0) + right.get("cost", 0.0)
+    return usage
 
 
 def fresh(usage: Usage) -> Usage:
@@ -147,6 +151,14 @@ class Bookkeeping(TypedDict):
     """Calls of the wave that wait for others of it; empty outside structured planning."""
     last_wave: bool
     """The model has said that nothing is to be planned after this wave; False until then."""
+    taken: NotRequired[list[str]]
+    """Keys of the notes taken in that the inbox may still hold; absent for none."""
+    changed: NotRequired[dict[str, Any]]
+    """Fields of the configuration that were changed while the session went on; absent for none."""
+    worked_s: NotRequired[float]
+    """Seconds this input had been worked on at the last step; only under a deadline."""
+    ledger: NotRequired[bool]
+    """The wave's writing calls are noted before they run; absent where they are not."""
 
 
 NOT_BEGUN: Bookkeeping = {
@@ -173,8 +185,8 @@ class AgentOutput(TypedDict, total=False):
 
     messages: Annotated[list[AnyMessage], MessagesChannel()]
     """The whole conversation as a chat window shows it."""
-    status: str
-    """A `SessionStatus`; absent before the first input."""
+    status: Annotated[str, StatusChannel]
+    """A `SessionStatus`; absent before the first input. A change that the session's states do not have is refused."""
     stop_reason: str | None
     """A `StopReason`; None while running."""
     structured_response: Any

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from graph_agent._compat import InjectedArguments, read_state
 from graph_agent.delegation import CALL_PREFIX, Delegate
 from graph_agent.errors import CallError, ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
+from graph_agent.events import ResultStatus
 from graph_agent.invoking import Invoker, meant_for_the_run
 from graph_agent.prompts import Prompts
 from graph_agent.state import AgentState
@@ -36,7 +37,7 @@ class Output:
 
     content: str | list[Any]
     """Text, or LangChain content blocks."""
-    status: Literal["success", "error"] = "success"
+    status: ResultStatus = "success"
     artifact: Any = None
     """Plain JSON that the tool returned beside its content."""
 
@@ -95,6 +96,15 @@ class Toolbox:
         """The marks of a tool, e.g. `{"effect": "read", "timeout_s": 5}`; empty for an unknown one."""
         tool = self.tools.get(name)
         return (tool.metadata or {}) if tool else {}
+
+    def writes(self, name: str) -> bool:
+        """Whether a call may change something: all but those of tools marked as reading.
+
+        A delegation may, unless its delegate goes on by itself where it stopped.
+        """
+        if name in self.delegates:
+            return not getattr(self.delegates[name], "resumes", False)
+        return self.marks(name).get("effect") != "read"
 
     async def run(
         self, call: Call, config: RunnableConfig, runtime: Runtime[Any], *, timeout_s: float | None

@@ -53,6 +53,8 @@ class Usage(TypedDict):
     output_tokens: int
     total_tokens: int
     model_calls: int
+    cost: NotRequired[float]
+    """What the calls cost, in the price table's currency; absent without prices."""
     fresh: NotRequired[bool]
     """Only in a write: count anew from here."""
 

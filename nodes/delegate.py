@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
@@ -10,13 +10,17 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent._compat import read_state
+from graph_agent.budget import Left, has_budget, left_to_delegate
 from graph_agent.config import LoopConfig
-from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
+from graph_agent.delegation import CALL_PREFIX, DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.errors import did_you_mean
+from graph_agent.in_turn import NotDone, in_turn
 from graph_agent.intake import CONTEXT_MARK
 from graph_agent.invoking import meant_for_the_run
 from graph_agent.parts import AgentParts
+from graph_agent.runs import run_of
 from graph_agent.shown import shown_output
+from graph_agent.spending import spent
 from graph_agent.telling import result_event
 from graph_agent.text import as_text, clean
 from graph_agent.types import Call
@@ -30,18 +34,22 @@ async def delegate_node(
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
     """
-    settings = parts.settings(runtime)
-    state = read_state(config, ["messages", "loop"])
-    async with parts.slots.of_wave(runtime, settings.max_parallel_calls):
-        result = await _run(call, config, state["messages"], settings, parts)
+    state = read_state(config, ["messages", "loop", "ready", "usage"])
+    settings = parts.settings(runtime, config, state["loop"])
+    result = await in_turn(
+        call, config, runtime, state, settings, parts, lambda: _run(call, config, state, settings, parts)
+    )
+    if isinstance(result, NotDone):
+        result = DelegationResult(result.content, result.status)
     content, _ = shown_output(result.content, settings, {})
-    message = ToolMessage(content, tool_call_id=call["id"], name=call["name"], status=result.status)
+    status: Literal["success", "error"] = "success" if result.status == "success" else "error"
+    message = ToolMessage(content, tool_call_id=call["id"], name=call["name"], status=status)
     told = result_event(call["id"], call["name"], result.status, result.content, state["loop"]["step"])
     return Command(update=[("messages", [message]), ("events", [told]), ("usage", result.usage), ("arrived", True)])
 
 
 async def _run(
-    call: Call, config: RunnableConfig, messages: list[AnyMessage], settings: LoopConfig, parts: AgentParts
+    call: Call, config: RunnableConfig, state: dict[str, Any], settings: LoopConfig, parts: AgentParts
 ) -> DelegationResult:
     delegate = parts.toolbox.delegates.get(call["name"])
     if delegate is None:
@@ -60,9 +68,11 @@ async def _run(
     delegation = Delegation(
         id=call["id"],
         task=task,
-        context=_context(messages, settings.context_messages),
+        context=_context(state["messages"], settings.context_messages),
         session_id=config["configurable"].get("thread_id", ""),
         depth_left=depth_left - 1,
+        left=_share(config, state, settings),
+        prices=settings.prices,
     )
     try:
         return await delegate.run(delegation)
@@ -70,6 +80,15 @@ async def _run(
         if meant_for_the_run(error):
             raise
         return _error(clean(f"The delegate {delegate.name!r} failed: {type(error).__name__}: {error}"))
+
+
+def _share(config: RunnableConfig, state: dict[str, Any], settings: LoopConfig) -> Left:
+    """What one delegation of the wave may spend of what the input has left."""
+    if not has_budget(settings):
+        return Left()
+    used = spent(run_of(config), state["loop"], state["usage"], state["messages"], settings)
+    delegations = sum(call["name"].startswith(CALL_PREFIX) for call in state["ready"])
+    return left_to_delegate(used, settings).shared_by(max(1, delegations))
 
 
 def _context(messages: list[AnyMessage], count: int) -> list[AnyMessage]:

@@ -9,22 +9,18 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from graph_agent.config import LoopConfig
 from graph_agent.errors import UserError
-from graph_agent.events import StoredEvent, event
-from graph_agent.intake import new_user_messages, rewrite
-from graph_agent.limits import STEPS_FOR_A_WAVE, limit_met
+from graph_agent.events import event
+from graph_agent.limits import STEPS_FOR_A_WAVE
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, with_free_ids
 from graph_agent.planning import PlanningError, TurnedDownError, ask_for_calls, ask_for_plan
 from graph_agent.rollout import planner_of
-from graph_agent.settlement import never_run, settle
-from graph_agent.state import NOT_BEGUN, Bookkeeping, Outcome, PlanState, fresh
-from graph_agent.telling import call_event, progress_of
-from graph_agent.text import plain
-from graph_agent.types import NO_USAGE, Call, SessionStatus, StopReason, Usage
-from graph_agent.wave_results import answered_ids, failed_ids, results_of_wave
+from graph_agent.spending import work_left_s
+from graph_agent.state import Outcome, PlanState
+from graph_agent.step import Step
+from graph_agent.wave_results import answered_ids
 from graph_agent.waves import Selection, select
 
 logger = logging.getLogger(__name__)
@@ -39,166 +35,95 @@ async def plan_node(
         An update whose `ready` holds the calls to run; empty with an `outcome` when planning is over. It is a list of
         pairs because LangGraph's message stream shows the messages of a mapping, and nothing of a plan belongs there.
     """
-    settings = parts.settings(runtime)
-    step = _Step(state, settings, runtime)
+    step = Step(state, parts, config, runtime)
     if not state.get("arrived"):
-        await step.take_input(parts, config)
-    elif step.go_on_with_the_wave():
+        await step.take_input()
+    # Between the results of one wave nobody's words may stand.
+    steered = await step.listen(["configure"] if step.loop["waiting"] else ["configure", "steer"])
+    if step.cut_short() or step.go_on_with_the_wave():
         return Command(update=step.update())
-    if step.loop["last_wave"] or not parts.toolbox:
+    if (step.loop["last_wave"] and not steered) or not parts.toolbox:
         step.conclude({"stop_reason": "completed"})
-    elif met := limit_met(step.loop["step"], step.loop["turn"], state["remaining_steps"], settings):
-        step.stop(*met)
-    else:
-        await step.ask(parts, config)
+    elif not step.at_limit():
+        await _ask_in_time(step)
+        while _can_be_steered(step) and await step.listen(["configure", "steer"]):
+            step.loop["outcome"] = None
+            if not step.at_limit():
+                await _ask_in_time(step)
     return Command(update=step.update())
 
 
-class _Step:
-    """One pass through `plan`: what it reads, and the update it gathers."""
+def _can_be_steered(step: Step) -> bool:
+    """Whether the plan was that nothing more is to be done, and nobody has read that as the answer."""
+    outcome = step.loop["outcome"]
+    return outcome is not None and outcome["stop_reason"] == "completed" and "draft" not in outcome
 
-    def __init__(self, state: PlanState, settings: LoopConfig, runtime: Runtime[Any]) -> None:
-        self.state = state
-        self.settings = settings
-        self.runtime = runtime
-        self.history = state["messages"]
-        self.loop: Bookkeeping = {**NOT_BEGUN, **state.get("loop", NOT_BEGUN)}
-        self.events: list[StoredEvent] = []
-        self.changes: dict[str, Any] = {}
 
-    async def take_input(self, parts: AgentParts, config: RunnableConfig) -> None:
-        """Settle what an earlier run left open, note the user's words, and start counting anew."""
-        unstarted = {call["id"] for call in self.loop["waiting"]}
-        settled, events = await settle(self.history, config, self.runtime, self.loop["step"], unstarted)
-        if settled is not self.history:
-            self.changes["messages"] = rewrite(self.history, settled)
-            self.history = settled
-        self.events += events
-        self.loop = {**self.loop, "step": 0, "waves": 0, "outcome": None, "waiting": [], "last_wave": False}
-        if users := new_user_messages(self.history, self.loop["last_input_id"]):
-            self.events += [event("user_message", 0, content=plain(message.content)) for message in users]
-            self.loop["last_input_id"] = users[-1].id or ""
-        status = self.state.get("status", SessionStatus.CREATED.value)
-        if status != SessionStatus.RUNNING:
-            self.events.append(event("status", 0, **{"from": status, "to": SessionStatus.RUNNING.value}))
-        self.events += [event("warning", 0, message=warning) for warning in parts.warnings]
-        self.changes |= {
-            "status": SessionStatus.RUNNING.value,
-            "stop_reason": None,
-            "structured_response": None,
-            "usage": fresh(NO_USAGE),
-        }
+async def _ask_in_time(step: Step) -> None:
+    """Ask the model for the next wave, unless an abort or the deadline comes first."""
+    with step.run.interruptible(work_left_s(step.run, step.loop, step.settings)) as scope:
+        await _ask(step)
+    if scope.cancelled_caught:
+        step.stop(*(("aborted", None) if step.run.aborted else ("deadline", step.settings.deadline_s)))
 
-    def go_on_with_the_wave(self) -> bool:
-        """Make ready those of the wave's waiting calls that can run now; False when there are none."""
-        if not self.loop["waiting"]:
-            return False
-        told = self.state["events"]
-        chosen = select(self.loop["waiting"], results_of_wave(told), failed_ids(told))
-        self._skip(chosen.skipped)
-        self.loop["waiting"] = chosen.waiting
-        if not chosen.ready:
-            return False
-        if self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
-            reason = "Not run: the limit was reached before its turn came."
-            self._skip([(call, reason) for call in [*chosen.ready, *chosen.waiting]])
-            self.loop["waiting"] = []
-            self.stop("step_limit", self.loop["step"])
-        else:
-            self._make_ready(chosen.ready)
-        return True
 
-    async def ask(self, parts: AgentParts, config: RunnableConfig) -> None:
-        """Ask the model for the next wave, and make ready what it wants."""
-        logger.info("Agentic iteration %d/%d", self.loop["step"] + 1, self.settings.max_steps)
-        try:
-            planned = await self._planned(parts, config)
-        except PlanningError as error:
-            self._count(error.usage)
-            self.fail("planning", str(error))
-            return
-        except UserError:
-            raise
-        except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
-            logger.error("The planning request failed: %s", describe_model_error(error))
-            self.fail(classify_model_error(error), describe_model_error(error))
-            return
-        self.loop["step"] += 1
-        self._count(planned.usage)
-        self.events.append(planned.event(self.loop["step"]))
-        self.loop["last_wave"] = planned.last
-        if not planned.calls:
-            logger.info("Final response received (no tool calls)")
-            outcome: Outcome = {"stop_reason": "completed"}
-            if parts.answers_directly(self.settings):
-                outcome["draft"] = planned.message
-            self.conclude(outcome)
-        elif self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
-            self.stop("step_limit", self.loop["step"])
-        else:
-            logger.info("Executing %d tool call(s)", len(planned.calls))
-            self.loop["waves"] += 1
-            self._say(planned.message)
-            # Only a structured plan's arguments hold references; elsewhere "${" is the model's own text.
-            structured = parts.mode(self.settings) == "wave"
-            chosen = select(planned.calls, {}, ()) if structured else Selection(planned.calls, [], [])
-            self.loop["waiting"] = chosen.waiting
-            self._make_ready(chosen.ready)
+async def _ask(step: Step) -> None:
+    """Ask the model for the next wave, and make ready what it wants."""
+    logger.info("Agentic iteration %d/%d", step.loop["step"] + 1, step.settings.max_steps)
+    try:
+        planned = await _planned(step)
+    except PlanningError as error:
+        step.count(error.usage)
+        step.fail("planning", str(error))
+        return
+    except UserError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
+        logger.error("The planning request failed: %s", describe_model_error(error))
+        step.fail(classify_model_error(error), describe_model_error(error))
+        return
+    step.loop["step"] += 1
+    step.count(planned.usage)
+    step.events.append(planned.event(step.loop["step"]))
+    step.loop["last_wave"] = planned.last
+    if not planned.calls:
+        logger.info("Final response received (no tool calls)")
+        outcome: Outcome = {"stop_reason": "completed"}
+        if step.parts.answers_directly(step.settings):
+            outcome["draft"] = planned.message
+        step.conclude(outcome)
+    elif step.state["remaining_steps"] < STEPS_FOR_A_WAVE:
+        step.stop("step_limit", step.loop["step"])
+    else:
+        _begin_wave(step, planned)
 
-    async def _planned(self, parts: AgentParts, config: RunnableConfig) -> Planned:
-        mode = parts.mode(self.settings)
-        if mode == "wave":
-            planner = planner_of(config["configurable"].get("thread_id", ""), self.settings, parts.agentic_loop)
-            planned = await ask_for_plan(parts, self.history, self.settings, planner)
-            return with_free_ids(planned, answered_ids(self.state.get("events", [])))
-        if mode == "native" and self.loop["text_tools"]:
-            mode = "text"
-        try:
-            return await ask_for_calls(parts, self.history, self.settings, mode)
-        except TurnedDownError as turned_down:
-            why = describe_model_error(turned_down.error)
-        self.loop["text_tools"] = True
-        warning = f"The model takes no tools ({why}); calls are asked for in text from now on."
-        self.events.append(event("warning", self.loop["step"], message=warning))
-        logger.warning("%s", warning)
-        return await ask_for_calls(parts, self.history, self.settings, "text")
 
-    def _make_ready(self, calls: list[Call]) -> None:
-        self.changes["ready"] = calls
-        for call in calls:
-            self.events.append(call_event(call, self.loop["step"]))
-            self.runtime.stream_writer(progress_of(call, self.loop["step"]))
+def _begin_wave(step: Step, planned: Planned) -> None:
+    logger.info("Executing %d tool call(s)", len(planned.calls))
+    step.loop["waves"] += 1
+    step.say(planned.message)
+    # Only a structured plan's arguments hold references; elsewhere "${" is the model's own text.
+    structured = step.parts.mode(step.settings) == "wave"
+    chosen = select(planned.calls, {}, ()) if structured else Selection(planned.calls, [], [])
+    step.loop["waiting"] = chosen.waiting
+    step.make_ready(chosen.ready)
 
-    def _skip(self, calls: list[tuple[Call, str]]) -> None:
-        for call, reason in calls:
-            message, told = never_run(call["id"], call["name"], reason, self.loop["step"])
-            self._say(message)
-            self.history = [*self.history, message]
-            self.events.append(told)
 
-    def _say(self, message: Any) -> None:
-        self.changes["messages"] = [*self.changes.get("messages", []), message]
-
-    def _count(self, usage: Usage) -> None:
-        self.loop["turn"] += usage["model_calls"]
-        self.changes["usage"] = fresh(usage) if "usage" in self.changes else usage
-
-    def stop(self, reason: StopReason, limit: float) -> None:
-        """End planning at a limit."""
-        logger.warning("Max agentic iterations reached without final response")
-        self.events.append(event("limit", self.loop["step"], reason=reason, limit=limit))
-        self.conclude({"stop_reason": reason, "limit": limit})
-
-    def fail(self, kind: str, message: str) -> None:
-        """End planning because no plan can be had."""
-        self.events.append(event("error", self.loop["step"], kind=kind, message=message))
-        self.conclude({"stop_reason": "failed"})
-
-    def conclude(self, outcome: Outcome) -> None:
-        """End planning."""
-        self.changes["ready"] = []
-        self.loop["outcome"] = outcome
-
-    def update(self) -> list[tuple[str, Any]]:
-        """Everything gathered."""
-        return [*self.changes.items(), ("loop", self.loop), ("events", self.events)]
+async def _planned(step: Step) -> Planned:
+    parts, settings, loop = step.parts, step.settings, step.loop
+    mode = parts.mode(settings)
+    if mode == "wave":
+        planner = planner_of(step.config["configurable"].get("thread_id", ""), settings, parts.agentic_loop)
+        planned = await ask_for_plan(parts, step.history, settings, planner)
+        return with_free_ids(planned, answered_ids(step.state.get("events", [])))
+    if mode == "native" and loop["text_tools"]:
+        mode = "text"
+    try:
+        return await ask_for_calls(parts, step.history, settings, mode)
+    except TurnedDownError as turned_down:
+        why = describe_model_error(turned_down.error)
+    loop["text_tools"] = True
+    warning = f"The model takes no tools ({why}); calls are asked for in text from now on."
+    step.events.append(event("warning", loop["step"], message=warning))
+    logger.warning("%s", warning)
+    return await ask_for_calls(parts, step.history, settings, "text")

@@ -10,6 +10,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent._compat import read_state
+from graph_agent.in_turn import NotDone, in_turn
 from graph_agent.parts import AgentParts
 from graph_agent.shown import shown_output
 from graph_agent.telling import result_event
@@ -23,21 +24,31 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
     """
-    settings = parts.settings(runtime)
+    state = read_state(config, ["loop", "ready"])
+    settings = parts.settings(runtime, config, state["loop"])
+    output: Output | NotDone
     if "fault" in call:
         output = Output(call["fault"], "error")
     else:
-        async with parts.slots.of_wave(runtime, settings.max_parallel_calls):
-            output = await parts.toolbox.run(call, config, runtime, timeout_s=settings.tool_timeout_s)
-    marks = parts.toolbox.marks(call["name"])
-    content, truncated = shown_output(output.content, settings, marks)
+        output = await in_turn(
+            call,
+            config,
+            runtime,
+            state,
+            settings,
+            parts,
+            lambda: parts.toolbox.run(call, config, runtime, timeout_s=settings.tool_timeout_s),
+        )
+    if isinstance(output, NotDone):
+        output = Output(output.content, output.status)
+    content, truncated = shown_output(output.content, settings, parts.toolbox.marks(call["name"]))
     result = ToolMessage(
         content,
         tool_call_id=call["id"],
         name=call["name"],
-        status=output.status,
+        status="success" if output.status == "success" else "error",
         artifact=output.artifact,
     )
-    step = read_state(config, ["loop"])["loop"]["step"]
+    step = state["loop"]["step"]
     told = result_event(call["id"], call["name"], output.status, output.content, step, truncated=truncated)
     return Command(update=[("messages", [result]), ("events", [told]), ("arrived", True)])

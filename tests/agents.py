@@ -27,6 +27,11 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
+def marked(given: BaseTool, **marks: Any) -> BaseTool:
+    """The same tool with marks, such as `effect="read"`."""
+    return given.model_copy(update={"metadata": marks})
+
+
 def finishing_in_reverse() -> tuple[BaseTool, BaseTool]:
     """Two tools, `slow` and `fast`, to be called in one wave: the first ends only when the second has."""
     second_done = asyncio.Event()

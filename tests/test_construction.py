@@ -52,8 +52,8 @@ def pretender() -> str:
         ),
         (
             {"prompts": {"planer": "x"}},
-            "Unknown prompt 'planer'; known: delegate, finalize, limit, loop_warning, planner, steering, text_tools. "
-            "Did you mean 'planner'?",
+            "Unknown prompt 'planer'; known: account, delegate, finalize, limit, loop_warning, planner, steering, "
+            "text_tools. Did you mean 'planner'?",
         ),
         (
             {"prompts": {"planner": "{{ dirct }}"}},
@@ -84,7 +84,10 @@ def test_parts_that_do_not_fit(options: dict[str, Any], message: str) -> None:
     [
         ({"max_steps": 0}, "LoopConfig: max_steps=0: Input should be greater than 0."),
         ({"on_limit": "stop"}, "LoopConfig: on_limit='stop': Input should be 'answer' or 'message'."),
-        ({"max_cost": 5.0}, "LoopConfig: max_cost=5.0: this version has no budgets; leave the field out."),
+        (
+            {"max_cost": 5.0},
+            "LoopConfig: max_cost needs prices, e.g. prices={'gpt-4o-mini': {'input': 0.15, 'output': 0.6}}.",
+        ),
     ],
 )
 def test_a_configuration_that_cannot_be(values: dict[str, Any], message: str) -> None:

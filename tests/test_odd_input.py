@@ -22,6 +22,7 @@ from graph_agent.persistence import open_saver
 from graph_agent.repair import repaired
 from graph_agent.schema import ResponseSchema
 from graph_agent.settlement import UNKNOWN, settle
+from graph_agent.state import NOT_BEGUN
 from graph_agent.text import plain
 from tests.agents import add, dialogue, echo, kinds, says, thread
 from tests.openai_stub import OpenAIStub
@@ -137,7 +138,7 @@ def _result(id_: str) -> ToolMessage:
 
 
 def _settled(messages: list[AnyMessage]) -> list[AnyMessage]:
-    return asyncio.run(settle(messages, {"configurable": {}}, Runtime(), 0, ()))[0]
+    return asyncio.run(settle(messages, {"configurable": {}}, Runtime(), NOT_BEGUN, lambda _: True))[0]
 
 
 def _is_sound(messages: list[AnyMessage]) -> bool:

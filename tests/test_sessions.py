@@ -20,7 +20,7 @@ from graph_agent.errors import ConfigError, InputError, SyncInLoopError
 from graph_agent.persistence import open_saver
 from graph_agent.results import CallState, Done, EventAdded, PlanText, Progress, RunResult, Token
 from graph_agent.types import SessionStatus
-from tests.agents import ECHO_SCRIPT, asks, dialogue, echo, kinds, says, thread
+from tests.agents import ECHO_SCRIPT, asks, dialogue, echo, kinds, marked, says, thread
 
 
 def session(script: list[str], **options: Any) -> Session:
@@ -433,7 +433,7 @@ async def test_a_cancelled_run_leaves_a_session_that_resumes() -> None:
         await go.wait()
         return "slow is done"
 
-    talk = session([asks(("1", "slow", {})), "No more actions.", "Done."], tools=[slow])
+    talk = session([asks(("1", "slow", {})), "No more actions.", "Done."], tools=[marked(slow, effect="read")])
     run = asyncio.create_task(talk.run("go"))
     await running.wait()
     run.cancel()

@@ -14,14 +14,14 @@ from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_age
 from graph_agent.persistence import open_saver
 from graph_agent.settlement import NEVER_STARTED, UNKNOWN
 from graph_agent.types import SessionStatus
-from tests.agents import echo, kinds, thread
+from tests.agents import echo, kinds, marked, thread
 from tests.wave_helpers import DONE, answers, of_type, plan, plan_requests, results_told, use, waves
 
 
 class Gate:
     """A tool that can be held in the middle of a call."""
 
-    def __init__(self) -> None:
+    def __init__(self, **marks: Any) -> None:
         self.entered, self.open = asyncio.Event(), asyncio.Event()
         self.starts: list[str] = []
 
@@ -33,7 +33,7 @@ class Gate:
             await self.open.wait()
             return f"slow {text}"
 
-        self.tool = slow
+        self.tool = marked(slow, **marks)
 
     async def cancel_inside(self, session: Session) -> None:
         """Run the session's input until a call is held, and cancel it there."""
@@ -114,7 +114,7 @@ async def test_what_waited_does_not_run_after_new_input() -> None:
 
 
 async def test_a_cancelled_level_is_resumed_without_asking_the_model_again() -> None:
-    gate = Gate()
+    gate = Gate(effect="read")
     model = ScriptedChatModel([two_levels(), DONE, "Answer."])
     session = waves(model, tools=[echo, gate.tool])
     await gate.cancel_inside(session)
@@ -131,7 +131,7 @@ async def test_a_cancelled_level_is_resumed_without_asking_the_model_again() -> 
 
 
 async def test_a_wave_goes_on_between_its_levels_after_a_restart(tmp_path: Path) -> None:
-    gate = Gate()
+    gate = Gate(effect="read")
     wave = plan(use("a", "echo", text="x"), use("s", "slow", text="${a}"), use("c", "echo", text="${s}!"))
     url = f"sqlite:///{tmp_path / 'waves.db'}"
 

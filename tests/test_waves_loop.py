@@ -204,6 +204,7 @@ async def test_the_result_of_a_run() -> None:
             "pending": [],
             "interrupts": [],
             "structured_response": None,
+            "cost": None,
             "error": "",
         },
     )

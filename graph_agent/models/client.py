@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
+from langchain_core.runnables.config import ensure_config, merge_configs
 
 from graph_agent.config import LoopConfig
 from graph_agent.models.aliases import ToolAliases
@@ -15,7 +16,7 @@ from graph_agent.models.binding import Bound, openai_response_format, unbound
 from graph_agent.models.cleaning import cleaned
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.prose import as_plans, as_prose
-from graph_agent.models.retry import QUIET, ask
+from graph_agent.models.retry import QUIET, Spoken, ask
 
 Phase = Literal["plan", "answer"]
 Mode = Literal["native", "text", "wave"]
@@ -82,6 +83,7 @@ class ModelClient:
         mode: Mode,
         quiet: bool,
         schema: dict[str, Any] | None = None,
+        spoken: Spoken | None = None,
     ) -> AIMessage:
         """Ask for the answer: the same tools on offer, with a tool choice of none where the provider has it.
 
@@ -91,25 +93,32 @@ class ModelClient:
             mode: As for `plan`.
             quiet: As for `plan`.
             schema: JSON schema of the answer; None for free text.
+            spoken: Hears the answer's tokens, where they are not quiet.
 
         Raises:
             Exception: As for `plan`.
         """
         bound = self._bound_for("answer", settings, mode=mode, schema=schema)
         try:
-            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet)
+            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet, spoken=spoken)
         except Exception as error:
             if "tool_choice" not in bound.options or not _TOOL_CHOICE.search(str(error)):
                 raise
             # Some servers take tools and no choice; the closing request asks for words in any case.
             self._none_choice = None
             bound = self._bound_for("answer", settings, mode=mode, schema=schema)
-            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet)
+            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet, spoken=spoken)
         # Whatever it was told, a model may call a tool here; nobody will run that call, so it must leave no trace.
         return without_calls(reply)
 
     async def answer_after(
-        self, sentence: str, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode
+        self,
+        sentence: str,
+        request: Sequence[AnyMessage],
+        settings: LoopConfig,
+        *,
+        mode: Mode,
+        spoken: Spoken | None = None,
     ) -> tuple[AIMessage, Exception | None]:
         """Ask for an answer that stands below a sentence of ours, streamed as one message.
 
@@ -118,6 +127,7 @@ class ModelClient:
             request: As for `answer`.
             settings: As for `plan`.
             mode: As for `plan`.
+            spoken: As for `answer`.
 
         Returns:
             The message, and what the model failed with when the sentence had to stand alone.
@@ -130,7 +140,8 @@ class ModelClient:
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
         )
-        reply = await model.ainvoke(self._rendered(request, mode))
+        heard = merge_configs(ensure_config(), {"callbacks": [spoken]}) if spoken is not None else None
+        reply = await model.ainvoke(self._rendered(request, mode), heard)
         return without_calls(cleaned(reply)), model.failure
 
     async def _ask(
@@ -141,6 +152,7 @@ class ModelClient:
         *,
         mode: Mode,
         quiet: bool,
+        spoken: Spoken | None = None,
     ) -> AIMessage:
         reply = await ask(
             bound.runnable,
@@ -149,6 +161,7 @@ class ModelClient:
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
             config=QUIET if quiet else None,
+            spoken=spoken,
         )
         return self._named(cleaned(reply))
 

@@ -10,6 +10,7 @@ from typing import Any
 from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
 
@@ -27,6 +28,7 @@ async def ask(
     retries: int,
     timeout_s: float | None,
     config: RunnableConfig | None = QUIET,
+    spoken: Spoken | None = None,
 ) -> AIMessage:
     """Send one request, again after a transient error, with growing and jittered waits between.
 
@@ -38,13 +40,14 @@ async def ask(
         timeout_s: Seconds each attempt may take; None for no limit. Running out counts as transient.
         config: The call's config. `QUIET` keeps its tokens out of the run's message stream; None lets them in, and then
             nothing is tried again after the first token.
+        spoken: Hears the tokens of a reply that is not quiet.
 
     Raises:
         Exception: What the provider raised, when it was not transient or the attempts ran out.
     """
     attempt = 0
     while True:
-        watch = _FirstToken()
+        watch = spoken or Spoken()
         # An explicit list of callbacks would replace those of the run; merging keeps both.
         heard = config if config is not None else merge_configs(ensure_config(), {"callbacks": [watch]})
         try:
@@ -81,11 +84,25 @@ def wait_s(attempt: int, asked_s: float | None) -> float:
     return longest * random.uniform(0.5, 1)
 
 
-class _FirstToken(AsyncCallbackHandler):
-    """Notes that a reply has begun to reach the reader."""
+class Spoken(AsyncCallbackHandler):
+    """Hears what of a reply has reached the reader, so that it is known when the reply is cut short."""
 
     def __init__(self) -> None:
         self.seen = False
+        """Whether anything has."""
+        self.text = ""
+        self.id: str | None = None
+        """The message's id; None before its first token."""
 
-    async def on_llm_new_token(self, token: str | list[str | dict[str, Any]], **_: Any) -> None:
+    async def on_llm_new_token(
+        self,
+        token: str | list[str | dict[str, Any]],
+        *,
+        chunk: GenerationChunk | ChatGenerationChunk | None = None,
+        **_: Any,
+    ) -> None:
+        """Hear one token."""
         self.seen = True
+        if isinstance(chunk, ChatGenerationChunk):
+            self.text += chunk.message.text
+            self.id = chunk.message.id or self.id

@@ -1,0 +1,148 @@
+"""What an input may spend: seconds, tokens and money, with a part kept back for the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import AIMessage
+
+from graph_agent.config import LoopConfig, Price
+from graph_agent.types import StopReason
+
+BUDGET_LEFT = "graph_agent_budget_left"
+"""Key in a delegated run's `configurable`: what the delegating run has left, as `Left.as_json` gives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What an input has used so far."""
+
+    seconds: float = 0.0
+    """Time it was worked on."""
+    tokens: int = 0
+    cost: float = 0.0
+    """In the price table's currency."""
+    last_tokens: int = 0
+    """Tokens of the newest model call: what another one is expected to take; 0 before the first."""
+    last_cost: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """What an input may still use; None for no limit."""
+
+    deadline_s: float | None = None
+    tokens: int | None = None
+    cost: float | None = None
+
+    def shared_by(self, shares: int) -> Left:
+        """One of several equal shares of what is spent; time is not, as they pass it side by side."""
+        return Left(
+            self.deadline_s,
+            None if self.tokens is None else self.tokens // shares,
+            None if self.cost is None else self.cost / shares,
+        )
+
+    def as_json(self) -> dict[str, float | int | None]:
+        """The same as plain JSON."""
+        return {"deadline_s": self.deadline_s, "tokens": self.tokens, "cost": self.cost}
+
+
+def has_budget(settings: LoopConfig) -> bool:
+    """Whether any of the three is limited."""
+    return (settings.deadline_s, settings.max_tokens_total, settings.max_cost) != (None, None, None)
+
+
+def budget_met(spent: Spent, settings: LoopConfig) -> tuple[StopReason, float] | None:
+    """The budget that has no room for another plan beside the answer, and its size; None when there is none.
+
+    Args:
+        spent: What the input has used.
+        settings: The budgets, and the share of each that is kept for the answer.
+    """
+    if settings.deadline_s is not None and spent.seconds >= work_s(settings.deadline_s, settings):
+        return "deadline", settings.deadline_s
+    limit = settings.max_tokens_total
+    if limit is not None and spent.tokens + spent.last_tokens + _kept(limit, spent.last_tokens, settings) > limit:
+        return "token_limit", limit
+    cost = settings.max_cost
+    if cost is not None and spent.cost + spent.last_cost + _kept(cost, spent.last_cost, settings) > cost:
+        return "cost_limit", cost
+    return None
+
+
+def work_s(deadline_s: float, settings: LoopConfig) -> float:
+    """Seconds of a deadline that planning and calls may take."""
+    return deadline_s * (1 - settings.answer_reserve)
+
+
+def _kept(limit: float, last: float, settings: LoopConfig) -> float:
+    # The answer's request holds what the last one held and more, so it will not take less.
+    return max(limit * settings.answer_reserve, last)
+
+
+def exhausted(spent: Spent, settings: LoopConfig) -> tuple[StopReason, float] | None:
+    """The budget that has nothing left even for the answer, and its size; None when there is none."""
+    if settings.deadline_s is not None and spent.seconds >= settings.deadline_s:
+        return "deadline", settings.deadline_s
+    if settings.max_tokens_total is not None and spent.tokens >= settings.max_tokens_total:
+        return "token_limit", settings.max_tokens_total
+    if settings.max_cost is not None and spent.cost >= settings.max_cost:
+        return "cost_limit", settings.max_cost
+    return None
+
+
+def left_to_delegate(spent: Spent, settings: LoopConfig) -> Left:
+    """What delegates may use: what is left, without the part kept for the answer; never less than nothing."""
+    deadline, tokens, cost = settings.deadline_s, settings.max_tokens_total, settings.max_cost
+    return Left(
+        None if deadline is None else max(0.0, work_s(deadline, settings) - spent.seconds),
+        None if tokens is None else max(0, int(tokens - spent.tokens - _kept(tokens, spent.last_tokens, settings))),
+        None if cost is None else max(0.0, cost - spent.cost - _kept(cost, spent.last_cost, settings)),
+    )
+
+
+def tightened(settings: LoopConfig, left: Mapping[str, Any] | None) -> LoopConfig:
+    """A run's configuration within what a delegating run has left.
+
+    Args:
+        settings: The run's own.
+        left: What `Left.as_json` gave there; None for a run that nobody delegated.
+    """
+    values: dict[str, Any] = {}
+    for field, key, least in _TIGHTENED:
+        given, own = (left or {}).get(key), getattr(settings, field)
+        if isinstance(given, int | float) and (own is None or given < own):
+            values[field] = max(given, least)
+    return settings.with_values(values)
+
+
+_TIGHTENED = (("deadline_s", "deadline_s", 1e-3), ("max_tokens_total", "tokens", 1), ("max_cost", "cost", 1e-9))
+"""Field of `LoopConfig`, key of `Left.as_json`, and the least value the field takes."""
+
+
+def cost_of(reply: AIMessage, prices: Mapping[str, Price]) -> float:
+    """What one model call cost, by the price of the model that the reply names.
+
+    A model that the table does not name counts by the longest name in it that begins its own, such as `gpt-4o-mini` for
+    `gpt-4o-mini-2024-07-18`; else by the dearest price, so that a limit is never passed unseen.
+    """
+    used = reply.usage_metadata
+    if not prices or not used:
+        return 0.0
+    price = price_of(
+        str(reply.response_metadata.get("model_name") or reply.response_metadata.get("model") or ""), prices
+    )
+    cached = used.get("input_token_details", {}).get("cache_read", 0) if price.cached_input is not None else 0
+    fresh = used["input_tokens"] - cached
+    return (fresh * price.input + cached * (price.cached_input or 0.0) + used["output_tokens"] * price.output) / 1e6
+
+
+def price_of(model: str, prices: Mapping[str, Price]) -> Price:
+    """The price that counts for a model; see `cost_of`."""
+    named = [name for name in prices if model.startswith(name)]
+    if named:
+        return prices[max(named, key=len)]
+    return max(prices.values(), key=lambda price: price.input + price.output)

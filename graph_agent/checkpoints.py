@@ -1,0 +1,56 @@
+"""Reaching the running graph's own checkpoint from inside a node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.runtime import Runtime
+
+from graph_agent.blocking import in_blocking_run
+
+
+def running_checkpoint(config: RunnableConfig, runtime: Runtime[Any]) -> RunnableConfig | None:
+    """The config that addresses the checkpoint a node runs from; None in a run that keeps nothing.
+
+    Args:
+        config: The node's config.
+        runtime: The node's runtime.
+    """
+    info = runtime.execution_info
+    if info is None or info.thread_id is None:
+        return None
+    return {
+        "configurable": {
+            "thread_id": info.thread_id,
+            "checkpoint_ns": config["configurable"].get("checkpoint_ns", "").rpartition("|")[0],
+            "checkpoint_id": info.checkpoint_id,
+        }
+    }
+
+
+async def load(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> CheckpointTuple | None:
+    """Read a checkpoint; None where there is none."""
+    if not in_blocking_run.get():
+        try:
+            return await saver.aget_tuple(config)
+        except NotImplementedError:
+            pass  # a saver that only blocks
+    return await asyncio.to_thread(saver.get_tuple, config)
+
+
+async def put_writes(
+    saver: BaseCheckpointSaver[Any], config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str
+) -> None:
+    """Store writes beside a checkpoint, under a task of that id."""
+    if not in_blocking_run.get():
+        try:
+            await saver.aput_writes(config, writes, task_id)
+        except NotImplementedError:
+            pass  # as above
+        else:
+            return
+    await asyncio.to_thread(saver.put_writes, config, writes, task_id)

@@ -1,0 +1,31 @@
+"""What is said of a call that an abort or a deadline cut short: what is known of it, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from graph_agent.events import ResultStatus
+
+Cause = Literal["abort", "deadline"]
+
+_BECAUSE: dict[Cause, str] = {
+    "abort": "the run was stopped",
+    "deadline": "the time for this input ran out",
+}
+
+
+def cut_short(cause: Cause, *, begun: bool, writes: bool) -> tuple[str, ResultStatus]:
+    """The result of a call that was cut short, and its status.
+
+    Args:
+        cause: What cut it short.
+        begun: Whether it had been begun.
+        writes: Whether it may change something.
+    """
+    because = _BECAUSE[cause]
+    if not begun:
+        return f"Not run: {because} before this call was begun.", "skipped"
+    if not writes:
+        return f"Stopped before it had finished: {because}. It only reads, so nothing was changed.", "error"
+    known = "It is not known whether it took effect; check before repeating it."
+    return f"Stopped before it had finished: {because}. {known}", "unknown"

@@ -1,0 +1,55 @@
+"""A key by which a service can tell a call repeated from a new one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from graph_agent.calls import canonical_arguments
+from graph_agent.errors import InputError
+from graph_agent.types import Call
+
+_current: ContextVar[tuple[str, Call] | None] = ContextVar("graph_agent_current_call", default=None)
+
+
+def idempotency_key(session_id: str | None = None, call: Call | None = None) -> str:
+    """The key of a call: the same whenever this call of this session is run, another for every other call.
+
+    Inside a tool it is asked for without arguments:
+
+    ```python
+    @tool
+    async def charge(amount: int) -> str:
+        return await payments.post(amount, idempotency_key=idempotency_key())
+    ```
+
+    Args:
+        session_id: The session; None inside a tool.
+        call: The call; None inside a tool.
+
+    Returns:
+        64 hexadecimal digits, made of the session's id, the call's id and name, and its canonical arguments.
+
+    Raises:
+        InputError: Without arguments, outside a tool that an agent runs.
+    """
+    if session_id is None or call is None:
+        current = _current.get()
+        if current is None:
+            raise InputError("idempotency_key() without arguments is for the inside of a tool that an agent runs.")
+        session_id, call = current
+    parts = [session_id, call["id"], call["name"], canonical_arguments(call["arguments"])]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+@contextmanager
+def current_call(session_id: str, call: Call) -> Iterator[None]:
+    """While a call runs, `idempotency_key()` is its key."""
+    token = _current.set((session_id, call))
+    try:
+        yield
+    finally:
+        _current.reset(token)

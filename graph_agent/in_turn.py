@@ -1,0 +1,76 @@
+"""Running one call of a wave in its turn: not twice where it may write, and no longer than the run may last."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.runtime import Runtime
+
+from graph_agent.config import LoopConfig
+from graph_agent.cut_short import cut_short
+from graph_agent.effects import may_begin, note_started
+from graph_agent.events import ResultStatus
+from graph_agent.idempotency import current_call
+from graph_agent.parts import AgentParts
+from graph_agent.runs import run_of
+from graph_agent.settlement import UNKNOWN
+from graph_agent.spending import work_left_s
+from graph_agent.types import Call
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class NotDone:
+    """What is known of a call that was not run to its end."""
+
+    content: str
+    status: ResultStatus
+
+
+async def in_turn(
+    call: Call,
+    config: RunnableConfig,
+    runtime: Runtime[Any],
+    state: dict[str, Any],
+    settings: LoopConfig,
+    parts: AgentParts,
+    work: Callable[[], Awaitable[T]],
+) -> T | NotDone:
+    """Do the work of a call when a slot is free, unless an earlier run may have done it.
+
+    Args:
+        call: The call.
+        config: The task's config.
+        runtime: The task's runtime.
+        state: The state's `loop` and `ready`.
+        settings: The configuration in force.
+        parts: The agent.
+        work: What the call is.
+
+    Returns:
+        What `work` returned; or what there is to say where it was not done, or was cut short by an abort or a deadline.
+    """
+    run, loop = run_of(config), state["loop"]
+    writes, begun = parts.toolbox.writes(call["name"]), False
+    done: T | NotDone = NotDone(UNKNOWN, "unknown")
+    with run.interruptible(work_left_s(run, loop, settings)) as scope:
+        async with parts.slots.of_wave(runtime, settings.max_parallel_calls):
+            if writes:
+                ledger = loop.get("ledger", False)
+                repeatable = parts.toolbox.marks(call["name"]).get("idempotent") is True
+                if not repeatable and not await may_begin(call, config, runtime, run, ledger=ledger):
+                    return done
+                if ledger:
+                    wave = [other for other in state["ready"] if parts.toolbox.writes(other["name"])]
+                    await note_started(wave, config, runtime, run)
+            begun = True
+            with current_call(run.session_id, call):
+                done = await work()
+    if not scope.cancelled_caught:
+        return done
+    harmless = call["name"] in parts.toolbox.tools and not writes
+    return NotDone(*cut_short("abort" if run.aborted else "deadline", begun=begun, writes=not harmless))

@@ -1,0 +1,106 @@
+"""Taking in what is said to a session at work: each note once, in order, also across a crash.
+
+The state holds the keys it has taken in; the inbox forgets them only when a later run has read that state back, which
+proves that it was stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import HumanMessage
+from pydantic import ValidationError
+
+from graph_agent.config import LoopConfig, explain
+from graph_agent.context import AgentContext, set_fields
+from graph_agent.errors import ConfigError
+from graph_agent.events import StoredEvent, event
+from graph_agent.runs import Run
+from graph_agent.state import Bookkeeping
+from graph_agent.steering import STEERING_MARK, Note, NoteKind
+
+
+@dataclass(slots=True)
+class Heard:
+    """What was taken in."""
+
+    messages: list[HumanMessage] = field(default_factory=list)
+    """The user's words, as the history keeps them."""
+    events: list[StoredEvent] = field(default_factory=list)
+
+
+async def listen(run: Run, loop: Bookkeeping, kinds: Collection[NoteKind], step: int) -> Heard:
+    """Take in the notes of some kinds that are new; obey an abort whatever is asked for.
+
+    Args:
+        run: The run.
+        loop: The state's bookkeeping, which is updated: what was taken in, and what it changed.
+        kinds: Which notes to take in; the others stay.
+        step: The step it happens in.
+    """
+    heard = Heard()
+    notes = await _new_notes(run, loop)
+    for note in notes:
+        if note.kind not in kinds:
+            continue
+        if note.kind == "configure":
+            heard.events += _reconfigure(loop, note, step)
+        else:
+            heard.messages.append(_message(note))
+            if note.kind == "steer":
+                heard.events.append(event("steering", step, content=str(note.content)))
+        loop["taken"] = [*loop.get("taken", []), note.key]
+        if note.kind == "follow_up":
+            # The next one waits for this one's answer.
+            break
+    return heard
+
+
+async def _new_notes(run: Run, loop: Bookkeeping) -> list[Note]:
+    notes = await run.inbox.read(run.session_id)
+    gone = [note.key for note in notes if note.kind == "abort"]
+    if any(note.kind == "abort" and note.sent_ns >= run.started_ns for note in notes):
+        run.abort()
+    taken = set(loop.get("taken", ()))
+    if taken and not run.has_listened:
+        gone += [note.key for note in notes if note.key in taken]
+        loop.pop("taken", None)
+    run.has_listened = True
+    if gone:
+        await run.inbox.forget(run.session_id, gone)
+    return [note for note in notes if note.key not in taken and note.kind != "abort"]
+
+
+def _message(note: Note) -> HumanMessage:
+    # The key makes the message the same one wherever the note is read.
+    marks = {STEERING_MARK: True} if note.kind == "steer" else {}
+    return HumanMessage(str(note.content), id=f"note-{note.key}", additional_kwargs=marks)
+
+
+def _reconfigure(loop: Bookkeeping, note: Note, step: int) -> list[StoredEvent]:
+    try:
+        changed = checked_fields(note.content)
+    except ConfigError as error:
+        return [event("warning", step, message=f"A change of the configuration was left out: {error}")]
+    loop["changed"] = {**loop.get("changed", {}), **changed}
+    return []
+
+
+def checked_fields(fields: Any) -> dict[str, Any]:
+    """The fields of the configuration that may be changed while a session goes on, as plain JSON.
+
+    Raises:
+        ConfigError: On a field that there is not, a value that does not fit, or credentials, which are never stored.
+    """
+    if not isinstance(fields, dict):
+        raise ConfigError(f"A change of the configuration is a mapping of field → value, not {fields!r}.")
+    if "credentials" in fields:
+        raise ConfigError("credentials belong to one run's context; what is stored with a session may not hold them.")
+    try:
+        context = AgentContext(**fields)
+    except ValidationError as error:
+        raise ConfigError(explain(error, "configure", LoopConfig.model_fields)) from None
+    LoopConfig().with_values(set_fields(context))
+    return context.model_dump(mode="json", exclude_unset=True, exclude_none=True)

@@ -1,0 +1,114 @@
+"""One run at a time in a session: in this process by a table, between processes by locks on a file.
+
+The operating system lets go of a killed process's locks, so that nobody waits for the dead. The file lies beside the
+SQLite database and stays empty: each session is one byte of it, by a hash of its id. Where the system has no such locks
+(Windows), or the database is not a file, a session is guarded within its process only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import threading
+from collections.abc import Hashable
+from pathlib import Path
+
+if sys.platform != "win32":
+    import fcntl
+
+_HAS_LOCKS = sys.platform != "win32"
+
+SUFFIX = ".sessions-lock"
+"""What the lock file's name adds to the database's."""
+
+
+class SessionLocks:
+    """The sessions that this process runs."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._held: set[tuple[Hashable, str]] = set()
+        self._files: dict[Path, _File] = {}
+
+    def take(self, place: Hashable, session_id: str) -> bool:
+        """Take a session for one run; False when another run has it, here or in another process."""
+        with self._guard:
+            if (place, session_id) in self._held:
+                return False
+            if isinstance(place, Path) and not self._take_byte(place, session_id):
+                return False
+            self._held.add((place, session_id))
+            return True
+
+    def give_back(self, place: Hashable, session_id: str) -> None:
+        """Let the session go."""
+        with self._guard:
+            self._held.discard((place, session_id))
+            if isinstance(place, Path) and (file := self._files.get(place)) is not None:
+                file.unlock(session_id)
+                if not file.users:
+                    # The system drops every lock of a process on a file when it closes any descriptor of it.
+                    file.close()
+                    del self._files[place]
+
+    def _take_byte(self, place: Path, session_id: str) -> bool:
+        file = self._files.get(place)
+        if file is None:
+            file = _File.open(place)
+            if file is None:
+                return True
+        if file.lock(session_id):
+            self._files[place] = file
+            return True
+        if not file.users:
+            file.close()
+        return False
+
+    def forget(self) -> None:
+        """Begin anew, in a forked child: the parent's runs and locks are not the child's."""
+        self._guard = threading.Lock()
+        self._held.clear()
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+
+class _File:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self.users = 0
+
+    @classmethod
+    def open(cls, database: Path) -> _File | None:
+        """The lock file beside a database; None where there can be none."""
+        if not _HAS_LOCKS:
+            return None
+        try:
+            return cls(os.open(f"{database}{SUFFIX}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError:
+            return None  # a folder that cannot be written: the database cannot be, either
+
+    def lock(self, session_id: str) -> bool:
+        try:
+            _lock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, session_id)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if isinstance(error, PermissionError):
+                return False  # how some systems say that another process holds it
+            raise
+        self.users += 1
+        return True
+
+    def unlock(self, session_id: str) -> None:
+        _lock(self._descriptor, fcntl.LOCK_UN, session_id)
+        self.users -= 1
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def _lock(descriptor: int, how: int, session_id: str) -> None:
+    offset = int.from_bytes(hashlib.sha256(session_id.encode()).digest()[:8], "big") >> 2
+    fcntl.lockf(descriptor, how, 1, offset)

@@ -1,0 +1,143 @@
+"""A run under way: what can stop it, what it hears, and how long it has worked."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import anyio
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from graph_agent.steering import Inbox, MemoryInbox
+
+T = TypeVar("T")
+
+RUN = "__graph_agent_run"
+"""Key of the `Run` in a run's `configurable`. What begins with two underscores stays out of checkpoints and traces."""
+
+
+@dataclass(eq=False)
+class Run:
+    """One run of an agent's graph, from its entry point to its end. Any thread may use it."""
+
+    inbox: Inbox = field(default_factory=MemoryInbox)
+    """What is said to the session."""
+    session_id: str = ""
+    """The session; empty for a run that keeps nothing."""
+    parent: Run | None = None
+    """The run this one is part of, as a delegate or a subgraph; its abort is this one's too."""
+    answers: bool = False
+    """Whether it brings a person's answer to an interrupt."""
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    started_ns: int = field(default_factory=time.time_ns)
+    """Wall clock, to tell notes sent to it from older ones."""
+    planned: set[str] = field(default_factory=set)
+    """Ids of the calls planned in this very run, which no run before it can have begun."""
+    has_listened: bool = False
+    """Whether its inbox has been read: the state it began with is stored, so what that had taken in can go."""
+    _stopped: bool = False
+    _children: set[Run] = field(default_factory=set)
+    _scopes: dict[anyio.CancelScope, asyncio.AbstractEventLoop] = field(default_factory=dict)
+    _shared: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+    _worked_s: float | None = None
+    _since: float = field(default_factory=time.monotonic)
+
+    @property
+    def aborted(self) -> bool:
+        """Whether somebody has stopped it."""
+        return self._stopped or (self.parent is not None and self.parent.aborted)
+
+    def abort(self) -> None:
+        """Stop it: whatever works for it now is cancelled, and nothing more is begun."""
+        with self._guard:
+            self._stopped = True
+            scopes, children = dict(self._scopes), set(self._children)
+        for scope, loop in scopes.items():
+            # A loop that is closed has nothing left to cancel.
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(scope.cancel)
+        for child in children:
+            child.abort()
+
+    @contextmanager
+    def interruptible(self, seconds: float | None = None) -> Iterator[anyio.CancelScope]:
+        """A scope that an abort cancels, and so does the end of its time.
+
+        The scope swallows the cancellation: `cancelled_caught` says that the work inside was cut short.
+
+        Args:
+            seconds: How long the work may take; None for no limit.
+        """
+        with anyio.move_on_after(seconds) as scope:
+            with self._guard:
+                self._scopes[scope] = asyncio.get_running_loop()
+            try:
+                if self.aborted:
+                    scope.cancel()
+                yield scope
+            finally:
+                with self._guard:
+                    self._scopes.pop(scope, None)
+
+    @contextmanager
+    def under(self) -> Iterator[None]:
+        """While this run is part of its parent, an abort of the parent reaches it."""
+        if self.parent is None:
+            yield
+            return
+        with self.parent._guard:
+            self.parent._children.add(self)
+        try:
+            yield
+        finally:
+            with self.parent._guard:
+                self.parent._children.discard(self)
+
+    async def once(self, key: str, make: Callable[[], Awaitable[T]]) -> T:
+        """What several tasks of this run need, made for the first that asks.
+
+        Args:
+            key: What it is.
+            make: Makes it; a caller that is cancelled does not cancel it for the others.
+        """
+        if key not in self._shared:
+            self._shared[key] = asyncio.ensure_future(make())
+        made: T = await asyncio.shield(self._shared[key])
+        return made
+
+    def begin_input(self) -> None:
+        """Count the time of a new input from now."""
+        self._worked_s, self._since = 0.0, time.monotonic()
+
+    def worked_s(self, before_s: float) -> float:
+        """Seconds that this input has been worked on, without the time the session stood still.
+
+        Args:
+            before_s: What the state has noted of earlier runs of the same input.
+        """
+        if self._worked_s is None:
+            self._worked_s = before_s
+        return self._worked_s + time.monotonic() - self._since
+
+
+def run_of(config: RunnableConfig) -> Run:
+    """The run a node belongs to; one of its own for a node that is called outside a compiled agent."""
+    run = config["configurable"].get(RUN)
+    return run if isinstance(run, Run) else Run()
+
+
+_inboxes: WeakKeyDictionary[BaseCheckpointSaver[Any], MemoryInbox] = WeakKeyDictionary()
+
+
+def inbox_in_memory(saver: BaseCheckpointSaver[Any]) -> MemoryInbox:
+    """The notes to a saver's sessions where there is no Store: kept as long as the saver."""
+    return _inboxes.setdefault(saver, MemoryInbox())

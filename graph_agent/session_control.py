@@ -1,0 +1,113 @@
+"""What other tasks, threads and processes can do to a session while it runs, or before its next input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.graph.state import CompiledStateGraph
+
+from graph_agent.errors import ConfigError, InputError
+from graph_agent.listening import checked_fields
+from graph_agent.running import ABORTED, inbox_of, is_idle, run_under_way
+from graph_agent.steering import Note, NoteKind, new_note
+from graph_agent.types import SessionStatus
+
+
+class SessionControl:
+    """The way to one session from outside its run.
+
+    In one process it needs nothing. A session that another process runs is reached through the graph's Store.
+
+    Args:
+        graph: The compiled agent, with its checkpointer.
+        session_id: The session.
+
+    Raises:
+        ConfigError: When the graph has no checkpointer.
+    """
+
+    def __init__(self, graph: CompiledStateGraph[Any, Any, Any, Any], session_id: str) -> None:
+        if not isinstance(graph.checkpointer, BaseCheckpointSaver):
+            raise ConfigError("This graph keeps nothing: compile it with a checkpointer to have sessions.")
+        self._graph = graph
+        self._saver = graph.checkpointer
+        self._store = graph.store
+        self._id = session_id
+        self._inbox = inbox_of(self._saver, self._store)
+
+    async def steer(self, text: str) -> None:
+        """Say something to the model before its next plan, also while a wave runs; with the next input when idle.
+
+        Raises:
+            InputError: When the text is empty.
+        """
+        await self._send(new_note("steer", _said(text, "steer")))
+
+    async def follow_up(self, text: str) -> None:
+        """Queue an input for after the current answer, or for after the next one when the session is idle.
+
+        Raises:
+            InputError: When the text is empty.
+        """
+        await self._send(new_note("follow_up", _said(text, "follow_up")))
+
+    async def configure(self, **fields: Any) -> None:
+        """Change fields of the configuration, such as `reasoning_effort` or `max_steps`, from the next model call on.
+
+        A change lasts as long as the session, or until an input whose own context sets the field.
+
+        Raises:
+            ConfigError: On a field that there is not, or a value that does not fit.
+        """
+        await self._send(new_note("configure", checked_fields(fields)))
+
+    async def pending(self, kind: NoteKind) -> list[str]:
+        """What waits to be taken in, in order: the words of steering or of follow-ups."""
+        taken = set((await self._graph.aget_state(self._config)).values.get("loop", {}).get("taken", ()))
+        notes = await self._inbox.read(self._id)
+        return [str(note.content) for note in notes if note.kind == kind and note.key not in taken]
+
+    async def abort(self) -> bool:
+        """Stop the session's run, wherever it is; the run itself settles its calls and ends with status `ABORTED`.
+
+        A session that waits for a person, or that a crash left in the middle, is settled here and now.
+
+        Returns:
+            False when there was nothing to stop.
+
+        Raises:
+            InputError: When another process runs the session, and there is no Store to reach it through.
+        """
+        run = await run_under_way(self._saver, self._id)
+        if run is not None:
+            run.abort()
+            return True
+        status = (await self._graph.aget_state(self._config)).values.get("status")
+        if not await is_idle(self._saver, self._id):
+            if self._store is None:
+                raise InputError(
+                    f"Session {self._id!r} runs in another process, which can only be reached through a Store; build "
+                    "the agent with store=... in both."
+                )
+            await self._send(new_note("abort"))
+            return True
+        if status != SessionStatus.RUNNING:
+            return False
+        config: RunnableConfig = {"configurable": {**self._config["configurable"], ABORTED: True}}
+        await self._graph.ainvoke(None, config)
+        return True
+
+    async def _send(self, note: Note) -> None:
+        await self._inbox.add(self._id, note)
+
+    @property
+    def _config(self) -> RunnableConfig:
+        return {"configurable": {"thread_id": self._id}}
+
+
+def _said(text: str, what: str) -> str:
+    if not isinstance(text, str) or not text.strip():
+        raise InputError(f"{what} takes what the user says, as text that is not empty; it was given {text!r}.")
+    return text

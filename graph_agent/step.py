@@ -1,0 +1,205 @@
+"""One pass through `plan`: what it reads, and the update it gathers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.runtime import Runtime
+
+from graph_agent.budget import budget_met, has_budget
+from graph_agent.context import coerce_context, set_fields
+from graph_agent.events import StoredEvent, event
+from graph_agent.intake import new_user_messages, rewrite
+from graph_agent.limits import STEPS_FOR_A_WAVE, limit_met
+from graph_agent.listening import listen
+from graph_agent.parts import AgentParts
+from graph_agent.runs import run_of
+from graph_agent.settlement import never_run, settle
+from graph_agent.spending import spent
+from graph_agent.state import NOT_BEGUN, Bookkeeping, Outcome, PlanState, add_usage, fresh
+from graph_agent.status import status_event
+from graph_agent.steering import NoteKind
+from graph_agent.telling import call_event, progress_of
+from graph_agent.text import plain
+from graph_agent.types import NO_USAGE, Call, SessionStatus, StopReason, Usage
+from graph_agent.wave_results import failed_ids, results_of_wave
+from graph_agent.waves import select
+
+logger = logging.getLogger(__name__)
+
+_LIMIT_REASON = "Not run: the limit was reached before its turn came."
+_ABORT_REASON = "Not run: the run was stopped before its turn came."
+
+
+class Step:
+    """What one pass through `plan` has read and found so far.
+
+    Args:
+        state: What the node reads.
+        parts: The agent.
+        config: The node's config.
+        runtime: The node's runtime.
+    """
+
+    def __init__(self, state: PlanState, parts: AgentParts, config: RunnableConfig, runtime: Runtime[Any]) -> None:
+        self.state = state
+        self.parts = parts
+        self.config = config
+        self.runtime = runtime
+        self.run = run_of(config)
+        self.history = state["messages"]
+        self.loop: Bookkeeping = {**NOT_BEGUN, **state.get("loop", NOT_BEGUN)}
+        self.settings = parts.settings(runtime, config, self.loop)
+        self.events: list[StoredEvent] = []
+        self.changes: dict[str, Any] = {}
+
+    async def take_input(self) -> None:
+        """Settle what an earlier run left open, note the user's words, and start counting anew."""
+        settled, events = await settle(self.history, self.config, self.runtime, self.loop, self.parts.toolbox.writes)
+        if settled is not self.history:
+            self.changes["messages"] = rewrite(self.history, settled)
+            self.history = settled
+        self.events += events
+        self._begin_counting()
+        if users := new_user_messages(self.history, self.loop["last_input_id"]):
+            self.events += [event("user_message", 0, content=plain(message.content)) for message in users]
+            self.loop["last_input_id"] = users[-1].id or ""
+        status = self.state.get("status", SessionStatus.CREATED.value)
+        if status != SessionStatus.RUNNING:
+            self.events.append(status_event(status, SessionStatus.RUNNING.value, 0))
+        self.events += [event("warning", 0, message=warning) for warning in self.parts.warnings]
+        self.changes |= {
+            "status": SessionStatus.RUNNING.value,
+            "stop_reason": None,
+            "structured_response": None,
+            "usage": fresh(NO_USAGE),
+        }
+
+    def _begin_counting(self) -> None:
+        last = self.loop
+        self.loop = {**NOT_BEGUN, **{key: last[key] for key in ("turn", "last_input_id", "text_tools")}}  # type: ignore[typeddict-item]  # three keys of the very same type
+        if "taken" in last:
+            self.loop["taken"] = last["taken"]
+        # What this input's own context says is newer than what was changed before it.
+        context = coerce_context(self.runtime.context, self.parts.context_schema)
+        brought = set_fields(context) if context is not None else {}
+        if changed := {name: value for name, value in last.get("changed", {}).items() if name not in brought}:
+            self.loop["changed"] = changed
+        self.run.begin_input()
+
+    async def listen(self, kinds: Sequence[NoteKind]) -> bool:
+        """Take in what was said to the session since; True when the user has steered it."""
+        changed = self.loop.get("changed")
+        heard = await listen(self.run, self.loop, kinds, self.loop["step"])
+        self.events += heard.events
+        for message in heard.messages:
+            self.say(message)
+            self.history = [*self.history, message]
+        if self.loop.get("changed") is not changed:
+            self.settings = self.parts.settings(self.runtime, self.config, self.loop)
+        return bool(heard.messages)
+
+    def cut_short(self) -> bool:
+        """Whether an abort or a budget ends the input here; the calls that waited are answered then."""
+        met: tuple[StopReason, float | None] | None = None
+        if self.run.aborted:
+            met = "aborted", None
+        elif has_budget(self.settings):
+            usage = self.state.get("usage", NO_USAGE) if "usage" not in self.changes else NO_USAGE
+            met = budget_met(spent(self.run, self.loop, usage, self.history, self.settings), self.settings)
+        if met is None:
+            return False
+        self.skip([(call, _ABORT_REASON if met[0] == "aborted" else _LIMIT_REASON) for call in self.loop["waiting"]])
+        self.loop["waiting"] = []
+        self.stop(*met)
+        return True
+
+    def go_on_with_the_wave(self) -> bool:
+        """Make ready those of the wave's waiting calls that can run now; False when there are none."""
+        if not self.loop["waiting"]:
+            return False
+        told = self.state["events"]
+        chosen = select(self.loop["waiting"], results_of_wave(told), failed_ids(told))
+        self.skip(chosen.skipped)
+        self.loop["waiting"] = chosen.waiting
+        if not chosen.ready:
+            return False
+        if self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
+            self.skip([(call, _LIMIT_REASON) for call in [*chosen.ready, *chosen.waiting]])
+            self.loop["waiting"] = []
+            self.stop("step_limit", self.loop["step"])
+        else:
+            self.make_ready(chosen.ready)
+        return True
+
+    def at_limit(self) -> bool:
+        """Whether the input may not be planned any further; it is ended then."""
+        met = limit_met(self.loop["step"], self.loop["turn"], self.state["remaining_steps"], self.settings)
+        if met is not None:
+            self.stop(*met)
+        return met is not None
+
+    def make_ready(self, calls: list[Call]) -> None:
+        """Have calls run next."""
+        self.changes["ready"] = calls
+        self.run.planned.update(call["id"] for call in calls)
+        if self.settings.effect_ledger:
+            self.loop["ledger"] = True
+        else:
+            self.loop.pop("ledger", None)
+        for call in calls:
+            self.events.append(call_event(call, self.loop["step"]))
+            self.runtime.stream_writer(progress_of(call, self.loop["step"]))
+
+    def skip(self, calls: Sequence[tuple[Call, str]]) -> None:
+        """Answer calls that will not be run, each with its reason."""
+        for call, reason in calls:
+            message, told = never_run(call["id"], call["name"], reason, self.loop["step"])
+            self.say(message)
+            self.history = [*self.history, message]
+            self.events.append(told)
+
+    def say(self, message: Any) -> None:
+        """Add a message to the history."""
+        self.changes["messages"] = [*self.changes.get("messages", []), message]
+
+    def count(self, usage: Usage) -> None:
+        """Count what a plan took."""
+        self.loop["turn"] += usage["model_calls"]
+        before = self.changes.get("usage")
+        if before is not None:
+            usage = fresh(add_usage(before, usage)) if "fresh" in before else add_usage(before, usage)
+        self.changes["usage"] = usage
+
+    def stop(self, reason: StopReason, limit: float | None) -> None:
+        """End planning at a limit, or because somebody stopped the run."""
+        outcome: Outcome = {"stop_reason": reason}
+        if limit is not None:
+            logger.warning("Max agentic iterations reached without final response")
+            self.events.append(event("limit", self.loop["step"], reason=reason, limit=limit))
+            outcome["limit"] = limit
+        self.conclude(outcome)
+
+    def fail(self, kind: str, message: str) -> None:
+        """End planning because no plan can be had."""
+        self.events.append(event("error", self.loop["step"], kind=kind, message=message))
+        self.conclude({"stop_reason": "failed"})
+
+    def conclude(self, outcome: Outcome) -> None:
+        """End planning."""
+        self.changes["ready"] = []
+        self.loop["outcome"] = outcome
+
+    @property
+    def concluded(self) -> bool:
+        """Whether planning is over."""
+        return self.loop["outcome"] is not None
+
+    def update(self) -> list[tuple[str, Any]]:
+        """Everything gathered."""
+        if self.settings.deadline_s is not None:
+            self.loop["worked_s"] = round(self.run.worked_s(self.loop.get("worked_s", 0.0)), 3)
+        return [*self.changes.items(), ("loop", self.loop), ("events", self.events)]
