@@ -71,6 +71,11 @@ class LoopConfig(BaseModel):
     """Characters of one tool output shown to the model."""
     max_output_lines: int = Field(256, ge=2)
     """Lines of one tool output shown to the model."""
+    offload_over_chars: PositiveInt | None = None
+    """Characters above which the model gets head and tail and a tool to read the rest; None for never.
+
+    A run's context can change the number, for an agent that was built with one: the tool is offered or it is not.
+    """
     loop_window: int = Field(10, ge=2)
     """Calls of the recent past searched for a repeating pattern."""
     loop_max_period: PositiveInt = 3

@@ -42,6 +42,7 @@ class AgentContext(BaseModel):
     max_cost: PositiveFloat | None = None
     max_output_chars: int | None = Field(default=None, ge=100)
     max_output_lines: int | None = Field(default=None, ge=2)
+    offload_over_chars: PositiveInt | None = None
     loop_window: int | None = Field(default=None, ge=2)
     loop_max_period: PositiveInt | None = None
     max_delegation_depth: NonNegativeInt | None = None
@@ -92,6 +93,8 @@ def effective_config(built: LoopConfig, brought: Any, schema: type[AgentContext]
     context = coerce_context(brought, schema)
     if context is None:
         return built
-    return built.with_values(
-        {name: value for name in LoopConfig.model_fields if (value := getattr(context, name)) is not None}
-    )
+    values = {name: value for name in LoopConfig.model_fields if (value := getattr(context, name)) is not None}
+    if built.offload_over_chars is None:
+        # A context may be meant for several agents of one graph; this one has no tool to read what is offloaded.
+        values.pop("offload_over_chars", None)
+    return built.with_values(values)

@@ -1,4 +1,4 @@
-"""What the model is shown of a tool's output."""
+"""What the model is shown of a call's output."""
 
 from __future__ import annotations
 
@@ -6,36 +6,54 @@ from collections.abc import Mapping
 from typing import Any
 
 from graph_agent.config import LoopConfig
-from graph_agent.truncation import truncate
+from graph_agent.output_limits import output_limits
+from graph_agent.reading import READ_RESULT, how_to_read_on
+from graph_agent.text import text_of
+from graph_agent.truncation import Shown, truncate
+from graph_agent.types import Call
 
 
 def shown_output(
-    content: str | list[Any], settings: LoopConfig, marks: Mapping[str, Any]
+    content: str | list[Any], settings: LoopConfig, marks: Mapping[str, Any], call: Call
 ) -> tuple[str | list[Any], bool]:
-    """Cut an output to the run's limits, or the tool's own.
+    """Cut an output to the limits of its tool, of the tool's kind, or of the run (see `output_limits`).
+
+    Where outputs are offloaded, what is over `offload_over_chars` is cut to that at most, and every marker says how to
+    read the rest.
 
     Args:
-        content: Text, or content blocks; only the text in them is cut.
+        content: Text, or content blocks; only the text in them is cut, each block by itself.
         settings: The run's limits.
-        marks: The tool's marks: `max_output_chars`, `max_output_lines`, `truncate`.
+        marks: The tool's marks: `kind`, `max_output_chars`, `max_output_lines`, `truncate`; empty for a delegate.
+        call: The call that the output answers.
 
     Returns:
         The content to show, and whether anything was cut.
     """
-    limits: dict[str, Any] = {
-        "max_chars": marks.get("max_output_chars", settings.max_output_chars),
-        "max_lines": marks.get("max_output_lines", settings.max_output_lines),
-        "mode": marks.get("truncate", "head_tail"),
-    }
+    limits = output_limits(call["name"], marks, settings)
+    threshold = settings.offload_over_chars if call["name"] != READ_RESULT else None
+    if threshold is not None:
+        limits = limits._replace(max_chars=min(limits.max_chars, threshold))
+
+    def cut(text: str, before: int) -> Shown:
+        hint = None if threshold is None else lambda at: how_to_read_on(call["id"], before + at)
+        return truncate(text, **limits._asdict(), hint=hint)
+
     if isinstance(content, str):
-        return truncate(content, **limits)
+        return cut(content, 0)
     blocks: list[Any] = []
-    cut = False
+    any_cut = False
+    before = 0
     for block in content:
-        if isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str):
-            text, truncated = truncate(block["text"], **limits)
-            blocks.append({**block, "text": text} if truncated else block)
-            cut |= truncated
+        shown: Any
+        if isinstance(block, str):
+            shown, truncated = cut(block, before)
+        elif block.get("type") == "text" and isinstance(block.get("text"), str):
+            text, truncated = cut(block["text"], before)
+            shown = {**block, "text": text} if truncated else block
         else:
-            blocks.append(block)
-    return blocks, cut
+            shown, truncated = block, False
+        before += len(text_of([block]))
+        blocks.append(shown)
+        any_cut |= truncated
+    return blocks, any_cut

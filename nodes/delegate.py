@@ -34,7 +34,7 @@ async def delegate_node(
     state = read_state(config, ["messages", "loop"])
     async with parts.slots.of_wave(runtime, settings.max_parallel_calls):
         result = await _run(call, config, state["messages"], settings, parts)
-    content, _ = shown_output(result.content, settings, {})
+    content, _ = shown_output(result.content, settings, {}, call)
     message = ToolMessage(content, tool_call_id=call["id"], name=call["name"], status=result.status)
     told = result_event(call["id"], call["name"], result.status, result.content, state["loop"]["step"])
     return Command(update=[("messages", [message]), ("events", [told]), ("usage", result.usage), ("arrived", True)])

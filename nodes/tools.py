@@ -30,7 +30,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
         async with parts.slots.of_wave(runtime, settings.max_parallel_calls):
             output = await parts.toolbox.run(call, config, runtime, timeout_s=settings.tool_timeout_s)
     marks = parts.toolbox.marks(call["name"])
-    content, truncated = shown_output(output.content, settings, marks)
+    content, truncated = shown_output(output.content, settings, marks, call)
     result = ToolMessage(
         content,
         tool_call_id=call["id"],
