@@ -149,7 +149,8 @@ def test_how_arguments_are_written_does_not_hide_a_repeat(one: dict[str, Any], o
 
     loop = find_loop(calls, window=10, max_period=3)
 
-    assert (loop.pattern, loop.count) if loop else None == ((calls[0],), 3)
+    assert loop is not None
+    assert (loop.pattern, loop.count) == ((calls[0],), 3)
 
 
 SAME = "no results"

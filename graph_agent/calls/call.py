@@ -48,7 +48,9 @@ def fingerprint(call: Call) -> str:
 def _canonical(value: Any, depth: int) -> Any:
     if depth > MAX_DEPTH:
         return None
-    if isinstance(value, Mapping):
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, dict | Mapping):
         return {str(key): _canonical(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_canonical(item, depth + 1) for item in value]
