@@ -68,9 +68,9 @@ class LoopConfig(BaseModel):
     max_cost: PositiveFloat | None = None
     """Cost of the whole input, in the price table's currency; None for no limit."""
     max_output_chars: int = Field(30_000, ge=100)
-    """Characters of one tool output shown to the model."""
+    """Characters of one tool output shown to the model; some kinds of tools have their own (see `output_limits`)."""
     max_output_lines: int = Field(256, ge=2)
-    """Lines of one tool output shown to the model."""
+    """Lines of one tool output shown to the model; some kinds of tools have their own."""
     offload_over_chars: PositiveInt | None = None
     """Characters above which the model gets head and tail and a tool to read the rest; None for never.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from regex import Pattern
 
-LOOK_AROUND = 256
+LOOK_AROUND = 128
 """Characters read on each side of a cut; a longer cluster, which no writing has, is cut where it is."""
 
 _FLAG_LETTERS = "".join(map(chr, range(0x1F1E6, 0x1F200)))

@@ -9,7 +9,7 @@ from graph_agent.config import LoopConfig
 from graph_agent.output_limits import output_limits
 from graph_agent.reading import READ_RESULT, how_to_read_on
 from graph_agent.text import text_of
-from graph_agent.truncation import Shown, truncate
+from graph_agent.truncation import truncate_texts
 from graph_agent.types import Call
 
 
@@ -22,7 +22,8 @@ def shown_output(
     read the rest.
 
     Args:
-        content: Text, or content blocks; only the text in them is cut, each block by itself.
+        content: Text, or content blocks. The limits are for the text in all of them together; the blocks whose text is
+            left out are left out, and those without text stay.
         settings: The run's limits.
         marks: The tool's marks: `kind`, `max_output_chars`, `max_output_lines`, `truncate`; empty for a delegate.
         call: The call that the output answers.
@@ -35,25 +36,24 @@ def shown_output(
     if threshold is not None:
         limits = limits._replace(max_chars=min(limits.max_chars, threshold))
 
-    def cut(text: str, before: int) -> Shown:
-        hint = None if threshold is None else lambda at: how_to_read_on(call["id"], before + at)
-        return truncate(text, **limits._asdict(), hint=hint)
+    def hint(offset: int) -> str:
+        return how_to_read_on(call["id"], offset)
 
+    blocks = [content] if isinstance(content, str) else content
+    texts = [text_of([block]) for block in blocks]
+    kept = truncate_texts(texts, **limits._asdict(), hint=None if threshold is None else hint)
+    if kept is None:
+        return content, False
     if isinstance(content, str):
-        return cut(content, 0)
-    blocks: list[Any] = []
-    any_cut = False
-    before = 0
-    for block in content:
-        shown: Any
-        if isinstance(block, str):
-            shown, truncated = cut(block, before)
-        elif block.get("type") == "text" and isinstance(block.get("text"), str):
-            text, truncated = cut(block["text"], before)
-            shown = {**block, "text": text} if truncated else block
-        else:
-            shown, truncated = block, False
-        before += len(text_of([block]))
-        blocks.append(shown)
-        any_cut |= truncated
-    return blocks, any_cut
+        return kept[0] or "", True
+    # A block that had no text is no text that was left out.
+    shown = [
+        _with_text(block, text) for block, whole, text in zip(blocks, texts, kept, strict=True) if text or not whole
+    ]
+    return shown, True
+
+
+def _with_text(block: Any, text: str | None) -> Any:
+    if not text:
+        return block
+    return text if isinstance(block, str) else {**block, "text": text}

@@ -43,22 +43,39 @@ def text(size: int) -> dict[str, Any]:
     return {"type": "text", "text": "x" * size}
 
 
-def test_each_text_of_an_output_in_blocks_is_cut_and_says_where_it_stands_in_the_whole() -> None:
-    image = {"type": "image", "url": "https://example.invalid/a.png"}
+IMAGE = {"type": "image", "url": "https://example.invalid/a.png"}
+
+
+def left_out(characters: int, offset: int) -> str:
+    return (
+        f"[… {characters} characters left out here; the history keeps the whole output; "
+        f'read on with read_result(id="id", offset={offset}) …]'
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        ([text(50), IMAGE, text(50)], None),
+        (
+            [text(30), IMAGE, "y" * 60, IMAGE, text(300)],
+            [text(30), IMAGE, f"{'y' * 20}\n{left_out(290, 50)}", IMAGE, text(50)],
+        ),
+        (
+            [text(10)] * 40,
+            [*[text(10)] * 5, {"type": "text", "text": left_out(300, 50)}, *[text(10)] * 5],
+        ),
+        (
+            [IMAGE, text(300), IMAGE],
+            [IMAGE, {"type": "text", "text": f"{'x' * 50}\n{left_out(200, 50)}\n{'x' * 50}"}, IMAGE],
+        ),
+    ],
+    ids=["fits", "several", "many small ones", "one long one"],
+)
+def test_an_output_in_blocks_is_cut_like_one_text(content: list[Any], shown: list[Any] | None) -> None:
     settings = LoopConfig(offload_over_chars=100)
 
-    shown, cut = shown_output([text(50), image, "y" * 60, text(300)], settings, {}, call("id"))
-
-    missing = '200 characters left out here; the history keeps the whole output; read on with read_result(id="id", '
-    assert (shown, cut) == (
-        [
-            text(50),
-            image,
-            "y" * 60,
-            {"type": "text", "text": f"{'x' * 50}\n[… {missing}offset=160) …]\n{'x' * 50}"},
-        ],
-        True,
-    )
+    assert shown_output(content, settings, {}, call("id")) == (shown or content, shown is not None)
 
 
 def call(id_: str) -> Any:

@@ -9,8 +9,8 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graph_agent.graphemes import boundary_after, boundary_before
-from graph_agent.truncation import truncate
+from graph_agent.graphemes import LOOK_AROUND, boundary_after, boundary_before
+from graph_agent.truncation import truncate, truncate_texts
 
 KEPT = "the history keeps the whole output …]"
 
@@ -108,6 +108,35 @@ def test_where_lines_alone_are_cut_the_marker_counts_them(text: str, max_lines: 
     assert (f" in {missing} line{plural} left out here; " in shown) == cut == (missing > 0)
 
 
+@given(
+    st.lists(st.text(alphabet="ab\n", max_size=30), min_size=1, max_size=12),
+    st.integers(1, 100),
+    st.integers(2, 20),
+    MODES,
+)
+def test_pieces_are_cut_to_the_limits_together(texts: list[str], max_chars: int, max_lines: int, mode: Any) -> None:
+    kept = truncate_texts(texts, max_chars=max_chars, max_lines=max_lines, mode=mode, hint=str)
+
+    lines = sum(len(text.splitlines()) for text in texts)
+    size = sum(map(len, texts))
+    if kept is None:
+        assert (size <= max_chars, lines <= max_lines) == (True, True)
+        return
+    (marker,) = (line for text in kept for line in (text or "").splitlines() if line.startswith("[… "))
+    head, _, tail = "\0".join(text or "" for text in kept).partition(marker)
+    missing, offset = int(marker.split()[1].replace(",", "")), int(marker.split("; ")[-1].removesuffix(" …]"))
+    whole = "".join(texts)
+    shown_lines = sum(len((text or "").splitlines()) for text in kept)
+    assert (
+        whole.startswith(head.replace("\0", "").removesuffix("\n")),
+        whole.endswith(tail.replace("\0", "").removeprefix("\n")),
+        len(head.replace("\0", "")) - offset in (-1, 0, 1),
+        size - missing <= max_chars,
+        shown_lines <= max_lines + 1,
+        lines <= max_lines or size > max_chars or f" in {lines - max_lines} line" in marker,
+    ) == (True,) * 6
+
+
 PIECES = [
     "a",
     " ",
@@ -154,7 +183,7 @@ def test_long_rows_of_one_cluster_are_cut_between_two(piece: str, before: int, a
     everywhere = boundaries(text)
     expected = max(place for place in everywhere if place <= at)
     # Marks alone are one cluster without end: there the cut stays where it is.
-    endless = at - expected > 256
+    endless = at - expected > LOOK_AROUND
     assert boundary_before(text, at) == (at if endless else expected)
 
 
