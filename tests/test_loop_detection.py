@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from graph_agent.calls import fingerprint
@@ -66,11 +66,13 @@ def oracle(calls: str, window: int, max_period: int) -> tuple[str, int] | None:
     return None
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="abc", max_size=30), st.integers(2, 14), st.integers(1, 5))
 def test_what_is_found_is_what_the_definition_says(calls: str, window: int, max_period: int) -> None:
     assert found(calls, window=window, max_period=max_period) == oracle(calls, window, max_period)
 
 
+@settings(deadline=None)
 @given(
     st.text(alphabet="abcdef", max_size=20),
     st.text(alphabet="abcdef", min_size=1, max_size=5),
@@ -91,11 +93,13 @@ def test_any_repeated_pattern_is_found_in_any_window_that_holds_it(
     assert (len(loop.pattern) <= period, calls.endswith("".join(loop.pattern) * loop.count)) == (True, True)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(), unique=True, max_size=30), st.integers(2, 40), st.integers(1, 10))
 def test_nothing_is_found_where_nothing_repeats(calls: list[int], window: int, max_period: int) -> None:
     assert find_loop([str(call) for call in calls], window=window, max_period=max_period) is None
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="abc", min_size=1, max_size=3), st.integers(0, 2), st.integers(3, 5))
 def test_the_key_names_the_loop_wherever_in_it_the_history_ends(pattern: str, turned: int, times: int) -> None:
     at = turned % len(pattern)

@@ -6,7 +6,7 @@ from typing import Any, SupportsIndex
 
 import pytest
 import regex
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graph_agent.graphemes import LOOK_AROUND, boundary_after, boundary_before
@@ -75,6 +75,7 @@ def test_the_marker_says_where_what_is_missing_begins() -> None:
 MODES = st.sampled_from(["head_tail", "tail"])
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="ab\né🎉", max_size=400), st.integers(1, 100), st.integers(2, 20), MODES)
 def test_truncation_keeps_to_its_limits_and_says_how_much_is_missing(
     text: str, max_chars: int, max_lines: int, mode: Any
@@ -99,6 +100,7 @@ def test_truncation_keeps_to_its_limits_and_says_how_much_is_missing(
     ) == (True, True, True, True, True)
 
 
+@settings(deadline=None)
 @given(st.text(alphabet="a\n", max_size=60), st.integers(2, 8), MODES)
 def test_where_lines_alone_are_cut_the_marker_counts_them(text: str, max_lines: int, mode: Any) -> None:
     shown, cut = truncate(text, max_chars=100, max_lines=max_lines, mode=mode)
@@ -108,6 +110,7 @@ def test_where_lines_alone_are_cut_the_marker_counts_them(text: str, max_lines: 
     assert (f" in {missing} line{plural} left out here; " in shown) == cut == (missing > 0)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.text(alphabet="ab\n", max_size=30), min_size=1, max_size=12),
     st.integers(1, 100),
@@ -165,7 +168,8 @@ def boundaries(text: str) -> set[int]:
     return {0, *(found.end() for found in regex.finditer(r"\X", text))}
 
 
-@given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join), st.data())
+@settings(deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=400).map("".join), st.data())
 def test_a_cut_lies_between_clusters_and_as_near_as_can_be(text: str, data: st.DataObject) -> None:
     at = data.draw(st.integers(0, len(text)))
 
@@ -176,6 +180,7 @@ def test_a_cut_lies_between_clusters_and_as_near_as_can_be(text: str, data: st.D
     )
 
 
+@settings(deadline=None)
 @given(st.sampled_from(PIECES), st.integers(0, 3), st.integers(600, 900))
 def test_long_rows_of_one_cluster_are_cut_between_two(piece: str, before: int, at: int) -> None:
     text = "x" * before + piece * 1000
@@ -187,6 +192,7 @@ def test_long_rows_of_one_cluster_are_cut_between_two(piece: str, before: int, a
     assert boundary_before(text, at) == (at if endless else expected)
 
 
+@settings(deadline=None)
 @given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=60).map("".join), st.integers(1, 60), MODES)
 def test_no_cluster_is_cut_in_two(text: str, max_chars: int, mode: Any) -> None:
     shown, cut = truncate(text, max_chars=max_chars, max_lines=1000, mode=mode, hint=str)
