@@ -84,9 +84,14 @@ class LoopConfig(BaseModel):
     effect_ledger: bool = False
     """Whether calls that may write are noted as started, in the checkpointer's own storage, before they run."""
     max_output_chars: int = Field(30_000, ge=100)
-    """Characters of one tool output shown to the model."""
+    """Characters of one tool output shown to the model; some kinds of tools have their own (see `output_limits`)."""
     max_output_lines: int = Field(256, ge=2)
-    """Lines of one tool output shown to the model."""
+    """Lines of one tool output shown to the model; some kinds of tools have their own."""
+    offload_over_chars: PositiveInt | None = None
+    """Characters above which the model gets head and tail and a tool to read the rest; None for never.
+
+    A run's context can change the number, for an agent that was built with one: the tool is offered or it is not.
+    """
     loop_window: int = Field(10, ge=2)
     """Calls of the recent past searched for a repeating pattern."""
     loop_max_period: PositiveInt = 3

@@ -46,6 +46,7 @@ class AgentContext(BaseModel):
     effect_ledger: bool | None = None
     max_output_chars: int | None = Field(default=None, ge=100)
     max_output_lines: int | None = Field(default=None, ge=2)
+    offload_over_chars: PositiveInt | None = None
     loop_window: int | None = Field(default=None, ge=2)
     loop_max_period: PositiveInt | None = None
     max_delegation_depth: NonNegativeInt | None = None
@@ -100,8 +101,11 @@ def effective_config(
         ConfigError: When a value is of a kind this version does not have.
     """
     context = coerce_context(brought, schema)
-    values = {} if context is None else set_fields(context)
-    return built.with_values({**values, **(changed or {})})
+    values = {**({} if context is None else set_fields(context)), **(changed or {})}
+    if built.offload_over_chars is None:
+        # A context may be meant for several agents of one graph; this one has no tool to read what is offloaded.
+        values.pop("offload_over_chars", None)
+    return built.with_values(values)
 
 
 def set_fields(context: AgentContext) -> dict[str, Any]:

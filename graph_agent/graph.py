@@ -31,6 +31,7 @@ from graph_agent.nodes.plan import plan_node
 from graph_agent.nodes.tools import tools_node
 from graph_agent.parts import AgentParts
 from graph_agent.prompts import Prompts
+from graph_agent.reading import with_reader
 from graph_agent.rollout import agentic_loop_from_env
 from graph_agent.routing import PATHS, after_plan
 from graph_agent.running import running, running_blocking
@@ -176,7 +177,7 @@ def build_graph(
     if config.plan_cache_ttl_s is not None and cache is None:
         raise ConfigError("plan_cache_ttl_s is set and there is no cache; pass e.g. cache=InMemoryCache().")
     templates = Prompts(prompts)
-    toolbox = Toolbox(tools, delegates, templates)
+    toolbox = Toolbox(with_reader(tools, config), delegates, templates)
     parts = AgentParts(
         client=ModelClient(model, toolbox.schemas),
         toolbox=toolbox,

@@ -41,7 +41,7 @@ async def delegate_node(
     )
     if isinstance(result, NotDone):
         result = DelegationResult(result.content, result.status)
-    content, _ = shown_output(result.content, settings, {})
+    content, _ = shown_output(result.content, settings, {}, call)
     status: Literal["success", "error"] = "success" if result.status == "success" else "error"
     message = ToolMessage(content, tool_call_id=call["id"], name=call["name"], status=status)
     told = result_event(call["id"], call["name"], result.status, result.content, state["loop"]["step"])

@@ -41,7 +41,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
         )
     if isinstance(output, NotDone):
         output = Output(output.content, output.status)
-    content, truncated = shown_output(output.content, settings, parts.toolbox.marks(call["name"]))
+    content, truncated = shown_output(output.content, settings, parts.toolbox.marks(call["name"]), call)
     result = ToolMessage(
         content,
         tool_call_id=call["id"],

@@ -1,0 +1,62 @@
+"""The newest calls of an input, read from the end of the history for the search for loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from graph_agent.calls import fingerprint
+from graph_agent.delegation import CALL_PREFIX
+from graph_agent.events import StoredEvent
+from graph_agent.types import Call
+
+_POLLS_PASSED = 8
+"""How many windows of calls are passed over at most, so that an input of nothing but polls is not read whole."""
+
+
+class RecentCalls(NamedTuple):
+    """The newest calls of an input, oldest first, those of polling tools left out."""
+
+    fingerprints: list[str]
+    """For `find_loop`."""
+    results: list[tuple[str, str, Any]]
+    """For `unchanging`: `(name, fingerprint, content)` of those that have a result and are not marked as writing."""
+
+
+def recent_calls(events: Sequence[StoredEvent], marks: Callable[[str], Mapping[str, Any]], window: int) -> RecentCalls:
+    """Read the last calls of the newest input, delegations included.
+
+    A tool marked `poll` is meant to be asked again, so its calls are left out. One marked `effect: "write"` says the
+    same after each success, so its results are; one without a mark is compared, as a warning is all that follows.
+
+    Args:
+        events: The stored history, newest last; it is read from its end, as far back as needed and no further.
+        marks: Gives the marks of a tool by its name; empty for an unknown one.
+        window: How many calls are read at most.
+    """
+    fingerprints: list[str] = []
+    results: list[tuple[str, str, Any]] = []
+    contents: dict[str, Any] = {}
+    passed = 0
+    for entry in reversed(events):
+        kind = entry["type"]
+        if kind == "user_message" or len(fingerprints) == window or passed == _POLLS_PASSED * window:
+            break
+        if kind in ("tool_result", "delegation_response"):
+            contents[entry["id"]] = entry["content"]
+        elif kind in ("tool_call", "delegation_request"):
+            passed += 1
+            call = _call(entry)
+            marked = marks(call["name"])
+            if marked.get("poll"):
+                continue
+            fingerprints.append(fingerprint(call))
+            if call["id"] in contents and marked.get("effect") != "write":
+                results.append((call["name"], fingerprints[-1], contents[call["id"]]))
+    return RecentCalls(fingerprints[::-1], results[::-1])
+
+
+def _call(entry: StoredEvent) -> Call:
+    if entry["type"] == "delegation_request":
+        return {"id": entry["id"], "name": CALL_PREFIX + entry["target"], "arguments": {"task": entry["task"]}}
+    return {"id": entry["id"], "name": entry["name"], "arguments": entry["arguments"]}
