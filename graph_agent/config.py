@@ -25,8 +25,6 @@ Finalize = Literal["compose", "direct"]
 Planner = Literal["wave", "dag"]
 
 _NOT_YET = {
-    "loop_window": "loop detection",
-    "loop_max_period": "loop detection",
     "fallback_models": "fallback models",
     "max_agentic_loops": "hooks",
 }
@@ -93,7 +91,7 @@ class LoopConfig(BaseModel):
     A run's context can change the number, for an agent that was built with one: the tool is offered or it is not.
     """
     loop_window: int = Field(10, ge=2)
-    """Calls of the recent past searched for a repeating pattern."""
+    """The last calls of an input that are searched for a repeating pattern."""
     loop_max_period: PositiveInt = 3
     """Longest repeating pattern that counts as a loop, in calls."""
     max_delegation_depth: NonNegativeInt = 1

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -81,6 +81,15 @@ class AgentParts:
         own = effective_config(self.config, runtime.context, self.context_schema, loop.get("changed"))
         left = config["configurable"].get(BUDGET_LEFT)
         return tightened(own, left) if left else own
+
+    def without(self, names: Collection[str]) -> AgentParts:
+        """The same agent offering some of its tools and delegates no more; itself where nothing would be left.
+
+        Some providers refuse a history with calls in a request without tools.
+        """
+        if not names or set(self.toolbox.names) <= set(names):
+            return self
+        return replace(self, client=self.client.without(names), toolbox=self.toolbox.without(names))
 
     def mode(self, settings: LoopConfig) -> Mode:
         """How calls are asked for under a run's settings."""

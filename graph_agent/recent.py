@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from graph_agent.calls import fingerprint
-from graph_agent.delegation import CALL_PREFIX
 from graph_agent.events import StoredEvent
-from graph_agent.types import Call
+from graph_agent.telling import call_of
 
 _POLLS_PASSED = 8
 """How many windows of calls are passed over at most, so that an input of nothing but polls is not read whole."""
@@ -44,9 +43,8 @@ def recent_calls(events: Sequence[StoredEvent], marks: Callable[[str], Mapping[s
             break
         if kind in ("tool_result", "delegation_response"):
             contents[entry["id"]] = entry["content"]
-        elif kind in ("tool_call", "delegation_request"):
+        elif (call := call_of(entry)) is not None:
             passed += 1
-            call = _call(entry)
             marked = marks(call["name"])
             if marked.get("poll"):
                 continue
@@ -54,9 +52,3 @@ def recent_calls(events: Sequence[StoredEvent], marks: Callable[[str], Mapping[s
             if call["id"] in contents and marked.get("effect") != "write":
                 results.append((call["name"], fingerprints[-1], contents[call["id"]]))
     return RecentCalls(fingerprints[::-1], results[::-1])
-
-
-def _call(entry: StoredEvent) -> Call:
-    if entry["type"] == "delegation_request":
-        return {"id": entry["id"], "name": CALL_PREFIX + entry["target"], "arguments": {"task": entry["task"]}}
-    return {"id": entry["id"], "name": entry["name"], "arguments": entry["arguments"]}

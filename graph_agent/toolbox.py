@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,6 +89,13 @@ class Toolbox:
         """Whether some call may change something; a tool without a mark is taken to write, as MCP has it."""
         self.schemas = [convert_to_openai_tool(tool) for tool in self.tools.values()]
         self.schemas += [_delegate_schema(name, delegate, prompts) for name, delegate in self.delegates.items()]
+
+    def without(self, names: Collection[str]) -> Toolbox:
+        """A toolbox that offers none of these; what it can run is the same."""
+        other = copy.copy(self)
+        other.names = [name for name in self.names if name not in names]
+        other.schemas = [schema for schema in self.schemas if schema["function"]["name"] not in names]
+        return other
 
     def __bool__(self) -> bool:
         return bool(self.names)

@@ -16,6 +16,7 @@ from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, with_free_ids
 from graph_agent.planning import PlanningError, TurnedDownError, ask_for_calls, ask_for_plan
+from graph_agent.repetition import refused, stop_repetition
 from graph_agent.rollout import planner_of
 from graph_agent.spending import work_left_s
 from graph_agent.state import Outcome, PlanState
@@ -41,6 +42,8 @@ async def plan_node(
     # Between the results of one wave nobody's words may stand.
     steered = await step.listen(["configure"] if step.loop["waiting"] else ["configure", "steer"])
     if step.cut_short() or step.go_on_with_the_wave():
+        return Command(update=step.update())
+    if state.get("arrived") and stop_repetition(step):
         return Command(update=step.update())
     if (step.loop["last_wave"] and not steered) or not parts.toolbox:
         step.conclude({"stop_reason": "completed"})
@@ -104,7 +107,8 @@ def _begin_wave(step: Step, planned: Planned) -> None:
     step.say(planned.message)
     # Only a structured plan's arguments hold references; elsewhere "${" is the model's own text.
     structured = step.parts.mode(step.settings) == "wave"
-    chosen = select(planned.calls, {}, ()) if structured else Selection(planned.calls, [], [])
+    calls = [refused(call, step.loop.get("withheld", ())) for call in planned.calls]
+    chosen = select(calls, {}, ()) if structured else Selection(calls, [], [])
     step.loop["waiting"] = chosen.waiting
     step.make_ready(chosen.ready)
 

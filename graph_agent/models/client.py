@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
@@ -49,6 +50,7 @@ class ModelClient:
 
     def __init__(self, model: BaseChatModel, schemas: Sequence[dict[str, Any]]) -> None:
         self.model = model
+        self._narrower: dict[frozenset[str], ModelClient] = {}
         names = [schema["function"]["name"] for schema in schemas]
         self._aliases = ToolAliases(names)
         self._schemas = [
@@ -59,6 +61,18 @@ class ModelClient:
         self._renames = [name for name in names if self._aliases.to_alias(name) != name]
         self._none_choice = _TOOL_CHOICE_NONE.get(model._llm_type)
         self._bound: dict[tuple[Any, ...], Bound] = {}
+
+    def without(self, names: Collection[str]) -> ModelClient:
+        """The same model without some of its tools, by their own names."""
+        key = frozenset(names)
+        if key not in self._narrower:
+            # Its aliases are the same: the history may hold calls of what is not offered any more.
+            narrower = copy.copy(self)
+            aliases = {self._aliases.to_alias(name) for name in key}
+            narrower._schemas = [schema for schema in self._schemas if schema["function"]["name"] not in aliases]
+            narrower._bound = {}
+            self._narrower[key] = narrower
+        return self._narrower[key]
 
     async def plan(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode, quiet: bool) -> AIMessage:
         """Ask which calls come next.
