@@ -16,7 +16,7 @@ from pydantic import (
     ValidationError,
 )
 
-from graph_agent.config import Finalize, LoopConfig, OnLimit, Planner, ToolCalling
+from graph_agent.config import FallbackModel, Finalize, LoopConfig, OnLimit, Planner, ToolCalling
 
 
 class AgentContext(BaseModel):
@@ -46,9 +46,10 @@ class AgentContext(BaseModel):
     loop_max_period: PositiveInt | None = None
     max_delegation_depth: NonNegativeInt | None = None
     context_messages: NonNegativeInt | None = None
+    model: str | None = Field(default=None, min_length=1)
     model_retries: NonNegativeInt | None = None
     model_timeout_s: PositiveFloat | None = None
-    fallback_models: tuple[str, ...] | None = None
+    fallback_models: tuple[FallbackModel, ...] | None = None
     reasoning_effort: str | None = None
     temperature: NonNegativeFloat | None = None
     max_output_tokens: PositiveInt | None = None
