@@ -45,8 +45,8 @@ def compact(messages: Sequence[AnyMessage], window: int | None = None) -> Compac
 
     Args:
         messages: The request: system prompt, then the conversation, every call with its results right behind it.
-        window: Tokens the model can read; None where that is not known. What is kept comes to about half of the request,
-            or to three quarters of the window where that is less. Tokens are estimated, the same for every provider.
+        window: Tokens the model can read; None where that is not known. What is kept comes to about half of the
+            request, or to three quarters of the window where that is less. Tokens are estimated, whoever the provider.
 
     Returns:
         The shorter request; None when nothing can be left out, because the newest input and the newest wave are all
@@ -140,7 +140,7 @@ def _flat(groups: Sequence[Group]) -> list[AnyMessage]:
 
 
 def _note(dropped: Sequence[Group]) -> HumanMessage:
-    """What was left out, in the user's role, which every provider takes at the start; never more than a quarter of it."""
+    """What was left out, in at most a quarter of its length; in the user's role, which every provider takes first."""
     room = min(_NOTE_CHARS, sum(len(message.text) for group in dropped for message in group) // 4)
     told: list[str] = []
     untold = 0
@@ -166,7 +166,9 @@ def _lines(group: Group) -> list[str]:
         return [f"- {speaker} said: {_short(first.text, _SAID_CHARS)}"] if first.text.strip() else []
     assert isinstance(first, AIMessage)
     asked = {
-        call["id"]: f"{call['name']}({_short(json.dumps(call['args'], ensure_ascii=False, default=str), _ARGUMENT_CHARS)})"
+        call[
+            "id"
+        ]: f"{call['name']}({_short(json.dumps(call['args'], ensure_ascii=False, default=str), _ARGUMENT_CHARS)})"
         for call in first.tool_calls
     }
     results = [message for message in group[1:] if isinstance(message, ToolMessage)]

@@ -51,7 +51,8 @@ class Toolbox:
         prompts: Where the delegates' descriptions come from.
 
     Raises:
-        ConfigError: On two tools of one name, a delegate named like a tool, a name that cannot be used, or a wrong mark.
+        ConfigError: On two tools of one name, a delegate named like a tool, a name that cannot be used, or a
+            mark that cannot be.
     """
 
     def __init__(

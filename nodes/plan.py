@@ -9,6 +9,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
+from graph_agent.asking import Asking
 from graph_agent.config import LoopConfig
 from graph_agent.errors import UserError
 from graph_agent.events import StoredEvent, event
@@ -17,8 +18,7 @@ from graph_agent.limits import STEPS_FOR_A_WAVE, limit_met
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, with_free_ids
-from graph_agent.planning import PlanningError, TurnedDownError, ask_for_calls, ask_for_plan
-from graph_agent.rollout import planner_of
+from graph_agent.planning import PlanningError, RefusedError
 from graph_agent.settlement import never_run, settle
 from graph_agent.state import NOT_BEGUN, Bookkeeping, Outcome, PlanState, fresh
 from graph_agent.telling import call_event, progress_of
@@ -75,6 +75,7 @@ class _Step:
             self.history = settled
         self.events += events
         self.loop = {**self.loop, "step": 0, "waves": 0, "outcome": None, "waiting": [], "last_wave": False}
+        self.loop.pop("recovery", None)
         if users := new_user_messages(self.history, self.loop["last_input_id"]):
             self.events += [event("user_message", 0, content=plain(message.content)) for message in users]
             self.loop["last_input_id"] = users[-1].id or ""
@@ -113,8 +114,10 @@ class _Step:
         logger.info("Agentic iteration %d/%d", self.loop["step"] + 1, self.settings.max_steps)
         try:
             planned = await self._planned(parts, config)
+        except RefusedError as refused:
+            self.conclude({"stop_reason": "completed", "draft": refused.message})
+            return
         except PlanningError as error:
-            self._count(error.usage)
             self.fail("planning", str(error))
             return
         except UserError:
@@ -124,7 +127,6 @@ class _Step:
             self.fail(classify_model_error(error), describe_model_error(error))
             return
         self.loop["step"] += 1
-        self._count(planned.usage)
         self.events.append(planned.event(self.loop["step"]))
         self.loop["last_wave"] = planned.last
         if not planned.calls:
@@ -146,22 +148,16 @@ class _Step:
             self._make_ready(chosen.ready)
 
     async def _planned(self, parts: AgentParts, config: RunnableConfig) -> Planned:
-        mode = parts.mode(self.settings)
-        if mode == "wave":
-            planner = planner_of(config["configurable"].get("thread_id", ""), self.settings, parts.agentic_loop)
-            planned = await ask_for_plan(parts, self.history, self.settings, planner)
-            return with_free_ids(planned, answered_ids(self.state.get("events", [])))
-        if mode == "native" and self.loop["text_tools"]:
-            mode = "text"
+        asking = await Asking.begin(parts, self.settings, self.history, self.loop, config)
         try:
-            return await ask_for_calls(parts, self.history, self.settings, mode)
-        except TurnedDownError as turned_down:
-            why = describe_model_error(turned_down.error)
-        self.loop["text_tools"] = True
-        warning = f"The model takes no tools ({why}); calls are asked for in text from now on."
-        self.events.append(event("warning", self.loop["step"], message=warning))
-        logger.warning("%s", warning)
-        return await ask_for_calls(parts, self.history, self.settings, "text")
+            planned = await asking.plan()
+        finally:
+            self.loop = {**asking.loop}
+            self.events += asking.events
+            self._count(asking.usage)
+        if parts.mode(self.settings) != "wave":
+            return planned
+        return with_free_ids(planned, answered_ids(self.state.get("events", [])))
 
     def _make_ready(self, calls: list[Call]) -> None:
         self.changes["ready"] = calls

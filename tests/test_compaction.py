@@ -58,7 +58,7 @@ def test_old_waves_are_left_out_and_told_of() -> None:
 
 
 def test_earlier_questions_and_answers_are_shortened_in_the_note() -> None:
-    history = [
+    history: list[AnyMessage] = [
         said("What is the weather? " + "Please. " * 300, "u1"),
         AIMessage("Fair, " * 900, id="a1"),
         said("And tomorrow?", "u2"),

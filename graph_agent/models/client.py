@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
@@ -11,11 +11,11 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMess
 
 from graph_agent.config import LoopConfig
 from graph_agent.models.aliases import ToolAliases
-from graph_agent.models.binding import Bound, openai_response_format, unbound
+from graph_agent.models.binding import Bound, Way, openai_response_format, unbound
 from graph_agent.models.cleaning import cleaned
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.prose import as_plans, as_prose
-from graph_agent.models.retry import QUIET, ask
+from graph_agent.models.retry import QUIET, FirstToken, ask
 
 Phase = Literal["plan", "answer"]
 Mode = Literal["native", "text", "wave"]
@@ -59,7 +59,15 @@ class ModelClient:
         self._none_choice = _TOOL_CHOICE_NONE.get(model._llm_type)
         self._bound: dict[tuple[Any, ...], Bound] = {}
 
-    async def plan(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode, quiet: bool) -> AIMessage:
+    async def plan(
+        self,
+        request: Sequence[AnyMessage],
+        settings: LoopConfig,
+        *,
+        mode: Mode,
+        quiet: bool,
+        watch: FirstToken | None = None,
+    ) -> AIMessage:
         """Ask which calls come next.
 
         Args:
@@ -67,12 +75,13 @@ class ModelClient:
             settings: Model options, retries and time limit.
             mode: How calls are asked for; in all but `native` calls and results are written out.
             quiet: Keep the reply's tokens out of the message stream.
+            watch: Notes whether a token has reached the reader, unless the request is quiet.
 
         Raises:
             Exception: What the provider raised, when it was not transient or stayed so.
         """
         bound = self._bound_for("plan", settings, mode=mode)
-        return await self._ask(bound, request, settings, mode=mode, quiet=quiet)
+        return await self._ask(bound, request, settings, mode=mode, quiet=quiet, watch=watch)
 
     async def answer(
         self,
@@ -82,6 +91,7 @@ class ModelClient:
         mode: Mode,
         quiet: bool,
         schema: dict[str, Any] | None = None,
+        watch: FirstToken | None = None,
     ) -> AIMessage:
         """Ask for the answer: the same tools on offer, with a tool choice of none where the provider has it.
 
@@ -91,25 +101,36 @@ class ModelClient:
             mode: As for `plan`.
             quiet: As for `plan`.
             schema: JSON schema of the answer; None for free text.
+            watch: As for `plan`.
 
         Raises:
             Exception: As for `plan`.
         """
         bound = self._bound_for("answer", settings, mode=mode, schema=schema)
         try:
-            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet)
+            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet, watch=watch)
         except Exception as error:
             if "tool_choice" not in bound.options or not _TOOL_CHOICE.search(str(error)):
                 raise
             # Some servers take tools and no choice; the closing request asks for words in any case.
             self._none_choice = None
             bound = self._bound_for("answer", settings, mode=mode, schema=schema)
-            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet)
+            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet, watch=watch)
         # Whatever it was told, a model may call a tool here; nobody will run that call, so it must leave no trace.
         return without_calls(reply)
 
+    def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> Way:
+        """How the answer is asked for; arguments as for `answer`."""
+        return Way(*self._bound_for("answer", settings, mode=mode), self._rendered(request, mode))
+
     async def answer_after(
-        self, sentence: str, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode
+        self,
+        sentence: str,
+        request: Sequence[AnyMessage],
+        settings: LoopConfig,
+        *,
+        mode: Mode,
+        recover: Callable[[Exception], Way | None],
     ) -> tuple[AIMessage, Exception | None]:
         """Ask for an answer that stands below a sentence of ours, streamed as one message.
 
@@ -118,19 +139,20 @@ class ModelClient:
             request: As for `answer`.
             settings: As for `plan`.
             mode: As for `plan`.
+            recover: Asked for another way when one has failed before its first token; None when there is none.
 
         Returns:
             The message, and what the model failed with when the sentence had to stand alone.
         """
-        bound = self._bound_for("answer", settings, mode=mode)
+        way = self.answering(request, settings, mode=mode)
         model = PrefixedChatModel(
-            inner=bound.runnable,
-            options=bound.options,
+            way=way,
+            recover=recover,
             prefix=sentence,
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
         )
-        reply = await model.ainvoke(self._rendered(request, mode))
+        reply = await model.ainvoke(way.request)
         return without_calls(cleaned(reply)), model.failure
 
     async def _ask(
@@ -141,6 +163,7 @@ class ModelClient:
         *,
         mode: Mode,
         quiet: bool,
+        watch: FirstToken | None,
     ) -> AIMessage:
         reply = await ask(
             bound.runnable,
@@ -149,6 +172,7 @@ class ModelClient:
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
             config=QUIET if quiet else None,
+            watch=watch,
         )
         return self._named(cleaned(reply))
 

@@ -27,6 +27,7 @@ async def ask(
     retries: int,
     timeout_s: float | None,
     config: RunnableConfig | None = QUIET,
+    watch: FirstToken | None = None,
 ) -> AIMessage:
     """Send one request, again after a transient error, with growing and jittered waits between.
 
@@ -38,13 +39,14 @@ async def ask(
         timeout_s: Seconds each attempt may take; None for no limit. Running out counts as transient.
         config: The call's config. `QUIET` keeps its tokens out of the run's message stream; None lets them in, and then
             nothing is tried again after the first token.
+        watch: Where the caller reads afterwards whether a token has reached the reader; None when nobody asks.
 
     Raises:
         Exception: What the provider raised, when it was not transient or the attempts ran out.
     """
+    watch = watch or FirstToken()
     attempt = 0
     while True:
-        watch = _FirstToken()
         # An explicit list of callbacks would replace those of the run; merging keeps both.
         heard = config if config is not None else merge_configs(ensure_config(), {"callbacks": [watch]})
         try:
@@ -81,11 +83,12 @@ def wait_s(attempt: int, asked_s: float | None) -> float:
     return longest * random.uniform(0.5, 1)
 
 
-class _FirstToken(AsyncCallbackHandler):
+class FirstToken(AsyncCallbackHandler):
     """Notes that a reply has begun to reach the reader."""
 
     def __init__(self) -> None:
         self.seen = False
 
     async def on_llm_new_token(self, token: str | list[str | dict[str, Any]], **_: Any) -> None:
+        """Called by LangChain for each token."""
         self.seen = True

@@ -34,7 +34,7 @@ def _once(client: Any) -> Any | None:
     """A client, or one of its resources such as `chat.completions`, that sends once; None for anything else."""
     if callable(getattr(type(client), "with_options", None)):
         return client.with_options(max_retries=0)
-    owner = getattr(client, "_client", None)
+    owner: Any = getattr(client, "_client", None)
     if callable(getattr(type(owner), "with_options", None)):
         return type(client)(owner.with_options(max_retries=0))
     return None
