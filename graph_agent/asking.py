@@ -64,7 +64,7 @@ class Asking:
         self._chain = chain
         self._settings = settings
         self._whole = history
-        self._planner = planner
+        self._planner: Planner = planner
         self.loop: Bookkeeping = loop
         """Where the loop is, with what was learnt."""
         self.events: list[StoredEvent] = []

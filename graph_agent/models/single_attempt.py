@@ -25,8 +25,8 @@ def without_client_retries(model: BaseChatModel) -> BaseChatModel:
             update[name] = once
     copy = model.model_copy(update=update)
     # A client kept as a cached property lives beside the fields, and was made with the old number.
-    for name in set(copy.__dict__) - fields.keys():
-        del copy.__dict__[name]
+    for name in set(vars(copy)) - fields.keys():
+        vars(copy).pop(name)
     return copy
 
 
