@@ -149,16 +149,16 @@ class Asking:
         message, failure = await self._parts.client.answer_after(
             sentence, self._answer_request(), self._settings, mode=self._mode, recover=recover
         )
-        self._count(usage_of(message), message.usage_metadata)
-        if failure is not None and refused_by(failure):
-            words: str | None = f"{sentence}\n\n{REFUSED}"
-            failure = None
-        elif (words := refusal_in(message, heard=message.text != sentence)) and not words.startswith(sentence):
-            words = f"{sentence}\n\n{words}"
-        if words is not None:
-            self._warn_of_refusal()
-            message = message.model_copy(update={"content": words})
-        return message, failure
+        if failure is None:
+            self._count(usage_of(message), message.usage_metadata)
+            below = message.model_copy(update={"content": message.text.removeprefix(sentence).strip()})
+            words = refusal_in(below, heard=True)
+        else:
+            words = REFUSED if refused_by(failure) else None
+        if words is None:
+            return message, failure
+        self._warn_of_refusal()
+        return message.model_copy(update={"content": f"{sentence}\n\n{words}"}), None
 
     async def _through(self, send: Callable[[FirstToken], Awaitable[T]]) -> T:
         """Send a request until it is answered, or nothing is left to try."""
@@ -249,6 +249,8 @@ class Asking:
     def _parts(self) -> AgentParts:
         """The agent, with the model in force."""
         model = self._model
+        if model.client is self._agent.client:
+            return self._agent
         return replace(self._agent, client=model.client, planner=model.planner, tool_calling=model.tool_calling)
 
     @property

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessageChunk
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.models.single_attempt import without_client_retries
 from tests.agents import asks, echo, kinds, says, thread
 from tests.openai_stub import Failure, OpenAIStub, Reply, StubFactory, openai_stub
 
@@ -48,53 +46,6 @@ def warnings_of(events: list[Any]) -> list[str]:
 
 def errors_of(events: list[Any]) -> list[tuple[str, str]]:
     return [(event["kind"], event["message"]) for event in events if event["type"] == "error"]
-
-
-@pytest.mark.parametrize("client_retries", [None, 2])
-async def test_the_clients_own_retries_are_off(
-    openai_stub: StubFactory, models: Models, client_retries: int | None
-) -> None:
-    stub = openai_stub(DOWN, DOWN, DOWN, DOWN, DOWN, DOWN)
-    model = await models.of(stub, "m", max_retries=client_retries)
-
-    result = await create_graph_agent(model, tools=[echo], config=LoopConfig(model_retries=1)).ainvoke(says("hi"))
-
-    assert (result["status"], len(stub.requests), model.max_retries, model.root_async_client.max_retries) == (
-        "FAILED",
-        2,
-        client_retries,
-        2,
-    )
-
-
-def test_a_class_of_another_provider_is_copied_with_no_retries() -> None:
-    class Client:
-        def __init__(self, max_retries: int) -> None:
-            self.max_retries = max_retries
-
-        def with_options(self, *, max_retries: int) -> Client:
-            return Client(max_retries)
-
-    class Other(ScriptedChatModel):
-        max_retries: int = 6
-        client: Any = None
-
-    theirs = Other(["Hi."], client=Client(6))
-    theirs.__dict__["_client"] = "made with six retries"
-
-    ours = without_client_retries(theirs)
-
-    assert isinstance(ours, Other)
-    assert [(m.max_retries, m.client.max_retries, "_client" in vars(m)) for m in (theirs, ours)] == [
-        (6, 6, True),
-        (0, 0, False),
-    ]
-
-
-def test_a_model_without_retries_is_taken_as_it_is() -> None:
-    model = ScriptedChatModel(["Hi."])
-
-    assert without_client_retries(model) is model
 
 
 async def test_the_next_model_answers_for_the_rest_of_the_input(openai_stub: StubFactory, models: Models) -> None:
@@ -297,10 +248,6 @@ class Silent(ScriptedChatModel):
     async def _agenerate(self, *_: Any, **__: Any) -> Any:
         raise ConnectionError("nobody there")
 
-    async def _astream(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
-        raise ConnectionError("nobody there")
-        yield AIMessageChunk("")  # unreachable: it makes this a generator
-
 
 class Shape(BaseModel):
     """What an answer looks like."""
@@ -313,7 +260,7 @@ async def test_an_answer_of_a_given_shape_falls_back() -> None:
     config = LoopConfig(model_retries=0, fallback_models=(spare,))
 
     result = await create_graph_agent(
-        Silent(["never"]), tools=[echo], config=config, response_format=Shape
+        Silent(responses=["never"]), tools=[echo], config=config, response_format=Shape
     ).ainvoke(says("go"))
 
     assert result["structured_response"] == {"word": "yes"}
@@ -321,7 +268,7 @@ async def test_an_answer_of_a_given_shape_falls_back() -> None:
 
 async def test_a_fallback_in_a_runs_context() -> None:
     spares: Iterator[BaseChatModel] = iter([ScriptedChatModel(["One."]), ScriptedChatModel(["Two."])])
-    graph = create_graph_agent(Silent(["never"]), config=LoopConfig(model_retries=0))
+    graph = create_graph_agent(Silent(responses=["never"]), config=LoopConfig(model_retries=0))
 
     answers = [
         (await graph.ainvoke(says("go"), context={"fallback_models": (spare,)}))["messages"][-1].text

@@ -176,7 +176,7 @@ class Silent(ScriptedChatModel):
         raise ConnectionError("nobody there")
 
 def silent():
-    return Silent(["never"])
+    return Silent(responses=["never"])
 
 def spare():
     return ScriptedChatModel(["I am the spare."])
@@ -216,6 +216,6 @@ async def test_a_named_fallback_over_http(openai_stub: StubFactory, monkeypatch:
     monkeypatch.setenv("OPENAI_BASE_URL", stub.base_url)
     config = LoopConfig(model_retries=0, fallback_models=("openai:spare",))
 
-    result = await create_graph_agent(Silent(["never"]), config=config).ainvoke(says("go"))
+    result = await create_graph_agent(Silent(responses=["never"]), config=config).ainvoke(says("go"))
 
     assert (result["messages"][-1].text, [body["model"] for body in stub.bodies]) == ("Hello.", ["spare"])

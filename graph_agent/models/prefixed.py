@@ -63,7 +63,9 @@ class PrefixedChatModel(BaseChatModel):
         while way is not None:
             try:
                 reply = await ask(
-                    *(way.runnable, way.request, way.options),
+                    way.runnable,
+                    way.request,
+                    way.options,
                     retries=self.retries,
                     timeout_s=self.timeout_s,
                     config=_UNHEARD,
