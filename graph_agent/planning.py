@@ -37,13 +37,13 @@ class RefusedError(Exception):
         self.usage = usage
 
     @classmethod
-    def of(cls, reply: AIMessage, words: str) -> Self:
-        """A reply that refuses, and what the user is told of it."""
+    def of(cls, reply: AIMessage, words: str, usage: Usage | None = None) -> Self:
+        """A reply that refuses, and what the user is told of it; `usage` where more than this reply was spent."""
         # Under the reply's id, as its tokens may have been streamed.
         message = AIMessage(
             words, id=reply.id, usage_metadata=reply.usage_metadata, response_metadata=reply.response_metadata
         )
-        return cls(message, usage_of(reply))
+        return cls(message, usage or usage_of(reply))
 
 
 class AskingError(Exception):
@@ -115,7 +115,7 @@ async def _until_sound(
             raise AskingError(error, usage) from error
         usage = add_usage(usage, usage_of(reply))
         if (words := refusal_in(reply, heard=False)) is not None:
-            raise RefusedError(RefusedError.of(reply, words).message, usage)
+            raise RefusedError.of(reply, words, usage)
         try:
             plan = read_plan(reply, parts.plan_schema)
             calls = check_wave(plan, settings.max_calls_per_wave)

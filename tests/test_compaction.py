@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
@@ -14,6 +14,7 @@ from langchain_core.messages.utils import count_tokens_approximately
 from graph_agent.compaction import NOTE_MARK, compact, compacted_view
 
 SYSTEM = SystemMessage("Be brief.", id="system")
+UNHURRIED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def wave(name: str, *results: str) -> list[AnyMessage]:
@@ -139,6 +140,7 @@ def orphans(messages: Sequence[AnyMessage]) -> list[str]:
     return wrong + open_
 
 
+@UNHURRIED
 @given(conversations(), st.none() | st.integers(100, 5_000))
 def test_whatever_goes_the_rest_is_a_conversation(messages: list[AnyMessage], window: int | None) -> None:
     made = compact(messages, window)
@@ -171,6 +173,7 @@ def test_whatever_goes_the_rest_is_a_conversation(messages: list[AnyMessage], wi
     }
 
 
+@UNHURRIED
 @given(conversations(), conversations())
 def test_the_view_lasts_while_the_conversation_grows(before: list[AnyMessage], after: list[AnyMessage]) -> None:
     made = compact(before)
