@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -14,6 +14,8 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     ValidationError,
+    WithJsonSchema,
+    field_validator,
     model_validator,
 )
 
@@ -23,9 +25,10 @@ ToolCalling = Literal["auto", "native", "text", "wave"]
 OnLimit = Literal["answer", "message"]
 Finalize = Literal["compose", "direct"]
 Planner = Literal["wave", "dag"]
+FallbackModel = Annotated[Any, WithJsonSchema({"type": "string"})]
+"""A `provider:name`, or a chat model; which objects are chat models is found when the agent is built."""
 
 _NOT_YET = {
-    "fallback_models": "fallback models",
     "max_agentic_loops": "hooks",
 }
 """Fields of the agreed shape that nothing reads yet: a value other than the default is refused, never ignored."""
@@ -98,12 +101,14 @@ class LoopConfig(BaseModel):
     """How many delegations may nest; 0 forbids them."""
     context_messages: NonNegativeInt = 6
     """Messages of the conversation a delegate is given beside its task."""
+    model: str | None = Field(None, min_length=1)
+    """A `provider:name` that takes the place of the agent's model; None for the agent's own."""
     model_retries: NonNegativeInt = 3
     """Further attempts after a transient model error, before the first token only."""
     model_timeout_s: PositiveFloat | None = 120
     """Seconds one model request may take; None for no limit."""
-    fallback_models: tuple[str, ...] = ()
-    """Models tried in order when the first stays unavailable."""
+    fallback_models: tuple[FallbackModel, ...] = ()
+    """Models asked in order, for the rest of the input, when the one before stays unavailable: names or chat models."""
     reasoning_effort: str | None = None
     """Passed to every model call of the loop; None leaves it to the provider."""
     temperature: NonNegativeFloat | None = None
@@ -126,6 +131,13 @@ class LoopConfig(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise ConfigError(explain(error, type(self).__name__, type(self).model_fields)) from None
+
+    @field_validator("fallback_models")
+    @classmethod
+    def _no_empty_model(cls, models: tuple[Any, ...]) -> tuple[Any, ...]:
+        if any(model is None or model == "" for model in models):
+            raise ValueError("each is a 'provider:name' or a chat model; one of them is empty")
+        return models
 
     @model_validator(mode="after")
     def _only_what_works(self) -> Self:
@@ -154,6 +166,7 @@ class LoopConfig(BaseModel):
         """
         if not values:
             return self
+        # Field by field: a dump would take the chat models apart.
         return type(self)(**{**{name: getattr(self, name) for name in type(self).model_fields}, **values})
 
 

@@ -17,7 +17,7 @@ from pydantic import (
     ValidationError,
 )
 
-from graph_agent.config import Finalize, LoopConfig, OnLimit, Planner, Price, ToolCalling
+from graph_agent.config import FallbackModel, Finalize, LoopConfig, OnLimit, Planner, Price, ToolCalling
 
 
 class AgentContext(BaseModel):
@@ -51,9 +51,10 @@ class AgentContext(BaseModel):
     loop_max_period: PositiveInt | None = None
     max_delegation_depth: NonNegativeInt | None = None
     context_messages: NonNegativeInt | None = None
+    model: str | None = Field(default=None, min_length=1)
     model_retries: NonNegativeInt | None = None
     model_timeout_s: PositiveFloat | None = None
-    fallback_models: tuple[str, ...] | None = None
+    fallback_models: tuple[FallbackModel, ...] | None = None
     reasoning_effort: str | None = None
     temperature: NonNegativeFloat | None = None
     max_output_tokens: PositiveInt | None = None

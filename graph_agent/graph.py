@@ -22,9 +22,7 @@ from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext
 from graph_agent.delegation import Delegate
 from graph_agent.errors import ConfigError
-from graph_agent.models.capabilities import choose_tool_calling
-from graph_agent.models.client import ModelClient
-from graph_agent.models.structured import StructuredPlanner
+from graph_agent.models.pool import ModelPool, Resolve, ready_only
 from graph_agent.nodes.delegate import delegate_node
 from graph_agent.nodes.finalize import finalize_node
 from graph_agent.nodes.plan import plan_node
@@ -141,6 +139,7 @@ def build_graph(
     plan_schema: type[PlanningResult] = PlanningResult,
     cache: BaseCache[Any] | None = None,
     warnings: Sequence[str] = (),
+    resolve: Resolve = ready_only,
 ) -> AgentStateGraph:
     """Build an agent's graph from ready objects.
 
@@ -158,6 +157,8 @@ def build_graph(
         cache: Where plans are kept for runs with a `plan_cache_ttl_s`; the cache that `compile()` takes is LangGraph's
             own, for nodes.
         warnings: What was not as it should be when the parts were made; told as `warning` events at each input.
+        resolve: Gives the chat model for what `model` and `fallback_models` name, here and in a run's context; the
+            default takes chat models only.
 
     Returns:
         The graph, not compiled: give it a checkpointer, a store and a cache with `compile()`.
@@ -178,13 +179,22 @@ def build_graph(
         raise ConfigError("plan_cache_ttl_s is set and there is no cache; pass e.g. cache=InMemoryCache().")
     templates = Prompts(prompts)
     toolbox = Toolbox(with_reader(tools, config), delegates, templates)
+    models = ModelPool(
+        model,
+        config=config,
+        resolve=resolve,
+        schemas=toolbox.schemas,
+        plan_schema=plan_schema.model_json_schema(),
+        plan_tool=PLAN_TOOL,
+    )
     parts = AgentParts(
-        client=ModelClient(model, toolbox.schemas),
+        models=models,
+        client=models.first.client,
         toolbox=toolbox,
         prompts=templates,
         config=config,
-        planner=StructuredPlanner(model, plan_schema.model_json_schema(), PLAN_TOOL),
-        tool_calling=choose_tool_calling(model, config.tool_calling, config.tool_calling_default),
+        planner=models.first.planner,
+        tool_calling=models.first.tool_calling,
         system_prompt=system_prompt if callable(system_prompt) else lambda: system_prompt,
         response=ResponseSchema(response_format) if response_format is not None else None,
         plan_schema=plan_schema,

@@ -16,6 +16,7 @@ from graph_agent.budget import BUDGET_LEFT, tightened
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.context import AgentContext, effective_config
 from graph_agent.models.client import Mode, ModelClient
+from graph_agent.models.pool import ModelPool
 from graph_agent.models.structured import StructuredPlanner
 from graph_agent.prompts import Prompts
 from graph_agent.schema import ResponseSchema
@@ -46,6 +47,8 @@ class Slots:
 class AgentParts:
     """One agent's parts, made once and shared by all its runs."""
 
+    models: ModelPool
+    """Every model this agent may use; `client`, `planner` and `tool_calling` are those of the one in force."""
     client: ModelClient
     planner: StructuredPlanner
     """Asks the model for structured plans, in wave mode."""
@@ -53,7 +56,7 @@ class AgentParts:
     prompts: Prompts
     config: LoopConfig
     tool_calling: Mode
-    """The mode chosen when the agent was built."""
+    """The mode that suits the model."""
     system_prompt: Callable[[], str]
     """Gives the text of the system prompt; empty for none. Asked at each request, as it may name the day."""
     response: ResponseSchema | None = None
@@ -68,7 +71,7 @@ class AgentParts:
     warnings: tuple[str, ...] = ()
     """What was not as it should be when the agent was built, e.g. a server that is down; told at each input."""
     slots: Slots = field(default_factory=Slots)
-    _instructions: dict[tuple[str, str, int], str] = field(init=False, repr=False, default_factory=dict)
+    _instructions: dict[tuple[str, str, int], str] = field(repr=False, default_factory=dict)
 
     def settings(self, runtime: Runtime[Any], config: RunnableConfig, loop: Bookkeeping) -> LoopConfig:
         """The configuration in force: the agent's own, under what the run brings, under what was changed since.

@@ -25,6 +25,9 @@ class RecentCalls(NamedTuple):
 def recent_calls(events: Sequence[StoredEvent], marks: Callable[[str], Mapping[str, Any]], window: int) -> RecentCalls:
     """Read the last calls of the newest input, delegations included.
 
+    A model goes round in a circle from one wave to the next: equal calls of one wave count once, and of each tool's
+    results in a wave the last one does.
+
     A tool marked `poll` is meant to be asked again, so its calls are left out. One marked `effect: "write"` says the
     same after each success, so its results are; one without a mark is compared, as a warning is all that follows.
 
@@ -36,19 +39,25 @@ def recent_calls(events: Sequence[StoredEvent], marks: Callable[[str], Mapping[s
     fingerprints: list[str] = []
     results: list[tuple[str, str, Any]] = []
     contents: dict[str, Any] = {}
+    in_wave: set[str] = set()
     passed = 0
     for entry in reversed(events):
         kind = entry["type"]
         if kind == "user_message" or len(fingerprints) == window or passed == _POLLS_PASSED * window:
             break
-        if kind in ("tool_result", "delegation_response"):
+        if kind == "plan":
+            in_wave.clear()
+        elif kind in ("tool_result", "delegation_response"):
             contents[entry["id"]] = entry["content"]
         elif (call := call_of(entry)) is not None:
             passed += 1
             marked = marks(call["name"])
             if marked.get("poll"):
                 continue
-            fingerprints.append(fingerprint(call))
-            if call["id"] in contents and marked.get("effect") != "write":
-                results.append((call["name"], fingerprints[-1], contents[call["id"]]))
+            called = fingerprint(call)
+            if called not in in_wave:
+                fingerprints.append(called)
+            if call["id"] in contents and marked.get("effect") != "write" and call["name"] not in in_wave:
+                results.append((call["name"], called, contents[call["id"]]))
+            in_wave |= {called, call["name"]}
     return RecentCalls(fingerprints[::-1], results[::-1])

@@ -179,7 +179,15 @@ def _build(spec: AgentSpec, tools: list[BaseTool], today: date | None, saver: Ch
         config=spec.loop_config(),
         checkpointer=saver,
         name=spec.name,
+        resolve=_resolver(spec),
     )
+
+
+def _resolver(spec: AgentSpec) -> Callable[[Any], BaseChatModel]:
+    """How this agent's models are found. Dotted names are the file's own alone: a run's may come from anyone."""
+    config = spec.loop_config()
+    own = [config.model, *config.fallback_models]
+    return lambda given: _candidate(given, spec) if isinstance(given, str) and given in own else resolve_model(given)
 
 
 def _model(spec: AgentSpec) -> BaseChatModel:

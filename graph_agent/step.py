@@ -34,6 +34,10 @@ _LIMIT_REASON = "Not run: the limit was reached before its turn came."
 _ABORT_REASON = "Not run: the run was stopped before its turn came."
 
 
+_OF_THE_SESSION = ("turn", "last_input_id", "text_tools", "kept_from", "taken")
+"""What the bookkeeping keeps when a new input begins."""
+
+
 class Step:
     """What one pass through `plan` has read and found so far.
 
@@ -80,9 +84,7 @@ class Step:
 
     def _begin_counting(self) -> None:
         last = self.loop
-        self.loop = {**NOT_BEGUN, **{key: last[key] for key in ("turn", "last_input_id", "text_tools")}}  # type: ignore[typeddict-item]  # three keys of the very same type
-        if "taken" in last:
-            self.loop["taken"] = last["taken"]
+        self.loop = {**NOT_BEGUN, **{key: last[key] for key in _OF_THE_SESSION if key in last}}  # type: ignore[literal-required, typeddict-item]  # keys of the very same type
         # What this input's own context says is newer than what was changed before it.
         context = coerce_context(self.runtime.context, self.parts.context_schema)
         brought = set_fields(context) if context is not None else {}

@@ -241,7 +241,21 @@ def test_a_wave_is_read_in_call_order() -> None:
         *(result_event(call["id"], "look", "success", call["id"], 1) for call in calls),
     ]
 
-    assert recent_calls(events, marks, 2).results == [("look", named("look", id_), id_) for id_ in "bc"]
+    assert recent_calls(events, marks, 2).fingerprints == [named("look", id_) for id_ in "bc"]
+
+
+def test_equal_calls_of_one_wave_are_no_circle() -> None:
+    def wave(step: int) -> list[Any]:
+        calls: list[Call] = [{"id": f"{step}{n}", "name": "look", "arguments": {"key": "a"}} for n in range(3)]
+        return [
+            event("plan", step, calls=[]),
+            *(call_event(call, step) for call in calls),
+            *(result_event(call["id"], "look", "success", "same", step) for call in calls),
+        ]
+
+    found = recent_calls([event("user_message", 0, content="go"), *wave(1), *wave(2)], marks, 10)
+
+    assert found == RecentCalls([named("look", "a")] * 2, [("look", named("look", "a"), "same")] * 2)
 
 
 class CountedEvents(list[dict[str, Any]]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
@@ -13,7 +13,7 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 
 from graph_agent.config import LoopConfig
 from graph_agent.models.aliases import ToolAliases
-from graph_agent.models.binding import Bound, openai_response_format, unbound
+from graph_agent.models.binding import Bound, Way, openai_response_format, unbound
 from graph_agent.models.cleaning import cleaned
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.prose import as_plans, as_prose
@@ -74,7 +74,15 @@ class ModelClient:
             self._narrower[key] = narrower
         return self._narrower[key]
 
-    async def plan(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode, quiet: bool) -> AIMessage:
+    async def plan(
+        self,
+        request: Sequence[AnyMessage],
+        settings: LoopConfig,
+        *,
+        mode: Mode,
+        quiet: bool,
+        watch: Spoken | None = None,
+    ) -> AIMessage:
         """Ask which calls come next.
 
         Args:
@@ -82,12 +90,13 @@ class ModelClient:
             settings: Model options, retries and time limit.
             mode: How calls are asked for; in all but `native` calls and results are written out.
             quiet: Keep the reply's tokens out of the message stream.
+            watch: Notes whether a token has reached the reader, unless the request is quiet.
 
         Raises:
             Exception: What the provider raised, when it was not transient or stayed so.
         """
         bound = self._bound_for("plan", settings, mode=mode)
-        return await self._ask(bound, request, settings, mode=mode, quiet=quiet)
+        return await self._ask(bound, request, settings, mode=mode, quiet=quiet, watch=watch)
 
     async def answer(
         self,
@@ -97,7 +106,7 @@ class ModelClient:
         mode: Mode,
         quiet: bool,
         schema: dict[str, Any] | None = None,
-        spoken: Spoken | None = None,
+        watch: Spoken | None = None,
     ) -> AIMessage:
         """Ask for the answer: the same tools on offer, with a tool choice of none where the provider has it.
 
@@ -107,23 +116,27 @@ class ModelClient:
             mode: As for `plan`.
             quiet: As for `plan`.
             schema: JSON schema of the answer; None for free text.
-            spoken: Hears the answer's tokens, where they are not quiet.
+            watch: As for `plan`.
 
         Raises:
             Exception: As for `plan`.
         """
         bound = self._bound_for("answer", settings, mode=mode, schema=schema)
         try:
-            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet, spoken=spoken)
+            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet, watch=watch)
         except Exception as error:
             if "tool_choice" not in bound.options or not _TOOL_CHOICE.search(str(error)):
                 raise
             # Some servers take tools and no choice; the closing request asks for words in any case.
             self._none_choice = None
             bound = self._bound_for("answer", settings, mode=mode, schema=schema)
-            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet, spoken=spoken)
+            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet, watch=watch)
         # Whatever it was told, a model may call a tool here; nobody will run that call, so it must leave no trace.
         return without_calls(reply)
+
+    def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> Way:
+        """How the answer is asked for; arguments as for `answer`."""
+        return Way(*self._bound_for("answer", settings, mode=mode), self._rendered(request, mode))
 
     async def answer_after(
         self,
@@ -132,7 +145,8 @@ class ModelClient:
         settings: LoopConfig,
         *,
         mode: Mode,
-        spoken: Spoken | None = None,
+        recover: Callable[[Exception], Way | None],
+        watch: Spoken,
     ) -> tuple[AIMessage, Exception | None]:
         """Ask for an answer that stands below a sentence of ours, streamed as one message.
 
@@ -141,21 +155,21 @@ class ModelClient:
             request: As for `answer`.
             settings: As for `plan`.
             mode: As for `plan`.
-            spoken: As for `answer`.
+            recover: Asked for another way when one has failed before its first token; None when there is none.
+            watch: As for `plan`.
 
         Returns:
             The message, and what the model failed with when the sentence had to stand alone.
         """
-        bound = self._bound_for("answer", settings, mode=mode)
+        way = self.answering(request, settings, mode=mode)
         model = PrefixedChatModel(
-            inner=bound.runnable,
-            options=bound.options,
+            way=way,
+            recover=recover,
             prefix=sentence,
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
         )
-        heard = merge_configs(ensure_config(), {"callbacks": [spoken]}) if spoken is not None else None
-        reply = await model.ainvoke(self._rendered(request, mode), heard)
+        reply = await model.ainvoke(way.request, merge_configs(ensure_config(), {"callbacks": [watch]}))
         return without_calls(cleaned(reply)), model.failure
 
     async def _ask(
@@ -166,7 +180,7 @@ class ModelClient:
         *,
         mode: Mode,
         quiet: bool,
-        spoken: Spoken | None = None,
+        watch: Spoken | None,
     ) -> AIMessage:
         reply = await ask(
             bound.runnable,
@@ -175,7 +189,7 @@ class ModelClient:
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
             config=QUIET if quiet else None,
-            spoken=spoken,
+            watch=watch,
         )
         return self._named(cleaned(reply))
 
