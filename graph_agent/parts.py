@@ -71,7 +71,7 @@ class AgentParts:
     warnings: tuple[str, ...] = ()
     """What was not as it should be when the agent was built, e.g. a server that is down; told at each input."""
     slots: Slots = field(default_factory=Slots)
-    _instructions: dict[tuple[str, str, int], str] = field(repr=False, default_factory=dict)
+    _instructions: dict[tuple[str, str, int, tuple[str, ...]], str] = field(repr=False, default_factory=dict)
 
     def settings(self, runtime: Runtime[Any], config: RunnableConfig, loop: Bookkeeping) -> LoopConfig:
         """The configuration in force: the agent's own, under what the run brings, under what was changed since.
@@ -111,7 +111,7 @@ class AgentParts:
             planner: Which planner the session has; counts in wave mode only.
         """
         style = planner if mode == "wave" else "direct" if self.answers_directly(settings) else "calls"
-        key = (style, mode, settings.max_calls_per_wave)
+        key = (style, mode, settings.max_calls_per_wave, tuple(self.toolbox.names))
         if key not in self._instructions:
             sections = [self.prompts.render("planner", style=style, max_calls=settings.max_calls_per_wave)]
             if mode != "native":
