@@ -45,6 +45,11 @@ def idempotency_key(session_id: str | None = None, call: Call | None = None) -> 
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
+def key_of_current_call() -> str | None:
+    """`idempotency_key()` inside a call of an agent's tool; None elsewhere."""
+    return idempotency_key() if _current.get() is not None else None
+
+
 @contextmanager
 def current_call(session_id: str, call: Call) -> Iterator[None]:
     """While a call runs, `idempotency_key()` is its key."""
