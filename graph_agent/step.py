@@ -95,7 +95,7 @@ class Step:
     async def listen(self, kinds: Sequence[NoteKind]) -> bool:
         """Take in what was said to the session since; True when the user has steered it."""
         changed = self.loop.get("changed")
-        heard = await listen(self.run, self.loop, kinds, self.loop["step"])
+        heard = await listen(self.run, self.loop, kinds, self.loop["step"], self._check_change)
         self.events += heard.events
         for message in heard.messages:
             self.say(message)
@@ -103,6 +103,10 @@ class Step:
         if self.loop.get("changed") is not changed:
             self.settings = self.parts.settings(self.runtime, self.config, self.loop)
         return bool(heard.messages)
+
+    async def _check_change(self, loop: Bookkeeping) -> None:
+        """Raise `ConfigError` for a changed configuration that cannot be had."""
+        await self.parts.models.chain(self.parts.settings(self.runtime, self.config, loop))
 
     def cut_short(self) -> bool:
         """Whether an abort or a budget ends the input here; the calls that waited are answered then."""
