@@ -12,6 +12,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langgraph.cache.base import BaseCache
+from langgraph.errors import GraphDrained
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from pydantic import BaseModel
@@ -21,6 +22,7 @@ from graph_agent.blocking import blocking, refuse_running_loop
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext
 from graph_agent.delegation import Delegate
+from graph_agent.effects import note_untouched
 from graph_agent.errors import ConfigError
 from graph_agent.models.pool import ModelPool, Resolve, ready_only
 from graph_agent.nodes.delegate import delegate_node
@@ -66,10 +68,19 @@ class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
         return self._stream(input, config, kwargs)
 
     def _stream(self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Iterator[Any]:
-        with running_blocking(input, self._configurable(config), self.checkpointer, self.store) as run:
+        configurable = self._configurable(config)
+        with running_blocking(input, configurable, self.checkpointer, self.store) as run:
             chunks = super().stream(input, _with_threads(_with_run(config, run)), **self._durable(kwargs))
-            with contextlib.closing(cast("Generator[Any]", chunks)):
-                yield from chunks
+            drained: GraphDrained | None = None
+            try:
+                with contextlib.closing(cast("Generator[Any]", chunks)):
+                    yield from chunks
+            except GraphDrained as stopped:
+                drained = stopped
+            if run.untouched:
+                blocking(note_untouched)(run, {"configurable": configurable}, self.checkpointer)
+            if drained is not None:
+                raise drained
 
     async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
         """As LangGraph's `astream`.
@@ -77,11 +88,20 @@ class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
         Raises:
             SessionBusyError: When a run of the session is under way.
         """
-        async with running(input, self._configurable(config), self.checkpointer, self.store) as run:
+        configurable = self._configurable(config)
+        async with running(input, configurable, self.checkpointer, self.store) as run:
             chunks = super().astream(input, _with_run(config, run), **self._durable(kwargs))
-            async with contextlib.aclosing(cast("AsyncGenerator[Any]", chunks)):
-                async for chunk in chunks:
-                    yield chunk
+            drained: GraphDrained | None = None
+            try:
+                async with contextlib.aclosing(cast("AsyncGenerator[Any]", chunks)):
+                    async for chunk in chunks:
+                        yield chunk
+            except GraphDrained as stopped:
+                drained = stopped
+            if run.untouched:
+                await note_untouched(run, {"configurable": configurable}, self.checkpointer)
+            if drained is not None:
+                raise drained
 
     def _configurable(self, config: RunnableConfig | None) -> dict[str, Any]:
         """What a run can be told of itself: the graph's own, what surrounds the run, and what it was given."""

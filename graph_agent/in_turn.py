@@ -56,6 +56,7 @@ async def in_turn(
     """
     run, loop = run_of(config), state["loop"]
     writes, begun = parts.toolbox.writes(call["name"]), False
+    run.taken_up.add(call["id"])
     done: T | NotDone = NotDone(UNKNOWN, "unknown")
     with run.interruptible(work_left_s(run, loop, settings)) as scope:
         async with parts.slots.of_wave(runtime, settings.max_parallel_calls):
@@ -64,7 +65,7 @@ async def in_turn(
                 repeatable = parts.toolbox.marks(call["name"]).get("idempotent") is True
                 if not repeatable and not await may_begin(call, config, runtime, run, ledger=ledger):
                     return done
-                if ledger:
+                if ledger or call["id"] not in run.planned:
                     wave = [other for other in state["ready"] if parts.toolbox.writes(other["name"])]
                     await note_started(wave, config, runtime, run)
             begun = True

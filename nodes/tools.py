@@ -12,6 +12,7 @@ from langgraph.types import Command
 from graph_agent._compat import read_state
 from graph_agent.in_turn import NotDone, in_turn
 from graph_agent.parts import AgentParts
+from graph_agent.runs import run_of
 from graph_agent.shown import shown_output
 from graph_agent.telling import result_event
 from graph_agent.toolbox import Output
@@ -28,6 +29,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     settings = parts.settings(runtime, config, state["loop"])
     output: Output | NotDone
     if "fault" in call:
+        run_of(config).taken_up.add(call["id"])
         output = Output(call["fault"], "error")
     else:
         output = await in_turn(
