@@ -99,8 +99,9 @@ async def test_a_call_begun_after_a_breakpoint_and_lost_is_not_begun_again() -> 
         await asyncio.Event().wait()
         return "unreachable"
 
+    saver = InMemorySaver()
     graph = create_graph_agent(
-        ScriptedChatModel([WRITE, "No more actions.", "Done."]), tools=[write], checkpointer=InMemorySaver()
+        ScriptedChatModel([WRITE, "No more actions.", "Done."]), tools=[write], checkpointer=saver
     )
     await graph.ainvoke(says("go"), thread(), interrupt_before=["tools"])
     run = asyncio.create_task(graph.ainvoke(None, thread()))
@@ -110,7 +111,7 @@ async def test_a_call_begun_after_a_breakpoint_and_lost_is_not_begun_again() -> 
 
     result = await graph.ainvoke(None, thread())
 
-    saved = [entry async for entry in graph.checkpointer.alist(thread())]
+    saved = [entry async for entry in saver.alist(thread())]
     notes = {
         channel for entry in saved for _, channel, _ in entry.pending_writes or [] if channel in (STARTED, UNTOUCHED)
     }
