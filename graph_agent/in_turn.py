@@ -68,6 +68,7 @@ async def in_turn(
                     wave = [other for other in state["ready"] if parts.toolbox.writes(other["name"])]
                     await note_started(wave, config, runtime, run)
             begun = True
+            run.begun.add(call["id"])
             with current_call(run.session_id, call):
                 done = await work()
     if not scope.cancelled_caught:

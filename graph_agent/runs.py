@@ -41,6 +41,8 @@ class Run:
     """Wall clock, to tell notes sent to it from older ones."""
     planned: set[str] = field(default_factory=set)
     """Ids of the calls planned in this very run, which no run before it can have begun."""
+    begun: set[str] = field(default_factory=set)
+    """Ids of the calls begun in this run."""
     has_listened: bool = False
     """Whether its inbox has been read: the state it began with is stored, so what that had taken in can go."""
     _stopped: bool = False

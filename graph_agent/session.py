@@ -11,6 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 
+from graph_agent.call_records import CallRecord
 from graph_agent.context import AgentContext
 from graph_agent.delegation import CALL_PREFIX
 from graph_agent.errors import ConfigError, InputError
@@ -167,6 +168,10 @@ class Session:
     async def events(self) -> list[Event]:
         """The session's history, oldest first."""
         return await self._memory.get_session_events(self.id)
+
+    async def calls(self) -> list[CallRecord]:
+        """What has become of each call of the newest input, in the order they were planned; also while it runs."""
+        return await self._control.calls()
 
     async def status(self) -> SessionStatus:
         """Where the session is; `CREATED` before its first input."""

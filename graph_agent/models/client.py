@@ -14,6 +14,7 @@ from graph_agent.config import LoopConfig
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.models.binding import Bound, openai_response_format, unbound
 from graph_agent.models.cleaning import cleaned
+from graph_agent.models.estimate import with_usage
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.prose import as_plans, as_prose
 from graph_agent.models.retry import QUIET, Spoken, ask
@@ -141,8 +142,9 @@ class ModelClient:
             timeout_s=settings.model_timeout_s,
         )
         heard = merge_configs(ensure_config(), {"callbacks": [spoken]}) if spoken is not None else None
-        reply = await model.ainvoke(self._rendered(request, mode), heard)
-        return without_calls(cleaned(reply)), model.failure
+        rendered = self._rendered(request, mode)
+        reply = cleaned(await model.ainvoke(rendered, heard))
+        return without_calls(with_usage(reply, rendered, settings, bound.options.get("tools"))), model.failure
 
     async def _ask(
         self,
@@ -154,16 +156,17 @@ class ModelClient:
         quiet: bool,
         spoken: Spoken | None = None,
     ) -> AIMessage:
+        rendered = self._rendered(request, mode)
         reply = await ask(
             bound.runnable,
-            self._rendered(request, mode),
+            rendered,
             bound.options,
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
             config=QUIET if quiet else None,
             spoken=spoken,
         )
-        return self._named(cleaned(reply))
+        return self._named(with_usage(cleaned(reply), rendered, settings, bound.options.get("tools")))
 
     def _rendered(self, request: Sequence[AnyMessage], mode: Mode) -> list[BaseMessage]:
         safe = [cleaned(message) for message in request]
