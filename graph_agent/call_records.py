@@ -27,8 +27,8 @@ class CallRecord:
     name: str
     """The tool's name, or `delegate_to_<name>`."""
     state: CallProgress
-    """`planned`: not begun; `started`: begun, with no result yet; `finished` and `failed`: it has its result; `skipped`:
-    it was never run; `unknown`: nobody can say whether it ran or took effect."""
+    """`planned`: not begun; `started`: begun, with no result yet; `finished` and `failed`: it has its result;
+    `skipped`: it was never run; `unknown`: nobody can say whether it ran or took effect."""
 
 
 def call_records(

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 import uuid
+from collections.abc import AsyncIterator
 from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated
@@ -18,9 +19,10 @@ from graph_agent.errors import GraphAgentError
 from graph_agent.events import Event
 from graph_agent.history import session_ids
 from graph_agent.persistence import open_saver
-from graph_agent.results import Done, EventAdded, Progress, Token
+from graph_agent.results import Done, EventAdded, PlanText, Progress, Token
 from graph_agent.session import Session
 from graph_agent.spec import AgentSpec, load_spec, open_agent
+from graph_agent.text import text_of
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 out = Console(highlight=False, soft_wrap=True)
@@ -98,17 +100,24 @@ async def _ask(spec: AgentSpec, questions: list[str], session: str | None, today
     status = 0
     async with open_agent(spec, today=today, db=db) as graph:
         current = Session(graph, session or _new_id())
-        asked = 0
-        while status != STOPPED and (question := questions[asked] if asked < len(questions) else ""):
-            asked += 1
-            current = Session(graph, session or _new_id())
-            out.print(f"\n> {question}", style="bold", markup=False)
+        async for question in _questions(questions):
+            if questions and session is None:
+                current = Session(graph, _new_id())
             status = max(status, await _show(current, question))
-        while not questions and status != STOPPED and (question := await _read_line()):
-            status = max(status, await _show(current, question))
+            if status == STOPPED:
+                break
         if not questions or status == STOPPED:
             err.print(f"Go on with this conversation: --session {current.id}", style="dim", markup=False)
     return status
+
+
+async def _questions(given: list[str]) -> AsyncIterator[str]:
+    """What to ask: the questions given, each shown first; without any, what the terminal says until it ends."""
+    for question in given:
+        out.print(f"\n> {question}", style="bold", markup=False)
+        yield question
+    while not given and (question := await _read_line()):
+        yield question
 
 
 async def _show(session: Session, question: str) -> int:
@@ -122,11 +131,18 @@ async def _show(session: Session, question: str) -> int:
                 case Token():
                     out.print(part.text, end="", markup=False)
                     said += part.text
+                case PlanText() if said:
+                    out.print()
+                    said = ""
+                case EventAdded(event) if event["type"] == "agent_response":
+                    # What cut an answer short, say, is added to it when its tokens are out.
+                    out.print(text_of(event["content"]).removeprefix(said), markup=False)
+                    said = ""
                 case EventAdded(event):
-                    _show_trouble(event)
+                    _show_event(event)
                 case Done(result):
-                    # What cut an answer short is added to it when its tokens are out.
-                    out.print(result.answer.removeprefix(said), end="\n" if result.answer else "", markup=False)
+                    if said:
+                        out.print()
                     for interrupt in result.interrupts:
                         err.print(f"waiting for an answer: {interrupt.value}", style="yellow", markup=False)
                     if stops:
@@ -137,8 +153,10 @@ async def _show(session: Session, question: str) -> int:
     return 1
 
 
-def _show_trouble(event: Event) -> None:
-    if event["type"] == "warning":
+def _show_event(event: Event) -> None:
+    if event["type"] == "steering":
+        out.print(f"  told: {event['content']}", style="dim", markup=False)
+    elif event["type"] == "warning":
         err.print(f"warning: {event['message']}", style="yellow", markup=False)
     elif event["type"] == "error":
         err.print(f"error: {event['message']}", style="red", markup=False)

@@ -65,7 +65,9 @@ async def stop(spec: AgentSpec, db: str | None, session_id: str) -> bool:
 def _shared(spec: AgentSpec, db: str | None) -> str:
     address = db or spec.db
     if address == "memory:":
-        raise ConfigError("db='memory:' is this process's alone; sessions are reached through a file, 'sqlite:///FILE'.")
+        raise ConfigError(
+            "db='memory:' is this process's alone; sessions are reached through a file, 'sqlite:///FILE'."
+        )
     return address
 
 

@@ -57,6 +57,23 @@ async def may_begin(call: Call, config: RunnableConfig, runtime: Runtime[Any], r
     return ledger and call["id"] not in begun.noted
 
 
+async def may_have_begun(call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Run, *, ledger: bool) -> bool:
+    """Whether an earlier run may have begun a call, one that only reads or that waits for a person included.
+
+    Args:
+        call: As for `may_begin`.
+        config: As there.
+        runtime: As there.
+        run: As there.
+        ledger: As there.
+    """
+    if call["id"] in run.planned:
+        return False
+    begun = await run.once(f"begun:{_wave(runtime)}", lambda: _begun(config, runtime))
+    task = runtime.execution_info.task_id if runtime.execution_info else ""
+    return not ledger or call["id"] in begun.noted or task in begun.asking
+
+
 async def note_started(calls: Sequence[Call], config: RunnableConfig, runtime: Runtime[Any], run: Run) -> None:
     """Note a wave's writing calls as started; awaited by each of them, done once.
 

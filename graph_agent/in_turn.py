@@ -6,12 +6,13 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import anyio.lowlevel
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 
 from graph_agent.config import LoopConfig
 from graph_agent.cut_short import cut_short
-from graph_agent.effects import may_begin, note_started
+from graph_agent.effects import may_begin, may_have_begun, note_started
 from graph_agent.events import ResultStatus
 from graph_agent.idempotency import current_call
 from graph_agent.parts import AgentParts
@@ -59,6 +60,8 @@ async def in_turn(
     done: T | NotDone = NotDone(UNKNOWN, "unknown")
     with run.interruptible(work_left_s(run, loop, settings)) as scope:
         async with parts.slots.of_wave(runtime, settings.max_parallel_calls):
+            # A call would run on to its first wait otherwise, or ask a person once more.
+            await anyio.lowlevel.checkpoint_if_cancelled()
             if writes:
                 ledger = loop.get("ledger", False)
                 repeatable = parts.toolbox.marks(call["name"]).get("idempotent") is True
@@ -73,5 +76,6 @@ async def in_turn(
                 done = await work()
     if not scope.cancelled_caught:
         return done
+    begun = begun or await may_have_begun(call, config, runtime, run, ledger=loop.get("ledger", False))
     harmless = call["name"] in parts.toolbox.tools and not writes
     return NotDone(*cut_short("abort" if run.aborted else "deadline", begun=begun, writes=not harmless))

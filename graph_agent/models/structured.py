@@ -14,8 +14,8 @@ from graph_agent.config import LoopConfig
 from graph_agent.models.binding import Bound, openai_response_format, unbound
 from graph_agent.models.capabilities import choose_tool_calling
 from graph_agent.models.cleaning import cleaned
-from graph_agent.models.estimate import with_usage
 from graph_agent.models.errors import classify_model_error
+from graph_agent.models.estimate import with_usage
 from graph_agent.models.prose import as_plans
 from graph_agent.models.retry import ask
 
