@@ -51,7 +51,7 @@ class Run:
     _shared: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
     _guard: threading.Lock = field(default_factory=threading.Lock)
     _worked_s: float | None = None
-    _since: float = field(default_factory=time.monotonic)
+    _since: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108 - looked up then, so that a test can set the clock
 
     @property
     def aborted(self) -> bool:

@@ -172,7 +172,7 @@ class _Answering:
         return f"{sentence}\n\n{done}" if done else sentence
 
     def _exhausted(self) -> bool:
-        """Whether a budget has nothing left for a model call; it is what stopped the input then, if nothing else has."""
+        """Whether a budget has nothing left for a model call; it is what stopped the input, if nothing else has."""
         if not has_budget(self.settings):
             return False
         used = spent(self.under_way, self.loop, self.state["usage"], self.state["messages"], self.settings)

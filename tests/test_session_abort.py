@@ -12,7 +12,6 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 from langchain_core.tools import tool
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 from langgraph.store.memory import InMemoryStore
@@ -121,8 +120,7 @@ async def test_what_was_said_of_an_answer_is_kept() -> None:
 
     async def listen() -> None:
         async for part in talk.stream("go"):
-            if isinstance(part, Token):
-                tokens.append(part.text)
+            tokens.extend([part.text] if isinstance(part, Token) else [])
 
     run = asyncio.create_task(listen())
     await gate.reached()
