@@ -19,6 +19,7 @@ from graph_agent.parts import AgentParts
 from graph_agent.runs import run_of
 from graph_agent.settlement import UNKNOWN
 from graph_agent.spending import work_left_s
+from graph_agent.state import Bookkeeping
 from graph_agent.types import Call
 
 T = TypeVar("T")
@@ -72,10 +73,16 @@ async def in_turn(
                     await note_started(wave, config, runtime, run)
             begun = True
             run.begun.add(call["id"])
-            with current_call(run.session_id, call):
+            with current_call(run.session_id, call, _wave(config, loop)):
                 done = await work()
     if not scope.cancelled_caught:
         return done
     begun = begun or await may_have_begun(call, config, runtime, run, ledger=loop.get("ledger", False))
     harmless = call["name"] in parts.toolbox.tools and not writes
     return NotDone(*cut_short("abort" if run.aborted else "deadline", begun=begun, writes=not harmless))
+
+
+def _wave(config: RunnableConfig, loop: Bookkeeping) -> str:
+    """Names the wave a call is of, the same however often it is resumed, and no other wave of the session."""
+    graph = config["configurable"].get("checkpoint_ns", "").rpartition("|")[0]
+    return f"{graph}/{loop['last_input_id']}/{loop['turn']}/{loop['step']}"
