@@ -50,6 +50,10 @@ class Begun:
     anew: bool = False
     """Whether the checkpoint is a person's: edited, or gone back to."""
 
+    def is_certain(self, call: Call, *, ledger: bool) -> bool:
+        """Whether a call that is not `noted` has certainly not been begun."""
+        return ledger or self.anew or call["id"] in self.untouched
+
 
 async def may_begin(call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Run, *, ledger: bool) -> bool:
     """Whether a call that may write can be run now: False when an earlier run may have begun it.
@@ -68,8 +72,24 @@ async def may_begin(call: Call, config: RunnableConfig, runtime: Runtime[Any], r
     if task in begun.asking:
         # An answer given to an earlier run may have let the call go on, and nothing says how far.
         return run.answers or task not in begun.resumed
-    certain = ledger or begun.anew or call["id"] in begun.untouched
-    return certain and call["id"] not in begun.noted
+    return begun.is_certain(call, ledger=ledger) and call["id"] not in begun.noted
+
+
+async def may_have_begun(call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Run, *, ledger: bool) -> bool:
+    """Whether an earlier run may have begun a call, one that only reads or that waits for a person included.
+
+    Args:
+        call: As for `may_begin`.
+        config: As there.
+        runtime: As there.
+        run: As there.
+        ledger: As there.
+    """
+    if call["id"] in run.planned:
+        return False
+    begun = await run.once(f"begun:{_wave(runtime)}", lambda: _begun(config, runtime))
+    task = runtime.execution_info.task_id if runtime.execution_info else ""
+    return not begun.is_certain(call, ledger=ledger) or call["id"] in begun.noted or task in begun.asking
 
 
 async def note_started(calls: Sequence[Call], config: RunnableConfig, runtime: Runtime[Any], run: Run) -> None:

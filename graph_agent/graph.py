@@ -136,6 +136,9 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     may_write = True
     """Whether some call of this agent may change something outside it; False when every tool is marked as reading."""
 
+    writes: Callable[[str], bool] | None = None
+    """Tells of a call's name whether it may change something; None where nobody can tell."""
+
     def compile(self, *args: Any, **kwargs: Any) -> CompiledAgentGraph:
         """As LangGraph's `compile`."""
         compiled = super().compile(*args, **kwargs)
@@ -230,7 +233,7 @@ def _assemble(parts: AgentParts) -> AgentStateGraph:
     graph = AgentStateGraph(
         AgentState, context_schema=parts.context_schema, input_schema=AgentInput, output_schema=AgentOutput
     )
-    graph.may_write = parts.toolbox.may_write
+    graph.may_write, graph.writes = parts.toolbox.may_write, parts.toolbox.writes
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, PlanState),
         "tools": (tools_node, Call),

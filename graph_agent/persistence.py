@@ -1,4 +1,4 @@
-"""Where sessions are kept: savers that read plain types and LangChain messages, and never unpickle."""
+"""Where sessions are kept: savers that read plain types and LangChain messages, and never unpickle; and their Store."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from graph_agent.errors import ConfigError
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
+    from langgraph.store.base import BaseStore
 
 _SQLITE = "sqlite:///"
 _MEMORY = "memory:"
@@ -38,13 +39,43 @@ async def open_saver(url: str, folder: Path | None = None) -> AsyncIterator[Base
     if url == _MEMORY:
         yield InMemorySaver(serde=strict_serializer())
         return
-    if not url.startswith(_SQLITE) or url == _SQLITE:
-        raise ConfigError(f"db={url!r}: no such kind of database; use 'sqlite:///FILE' or 'memory:'.")
-    path = (folder or Path()) / url.removeprefix(_SQLITE)
-    if not path.parent.is_dir():
-        raise ConfigError(f"db={url!r}: the folder {path.parent} does not exist; create it first.")
+    path = _file(url, folder)
     import aiosqlite
     from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
     async with aiosqlite.connect(path) as connection:
         yield AsyncSqliteSaver(connection, serde=strict_serializer())
+
+
+@asynccontextmanager
+async def open_store(url: str, folder: Path | None = None) -> AsyncIterator[BaseStore]:
+    """Open LangGraph's Store beside the sessions of a database, and close it on leaving.
+
+    Through it, sessions that another process runs are steered and stopped, with nothing else configured.
+
+    Args:
+        url: As for `open_saver`: the store is in the same file, over a connection of its own.
+        folder: As for `open_saver`.
+
+    Raises:
+        ConfigError: As `open_saver`.
+    """
+    if url == _MEMORY:
+        from langgraph.store.memory import InMemoryStore
+
+        yield InMemoryStore()
+        return
+    path = _file(url, folder)
+    from graph_agent.sqlite_store import open_sqlite_store
+
+    async with open_sqlite_store(path) as store:
+        yield store
+
+
+def _file(url: str, folder: Path | None) -> Path:
+    if not url.startswith(_SQLITE) or url == _SQLITE:
+        raise ConfigError(f"db={url!r}: no such kind of database; use 'sqlite:///FILE' or 'memory:'.")
+    path = (folder or Path()) / url.removeprefix(_SQLITE)
+    if not path.parent.is_dir():
+        raise ConfigError(f"db={url!r}: the folder {path.parent} does not exist; create it first.")
+    return path

@@ -90,6 +90,8 @@ class Step:
         brought = set_fields(context) if context is not None else {}
         if changed := {name: value for name, value in last.get("changed", {}).items() if name not in brought}:
             self.loop["changed"] = changed
+        if changed != last.get("changed", {}):
+            self.settings = self.parts.settings(self.runtime, self.config, self.loop)
         self.run.begin_input()
 
     async def listen(self, kinds: Sequence[NoteKind]) -> bool:

@@ -15,6 +15,7 @@ from graph_agent.config import LoopConfig
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.models.binding import Bound, Way, openai_response_format, unbound
 from graph_agent.models.cleaning import cleaned
+from graph_agent.models.estimate import with_usage
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.prose import as_plans, as_prose
 from graph_agent.models.retry import QUIET, Spoken, ask
@@ -169,8 +170,8 @@ class ModelClient:
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
         )
-        reply = await model.ainvoke(way.request, merge_configs(ensure_config(), {"callbacks": [watch]}))
-        return without_calls(cleaned(reply)), model.failure
+        reply = cleaned(await model.ainvoke(way.request, merge_configs(ensure_config(), {"callbacks": [watch]})))
+        return without_calls(with_usage(reply, way.request, settings, way.options.get("tools"))), model.failure
 
     async def _ask(
         self,
@@ -182,16 +183,17 @@ class ModelClient:
         quiet: bool,
         watch: Spoken | None,
     ) -> AIMessage:
+        rendered = self._rendered(request, mode)
         reply = await ask(
             bound.runnable,
-            self._rendered(request, mode),
+            rendered,
             bound.options,
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
             config=QUIET if quiet else None,
             watch=watch,
         )
-        return self._named(cleaned(reply))
+        return self._named(with_usage(cleaned(reply), rendered, settings, bound.options.get("tools")))
 
     def _rendered(self, request: Sequence[AnyMessage], mode: Mode) -> list[BaseMessage]:
         safe = [cleaned(message) for message in request]
