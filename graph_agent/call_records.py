@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from langgraph.checkpoint.base import PendingWrite
+from langgraph.checkpoint.base import CheckpointTuple, PendingWrite
 from langgraph.types import StateSnapshot
 
 from graph_agent.account import OUTCOMES
@@ -33,7 +33,7 @@ class CallRecord:
 
 def call_records(
     snapshot: StateSnapshot,
-    pending: Sequence[PendingWrite],
+    stored: CheckpointTuple | None,
     run: Run | None,
     *,
     idle: bool,
@@ -43,16 +43,17 @@ def call_records(
 
     Args:
         snapshot: The session's state.
-        pending: The pending writes of its checkpoint.
+        stored: Its checkpoint; None for none.
         run: The session's run in this process; None for none.
         idle: Whether no run is under way anywhere.
         writes: Tells of a call's name whether it may change something; None where nobody can tell.
     """
+    pending = (stored.pending_writes if stored else None) or []
     events = since_last_input(snapshot.values.get("events", []))
     told = {entry["id"]: entry["status"] for entry in [*events, *_events_in(pending)] if _is_result(entry)}
     ready = {entry["id"] for entry in events if entry["type"] in ("tool_call", "delegation_request")}
     ledger = snapshot.values.get("loop", NOT_BEGUN).get("ledger", False)
-    begun = begun_in(pending)
+    begun = begun_in(stored)
     asking = _asking(snapshot, begun)
 
     def state(id_: str, name: str) -> CallProgress:
@@ -63,7 +64,8 @@ def call_records(
         if id_ in begun.noted or id_ in asking or not idle:
             return "started"
         # A ledger notes a wave's writing calls before the first of them runs.
-        return "planned" if ledger and (writes is None or writes(name)) else "unknown"
+        noted = ledger and (writes is None or writes(name))
+        return "planned" if noted or id_ in begun.untouched else "unknown"
 
     planned = [call for entry in events if entry["type"] == "plan" for call in entry["calls"]]
     return [CallRecord(call["id"], call["name"], state(call["id"], call["name"])) for call in planned]

@@ -78,9 +78,8 @@ class SessionControl:
         stored = await load(self._saver, snapshot.config)
         run = await run_under_way(self._saver, self._id)
         writes = self._graph.builder.writes if isinstance(self._graph.builder, AgentStateGraph) else None
-        pending = (stored.pending_writes if stored else None) or []
         idle = run is None and await is_idle(self._saver, self._id)
-        return call_records(snapshot, pending, run, idle=idle, writes=writes)
+        return call_records(snapshot, stored, run, idle=idle, writes=writes)
 
     async def abort(self) -> bool:
         """Stop the session's run, wherever it is; the run itself settles its calls and ends with status `ABORTED`.
