@@ -164,7 +164,7 @@ async def test_another_client_steers_a_run_through_the_servers_store(dev: DevSer
     async with new_thread(dev) as (client, thread), get_client(url=dev.url, api_key=None) as other:
         await tell(other, thread, new_note("steer", "Please be brief."))
         await client.runs.wait(thread, "hotel", input=asking(HANUKKAH))
-        values: Any = (await client.threads.get_state(thread))["values"]
+        values: dict[str, Any] = (await client.threads.get_state(thread))["values"]  # type: ignore[assignment]  # a mapping here
 
     said = [message["content"] for message in values["messages"] if message["type"] == "human"]
     assert (said, [event["content"] for event in values["events"] if event["type"] == "steering"]) == (
