@@ -164,8 +164,9 @@ async def test_another_client_steers_a_run_through_the_servers_store(dev: DevSer
     async with new_thread(dev) as (client, thread), get_client(url=dev.url, api_key=None) as other:
         await tell(other, thread, new_note("steer", "Please be brief."))
         await client.runs.wait(thread, "hotel", input=asking(HANUKKAH))
-        values: dict[str, Any] = (await client.threads.get_state(thread))["values"]  # type: ignore[assignment]  # a mapping here
+        state: Any = await client.threads.get_state(thread)
 
+    values = state["values"]
     said = [message["content"] for message in values["messages"] if message["type"] == "human"]
     assert (said, [event["content"] for event in values["events"] if event["type"] == "steering"]) == (
         [HANUKKAH, "Please be brief."],
@@ -179,8 +180,9 @@ async def test_another_client_aborts_a_run_through_the_servers_store(dev: DevSer
         late = new_note("abort")
         await tell(other, thread, replace(late, key=f"9{late.key[1:]}"))
         stopped: Any = await client.runs.wait(thread, "hotel", input=asking(TWO_WAVES))
-        events: Any = (await client.threads.get_state(thread))["values"]["events"]
+        state: Any = await client.threads.get_state(thread)
 
+    events = state["values"]["events"]
     assert (stopped["status"], stopped["stop_reason"], [e["to"] for e in events if e["type"] == "status"]) == (
         "ABORTED",
         "aborted",

@@ -34,9 +34,10 @@ def session(model: ScriptedChatModel, *tools: Any, **options: Any) -> Session:
 
 async def told(talk: Session) -> list[tuple[str, Any]]:
     """What the user said, and how, by the session's events."""
+    events: list[Any] = [*await talk.events()]
     return [
         (event["type"], event["content"])
-        for event in await talk.events()
+        for event in events
         if event["type"] in ("user_message", "steering", "agent_response")
     ]
 
