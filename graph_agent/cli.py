@@ -114,7 +114,7 @@ async def _ask(spec: AgentSpec, questions: list[str], session: str | None, today
 async def _questions(given: list[str]) -> AsyncIterator[str]:
     """What to ask: the questions given, each shown first; without any, what the terminal says until it ends."""
     for question in given:
-        out.print(f"\n> {question}", style="bold", markup=False)
+        _show_question(question)
         yield question
     while not given and (question := await _read_line()):
         yield question
@@ -122,7 +122,7 @@ async def _questions(given: list[str]) -> AsyncIterator[str]:
 
 async def _show(session: Session, question: str) -> int:
     """Print one run as it goes; gives the exit status."""
-    said = ""
+    said, answered = "", False
     with stopping(session) as stops:
         async for part in session.stream(question):
             match part:
@@ -137,7 +137,9 @@ async def _show(session: Session, question: str) -> int:
                 case EventAdded(event) if event["type"] == "agent_response":
                     # What cut an answer short, say, is added to it when its tokens are out.
                     out.print(text_of(event["content"]).removeprefix(said), markup=False)
-                    said = ""
+                    said, answered = "", True
+                case EventAdded(event) if event["type"] == "user_message" and answered:
+                    _show_question(text_of(event["content"]))
                 case EventAdded(event):
                     _show_event(event)
                 case Done(result):
@@ -147,10 +149,14 @@ async def _show(session: Session, question: str) -> int:
                         err.print(f"waiting for an answer: {interrupt.value}", style="yellow", markup=False)
                     if stops:
                         return STOPPED
-                    return 1 if result.status == "FAILED" or result.interrupts else 0
+                    return 1 if result.status in ("FAILED", "ABORTED") or result.interrupts else 0
                 case _:
                     pass
     return 1
+
+
+def _show_question(question: str) -> None:
+    out.print(f"\n> {question}", style="bold", markup=False)
 
 
 def _show_event(event: Event) -> None:
@@ -181,7 +187,7 @@ def main() -> None:
     except GraphAgentError as error:
         err.print(f"error: {error}", style="red", markup=False)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, asyncio.CancelledError):
         sys.exit(STOPPED)
 
 

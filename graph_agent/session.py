@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Se
 from contextlib import aclosing
 from typing import Any, cast
 
-from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
@@ -234,7 +234,8 @@ def _input(given: Given) -> dict[str, Any]:
 
 def _token(message: BaseMessage, metadata: Mapping[str, Any]) -> Token | None:
     answers = metadata.get("langgraph_node") in ("finalize", "plan")
-    return Token(message.text) if answers and message.text else None
+    # A follow-up, which is the user's, is stored by the same node.
+    return Token(message.text) if answers and isinstance(message, AIMessage) and message.text else None
 
 
 def _added_events(update: Mapping[str, Any]) -> list[StoredEvent]:

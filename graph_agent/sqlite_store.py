@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import aiosqlite
 from langgraph.store.base import Op, Result
@@ -18,6 +19,7 @@ from graph_agent.blocking import to_its_end
 BUSY_S = 30.0
 """Seconds to wait for another connection's write."""
 _PAUSE_S = 0.02
+_UNDER = "SELECT 1 FROM store WHERE prefix = ? LIMIT 1"
 
 
 class SharedSqliteStore(AsyncSqliteStore):
@@ -39,6 +41,20 @@ class SharedSqliteStore(AsyncSqliteStore):
                 if time.monotonic() > until:
                     raise
                 await asyncio.sleep(_PAUSE_S)
+
+    async def is_empty(self, namespace: tuple[str, ...]) -> bool:
+        """Whether a namespace itself holds nothing: one query, where a search takes a transaction.
+
+        Args:
+            namespace: The whole namespace, not the beginning of one.
+        """
+        if not self.is_setup:
+            await self.setup()
+        rows = await to_its_end(self._rows(_UNDER, (".".join(namespace),)))
+        return not rows
+
+    async def _rows(self, query: str, values: tuple[str, ...]) -> list[Any]:
+        return list(await self.conn.execute_fetchall(query, values))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """As `AsyncSqliteStore.abatch`; a cancellation takes effect when the batch is done."""

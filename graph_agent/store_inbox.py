@@ -42,6 +42,8 @@ class StoreInbox:
     async def read(self, session_id: str) -> list[Note]:
         """As `Inbox.read`."""
         namespace = inbox_namespace(session_id)
+        if await self._is_empty(namespace):
+            return []
         notes: list[Note] = []
         read = 0
         while True:
@@ -59,10 +61,18 @@ class StoreInbox:
         namespace = inbox_namespace(session_id)
         await self._do([PutOp(namespace, key, None) for key in keys])
 
-    async def _do(self, ops: Sequence[Op]) -> list[Any]:
+    async def _is_empty(self, namespace: tuple[str, ...]) -> bool:
+        """Whether there is surely nothing, where the store can say so at less than the cost of a search."""
+        peek = getattr(self._store, "is_empty", None)
+        return peek is not None and self._is_here() and bool(await peek(namespace))
+
+    def _is_here(self) -> bool:
         # A store with a loop of its own is asked on that loop; elsewhere its locks and futures are of no use.
         loop = getattr(self._store, "loop", None)
-        if not in_blocking_run.get() and loop in (None, asyncio.get_running_loop()):
+        return not in_blocking_run.get() and loop in (None, asyncio.get_running_loop())
+
+    async def _do(self, ops: Sequence[Op]) -> list[Any]:
+        if self._is_here():
             try:
                 return await to_its_end(self._store.abatch(ops))
             except NotImplementedError:

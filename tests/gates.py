@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+from langchain_core.messages import AIMessage
 from langchain_core.tools import BaseTool, tool
 from pydantic import Field
 
@@ -60,6 +61,9 @@ class GatedModel(ScriptedChatModel):
     """Number of a request, from 1 → the gate before its reply."""
     within: dict[int, Gate] = Field(default={}, exclude=True)
     """Number of a request, from 1 → the gate behind the first chunk of its reply; where it is streamed."""
+
+    def __init__(self, responses: Sequence[str | AIMessage], **kwargs: Any) -> None:
+        super().__init__(responses, **kwargs)
 
     async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
         await self._pass(self.before)

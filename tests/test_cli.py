@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -162,3 +166,132 @@ def test_the_hotel_answers_its_questions(tmp_path: Path, question: str, steps: l
 
     taken = [line.strip() for line in done.stdout.splitlines() if line.startswith("  step")]
     assert (done.returncode, taken, answer in done.stdout) == (0, steps, True)
+
+
+WORKING = "import time, pathlib\ndef work() -> str:\n    'Work.'\n    pathlib.Path('log').open('a').write('w')\n"
+WORKING += "    while not pathlib.Path('go').exists(): time.sleep(0.01)\n    return 'worked'\n"
+WORK = '{"tool_calls": [{"id": "1", "name": "work", "arguments": {}}]}'
+
+
+@pytest.fixture
+def working(tmp_path: Path) -> Path:
+    (tmp_path / "agent.yaml").write_text(AGENT.replace("echo", "work"))
+    (tmp_path / "my_tools.py").write_text(WORKING)
+    return tmp_path
+
+
+@contextmanager
+def at_work(folder: Path, *script: str) -> Iterator[subprocess.Popen[str]]:
+    """`graph-agent run`, in the middle of its first wave."""
+    environment = {**os.environ, "DEBUG_MOCK_RESPONSES": json.dumps([WORK, *script])}
+    command = [sys.executable, "-m", "graph_agent.cli", "run", "--session", "mine", "do it"]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+    try:
+        deadline = time.monotonic() + 30
+        while not (folder / "log").exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+STOPPED = "\n> do it\n  step 1: tool_call work\nStopped on request\n\n" + (
+    "Begun, and it is not known whether it took effect: work.\n"
+)
+
+
+def test_ctrl_c_stops_the_run_and_the_session_goes_on(working: Path) -> None:
+    with at_work(working) as process:
+        process.send_signal(signal.SIGINT)
+        # The tool stands in a thread, which the process waits for.
+        lines = [process.stdout.readline() for _ in STOPPED.splitlines()] if process.stdout else []
+        (working / "go").touch()
+        _, stderr = process.communicate(timeout=30)
+        status = process.returncode
+
+    done = graph_agent(working, "run", "--session", "mine", "and now?", script=["No more actions.", "Here I am."])
+
+    assert ("".join(lines), stderr, status, done.stdout) == (
+        STOPPED,
+        "Go on with this conversation: --session mine\n",
+        130,
+        "\n> and now?\nHere I am.\n",
+    )
+
+
+def test_a_second_ctrl_c_ends_the_wait(folder: Path) -> None:
+    slow = "import asyncio, pathlib\nasync def work() -> str:\n    'Work.'\n    pathlib.Path('log').touch()\n"
+    slow += "    try:\n        await asyncio.sleep(600)\n    finally:\n        pathlib.Path('stopping').touch()\n"
+    slow += "        await asyncio.sleep(600)\n"
+    (folder / "agent.yaml").write_text(AGENT.replace("echo", "work"))
+    (folder / "my_tools.py").write_text(slow)
+    with at_work(folder) as process:
+        process.send_signal(signal.SIGINT)
+        while not (folder / "stopping").exists() and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+
+    assert process.returncode == 130
+
+
+def test_another_process_steers_and_follows_up(working: Path) -> None:
+    with at_work(working, "No more actions.", "Done.", "No more actions.", "And.") as process:
+        told = [
+            graph_agent(working, "steer", "--session", "mine", "Be brief.").returncode,
+            graph_agent(working, "follow-up", "--session", "mine", "and then?").returncode,
+        ]
+        (working / "go").touch()
+        stdout, _ = process.communicate(timeout=30)
+
+    assert (told, process.returncode, stdout) == (
+        [0, 0],
+        0,
+        "\n> do it\n  step 1: tool_call work\n  told: Be brief.\nDone.\n\n> and then?\nAnd.\n",
+    )
+
+
+def test_another_process_aborts(working: Path) -> None:
+    with at_work(working) as process:
+        told = graph_agent(working, "abort", "--session", "mine")
+        lines = [process.stdout.readline() for _ in STOPPED.splitlines()] if process.stdout else []
+        (working / "go").touch()
+        process.communicate(timeout=30)
+        status = process.returncode
+    again = graph_agent(working, "abort", "--session", "mine")
+
+    assert (told.returncode, told.stdout, "".join(lines), status, again.returncode, again.stdout) == (
+        0,
+        "Session mine was told to stop.\n",
+        STOPPED,
+        1,
+        1,
+        "Session mine is not at work.\n",
+    )
+
+
+def test_a_session_that_a_killed_process_left_is_aborted(working: Path) -> None:
+    with at_work(working) as process:
+        process.kill()
+        process.wait()
+
+    told = graph_agent(working, "abort", "--session", "mine", script=["never"])
+
+    assert (told.returncode, told.stdout) == (0, "Session mine was told to stop.\n")
+
+
+@pytest.mark.parametrize("command", ["steer", "follow-up"])
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--session", "nobody", "x"], "There is no session 'nobody'"),
+        (["--session", "nobody", " "], "There is nothing to say"),
+        (["--session", "nobody", "--db", "memory:", "x"], "is this process's alone"),
+    ],
+)
+def test_what_cannot_be_said_is_one_line(folder: Path, command: str, arguments: list[str], complaint: str) -> None:
+    done = graph_agent(folder, command, *arguments)
+
+    assert (done.returncode, done.stderr.count("\n"), complaint in done.stderr) == (2, 1, True)

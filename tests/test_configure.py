@@ -58,7 +58,7 @@ async def test_an_option_reaches_the_next_model_call_and_lasts(fields: Any, name
 
 async def test_a_change_made_while_the_model_plans_counts_from_the_next_call() -> None:
     gate = Gate()
-    model = GatedModel(DONE, before={1: gate})
+    model = GatedModel(responses=DONE, before={1: gate})
     talk = session(model, echo)
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,9 @@ import psutil  # type: ignore[import-untyped] # it has no types of its own
 import pytest
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
+
+from graph_agent.steering import Note, new_note
+from graph_agent.store_inbox import inbox_namespace
 
 ROOT = Path(__file__).parents[1]
 HANUKKAH = "one night in Hanukkah"
@@ -155,6 +158,41 @@ async def test_runs_share_one_mcp_server(dev: DevServer) -> None:
     assert [answer["status"] for answer in answers] == ["COMPLETED", "COMPLETED"]
     assert len(before) == 1
     assert dev.mcp_servers() == before
+
+
+async def test_another_client_steers_a_run_through_the_servers_store(dev: DevServer) -> None:
+    async with new_thread(dev) as (client, thread), get_client(url=dev.url, api_key=None) as other:
+        await tell(other, thread, new_note("steer", "Please be brief."))
+        await client.runs.wait(thread, "hotel", input=asking(HANUKKAH))
+        state: Any = await client.threads.get_state(thread)
+
+    values = state["values"]
+    said = [message["content"] for message in values["messages"] if message["type"] == "human"]
+    assert (said, [event["content"] for event in values["events"] if event["type"] == "steering"]) == (
+        [HANUKKAH, "Please be brief."],
+        ["Please be brief."],
+    )
+
+
+async def test_another_client_aborts_a_run_through_the_servers_store(dev: DevServer) -> None:
+    async with new_thread(dev) as (client, thread), get_client(url=dev.url, api_key=None) as other:
+        # It counts for the run that is under way when it is sent, so it is dated ahead of one that is about to begin.
+        late = new_note("abort")
+        await tell(other, thread, replace(late, key=f"9{late.key[1:]}"))
+        stopped: Any = await client.runs.wait(thread, "hotel", input=asking(TWO_WAVES))
+        state: Any = await client.threads.get_state(thread)
+
+    events = state["values"]["events"]
+    assert (stopped["status"], stopped["stop_reason"], [e["to"] for e in events if e["type"] == "status"]) == (
+        "ABORTED",
+        "aborted",
+        ["RUNNING", "ABORTED"],
+    )
+
+
+async def tell(client: LangGraphClient, thread: str, note: Note) -> None:
+    value = {"kind": note.kind, "content": note.content}
+    await client.store.put_item(list(inbox_namespace(thread)), note.key, value, index=False)
 
 
 def test_no_mcp_server_outlives_the_dev_server(dev: DevServer) -> None:

@@ -97,7 +97,7 @@ async def test_a_sibling_task_stops_a_wave() -> None:
 
 async def test_a_run_is_stopped_while_the_model_plans() -> None:
     gate = Gate()
-    talk = session(GatedModel([WORK, *GO_ON][1:], before={1: gate}), echo)
+    talk = session(GatedModel(responses=[WORK, *GO_ON][1:], before={1: gate}), echo)
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
 
@@ -115,7 +115,7 @@ async def test_a_run_is_stopped_while_the_model_plans() -> None:
 
 async def test_what_was_said_of_an_answer_is_kept() -> None:
     gate = Gate()
-    talk = session(GatedModel(["No more actions.", "Half an answer.", *GO_ON], within={2: gate}), echo)
+    talk = session(GatedModel(responses=["No more actions.", "Half an answer.", *GO_ON], within={2: gate}), echo)
     tokens: list[str] = []
 
     async def listen() -> None:
@@ -463,7 +463,7 @@ async def test_an_abort_that_comes_twice_is_one() -> None:
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
 
-    stopped = await asyncio.gather(talk.abort(), talk.abort())
+    stopped = list(await asyncio.gather(talk.abort(), talk.abort()))
     result = await run
 
     assert (stopped, result.status, await talk.abort(), await goes_on(talk)) == (

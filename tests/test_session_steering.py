@@ -34,9 +34,10 @@ def session(model: ScriptedChatModel, *tools: Any, **options: Any) -> Session:
 
 async def told(talk: Session) -> list[tuple[str, Any]]:
     """What the user said, and how, by the session's events."""
+    events: list[Any] = [*await talk.events()]
     return [
         (event["type"], event["content"])
-        for event in await talk.events()
+        for event in events
         if event["type"] in ("user_message", "steering", "agent_response")
     ]
 
@@ -88,7 +89,7 @@ async def test_words_said_while_a_wave_runs_come_before_the_next_plan() -> None:
 
 async def test_words_said_while_the_model_plans_come_before_the_next_plan() -> None:
     gate = Gate()
-    model = GatedModel([ECHO, "No more actions.", "Done."], before={1: gate})
+    model = GatedModel(responses=[ECHO, "No more actions.", "Done."], before={1: gate})
     talk = session(model, echo)
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
@@ -105,7 +106,7 @@ async def test_words_said_while_the_model_plans_come_before_the_next_plan() -> N
 
 async def test_words_said_as_the_model_says_it_is_done_make_it_plan_again() -> None:
     gate = Gate()
-    model = GatedModel(["No more actions.", ECHO, "No more actions.", "Done."], before={1: gate})
+    model = GatedModel(responses=["No more actions.", ECHO, "No more actions.", "Done."], before={1: gate})
     talk = session(model, echo)
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
@@ -254,7 +255,7 @@ async def test_another_thread_steers_through_a_database(tmp_path: Path) -> None:
 
         # It meets the run's own looks into the store, on another loop.
         for number in range(10):
-            await asyncio.to_thread(lambda n=number: asyncio.run(talk.steer(f"{n}")))
+            await asyncio.to_thread(asyncio.run, talk.steer(str(number)))
         gate.open()
         await run
         said = await told(talk)
@@ -292,7 +293,7 @@ async def test_two_graphs_with_one_store_reach_each_others_runs(tmp_path: Path, 
 async def test_words_are_delivered_once_over_a_cancelled_run(when: str) -> None:
     gate = Gate()
     script = [ECHO, asks(("3", "echo", {"text": "y"})), "No more actions.", "Done.", "No more actions.", "Again."]
-    model = GatedModel(script, before={1 if when == "taken in, not stored" else 2: gate})
+    model = GatedModel(responses=script, before={1 if when == "taken in, not stored" else 2: gate})
     store = InMemoryStore()
     talk = session(model, echo, store=store)
     await talk.steer("Be brief.")

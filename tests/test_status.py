@@ -45,7 +45,7 @@ async def ending(status: SessionStatus) -> Session:
     script = [*scripts[status], "No more actions.", "And."]
     model = ScriptedChatModel(script)
     if status is S.FAILED:
-        model = _FailsOnce(script)
+        model = _FailsOnce(responses=[*script])
     talk = session(model, echo, gated_tool(gate))
     run = asyncio.create_task(talk.run("one", context=limits.get(status)))
     if status is S.ABORTED:
