@@ -23,6 +23,7 @@ messages_delta_reducer = _messages_delta_reducer
 
 _CHECKPOINTER = "__pregel_checkpointer"
 _READ = "__pregel_read"
+_SCRATCHPAD = "__pregel_scratchpad"
 
 
 def both_ways(sync: Callable[..., Any], coroutine: Callable[..., Awaitable[Any]], name: str) -> Runnable[Any, Any]:
@@ -50,6 +51,18 @@ def checkpointer_of(config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
     """The saver of the running graph, from inside one of its nodes; None without one."""
     saver = config["configurable"].get(_CHECKPOINTER)
     return saver if isinstance(saver, BaseCheckpointSaver) else None
+
+
+def answers_at_hand(config: RunnableConfig) -> int:
+    """How many of a task's questions to a person have an answer in this run; 0 for a task that asks for the first time.
+
+    Args:
+        config: The task's config.
+    """
+    scratchpad = config["configurable"].get(_SCRATCHPAD)
+    if scratchpad is None:
+        return 0
+    return len(scratchpad.resume) + (scratchpad.get_null_resume(False) is not None)
 
 
 class InjectedArguments:

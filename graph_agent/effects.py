@@ -15,7 +15,7 @@ Once such a call is run after all, it is noted as started first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -24,7 +24,7 @@ from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
 from langgraph.runtime import Runtime
 from langgraph.types import Checkpointer
 
-from graph_agent._compat import checkpointer_of
+from graph_agent._compat import answers_at_hand, checkpointer_of
 from graph_agent.checkpoints import load, put_writes, running_checkpoint
 from graph_agent.runs import Run
 from graph_agent.types import Call
@@ -33,6 +33,8 @@ STARTED = "graph_agent_started"
 """Channel name of the ledger's notes among a checkpoint's writes; no state field has it."""
 UNTOUCHED = "graph_agent_untouched"
 """Channel name of the notes of calls that were not begun."""
+ANSWERED = "graph_agent_answered"
+"""Channel name of the notes that a task went on with a person's answers: `<task id>:<how many answers>` each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,10 @@ class Begun:
     """Ids of the calls that the ledger has as started."""
     asking: frozenset[str] = frozenset()
     """Ids of the tasks that wait for a person."""
-    resumed: frozenset[str] = frozenset()
-    """Ids of the tasks that a person's answer has set going again."""
+    heard: dict[str, int] = field(default_factory=dict)
+    """How many answers a task had when it last asked, by its id; absent for one that has asked once."""
+    answered: frozenset[str] = frozenset()
+    """What `ANSWERED` notes hold."""
     untouched: frozenset[str] = frozenset()
     """Ids of the calls that a run had left alone when it stopped at the end of a step."""
     anew: bool = False
@@ -67,29 +71,45 @@ async def may_begin(call: Call, config: RunnableConfig, runtime: Runtime[Any], r
     """
     if call["id"] in run.planned:
         return True
-    begun = await run.once(f"begun:{_wave(runtime)}", lambda: _begun(config, runtime))
+    begun = await _begun_before(config, runtime, run)
     task = runtime.execution_info.task_id if runtime.execution_info else ""
     if task in begun.asking:
-        # An answer given to an earlier run may have let the call go on, and nothing says how far.
-        return run.answers or task not in begun.resumed
+        return await _may_go_on(task, begun, config, runtime, run)
     return begun.is_certain(call, ledger=ledger) and call["id"] not in begun.noted
 
 
-async def may_have_begun(call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Run, *, ledger: bool) -> bool:
-    """Whether an earlier run may have begun a call, one that only reads or that waits for a person included.
+async def _may_go_on(task: str, begun: Begun, config: RunnableConfig, runtime: Runtime[Any], run: Run) -> bool:
+    """Whether a call that asked a person can be run again: with the same answers, only to ask the next question."""
+    answers = answers_at_hand(config)
+    if answers <= begun.heard.get(task, 0):
+        return True
+    note = f"{task}:{answers}"
+    if note in begun.answered:
+        # An earlier run went on with this answer, and nothing says how far.
+        return False
+    saver, at = checkpointer_of(config), running_checkpoint(config, runtime)
+    if saver is not None and at is not None:
+        await put_writes(saver, at, [(ANSWERED, [note])], f"{ANSWERED}:{run.id}:{task}")
+    return True
+
+
+async def may_have_begun(
+    call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Run, *, writes: bool, ledger: bool
+) -> bool:
+    """Whether an earlier run may have begun a call. Ask before any call of the wave is noted as started.
 
     Args:
-        call: As for `may_begin`.
-        config: As there.
-        runtime: As there.
-        run: As there.
-        ledger: As there.
+        call: The call; it was planned in this run, or in one before it.
+        config: The task's config.
+        runtime: The task's runtime.
+        run: The run.
+        writes: Whether the call may write; of those that only read there are no notes.
+        ledger: Whether the wave's writing calls are noted before they run.
     """
     if call["id"] in run.planned:
         return False
-    begun = await run.once(f"begun:{_wave(runtime)}", lambda: _begun(config, runtime))
-    task = runtime.execution_info.task_id if runtime.execution_info else ""
-    return not begun.is_certain(call, ledger=ledger) or call["id"] in begun.noted or task in begun.asking
+    begun = await _begun_before(config, runtime, run)
+    return not begun.is_certain(call, ledger=writes and ledger) or call["id"] in begun.noted
 
 
 async def note_started(calls: Sequence[Call], config: RunnableConfig, runtime: Runtime[Any], run: Run) -> None:
@@ -109,6 +129,10 @@ async def _note(ids: list[str], config: RunnableConfig, runtime: Runtime[Any], r
     if saver is not None and at is not None:
         # A task id of its own: LangGraph takes a task that has writes for finished.
         await put_writes(saver, at, [(STARTED, ids)], f"{STARTED}:{run.id}")
+
+
+async def _begun_before(config: RunnableConfig, runtime: Runtime[Any], run: Run) -> Begun:
+    return await run.once(f"begun:{_wave(runtime)}", lambda: _begun(config, runtime))
 
 
 async def _begun(config: RunnableConfig, runtime: Runtime[Any]) -> Begun:
@@ -142,7 +166,10 @@ def begun_in(stopped: CheckpointTuple | None) -> Begun:
     return Begun(
         noted=frozenset(id_ for _, channel, ids in writes if channel == STARTED for id_ in ids),
         asking=frozenset(task for task, channel, _ in writes if channel == INTERRUPT),
-        resumed=frozenset(task for task, channel, _ in writes if channel == RESUME),
+        heard={
+            task: len(value) if isinstance(value, list) else 1 for task, channel, value in writes if channel == RESUME
+        },
+        answered=frozenset(note for _, channel, notes in writes if channel == ANSWERED for note in notes),
         untouched=frozenset(id_ for _, channel, ids in writes if channel == UNTOUCHED for id_ in ids),
         anew=stopped.metadata.get("source") in ("update", "fork"),
     )

@@ -69,7 +69,7 @@ class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
 
     def _stream(self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Iterator[Any]:
         configurable = self._configurable(config)
-        with running_blocking(input, configurable, self.checkpointer, self.store) as run:
+        with running_blocking(configurable, self.checkpointer, self.store) as run:
             chunks = super().stream(input, _with_threads(_with_run(config, run)), **self._durable(kwargs))
             drained: GraphDrained | None = None
             try:
@@ -89,7 +89,7 @@ class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
             SessionBusyError: When a run of the session is under way.
         """
         configurable = self._configurable(config)
-        async with running(input, configurable, self.checkpointer, self.store) as run:
+        async with running(configurable, self.checkpointer, self.store) as run:
             chunks = super().astream(input, _with_run(config, run), **self._durable(kwargs))
             drained: GraphDrained | None = None
             try:

@@ -57,15 +57,16 @@ async def in_turn(
         What `work` returned; or what there is to say where it was not done, or was cut short by an abort or a deadline.
     """
     run, loop = run_of(config), state["loop"]
-    writes, begun = parts.toolbox.writes(call["name"]), False
+    writes, ledger = parts.toolbox.writes(call["name"]), loop.get("ledger", False)
     run.taken_up.add(call["id"])
+    # Asked outside the scope: a run that is stopped from its start must not deny what an earlier one did.
+    begun = await may_have_begun(call, config, runtime, run, writes=writes, ledger=ledger)
     done: T | NotDone = NotDone(UNKNOWN, "unknown")
     with run.interruptible(work_left_s(run, loop, settings)) as scope:
         async with parts.slots.of_wave(runtime, settings.max_parallel_calls):
             # A call would run on to its first wait otherwise, or ask a person once more.
             await anyio.lowlevel.checkpoint_if_cancelled()
             if writes:
-                ledger = loop.get("ledger", False)
                 repeatable = parts.toolbox.marks(call["name"]).get("idempotent") is True
                 if not repeatable and not await may_begin(call, config, runtime, run, ledger=ledger):
                     return done
@@ -78,7 +79,6 @@ async def in_turn(
                 done = await work()
     if not scope.cancelled_caught:
         return done
-    begun = begun or await may_have_begun(call, config, runtime, run, ledger=loop.get("ledger", False))
     harmless = call["name"] in parts.toolbox.tools and not writes
     return NotDone(*cut_short("abort" if run.aborted else "deadline", begun=begun, writes=not harmless))
 

@@ -11,6 +11,7 @@ import hashlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Hashable
 from pathlib import Path
 
@@ -18,6 +19,8 @@ if sys.platform != "win32":
     import fcntl
 
 _HAS_LOCKS = sys.platform != "win32"
+
+_LOOK_S = 0.002
 
 SUFFIX = ".sessions-lock"
 """What the lock file's name adds to the database's."""
@@ -34,23 +37,40 @@ class SessionLocks:
     def take(self, place: Hashable, session_id: str) -> bool:
         """Take a session for one run; False when another run has it, here or in another process."""
         with self._guard:
-            if (place, session_id) in self._held:
-                return False
-            if isinstance(place, Path) and not self._take_byte(place, session_id):
-                return False
-            self._held.add((place, session_id))
-            return True
+            return self._take(place, session_id)
+
+    def is_free(self, place: Hashable, session_id: str) -> bool:
+        """Whether no run has a session, here or in another process."""
+        with self._guard:
+            free = self._take(place, session_id)
+            if free:
+                self._give_back(place, session_id)
+            return free
 
     def give_back(self, place: Hashable, session_id: str) -> None:
         """Let the session go."""
         with self._guard:
-            self._held.discard((place, session_id))
-            if isinstance(place, Path) and (file := self._files.get(place)) is not None:
-                file.unlock(session_id)
-                if not file.users:
-                    # The system drops every lock of a process on a file when it closes any descriptor of it.
-                    file.close()
-                    del self._files[place]
+            self._give_back(place, session_id)
+
+    def _take(self, place: Hashable, session_id: str) -> bool:
+        if (place, session_id) in self._held:
+            return False
+        # Another process may hold it for as long as it takes to see that it is free.
+        if isinstance(place, Path) and not self._take_byte(place, session_id):
+            time.sleep(_LOOK_S)
+            if not self._take_byte(place, session_id):
+                return False
+        self._held.add((place, session_id))
+        return True
+
+    def _give_back(self, place: Hashable, session_id: str) -> None:
+        self._held.discard((place, session_id))
+        if isinstance(place, Path) and (file := self._files.get(place)) is not None:
+            file.unlock(session_id)
+            if not file.users:
+                # The system drops every lock of a process on a file when it closes any descriptor of it.
+                file.close()
+                del self._files[place]
 
     def _take_byte(self, place: Path, session_id: str) -> bool:
         file = self._files.get(place)

@@ -112,7 +112,8 @@ def run_result(state: StateSnapshot) -> RunResult:
         for entry in answered
     }
     undone = _left_undone(events) if values.get("stop_reason") not in (None, "completed") else set()
-    used = values.get("usage", NO_USAGE)
+    # Before the first plan is stored the channel holds an empty mapping.
+    used = values.get("usage") or NO_USAGE
     planned = [call for entry in events if entry["type"] == "plan" for call in entry["calls"]]
     return RunResult(
         answer=text_of(answer),

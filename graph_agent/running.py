@@ -12,7 +12,7 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
-from langgraph.types import Checkpointer, Command
+from langgraph.types import Checkpointer
 
 from graph_agent.errors import SessionBusyError
 from graph_agent.locks import SessionLocks
@@ -46,20 +46,16 @@ async def run_under_way(saver: BaseCheckpointSaver[Any], session_id: str) -> Run
 async def is_idle(saver: BaseCheckpointSaver[Any], session_id: str) -> bool:
     """Whether no run of a session is under way, in this process or in another on the same SQLite database."""
     place = await place_of(saver)
-    if not _locks.take(place, session_id):
-        return False
-    _locks.give_back(place, session_id)
-    return True
+    return _locks.is_free(place, session_id)
 
 
 @asynccontextmanager
 async def running(
-    given: Any, configurable: Mapping[str, Any], checkpointer: Checkpointer, store: BaseStore | None
+    configurable: Mapping[str, Any], checkpointer: Checkpointer, store: BaseStore | None
 ) -> AsyncIterator[Run]:
     """Surround one run from an asynchronous entry point; gives the run.
 
     Args:
-        given: The run's input.
         configurable: Its config's `configurable`, complete.
         checkpointer: The graph's.
         store: The graph's.
@@ -67,7 +63,7 @@ async def running(
     Raises:
         SessionBusyError: When a run of the session is under way.
     """
-    run = _new_run(given, configurable, checkpointer, store)
+    run = _new_run(configurable, checkpointer, store)
     with run.under():
         if not isinstance(checkpointer, BaseCheckpointSaver) or not _has_session(run):
             yield run
@@ -85,10 +81,10 @@ async def running(
 
 @contextmanager
 def running_blocking(
-    given: Any, configurable: Mapping[str, Any], checkpointer: Checkpointer, store: BaseStore | None
+    configurable: Mapping[str, Any], checkpointer: Checkpointer, store: BaseStore | None
 ) -> Iterator[Run]:
     """As `running`, from a blocking entry point; an abort in the Store is seen when the next step is planned."""
-    run = _new_run(given, configurable, checkpointer, store)
+    run = _new_run(configurable, checkpointer, store)
     with run.under():
         if not isinstance(checkpointer, BaseCheckpointSaver) or not _has_session(run):
             yield run
@@ -97,12 +93,11 @@ def running_blocking(
             yield run
 
 
-def _new_run(given: Any, configurable: Mapping[str, Any], checkpointer: Checkpointer, store: BaseStore | None) -> Run:
+def _new_run(configurable: Mapping[str, Any], checkpointer: Checkpointer, store: BaseStore | None) -> Run:
     parent = configurable.get(RUN)
     run = Run(
         session_id=str(configurable.get("thread_id", "")),
         parent=parent,
-        answers=isinstance(given, Command) and given.resume is not None,
     )
     if isinstance(checkpointer, BaseCheckpointSaver) and _has_session(run):
         run.inbox = inbox_of(checkpointer, store)

@@ -34,8 +34,6 @@ class Run:
     """The session; empty for a run that keeps nothing."""
     parent: Run | None = None
     """The run this one is part of, as a delegate or a subgraph; its abort is this one's too."""
-    answers: bool = False
-    """Whether it brings a person's answer to an interrupt."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     started_ns: int = field(default_factory=time.time_ns)
     """Wall clock, to tell notes sent to it from older ones."""

@@ -183,7 +183,7 @@ class Session:
 
     async def _answer(self, answer: Any) -> Any:
         """The graph's input that goes on with a session."""
-        # Not `next`: it leaves out what has finished, also where its checkpoint is not written yet.
+        # After a crash between a step's last write and its checkpoint, `next` is empty and the step is not over.
         if not (await self._graph.aget_state(self._config)).tasks:
             raise InputError(f"Session {self.id!r} has nothing to resume: its last input was taken to its end.")
         return None if answer is None else Command(resume=answer)

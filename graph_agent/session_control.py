@@ -96,7 +96,6 @@ class SessionControl:
         if run is not None:
             run.abort()
             return True
-        status = (await self._graph.aget_state(self._config)).values.get("status")
         if not await is_idle(self._saver, self._id):
             if self._store is None:
                 raise InputError(
@@ -105,11 +104,12 @@ class SessionControl:
                 )
             await self._send(new_note("abort"))
             return True
-        if status != SessionStatus.RUNNING:
+        # The status tells less: an input whose plan was never stored left it as it was.
+        if not (await self._graph.aget_state(self._config)).tasks:
             return False
         config: RunnableConfig = {"configurable": {**self._config["configurable"], ABORTED: True}}
-        await self._graph.ainvoke(None, config)
-        return True
+        ended = await self._graph.ainvoke(None, config)
+        return bool(ended.get("status") == SessionStatus.ABORTED)
 
     async def _send(self, note: Note) -> None:
         await self._inbox.add(self._id, note)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, TypedDict
 
+import pytest
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool, tool
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.prebuilt import InjectedState, InjectedStore, ToolRuntime
-from langgraph.types import Send
+from langgraph.types import Command, Send, interrupt
 
 from graph_agent._compat import (
     InjectedArguments,
+    answers_at_hand,
     as_tool_output,
     both_ways,
     checkpointer_of,
@@ -49,6 +51,28 @@ async def test_a_send_task_reads_the_state_and_finds_the_saver() -> None:
     result = await graph.compile(checkpointer=saver).ainvoke({"word": "hi"}, thread())
 
     assert result["seen"] == ({"word": "hi"}, True)
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+async def test_a_task_knows_how_many_of_its_questions_are_answered(by_id: bool) -> None:
+    counted: list[int] = []
+
+    async def task(state: State, config: RunnableConfig) -> dict[str, Any]:
+        counted.append(answers_at_hand(config))
+        return {"seen": [interrupt("first?"), interrupt("second?")]}
+
+    graph = StateGraph(State)
+    graph.add_node("task", both_ways(blocking(task), task, "task"))
+    graph.add_edge(START, "task")
+    compiled = graph.compile(checkpointer=InMemorySaver())
+    given: Any = {"word": "hi"}
+    for answer in ("a", "b"):
+        result = await compiled.ainvoke(given, thread())
+        given = Command(resume={result["__interrupt__"][0].id: answer} if by_id else answer)
+
+    result = await compiled.ainvoke(given, thread())
+
+    assert (counted, result["seen"]) == ([0, 1, 2], ["a", "b"])
 
 
 def test_a_node_runs_both_ways() -> None:

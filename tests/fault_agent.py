@@ -1,0 +1,151 @@
+"""An agent that can be stopped at every move: its tools keep a log of their own, and its model goes on by the history.
+
+Whatever interests a fault calls `reach` with a few words: each boundary of the saver, each stage of a tool, each
+request to the model. `reach` may kill the process or cancel the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.types import interrupt
+
+from graph_agent import ScriptedChatModel
+
+Reach = Callable[[str], None]
+Log = Callable[[str, str], None]
+"""Takes a stage of a call (`start`, `effect`, `end`), and the call's id."""
+Wave = Sequence[tuple[str, str, Sequence[str]]]
+"""Calls: id, tool, and the ids it needs."""
+
+MARKS: dict[str, dict[str, Any]] = {
+    "look": {"effect": "read"},
+    "charge": {"effect": "write"},
+    "put": {"effect": "write", "idempotent": True},
+    "fail": {"effect": "write"},
+    "ask": {"effect": "write"},
+    "slow": {"effect": "read"},
+}
+
+WAVES: list[Wave] = [
+    [("w1-put", "put", ()), ("w1-charge", "charge", ())],
+    [("w2-charge", "charge", ()), ("w2-look", "look", ("w2-charge",))],
+    [("w3-charge", "charge", ())],
+]
+ANSWER = "All is done."
+
+
+def nothing(_: str) -> None:
+    """Let the run go on."""
+
+
+def file_log(path: Path) -> Log:
+    """A log in a file, which no crash of its writer can undo."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def note(stage: str, id_: str) -> None:
+        os.write(descriptor, f"{stage} {id_}\n".encode())
+
+    return note
+
+
+def read_log(path: Path) -> list[tuple[str, str]]:
+    """What a log holds, each `(stage, call id)`; empty for one that nobody has written."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [(stage, id_) for stage, _, id_ in (line.partition(" ") for line in lines)]
+
+
+def logging_tools(log: Log, reach: Reach = nothing, *, blocking: bool = False) -> list[BaseTool]:
+    """A tool of each kind of `MARKS`: `fail` raises, `ask` asks a person, `slow` takes its time."""
+    return [_logging_tool(name, log, reach, blocking=blocking) for name in MARKS]
+
+
+def _logging_tool(name: str, log: Log, reach: Reach, *, blocking: bool) -> BaseTool:
+    def stage(what: str, id_: str) -> None:
+        log(what, id_)
+        reach(f"{what} of {id_}")
+
+    async def run(call_id: Annotated[str, InjectedToolCallId]) -> str:
+        stage("start", call_id)
+        if name == "ask":
+            interrupt(f"May {call_id} go on?")
+        if name == "fail":
+            raise ValueError(f"{call_id} cannot be")
+        for _ in range(20 if name == "slow" else 1):
+            await asyncio.sleep(0)
+        stage("effect", call_id)
+        await asyncio.sleep(0)
+        stage("end", call_id)
+        return f"done {call_id}"
+
+    def run_blocking(call_id: Annotated[str, InjectedToolCallId]) -> str:
+        for what in ("start", "effect", "end"):
+            stage(what, call_id)
+        return f"done {call_id}"
+
+    way: dict[str, Any] = {"func": run_blocking} if blocking else {"coroutine": run}
+    return StructuredTool.from_function(**way, name=name, description=f"{name}.", metadata=MARKS[name])
+
+
+class GoesOn(ScriptedChatModel):
+    """Plans the first of its waves that the history does not hold; answers when it holds all."""
+
+    waves: list[Any] = WAVES
+    structured: bool = False
+    """Whether a plan is written as a structured one."""
+    reach: Any = nothing
+
+    def _reply(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> AIMessage:
+        self.reach("a request to the model")
+        script = ScriptedChatModel([self._next(messages)])
+        reply = script._reply(messages, stop, kwargs)
+        self.reach("a reply of the model")
+        return reply
+
+    def _next(self, messages: list[BaseMessage]) -> str:
+        if messages[-1].text.startswith("Now provide your final response"):
+            return ANSWER
+        said = "".join(str(message) for message in messages)
+        for index, wave in enumerate(self.waves):
+            if f"'{wave[0][0]}'" not in said and f'"{wave[0][0]}"' not in said:
+                last = index == len(self.waves) - 1
+                return _structured(wave, last=last) if self.structured else _native(wave)
+        return '{"status": "done"}' if self.structured else "No more actions."
+
+
+def _structured(wave: Wave, *, last: bool) -> str:
+    calls = [{"id": id_, "tool": name, "args": {}, "needs": list(needs)} for id_, name, needs in wave]
+    return json.dumps({"status": "done" if last else "continue", "tools": calls})
+
+
+def _native(wave: Wave) -> str:
+    return json.dumps({"tool_calls": [{"id": id_, "name": name, "arguments": {}} for id_, name, _ in wave]})
+
+
+class WatchedSaver(AsyncSqliteSaver):
+    """Says when it is about to write, and when it has written."""
+
+    reach: Reach = staticmethod(nothing)
+
+    async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+        what = f"checkpoint {metadata.get('step')} ({metadata.get('source')})"
+        self.reach(f"before {what}")
+        stored = await super().aput(config, checkpoint, metadata, new_versions)
+        self.reach(f"after {what}")
+        return stored
+
+    async def aput_writes(
+        self, config: Any, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        what = f"writes of {', '.join(channel for channel, _ in writes)}"
+        self.reach(f"before {what}")
+        await super().aput_writes(config, writes, task_id, task_path)
+        self.reach(f"after {what}")

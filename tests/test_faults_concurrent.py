@@ -1,0 +1,149 @@
+"""One run at a time in a session: in one process, and in several on one database."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import interrupt
+
+from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.errors import InputError, SessionBusyError
+from graph_agent.persistence import open_saver
+from graph_agent.running import is_idle
+from tests.agents import asks, says, thread
+from tests.fault_server import ForkServer, fork_server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    with fork_server(tmp_path_factory.mktemp("server")) as served:
+        yield served
+
+
+class Door:
+    """A tool that stays until it is let go."""
+
+    def __init__(self) -> None:
+        self.entered, self.open = threading.Event(), threading.Event()
+
+        @tool
+        async def stay() -> str:
+            """Stay until let go."""
+            self.entered.set()
+            while not self.open.is_set():
+                await asyncio.sleep(0)
+            return "let go"
+
+        script = [asks(("1", "stay", {})), "No more actions.", "Done."]
+        self.graph = create_graph_agent(ScriptedChatModel(script), tools=[stay], checkpointer=InMemorySaver())
+
+
+@pytest.mark.parametrize("first", ["ainvoke", "invoke"])
+async def test_a_second_run_is_refused_in_one_process(first: str) -> None:
+    door = Door()
+    graph = door.graph
+    given, config = says("go"), thread()
+    run = asyncio.create_task(
+        graph.ainvoke(given, config) if first == "ainvoke" else asyncio.to_thread(graph.invoke, given, config)
+    )
+    while not door.entered.is_set():
+        await asyncio.sleep(0)
+
+    with pytest.raises(SessionBusyError, match="'s1' is running already"):
+        await Session(graph, "s1").run("me too")
+    with pytest.raises(SessionBusyError):
+        await asyncio.to_thread(graph.invoke, given, config)
+    door.open.set()
+
+    said = [message.text for message in (await run)["messages"] if message.type == "human"]
+    assert said == ["go"]
+
+
+async def _entered(folder: Path) -> int:
+    """The id of the process that holds the session, once it does."""
+    while not (folder / "entered").exists():
+        await asyncio.sleep(0.005)
+    return int((folder / "entered").read_text())
+
+
+async def test_a_second_run_is_refused_across_processes(server: ForkServer, tmp_path: Path) -> None:
+    server.begin("hold", folder=str(tmp_path))
+    await _entered(tmp_path)
+    async with open_saver(f"sqlite:///{tmp_path}/sessions.db") as saver:
+        graph = create_graph_agent(ScriptedChatModel(["Mine.", "Other."]), checkpointer=saver)
+
+        with pytest.raises(SessionBusyError):
+            await Session(graph, "s1").run("me too")
+        with pytest.raises(InputError, match="Store"):
+            await Session(graph, "s1").abort()
+        beside = await Session(graph, "s2").run("hello")
+        (tmp_path / "leave").touch()
+        ended = server.end()
+        after = await Session(graph, "s1").run("now me")
+
+    assert (beside.answer, ended, after.answer) == ("Mine.", 0, "Other.")
+
+
+async def test_the_lock_of_a_killed_process_is_taken_over_at_once(server: ForkServer, tmp_path: Path) -> None:
+    server.begin("hold", folder=str(tmp_path))
+    os.kill(await _entered(tmp_path), signal.SIGKILL)
+    ended = server.end()
+
+    async with open_saver(f"sqlite:///{tmp_path}/sessions.db") as saver:
+        graph = create_graph_agent(ScriptedChatModel(["Mine."]), checkpointer=saver)
+        result = await Session(graph, "s1").run("now me")
+
+    assert (ended, result.answer) == (-9, "Mine.")
+
+
+async def test_a_session_that_waits_for_a_person_is_not_locked(tmp_path: Path) -> None:
+    @tool
+    async def ask() -> str:
+        """Ask a person."""
+        return str(interrupt("Sure?"))
+
+    model = ScriptedChatModel([asks(("1", "ask", {})), "No more actions.", "Done."])
+    async with open_saver(f"sqlite:///{tmp_path}/sessions.db") as saver:
+        graph = create_graph_agent(model, tools=[ask], checkpointer=saver)
+        waits = await Session(graph, "s1").run("go")
+        idle = await is_idle(saver, "s1")
+        result = await Session(graph, "s1").resume("yes")
+
+    assert (len(waits.interrupts), idle, result.answer, result.results) == (1, True, "Done.", {"1": "yes"})
+
+
+async def test_two_sessions_run_side_by_side() -> None:
+    inside: set[str] = set()
+
+    @tool
+    async def meet(who: str) -> str:
+        """Wait for the other."""
+        inside.add(who)
+        while len(inside) < 2:
+            await asyncio.sleep(0)
+        return "met"
+
+    saver = InMemorySaver()
+    sessions = [
+        Session(
+            create_graph_agent(
+                ScriptedChatModel([asks(("1", "meet", {"who": who})), "No more actions.", "Done."]),
+                tools=[meet],
+                checkpointer=saver,
+            ),
+            who,
+        )
+        for who in ("a", "b")
+    ]
+
+    results = await asyncio.gather(*(session.run("go") for session in sessions))
+
+    assert [result.results for result in results] == [{"1": "met"}] * 2
