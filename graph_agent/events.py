@@ -101,6 +101,15 @@ class DelegationResponseEvent(_Event):
     id: str
     target: str
     status: ResultStatus
+    content: str | list[Any]
+
+
+class DelegationProgressEvent(_Event):
+    """A delegate told how it gets on."""
+
+    type: Literal["delegation_progress"]
+    id: str
+    target: str
     content: str
 
 
@@ -163,6 +172,7 @@ Event: TypeAlias = (
     | ToolResultEvent
     | DelegationRequestEvent
     | DelegationResponseEvent
+    | DelegationProgressEvent
     | SteeringEvent
     | LoopDetectedEvent
     | LimitEvent
