@@ -226,6 +226,7 @@ def test_the_facade() -> None:
 
     assert (set(offered), set(dir(graph_agent)) >= set(offered)) == (
         {
+            "A2ADelegate",
             "AgentContext",
             "GraphDelegate",
             "LoopConfig",
