@@ -72,9 +72,9 @@ class PlainAgent(AgentExecutor):
 
     def __init__(self, work: Work) -> None:
         self._work = work
+        self.makes_tasks = True
         self.heard: list[str] = []
         self.contexts: list[str] = []
-        self.metadata: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.cancelled = threading.Event()
 
@@ -86,7 +86,7 @@ class PlainAgent(AgentExecutor):
         self.contexts.append(context.context_id)
         self.headers.append(context.call_context.state["headers"])
         updater = TaskUpdater(event_queue, context.task_id, context.context_id)
-        if context.current_task is None:
+        if context.current_task is None and self.makes_tasks:
             await event_queue.enqueue_event(
                 Task(
                     id=context.task_id,
@@ -110,7 +110,9 @@ def plain_card(url: str, *, streaming: bool = True, at: str | None = None) -> Ag
         name="plain",
         description="Answers plainly.",
         version="1",
-        supported_interfaces=[AgentInterface(url=at or f"{url}/rpc", protocol_binding="JSONRPC", protocol_version="1.0")],
+        supported_interfaces=[
+            AgentInterface(url=at or f"{url}/rpc", protocol_binding="JSONRPC", protocol_version="1.0")
+        ],
         capabilities=AgentCapabilities(streaming=streaming),
         default_input_modes=["text/plain"],
         default_output_modes=["text/plain"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 import uuid
@@ -11,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import anyio
 from a2a.client import Client, ClientConfig, ClientFactory
 from a2a.types import AgentCard, Message, Part, Role, TaskState
 from a2a.utils.constants import TransportProtocol
@@ -192,7 +192,7 @@ class A2ADelegate:
     async def _known_card(self, http: Any) -> AgentCard:
         if self._card is None:
             try:
-                async with asyncio.timeout(CARD_TIMEOUT_S):
+                with anyio.fail_after(CARD_TIMEOUT_S):
                     self._card = await read_card(http, self.url, self._origins)
             except TimeoutError:
                 raise OperatorError(f"its card did not come within {CARD_TIMEOUT_S:g} seconds") from None

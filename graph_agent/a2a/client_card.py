@@ -50,7 +50,7 @@ async def read_card(http: httpx.AsyncClient, url: str, origins: Collection[Origi
 def describe(card: AgentCard) -> str:
     """What a card says the agent is good for, in a few lines for a model."""
     said = _line(card.description, _DESCRIPTION_CHARS)
-    skills = [_line(f"{skill.name}: {skill.description}", _SKILL_CHARS) for skill in card.skills[:_SKILLS]]
+    skills = [_line(f"{each.name}: {each.description}", _SKILL_CHARS).rstrip(".") for each in card.skills[:_SKILLS]]
     return " ".join([said, f"Its skills: {'; '.join(skills)}." if skills else ""]).strip()
 
 

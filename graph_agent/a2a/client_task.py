@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from typing import Any
 
+import anyio
 from a2a.client import A2AClientError, Client
 from a2a.types import (
     CancelTaskRequest,
@@ -62,9 +63,8 @@ class FollowedTask:
         self._client = client
         self._streams = streams
         self._timeout_s = timeout_s
-        now = asyncio.get_running_loop().time()
-        self._deadline = None if deadline_s is None else now + deadline_s
-        self._clock = asyncio.timeout(None)
+        self._deadline = math.inf if deadline_s is None else anyio.current_time() + deadline_s
+        self._clock = anyio.CancelScope()
         self._tell = tell
         self.id = task_id
         self.context_id = ""
@@ -114,27 +114,23 @@ class FollowedTask:
         """Tell the agent to stop, if it is known to be at work; never raises, and is done within `CANCEL_S`."""
         if not self.id or self.message is not None or not (self.running or self._waits):
             return
-        request = asyncio.create_task(self._client.cancel_task(CancelTaskRequest(id=self.id)))
-        with suppress(Exception):
-            await asyncio.wait_for(request, CANCEL_S)
+        # Shielded, because most often our own run is being cancelled.
+        with anyio.move_on_after(CANCEL_S, shield=True), suppress(Exception):
+            await self._client.cancel_task(CancelTaskRequest(id=self.id))
 
     @property
     def _waits(self) -> bool:
         return self.status.state in (TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED)
 
     async def _timed(self, stream: Callable[[], AsyncIterator[StreamResponse]] | None) -> None:
-        self._clock = asyncio.timeout(None)
-        try:
-            async with self._clock:
-                self._beat()
-                if stream is None:
-                    self._take_task(await self._client.get_task(GetTaskRequest(id=self.id)))
-                else:
-                    await self._follow(stream)
-        except TimeoutError:
-            if not self._clock.expired():
-                raise
-            raise RemoteTimeoutError from None
+        with anyio.CancelScope() as self._clock:
+            self._beat()
+            if stream is None:
+                await self._look()
+            else:
+                await self._follow(stream)
+        if self._clock.cancelled_caught:
+            raise RemoteTimeoutError
 
     async def _follow(self, stream: Callable[[], AsyncIterator[StreamResponse]]) -> None:
         for attempt in range(_RECONNECTS + 1):
@@ -145,16 +141,16 @@ class FollowedTask:
                 # The connection may be gone, and the task still there.
                 if not self.id or attempt == _RECONNECTS:
                     raise
-                self._take_task(await self._client.get_task(GetTaskRequest(id=self.id)))
+                await self._look()
                 if not self.running:
                     return
                 stream = self._subscribe if self._streams else self._nothing
         pause = _FIRST_POLL_S
         while self.running and self.id:
-            await asyncio.sleep(pause)
+            await anyio.sleep(pause)
             pause = min(pause * 2, _LONGEST_POLL_S)
             before = self.status
-            self._take_task(await self._client.get_task(GetTaskRequest(id=self.id)))
+            await self._look()
             if self.status != before:
                 self._beat()
 
@@ -165,6 +161,9 @@ class FollowedTask:
                 self._take(event)
                 if not self.running:
                     return
+
+    async def _look(self) -> None:
+        self._take_task(await self._client.get_task(GetTaskRequest(id=self.id)))
 
     def _subscribe(self) -> AsyncIterator[StreamResponse]:
         return self._client.subscribe(SubscribeToTaskRequest(id=self.id))
@@ -204,5 +203,4 @@ class FollowedTask:
 
     def _beat(self) -> None:
         """Whatever the agent sends gives it its time anew, within the deadline."""
-        until = asyncio.get_running_loop().time() + self._timeout_s
-        self._clock.reschedule(until if self._deadline is None else min(until, self._deadline))
+        self._clock.deadline = min(anyio.current_time() + self._timeout_s, self._deadline)
