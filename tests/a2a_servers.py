@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import uvicorn
@@ -18,7 +18,7 @@ from a2a.server.tasks import InMemoryTaskStore, TaskUpdater
 from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill, Part, Task, TaskState, TaskStatus
 from starlette.applications import Starlette
 
-from graph_agent.a2a.server import A2AServer, a2a_app
+from graph_agent.a2a.server import a2a_app
 from graph_agent.a2a.server_card import agent_card
 from graph_agent.graph import CompiledAgentGraph
 
@@ -58,6 +58,24 @@ def serving(make: Callable[[str], Any]) -> Iterator[str]:
 def serving_ours(graph: CompiledAgentGraph, **options: Any) -> Any:
     """Serve one of our agents."""
     return serving(lambda url: a2a_app(graph, agent_card(graph, url), **options))
+
+
+@asynccontextmanager
+async def serving_here(graph: CompiledAgentGraph, **options: Any) -> AsyncIterator[str]:
+    """Serve one of our agents on the caller's own loop, for savers that belong to it."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        app = a2a_app(graph, agent_card(graph, url), **options)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
+        serving = asyncio.create_task(server.serve([listener]))
+        while not server.started:
+            await asyncio.sleep(0.01)
+        try:
+            yield url
+        finally:
+            server.should_exit = True
+            await serving
 
 
 Work = Callable[[str, TaskUpdater, RequestContext], Awaitable[None]]
@@ -135,6 +153,3 @@ async def answer(updater: TaskUpdater, *parts: Part) -> None:
     """Answer with one artifact, and complete."""
     await updater.add_artifact(list(parts), name="answer")
     await updater.complete()
-
-
-__all__ = ["A2AServer", "PlainAgent", "answer", "plain_app", "plain_card", "serving", "serving_ours", "serving_plain"]

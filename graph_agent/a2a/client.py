@@ -171,11 +171,10 @@ class A2ADelegate:
             return DelegationResult(
                 f"The agent {self.name!r} gave no answer.", "error", usage, context_id=task.context_id
             )
-        shown = plain(content.shown)
         return DelegationResult(
-            self._harmless(shown) if isinstance(shown, str) else [self._harmless_block(block) for block in shown],
+            self._without_secret(plain(content.shown)),
             usage=usage,
-            artifact=plain(content.kept) or None,
+            artifact=self._without_secret(plain(content.kept)) or None,
             untrusted=True,
             context_id=task.context_id,
         )
@@ -211,13 +210,10 @@ class A2ADelegate:
 
     def _harmless(self, said: Any) -> str:
         """Text for a person or a model: never empty of words, and without our secret, should the agent echo it."""
-        text = clean(str(said) or type(said).__name__)
-        if self._auth is not None:
-            text = text.replace(self._auth.secret(), "[secret]")
-        return text
+        return str(self._without_secret(clean(str(said) or type(said).__name__)))
 
-    def _harmless_block(self, block: Any) -> Any:
-        return {**block, "text": self._harmless(block["text"])} if block.get("type") == "text" else block
+    def _without_secret(self, value: Any) -> Any:
+        return self._auth.without_secret(value) if self._auth else value
 
 
 _ENDS = {

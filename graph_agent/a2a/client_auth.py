@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -34,15 +34,26 @@ class A2AAuth(BaseModel):
         Raises:
             OperatorError: When the variable is not set.
         """
-        return {"Authorization": f"Bearer {self.secret()}"} if self.bearer_env else {self.header: self.secret()}
+        if not (secret := self._secret()):
+            raise OperatorError(f"the environment variable {self._name} is not set; it holds the secret for this agent")
+        return {"Authorization": f"Bearer {secret}"} if self.bearer_env else {self.header: secret}
 
-    def secret(self) -> str:
-        """The secret itself.
-
-        Raises:
-            OperatorError: When the variable is not set.
-        """
-        name = self.bearer_env or self.api_key_env or ""
-        if not (value := os.environ.get(name, "").strip()):
-            raise OperatorError(f"the environment variable {name} is not set; it holds the secret for this agent")
+    def without_secret(self, value: Any) -> Any:
+        """JSON with the secret blotted out of its strings, should the agent have echoed it."""
+        secret = self._secret()
+        if not secret:
+            return value
+        if isinstance(value, str):
+            return value.replace(secret, "[secret]")
+        if isinstance(value, list):
+            return [self.without_secret(item) for item in value]
+        if isinstance(value, dict):
+            return {self.without_secret(key): self.without_secret(item) for key, item in value.items()}
         return value
+
+    @property
+    def _name(self) -> str:
+        return self.bearer_env or self.api_key_env or ""
+
+    def _secret(self) -> str:
+        return os.environ.get(self._name, "").strip()

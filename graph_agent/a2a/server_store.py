@@ -14,8 +14,6 @@ from a2a.types import ListTasksRequest, ListTasksResponse, Message, Part, Role, 
 
 from graph_agent.errors import ConfigError
 
-TASKS_TABLE = "a2a_tasks"
-PUSH_TABLE = "a2a_push_configs"
 LOST = "The server stopped while it worked on this task. Send the message again to go on with the conversation."
 
 _RUNNING = frozenset({TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING})
@@ -33,6 +31,8 @@ class Stores:
 async def open_stores(url: str) -> AsyncIterator[Stores]:
     """Open the stores of a server, and close them on leaving.
 
+    The tables are the SDK's: `tasks` and `push_notification_configs`.
+
     Args:
         url: `memory:`, `sqlite:///FILE`, or `postgresql://…`; the database of the sessions will do.
 
@@ -47,9 +47,9 @@ async def open_stores(url: str) -> AsyncIterator[Stores]:
 
     engine = create_async_engine(_async_url(url))
     try:
-        tasks = DatabaseTaskStore(engine, table_name=TASKS_TABLE)
+        tasks = DatabaseTaskStore(engine)
         await tasks.initialize()
-        push = DatabasePushNotificationConfigStore(engine, table_name=PUSH_TABLE)
+        push = DatabasePushNotificationConfigStore(engine)
         await push.initialize()
         yield Stores(LiveTaskStore(tasks), push)
     finally:
