@@ -68,9 +68,7 @@ def ask_person(call: Call, task: RemoteTask) -> Any:
     The node runs from its start when the answer comes: nothing may have been sent before this.
     """
     delegate = call["name"].removeprefix(CALL_PREFIX)
-    return interrupt(
-        {"type": "delegation_input", "id": call["id"], "delegate": delegate, "question": task["question"]}
-    )
+    return interrupt({"type": "delegation_input", "id": call["id"], "delegate": delegate, "question": task["question"]})
 
 
 async def go_on(delegate: Delegate, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
@@ -107,7 +105,9 @@ def answered(
     """
     name, id_ = call["name"].removeprefix(CALL_PREFIX), call["id"]
     contexts = {name: result.context_id} if result.context_id else {}
-    remote = ("remote", {"contexts": contexts, "open": {id_: result.waiting}})
+    # The channel takes its first write as it is, so each is whole, and one that closes a task comes after another.
+    tasks = {id_: result.waiting} if waited or result.waiting is not None else {}
+    remote = ("remote", {"contexts": contexts, "open": tasks})
     if result.waiting is not None:
         return [remote, ("events", told), ("usage", result.usage), ("arrived", True)]
     shown, _ = shown_output(result.content, settings, {}, call)

@@ -29,7 +29,7 @@ class RemoteState(TypedDict):
     """Call id → the task behind it that waits for a person."""
 
 
-class RemoteChange(TypedDict, total=False):
+class RemoteChange(TypedDict):
     """A write: what is new."""
 
     contexts: dict[str, str]
@@ -45,8 +45,8 @@ def change_remote(state: RemoteState | None, change: RemoteChange | None) -> Rem
     if not change:
         return state
     state = state or NOTHING_REMOTE
-    tasks = {**state["open"], **change.get("open", {})}
+    tasks = {**state["open"], **change["open"]}
     return {
-        "contexts": {**state["contexts"], **change.get("contexts", {})},
+        "contexts": {**state["contexts"], **change["contexts"]},
         "open": cast("dict[str, RemoteTask]", {id_: task for id_, task in tasks.items() if task is not None}),
     }

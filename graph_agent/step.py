@@ -69,7 +69,7 @@ class Step:
         if remote and remote["open"]:
             # New input answers no question that was asked before it.
             await self.parts.toolbox.withdraw(remote["open"])
-            self.changes["remote"] = {"open": dict.fromkeys(remote["open"])}
+            self.changes["remote"] = {"contexts": {}, "open": dict.fromkeys(remote["open"])}
         await self.parts.prepare()
         settled, events = await settle(self.history, self.config, self.runtime, self.loop, self.parts.toolbox.writes)
         if settled is not self.history:

@@ -120,9 +120,12 @@ class Toolbox:
         Args:
             tasks: Call id → the task.
         """
-        known = [(self.delegates.get(CALL_PREFIX + task["delegate"]), task) for task in tasks.values()]
-        asking = [each.withdraw(task) for each, task in known if isinstance(each, AskingDelegate)]
-        await asyncio.gather(*asking)
+        withdrawn = []
+        for task in tasks.values():
+            delegate: Any = self.delegates.get(CALL_PREFIX + task["delegate"])
+            if isinstance(delegate, AskingDelegate):
+                withdrawn.append(delegate.withdraw(task))
+        await asyncio.gather(*withdrawn)
 
     def _schemas(self) -> list[dict[str, Any]]:
         delegates = self.delegates.items()

@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from graph_agent import A2ADelegate
 from graph_agent.a2a.client_auth import A2AAuth
+from graph_agent.budget import Left
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import ConfigError
 from tests.a2a_servers import PlainAgent, answer, plain_card, serving, serving_plain
@@ -175,7 +176,7 @@ async def test_an_agent_that_answers_after_the_deadline_is_not_waited_for() -> N
             await asyncio.sleep(0.05)
 
     with serving_plain(agent := PlainAgent(chatty)) as url:
-        result = await asked(A2ADelegate("researcher", url, timeout_s=60), deadline_s=0.4)
+        result = await asked(A2ADelegate("researcher", url, timeout_s=60), left=Left(deadline_s=0.4))
         cancelled = await asyncio.to_thread(agent.cancelled.wait, 10)
 
     assert (result.status, cancelled) == ("error", True)

@@ -6,6 +6,7 @@ answer with calls until they need no more, and then in words.
 
 from __future__ import annotations
 
+import json
 import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -80,18 +81,18 @@ class RuleModel(BaseChatModel):
     ) -> Iterator[ChatGenerationChunk]:
         reply = self._reply(messages)
         for word in re.findall(r"\s*\S+", reply.text):
-            yield ChatGenerationChunk(message=AIMessageChunk(word))
+            yield ChatGenerationChunk(message=AIMessageChunk(content=word))
         calls = [
             tool_call_chunk(name=call["name"], args=_json(call["args"]), id=call["id"], index=at)
             for at, call in enumerate(reply.tool_calls)
         ]
-        yield ChatGenerationChunk(message=AIMessageChunk("", tool_call_chunks=calls, chunk_position="last"))
+        yield ChatGenerationChunk(message=AIMessageChunk(content="", tool_call_chunks=calls, chunk_position="last"))
 
     def _reply(self, messages: list[BaseMessage]) -> AIMessage:
         closing = _says(messages[-1:], "provide your final response")
         asked = [at for at, each in enumerate(messages) if isinstance(each, HumanMessage)]
         question = asked[-2] if closing and len(asked) > 1 else asked[-1]
-        found = [each.text for each in messages[question:] if isinstance(each, ToolMessage)]
+        found = [str(each.text) for each in messages[question:] if isinstance(each, ToolMessage)]
         wanted = self.rules(messages[question].text, found)
         if isinstance(wanted, list):
             return AIMessage("", tool_calls=[_call(name, arguments) for name, arguments in wanted])
@@ -179,6 +180,4 @@ def _call(name: str, arguments: dict[str, Any]) -> ToolCall:
 
 
 def _json(value: Any) -> str:
-    import json
-
     return json.dumps(value)

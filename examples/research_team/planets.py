@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from langchain_core.tools import ToolException, tool
 
-FACTS: dict[str, tuple[float, str]] = {
+FACTS: dict[str, tuple[int, str]] = {
     "mass": (0, "10^24 kg"),
     "diameter": (1, "km"),
     "day": (2, "hours"),

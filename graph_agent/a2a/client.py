@@ -6,13 +6,13 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
 import anyio
 from a2a.client import Client, ClientConfig, ClientFactory
-from a2a.types import AgentCard, Message, Part, Role, TaskState
+from a2a.types import AgentCard, CancelTaskRequest, Message, Part, Role, TaskState
 from a2a.utils.constants import TransportProtocol
 from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Value
@@ -22,7 +22,7 @@ from graph_agent.a2a.client_auth import A2AAuth
 from graph_agent.a2a.client_card import describe, read_card
 from graph_agent.a2a.client_http import open_http, origin_of
 from graph_agent.a2a.client_reply import content_of
-from graph_agent.a2a.client_task import FollowedTask, RemoteTimeoutError
+from graph_agent.a2a.client_task import CANCEL_S, FollowedTask, RemoteTimeoutError
 from graph_agent.a2a.wire import EXTENSION, metadata_of, read_usage
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import OperatorError
@@ -120,6 +120,12 @@ class A2ADelegate:
         message.task_id, message.context_id = task["task_id"], task["context_id"]
         return await self._followed(delegation, task["task_id"], lambda remote: remote.go_on(message))
 
+    async def withdraw(self, task: RemoteTask) -> None:
+        """Cancel a task that waits for an answer; never raises."""
+        with anyio.move_on_after(CANCEL_S, shield=True), suppress(Exception):
+            async with self._client() as (client, _):
+                await client.cancel_task(CancelTaskRequest(id=task["task_id"]))
+
     async def _followed(
         self, delegation: Delegation, task_id: str, work: Callable[[FollowedTask], Awaitable[None]]
     ) -> DelegationResult:
@@ -129,7 +135,7 @@ class A2ADelegate:
                     client,
                     streams=streams,
                     timeout_s=self._timeout_s,
-                    deadline_s=delegation.deadline_s,
+                    deadline_s=delegation.left.deadline_s,
                     tell=lambda text: delegation.tell(self._harmless(text)),
                     task_id=task_id,
                 )
@@ -157,7 +163,12 @@ class A2ADelegate:
                 return self._success(task, task.artifacts.parts() or list(task.status.message.parts))
             case TaskState.TASK_STATE_INPUT_REQUIRED:
                 question = self._harmless(task.said) if task.said else f"The agent {self.name!r} needs an answer."
-                waiting: RemoteTask = {"task_id": task.id, "context_id": task.context_id, "question": question}
+                waiting: RemoteTask = {
+                    "delegate": self.name,
+                    "task_id": task.id,
+                    "context_id": task.context_id,
+                    "question": question,
+                }
                 return DelegationResult(question, context_id=task.context_id, waiting=waiting, untrusted=True)
             case state:
                 how = _ENDS.get(state, "stopped without an answer")

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 from weakref import WeakValueDictionary
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import Message, TaskState
+from a2a.types import Message, Part, TaskState
 from a2a.utils.errors import InvalidParamsError
 from google.protobuf.json_format import MessageToDict
+from langchain_core.messages import AnyMessage, HumanMessage
+from langgraph.types import Interrupt
 
 from graph_agent.a2a.client_reply import content_of
-from graph_agent.a2a.server_sessions import open_session, pending_interrupts
 from graph_agent.a2a.server_updates import TaskTeller
-from graph_agent.a2a.wire import read_left, whole
-from graph_agent.errors import InputError
+from graph_agent.a2a.wire import EXTENSION, read_left, whole
+from graph_agent.errors import InputError, SessionBusyError
 from graph_agent.graph import CompiledAgentGraph
+from graph_agent.intake import CONTEXT_MARK
 from graph_agent.results import Done, RunResult
 from graph_agent.session import Session
-from graph_agent.text import as_text
+from graph_agent.text import clean
 from graph_agent.types import SessionStatus
 
 logger = logging.getLogger(__name__)
@@ -102,7 +104,7 @@ class GraphExecutor(AgentExecutor):
                 async with _heartbeats(teller, self._heartbeat_s):
                     result = await self._run(session, context.message, teller, answers=answers)
             await self._settle(result, teller)
-        except InputError as error:
+        except (InputError, SessionBusyError) as error:
             await teller.rejected(str(error))
         except Exception as error:  # the client hears that it failed, and the operator why
             logger.exception("The task %s failed", task_id)
@@ -127,26 +129,31 @@ class GraphExecutor(AgentExecutor):
 
     async def forget(self, user: str, context_id: str) -> None:
         """Abort a conversation's session, should it wait for a person."""
-        session = open_session(self._graph, self._session_ids(user, context_id))
-        if await pending_interrupts(self._graph, session.id):
+        session = Session(self._graph, self._session_ids(user, context_id))
+        if await self._asked(session):
             await session.abort()
+
+    async def _asked(self, session: Session) -> tuple[Interrupt, ...]:
+        """What a session waits for a person to answer; empty when it waits for nothing."""
+        return (await self._graph.aget_state({"configurable": {"thread_id": session.id}})).interrupts
 
     def _session(self, context: RequestContext) -> Session:
         _, context_id = _ids(context)
         user = context.call_context.user.user_name
         metadata = MessageToDict(context.message.metadata) if context.message is not None else {}
-        return open_session(self._graph, self._session_ids(user, context_id), read_left(metadata))
+        return Session(self._graph, self._session_ids(user, context_id), configurable=read_left(metadata))
 
     async def _run(
         self, session: Session, message: Message | None, teller: TaskTeller, *, answers: bool
     ) -> RunResult | None:
-        said = _said(message)
         if answers:
-            waiting = await pending_interrupts(self._graph, session.id)
+            waiting = await self._asked(session)
+            said = _answer(message)
             # Several may wait; an answer is for the one that was told, and the others ask again.
-            answer = {waiting[0].id: said} if waiting else said
-            return await session.resume(answer, context=self._context)
-        async for part in session.stream(as_text(said), context=self._context):
+            parts = session.stream_resume({waiting[0].id: said} if waiting else said, context=self._context)
+        else:
+            parts = session.stream(_input(message), context=self._context)
+        async for part in parts:
             if isinstance(part, Done):
                 return part.result
             await teller.part(part)
@@ -199,10 +206,27 @@ def _ids(context: RequestContext) -> tuple[str, str]:
     return context.task_id, context.context_id
 
 
-def _said(message: Message | None) -> Any:
-    """What the client said: text, or the data itself when there is nothing else."""
+def _input(message: Message | None) -> list[AnyMessage]:
+    """What the client said, as the user's message, behind what it passes on for context."""
+    parts = list(message.parts) if message is not None else []
+    passed_on = [part for part in parts if EXTENSION in part.metadata]
+    context: list[AnyMessage] = [
+        HumanMessage(clean(part.text), additional_kwargs={CONTEXT_MARK: True}) for part in passed_on
+    ]
+    said = _text(part for part in parts if part not in passed_on)
+    if not said.strip():
+        raise InputError("The message says nothing that this agent can read; send text, or data.")
+    return [*context, HumanMessage(said)]
+
+
+def _answer(message: Message | None) -> Any:
+    """What the client answered: text, or the data itself when there is nothing else."""
     parts = list(message.parts) if message is not None else []
     if len(parts) == 1 and parts[0].WhichOneof("content") == "data":
         return whole(MessageToDict(parts[0].data))
+    return _text(parts)
+
+
+def _text(parts: Iterable[Part]) -> str:
     shown = content_of(parts).shown
     return shown if isinstance(shown, str) else "".join(block.get("text", "") for block in shown)

@@ -3,58 +3,50 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
-from graph_agent.delegation import Delegation
+from graph_agent.budget import BUDGET_LEFT
+from graph_agent.delegation import DEPTH_LEFT, Delegation
 from graph_agent.types import NO_USAGE, Usage
 
 EXTENSION = "urn:graph-agent:delegation:1"
 """Key of our metadata, and the extension's URI in our agent cards: what is left of a delegating run goes along."""
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
-    """What is left of the run that delegates; None for no limit."""
-
-    depth: int | None = None
-    """How many further delegations may nest."""
-    deadline_s: float | None = None
-    """Seconds."""
-    tokens: int | None = None
-    cost: float | None = None
-    """In the price table's currency."""
-
-
 def metadata_of(delegation: Delegation) -> dict[str, Any]:
-    """What a message tells of the delegating run."""
-    left = {
-        "depth": delegation.depth_left,
-        "deadline_s": delegation.deadline_s,
-        "tokens": delegation.tokens_left,
-        "cost": delegation.cost_left,
-    }
+    """What a message tells of the delegating run: how deep others may delegate, and what it has left."""
+    left = {"depth": delegation.depth_left, **delegation.left.as_json()}
     return {EXTENSION: {name: value for name, value in left.items() if value is not None}}
 
 
-def read_left(metadata: Any) -> Left:
-    """What a message's metadata tells of the delegating run; what is no number, or below zero, is not there."""
+def read_left(metadata: Any) -> dict[str, Any]:
+    """What a message's metadata tells of the delegating run, as the `configurable` of the run it begins.
+
+    What is no number, or below zero, is not there.
+    """
     told = _ours(metadata)
-    depth, deadline_s = _number(told.get("depth")), _number(told.get("deadline_s"))
-    tokens, cost = _number(told.get("tokens")), _number(told.get("cost"))
-    return Left(None if depth is None else int(depth), deadline_s, None if tokens is None else int(tokens), cost)
+    depth, left = _number(told.get("depth")), {name: _number(told.get(name)) for name in ("deadline_s", "cost")}
+    tokens = _number(told.get("tokens"))
+    configurable: dict[str, Any] = {} if depth is None else {DEPTH_LEFT: int(depth)}
+    budget = {**left, "tokens": None if tokens is None else int(tokens)}
+    if any(value is not None for value in budget.values()):
+        configurable[BUDGET_LEFT] = budget
+    return configurable
 
 
 def read_usage(metadata: Any) -> Usage:
     """What a finished task's metadata tells of the tokens it used; zeros where it tells nothing."""
     told = _ours(metadata).get("usage")
-    counts = {name: _number(told.get(name)) if isinstance(told, dict) else None for name in NO_USAGE}
-    return {
-        "input_tokens": int(counts["input_tokens"] or 0),
-        "output_tokens": int(counts["output_tokens"] or 0),
-        "total_tokens": int(counts["total_tokens"] or 0),
-        "model_calls": int(counts["model_calls"] or 0),
+    counts = {name: _number(told.get(name)) for name in (*NO_USAGE, "cost")} if isinstance(told, dict) else {}
+    usage: Usage = {
+        "input_tokens": int(counts.get("input_tokens") or 0),
+        "output_tokens": int(counts.get("output_tokens") or 0),
+        "total_tokens": int(counts.get("total_tokens") or 0),
+        "model_calls": int(counts.get("model_calls") or 0),
     }
+    if cost := counts.get("cost"):
+        usage["cost"] = cost
+    return usage
 
 
 def whole(value: Any) -> Any:
