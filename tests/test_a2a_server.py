@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
+from a2a.server.context import ServerCallContext
 from a2a.types import (
     CancelTaskRequest,
     GetTaskRequest,
@@ -22,19 +23,27 @@ from a2a.types import (
     StreamResponse,
     SubscribeToTaskRequest,
     Task,
+    TaskPushNotificationConfig,
     TaskState,
+    TaskStatus,
 )
-from a2a.utils.errors import TaskNotCancelableError
+from a2a.utils.errors import ContentTypeNotSupportedError, InvalidParamsError, TaskNotCancelableError
 from google.protobuf.json_format import MessageToDict
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from graph_agent import A2ADelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.a2a.server import a2a_app
+from graph_agent.a2a.server_card import agent_card
 from graph_agent.a2a.server_store import open_stores
 from graph_agent.a2a.wire import EXTENSION
 from graph_agent.persistence import open_saver
-from tests.a2a_servers import serving_here, serving_ours
+from tests.a2a_servers import serving, serving_here, serving_ours
 from tests.agents import asks, echo, kinds
 
 LOOKING = [asks(("1", "echo", {"text": "hi"}), content="Looking."), "Rain all day."]
@@ -149,7 +158,7 @@ async def test_programs_are_told_in_metadata() -> None:
 
     told = [MessageToDict(event.status.message.metadata).get(EXTENSION) for event in events]
     last = MessageToDict(events[-1].metadata)[EXTENSION]
-    assert ([entry for entry in told if entry], last["stop_reason"], sorted(last["usage"])) == (
+    assert ([entry for entry in told if entry], last["stopReason"], sorted(last["usage"])) == (
         [
             {"type": "plan"},
             {"type": "call", "id": "1", "name": "echo", "status": "started"},
@@ -157,7 +166,7 @@ async def test_programs_are_told_in_metadata() -> None:
             {"type": "call", "id": "1", "name": "echo", "status": "success"},
         ],
         "completed",
-        ["input_tokens", "model_calls", "output_tokens", "total_tokens"],
+        ["inputTokens", "modelCalls", "outputTokens", "totalTokens"],
     )
 
 
@@ -171,7 +180,7 @@ async def test_a_conversation_is_a_session() -> None:
 
         events = await Session(graph, "talk-1").events()
     assert (
-        [event["content"] for event in events if event["type"] in ("user_message", "agent_response")],
+        [each["content"] for each in events if each["type"] == "user_message" or each["type"] == "agent_response"],
         first.id != second.id,
         {task.id for task in listed.tasks} == {first.id, second.id},
     ) == (["I am Ada.", "Hello Ada.", "Who am I?", "You are Ada."], True, True)
@@ -233,7 +242,7 @@ async def test_a_step_limit_completes_with_the_sentence_that_says_so() -> None:
         async with calling(url, streaming=False) as client:
             task = await sent(client, message("go"))
 
-    assert (state_of(task), words(task), MessageToDict(task.metadata)[EXTENSION]["stop_reason"]) == (
+    assert (state_of(task), words(task), MessageToDict(task.metadata)[EXTENSION]["stopReason"]) == (
         "TASK_STATE_COMPLETED",
         ["Reached maximum reasoning steps (10)"],
         "step_limit",
@@ -309,6 +318,7 @@ async def test_a_dropped_stream_is_taken_up_again() -> None:
     held = Held()
     with serving_ours(agent([asks(("1", "hold", {})), "Done at last."], tools=[held.tool])) as url:
         async with calling(url) as first, calling(url) as second:
+            task_id = ""
             async for event in first.send_message(message("go")):
                 task_id = event.task.id or event.status_update.task_id
                 if brief(event) == ("TASK_STATE_WORKING", "hold: started"):
@@ -402,3 +412,120 @@ async def test_agents_that_delegate_in_a_circle_stop() -> None:
         [("error", "This agent may not delegate further"[:32])],
         ["delegation_response"],
     )
+
+
+@pytest.mark.parametrize(("version", "binding"), BINDINGS[:2])
+async def test_content_of_a_kind_that_the_card_does_not_name_is_refused(version: str, binding: str) -> None:
+    request = message("")
+    request.message.parts[0].CopyFrom(Part(raw=b"tck", media_type="application/x-other"))
+    with serving_ours(agent([])) as url:
+        async with calling(url, streaming=False, version=version, binding=binding) as client:
+            with pytest.raises(ContentTypeNotSupportedError):
+                await sent(client, request)
+
+
+async def test_what_a_delegating_run_has_left_is_kept_to() -> None:
+    request = message("go", context_id="s1")
+    request.message.metadata.update({EXTENSION: {"depth": 0, "tokens": 1, "deadlineS": -1, "cost": "much"}})
+    graph = agent([asks(("1", "echo", {"text": "hi"})), "Never asked."])
+    with serving_ours(graph, context={}) as url:
+        async with calling(url, streaming=False) as client:
+            task = await sent(client, request)
+
+    assert (state_of(task), MessageToDict(task.metadata)[EXTENSION]["stopReason"]) == (
+        "TASK_STATE_COMPLETED",
+        "token_limit",
+    )
+
+
+async def test_a_long_silence_is_broken_by_heartbeats() -> None:
+    held = Held()
+    beats = 0
+    with serving_ours(agent([asks(("1", "hold", {})), "Done."], tools=[held.tool]), heartbeat_s=0.05) as url:
+        async with calling(url) as client:
+            async for event in client.send_message(message("go")):
+                if held.begun.is_set() and brief(event) == ("TASK_STATE_WORKING", ""):
+                    beats += 1
+                    if beats == 3:
+                        held.let_go.set()
+
+    assert beats >= 3
+
+
+async def test_every_change_of_a_task_is_pushed_to_who_asked_for_it() -> None:
+    received: list[dict[str, Any]] = []
+
+    async def hook(request: Request) -> Response:
+        received.append({**await request.json(), "token": request.headers["x-a2a-notification-token"]})
+        return Response()
+
+    async def anywhere(url: str) -> bool:
+        return True
+
+    graph = agent(["Hello."], tools=[])
+    with (
+        serving(lambda url: Starlette(routes=[Route("/hook", hook, methods=["POST"])])) as hook_url,
+        serving(
+            lambda url: a2a_app(graph, agent_card(graph, url, push_notifications=True), push_url_check=anywhere)
+        ) as url,
+    ):
+        async with calling(url, streaming=False) as client:
+            request = message("hi")
+            config = TaskPushNotificationConfig(id="p", url=f"{hook_url}/hook", token="t0ken")
+            request.configuration.task_push_notification_config.CopyFrom(config)
+            await sent(client, request)
+
+    states = [each["statusUpdate"]["status"]["state"] for each in received if "statusUpdate" in each]
+    assert (states, {each["token"] for each in received}) == (
+        ["TASK_STATE_WORKING", "TASK_STATE_COMPLETED"],
+        {"t0ken"},
+    )
+
+
+async def test_an_address_inside_the_network_is_not_pushed_to() -> None:
+    graph = agent([], tools=[])
+    with serving(lambda url: a2a_app(graph, agent_card(graph, url, push_notifications=True))) as url:
+        async with calling(url, streaming=False) as client:
+            request = message("hi")
+            request.configuration.task_push_notification_config.url = "http://127.0.0.1:1/hook"
+            with pytest.raises(InvalidParamsError):
+                await sent(client, request)
+
+
+async def test_a_task_that_a_stopped_server_worked_on_has_failed(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/tasks.db"
+    nobody = ServerCallContext()
+    working = Task(id="t1", context_id="c1", status=TaskStatus(state=TaskState.TASK_STATE_WORKING))
+    async with open_stores(url) as stores:
+        await stores.tasks.save(working, nobody)
+        live = await stores.tasks.get("t1", nobody)
+    async with open_stores(url) as stores:
+        found = await stores.tasks.get("t1", nobody)
+        listed = await stores.tasks.list(ListTasksRequest(), nobody)
+
+    assert live is not None
+    assert found is not None
+    assert (state_of(live), state_of(found), [state_of(task) for task in listed.tasks]) == (
+        "TASK_STATE_WORKING",
+        "TASK_STATE_FAILED",
+        ["TASK_STATE_FAILED"],
+    )
+
+
+async def test_aborting_a_session_that_waits_withdraws_the_question() -> None:
+    waiting = agent([asks(("1", "book", {"room": "12"}))], tools=[book])
+    with serving_ours(waiting) as url:
+        script = [asks(("1", "delegate_to_hotel", {"task": "Book"})), "No more actions.", "Done."]
+        graph = agent(script, tools=[], delegates=[A2ADelegate("hotel", url)])
+        session = Session(graph, "s1")
+        asked = await session.run("go")
+        await session.abort()
+        async with calling(url) as client:
+            (task,) = (await client.list_tasks(ListTasksRequest())).tasks
+
+    assert (
+        [each.value["question"] for each in asked.interrupts],
+        await session.status(),
+        state_of(task),
+        await Session(waiting, task.context_id).status(),
+    ) == (["Book 12?"], "ABORTED", "TASK_STATE_CANCELED", "ABORTED")

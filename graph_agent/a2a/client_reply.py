@@ -42,7 +42,7 @@ def content_of(parts: Iterable[Part]) -> Content:
                 texts.append(as_text(data))
             case "raw" if part.media_type.startswith("image/") and len(images) < MOST_IMAGES:
                 images.append({"type": "image", "base64": _encoded(part.raw), "mime_type": clean(part.media_type)})
-            case "raw" if part.media_type.startswith("text/"):
+            case "raw" if part.media_type.startswith("text/") or part.media_type == "application/json":
                 texts.append(clean(part.raw.decode("utf-8", "replace")))
                 kept.append(_file(part, base64=_encoded(part.raw)))
             case "raw":

@@ -23,6 +23,9 @@ from graph_agent.a2a.server_store import LiveTaskStore, Stores
 from graph_agent.errors import ConfigError
 from graph_agent.graph import CompiledAgentGraph
 
+CARD_AGE_S = 60
+"""Seconds a client may keep the card before it asks again."""
+
 UrlCheck = Callable[[str], Awaitable[bool]]
 
 
@@ -76,10 +79,11 @@ class A2AServer:
             push_config_store=stores.push if sender else None,
             push_sender=sender,
             push_url_validator=push_url_check,
+            validate_input_modes=True,
         )
         rest = create_rest_routes(self._handler, context_builder, enable_v0_3_compat=True, path_prefix=REST_PATH)
         self.routes: list[BaseRoute] = [
-            *create_agent_card_routes(card),
+            *create_agent_card_routes(card, cache_control=f"public, max-age={CARD_AGE_S}"),
             *create_jsonrpc_routes(self._handler, RPC_PATH, context_builder, enable_v0_3_compat=True),
             # The SDK's mount for tenants would take every path of an application these routes are added to.
             *(route for route in rest if isinstance(route, Route)),

@@ -11,6 +11,9 @@ from graph_agent.a2a.wire import EXTENSION
 from graph_agent.delegation import CALL_PREFIX
 from graph_agent.graph import AgentStateGraph, CompiledAgentGraph
 
+INPUT_MODES = ["text/plain", "text/markdown", "text/csv", "text", "application/json"]
+"""What a client may send; anything else is refused."""
+
 RPC_PATH = "/a2a"
 REST_PATH = "/a2a/rest"
 _BINDINGS = ((TransportProtocol.JSONRPC, RPC_PATH), (TransportProtocol.HTTP_JSON, REST_PATH))
@@ -57,7 +60,7 @@ def agent_card(
                 AgentExtension(uri=EXTENSION, description="Takes what is left of a delegating run, and keeps to it.")
             ],
         ),
-        default_input_modes=["text/plain", "application/json"],
+        default_input_modes=INPUT_MODES,
         default_output_modes=["text/plain"],
         skills=[*skills, *(skill for skill in _own_skills(graph) if skill.id not in told)] or [_conversation()],
     )

@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 A2A_DEFAULTS: Mapping[str, Any] = {"max_steps": 10, "finalize": "direct"}
 """What a run takes here where the agent's file says nothing: more steps, and the reply without calls as the answer."""
 
+REQUEST = "graph_agent_a2a"
+"""Key in a run's `configurable`: the `task_id`, `context_id` and `message_id` it comes from."""
+
 HEARTBEAT_S = 15.0
 _CANCEL_S = 10.0
 
@@ -138,10 +141,13 @@ class GraphExecutor(AgentExecutor):
         return (await self._graph.aget_state({"configurable": {"thread_id": session.id}})).interrupts
 
     def _session(self, context: RequestContext) -> Session:
-        _, context_id = _ids(context)
+        task_id, context_id = _ids(context)
         user = context.call_context.user.user_name
         metadata = MessageToDict(context.message.metadata) if context.message is not None else {}
-        return Session(self._graph, self._session_ids(user, context_id), configurable=read_left(metadata))
+        message_id = context.message.message_id if context.message is not None else ""
+        about = {"task_id": task_id, "context_id": context_id, "message_id": message_id}
+        configurable = {**read_left(metadata), REQUEST: about}
+        return Session(self._graph, self._session_ids(user, context_id), configurable=configurable)
 
     async def _run(
         self, session: Session, message: Message | None, teller: TaskTeller, *, answers: bool

@@ -12,7 +12,7 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.struct_pb2 import Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from graph_agent.a2a.wire import EXTENSION
+from graph_agent.a2a.wire import EXTENSION, outcome_of
 from graph_agent.results import CallState, EventAdded, PlanText, RunResult, Token
 from graph_agent.results import Part as SessionPart
 from graph_agent.text import plain
@@ -78,8 +78,10 @@ class TaskTeller:
             case CallState():
                 about = {"type": "call", "id": part.id, "name": part.name, "status": part.status}
                 await self.working(f"{part.name}: {part.status}", about)
-            case EventAdded(event) if self._show_outputs and event["type"] in ("tool_result", "delegation_response"):
-                output = {"id": event["id"], "content": event.get("content")}
+            case EventAdded(event) if self._show_outputs and (
+                event["type"] == "tool_result" or event["type"] == "delegation_response"
+            ):
+                output = {"id": event["id"], "content": event["content"]}
                 await self.working(data=output, about={"type": "output", "id": event["id"]})
             case _:
                 pass
@@ -88,8 +90,8 @@ class TaskTeller:
         """The whole answer, in place of what was streamed, and the task completed."""
         parts = [Part(text=result.answer), *_data_parts(result.structured_response)]
         await self._updater.add_artifact(parts, artifact_id=self._artifact_id, name=ARTIFACT, last_chunk=True)
-        about = {"stop_reason": result.stop_reason, "usage": dict(result.usage)}
-        await self._updater.update_status(TaskState.TASK_STATE_COMPLETED, metadata={EXTENSION: about})
+        told = outcome_of(result.stop_reason, result.usage)
+        await self._updater.update_status(TaskState.TASK_STATE_COMPLETED, metadata=told)
 
     async def asks(self, questions: Sequence[Any]) -> None:
         """The graph waits for a person; the first question counts, the others follow when it is answered."""
