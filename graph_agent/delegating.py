@@ -11,7 +11,7 @@ from langgraph.types import interrupt
 from graph_agent.config import LoopConfig
 from graph_agent.delegation import CALL_PREFIX, AskingDelegate, Delegate, Delegation, DelegationResult
 from graph_agent.events import StoredEvent, event
-from graph_agent.fencing import fenced
+from graph_agent.fencing import fenced, source_of
 from graph_agent.remote import RemoteState, RemoteTask
 from graph_agent.shown import shown_output
 from graph_agent.telling import result_event
@@ -112,11 +112,13 @@ def answered(
         return [remote, ("events", told), ("usage", result.usage), ("arrived", True)]
     shown, _ = shown_output(result.content, settings, {}, call)
     if result.untrusted:
-        shown = fenced(shown, f"the agent {name!r}")
+        shown = fenced(shown, source_of(name))
     status: Literal["success", "error"] = "success" if result.status == "success" else "error"
     message = ToolMessage(shown, tool_call_id=id_, name=call["name"], status=status, artifact=result.artifact)
-    told = [*told, result_event(id_, call["name"], result.status, result.content, step)]
-    update: list[tuple[str, Any]] = [("messages", [message]), ("events", told)]
+    response = result_event(id_, call["name"], result.status, result.content, step)
+    if result.untrusted:
+        response["untrusted"] = True
+    update: list[tuple[str, Any]] = [("messages", [message]), ("events", [*told, response])]
     # Most delegates keep nothing elsewhere, and a field that is never written costs no byte.
     if contexts or waited:
         update.append(remote)

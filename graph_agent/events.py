@@ -102,6 +102,8 @@ class DelegationResponseEvent(_Event):
     target: str
     status: ResultStatus
     content: str | list[Any]
+    untrusted: NotRequired[Literal[True]]
+    """Nobody vouches for the content; absent for a delegate of this process."""
 
 
 class DelegationProgressEvent(_Event):

@@ -96,7 +96,9 @@ class TaskTeller:
     async def asks(self, questions: Sequence[Any]) -> None:
         """The graph waits for a person; the first question counts, the others follow when it is answered."""
         question = questions[0]
-        text, data = (question, None) if isinstance(question, str) else (_words(question), question)
+        text = question if isinstance(question, str) else _words(question)
+        # What a question says beside its words, such as the choices, goes along for programs.
+        data = None if question == text or (text and len(question) == 1) else question
         message = self._message([*_text_parts(text), *_data_parts(data)], {"type": "question"})
         await self._updater.requires_input(message)
 

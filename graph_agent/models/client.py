@@ -71,6 +71,7 @@ class ModelClient:
             for function in [schema["function"]]
         ]
         self._bound.clear()
+        self._narrower.clear()
 
     def without(self, names: Collection[str]) -> ModelClient:
         """The same model without some of its tools, by their own names."""
