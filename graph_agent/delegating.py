@@ -109,7 +109,8 @@ def answered(
     tasks = {id_: result.waiting} if waited or result.waiting is not None else {}
     remote = ("remote", {"contexts": contexts, "open": tasks})
     if result.waiting is not None:
-        return [remote, ("events", told), ("usage", result.usage), ("arrived", True)]
+        asked = event("delegation_progress", step, id=id_, target=name, content=result.waiting["question"])
+        return [remote, ("events", [*told, asked]), ("usage", result.usage), ("arrived", True)]
     shown, _ = shown_output(result.content, settings, {}, call)
     if result.untrusted:
         shown = fenced(shown, source_of(name))

@@ -17,6 +17,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from graph_agent import A2ADelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.a2a.wire import EXTENSION
 from graph_agent.events import Event
+from graph_agent.results import DelegateProgress, EventAdded, Progress
 from tests.a2a_servers import PlainAgent, answer, serving_plain
 from tests.agents import asks, says, thread
 
@@ -74,15 +75,20 @@ async def test_a_task_is_sent_and_its_progress_and_answer_come_back() -> None:
 
 async def test_progress_is_streamed_while_the_agent_works() -> None:
     with serving_plain(PlainAgent(thinking_aloud)) as url:
-        session, _ = delegating(url, "Bergen")
-        graph = session._graph
+        session, _ = delegating(url, "Bergen", "Oslo", wave=True)
+        parts = [part async for part in session.stream("go")]
+        kept = await session.events()
 
-        parts = [part async for part in graph.astream(says("go"), thread(), stream_mode="custom")]
-
-    assert parts == [
-        {"type": "progress", "step": 1, "action": "delegate", "target": "researcher"},
-        {"type": "delegation_progress", "step": 1, "id": "1", "target": "researcher", "content": "looking"},
-    ]
+    told = [part for part in parts if isinstance(part, Progress | DelegateProgress)]
+    assert (
+        told[:2],
+        sorted(told[2:], key=lambda part: getattr(part, "id", "")),
+        [part.event for part in parts if isinstance(part, EventAdded)],
+    ) == (
+        [Progress(1, "delegate", "researcher"), Progress(1, "delegate", "researcher")],
+        [DelegateProgress("1", "researcher", "looking"), DelegateProgress("2", "researcher", "looking")],
+        kept,
+    )
 
 
 async def test_an_agent_that_does_not_stream_is_asked_until_it_has_ended() -> None:
@@ -220,7 +226,11 @@ async def test_a_question_of_the_agent_goes_to_the_person_and_the_task_is_sent_o
         2,
         "2026",
         True,
-        [("request", "1", "Bergen"), ("response", "1", "success", "Rain in 2026.")],
+        [
+            ("request", "1", "Bergen"),
+            ("progress", "1", "Which year?"),
+            ("response", "1", "success", "Rain in 2026."),
+        ],
         "Done.",
     )
 

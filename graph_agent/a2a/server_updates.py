@@ -13,7 +13,7 @@ from google.protobuf.struct_pb2 import Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from graph_agent.a2a.wire import EXTENSION, outcome_of
-from graph_agent.results import CallState, EventAdded, PlanText, RunResult, Token
+from graph_agent.results import CallState, DelegateProgress, EventAdded, PlanText, RunResult, Token
 from graph_agent.results import Part as SessionPart
 from graph_agent.text import plain
 
@@ -75,6 +75,9 @@ class TaskTeller:
                 # Where plans are streamed, what was taken for the answer has turned out to precede calls.
                 self._streamed = False
                 await self.working(part.text, {"type": "plan"})
+            case DelegateProgress():
+                about = {"type": "delegation", "id": part.id, "target": part.target}
+                await self.working(f"{part.target}: {part.text}", about)
             case CallState():
                 about = {"type": "call", "id": part.id, "name": part.name, "status": part.status}
                 await self.working(f"{part.name}: {part.status}", about)
