@@ -32,7 +32,7 @@ def serving(make: Callable[[str], Any]) -> Iterator[str]:
     Args:
         make: Makes the application of its address.
     """
-    with socket.socket() as listener:
+    with socket.socket(proto=socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         config = uvicorn.Config(make(url), log_level="warning", timeout_graceful_shutdown=1, lifespan="on")
@@ -63,7 +63,7 @@ def serving_ours(graph: CompiledAgentGraph, **options: Any) -> Any:
 @asynccontextmanager
 async def serving_here(graph: CompiledAgentGraph, **options: Any) -> AsyncIterator[str]:
     """Serve one of our agents on the caller's own loop, for savers that belong to it."""
-    with socket.socket() as listener:
+    with socket.socket(proto=socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         app = a2a_app(graph, agent_card(graph, url), **options)

@@ -127,7 +127,7 @@ def _coordinate(question: str, found: list[str]) -> list[Wanted] | str:
     compares = len(planets) == 2 and len(facts) == 1 and re.search(r"\bthan\b|\btimes\b|\bcompare", question)
     if compares and len(numbers) == 2 and not _CALCULATION.search("\n".join(found)):
         return [("delegate_to_analyst", {"task": f"Calculate {numbers[0]} / {numbers[1]}."})]
-    return " ".join(_sentences(found))
+    return " ".join(_sentences(found)) or "Nobody could tell."
 
 
 def _look_up(task: str, found: list[str]) -> list[Wanted] | str:
