@@ -119,6 +119,8 @@ def answered(
     response = result_event(id_, call["name"], result.status, result.content, step)
     if result.untrusted:
         response["untrusted"] = True
+    if result.history:
+        response["history"] = result.history
     update: list[tuple[str, Any]] = [("messages", [message]), ("events", [*told, response])]
     # Most delegates keep nothing elsewhere, and a field that is never written costs no byte.
     if contexts or waited:

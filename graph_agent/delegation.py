@@ -10,7 +10,7 @@ from langchain_core.messages import AnyMessage
 
 from graph_agent.budget import Left
 from graph_agent.config import Price
-from graph_agent.events import ResultStatus
+from graph_agent.events import ResultStatus, StoredEvent
 from graph_agent.remote import RemoteTask
 from graph_agent.types import NO_USAGE, Usage
 
@@ -59,6 +59,8 @@ class DelegationResult:
     """The conversation to go on with at the next delegation; empty for none."""
     waiting: RemoteTask | None = None
     """The task that waits for a person; its call is not answered yet."""
+    history: list[StoredEvent] = field(default_factory=list)
+    """The delegate's own events, where it is a graph of this process."""
 
 
 class Delegate(Protocol):

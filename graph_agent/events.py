@@ -104,6 +104,8 @@ class DelegationResponseEvent(_Event):
     content: str | list[Any]
     untrusted: NotRequired[Literal[True]]
     """Nobody vouches for the content; absent for a delegate of this process."""
+    history: NotRequired[list[StoredEvent]]
+    """What the delegate did, event by event, where it is a graph of this process; absent for none."""
 
 
 class DelegationProgressEvent(_Event):

@@ -9,7 +9,7 @@ import asyncio
 import os
 import sys
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
@@ -64,7 +64,7 @@ async def team(**environments: Mapping[str, str]) -> AsyncIterator[str]:
         yield await stack.enter_async_context(agent("coordinator", {**where, **environments.get("coordinator", {})}))
 
 
-async def ask(url: str, question: str) -> AsyncIterator[str]:
+async def ask(url: str, question: str) -> AsyncGenerator[str]:
     """Ask an agent with the SDK's own client: what it says as it works, line by line, and its answer last."""
     said = Message(message_id=uuid.uuid4().hex, role=Role.ROLE_USER, parts=[Part(text=question)])
     answer = ""
