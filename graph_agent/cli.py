@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 import uuid
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from datetime import date, datetime
 from pathlib import Path

@@ -235,7 +235,7 @@ def _assemble(parts: AgentParts) -> AgentStateGraph:
     graph = AgentStateGraph(
         AgentState, context_schema=parts.context_schema, input_schema=AgentInput, output_schema=AgentOutput
     )
-    graph.may_write = parts.toolbox.may_write
+    graph.may_write, graph.writes = parts.toolbox.may_write, parts.toolbox.writes
     graph.offers = parts.toolbox.schemas
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, PlanState),

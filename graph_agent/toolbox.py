@@ -20,7 +20,8 @@ from langgraph.types import Command
 from pydantic import ValidationError
 
 from graph_agent._compat import InjectedArguments, read_state
-from graph_agent.delegation import CALL_PREFIX, AskingDelegate, Delegate, LateDelegate
+from graph_agent.delegates import delegate_schema, withdraw
+from graph_agent.delegation import CALL_PREFIX, Delegate, LateDelegate
 from graph_agent.errors import CallError, ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
 from graph_agent.events import ResultStatus
 from graph_agent.invoking import Invoker, meant_for_the_run
@@ -120,16 +121,11 @@ class Toolbox:
         Args:
             tasks: Call id → the task.
         """
-        withdrawn = []
-        for task in tasks.values():
-            delegate: Any = self.delegates.get(CALL_PREFIX + task["delegate"])
-            if isinstance(delegate, AskingDelegate):
-                withdrawn.append(delegate.withdraw(task))
-        await asyncio.gather(*withdrawn)
+        await withdraw(self.delegates, tasks)
 
     def _schemas(self) -> list[dict[str, Any]]:
         delegates = self.delegates.items()
-        return [*self._tool_schemas, *(_delegate_schema(name, each, self._prompts) for name, each in delegates)]
+        return [*self._tool_schemas, *(delegate_schema(name, each, self._prompts) for name, each in delegates)]
 
     def marks(self, name: str) -> dict[str, Any]:
         """The marks of a tool, e.g. `{"effect": "read", "timeout_s": 5}`; empty for an unknown one."""
@@ -230,21 +226,6 @@ def _coerce(given: BaseTool | Callable[..., Any]) -> BaseTool:
         raise ConfigError(
             f"The function {name!r} cannot be a tool: {error} Give it a docstring and type hints."
         ) from None
-
-
-def _delegate_schema(call_name: str, delegate: Delegate, prompts: Prompts) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "function": {
-            "name": call_name,
-            "description": prompts.render("delegate", name=delegate.name, description=delegate.description),
-            "parameters": {
-                "type": "object",
-                "properties": {"task": {"type": "string", "description": "The task, complete in itself."}},
-                "required": ["task"],
-            },
-        },
-    }
 
 
 def _output(returned: Any, call: Call) -> Output:
