@@ -13,7 +13,7 @@ MAKE_VENV = $(PYTHON) -m venv $(VENV)
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: demo test lint format bench dev clean
+.PHONY: demo demo-team test lint format bench dev clean
 # Half an environment, left by an attempt that failed, must not count as one.
 .DELETE_ON_ERROR:
 
@@ -22,6 +22,9 @@ demo: $(VENV)/.examples  ## Ask the hotel agent its three questions.
 		"Check availability for January 17-19" \
 		"one night in Hanukkah" \
 		"Check availability for Hanukkah and also next weekend"
+
+demo-team: $(VENV)/.examples  ## Ask a team of three agents, each its own process, over A2A.
+	@$(BIN)/python examples/research_team/team.py
 
 test: $(VENV)/.dev  ## Run every test, and the notebooks.
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --nbmake tests notebooks
@@ -41,6 +44,7 @@ format: $(VENV)/.dev  ## Put the code in its standard form.
 bench: $(VENV)/.dev  ## Measure the loop against its neighbours.
 	$(BIN)/python -m benchmarks.loop
 	$(BIN)/python -m benchmarks.waves
+	$(BIN)/python -m benchmarks.a2a
 	$(BIN)/python -m benchmarks.guards
 	$(BIN)/python -m benchmarks.session
 	$(BIN)/python -m benchmarks.imports
@@ -59,7 +63,7 @@ $(BIN)/python:
 
 $(VENV)/.examples: pyproject.toml | $(BIN)/python
 	@echo "Installing what the example needs into $(VENV); the first time takes a minute."
-	@$(INSTALL) -e ".[examples]"
+	@$(INSTALL) -e ".[examples,server]"
 	@touch $@
 
 # It holds what the examples need, so both are then there.

@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from graph_agent.a2a.client import A2ADelegate
     from graph_agent.agent import create_graph_agent
     from graph_agent.config import LoopConfig
     from graph_agent.context import AgentContext
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from graph_agent.types import SessionStatus
 
 __all__ = [
+    "A2ADelegate",
     "AgentContext",
     "GraphDelegate",
     "LoopConfig",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "A2ADelegate": "a2a.client",
     "AgentContext": "context",
     "GraphDelegate": "graph_delegate",
     "LoopConfig": "config",

@@ -7,6 +7,7 @@ import logging
 import sys
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated
@@ -180,8 +181,17 @@ def _new_id() -> str:
     return uuid.uuid4().hex[:12]
 
 
+def _add_serving() -> None:
+    """Add the commands that need the extra `server`, where it is installed."""
+    with suppress(ModuleNotFoundError):
+        from graph_agent.a2a_command import a2a
+
+        app.command()(a2a)
+
+
 def main() -> None:
     """Run the command line; what a user must fix is one line on standard error, and exit status 2."""
+    _add_serving()
     try:
         app()
     except GraphAgentError as error:

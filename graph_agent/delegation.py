@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from langchain_core.messages import AnyMessage
 
 from graph_agent.budget import Left
 from graph_agent.config import Price
-from graph_agent.events import ResultStatus
+from graph_agent.events import ResultStatus, StoredEvent
+from graph_agent.remote import RemoteTask
 from graph_agent.types import NO_USAGE, Usage
 
 CALL_PREFIX = "delegate_to_"
@@ -36,15 +37,30 @@ class Delegation:
     """What the delegate may spend; no limit by default."""
     prices: Mapping[str, Price] = field(default_factory=dict)
     """What its models cost; empty for unknown."""
+    context_id: str = ""
+    """The conversation this session has with the delegate already; empty before the first."""
+    tell: Callable[[str], None] = field(default=lambda text: None, repr=False, compare=False)
+    """Takes a line about how the delegate gets on, for those who watch."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelegationResult:
     """What came back."""
 
-    content: str
+    content: str | list[Any]
+    """Text, or LangChain content blocks; the question, while the delegate waits for a person."""
     status: ResultStatus = "success"
     usage: Usage = field(default_factory=lambda: NO_USAGE)
+    artifact: Any = None
+    """What is kept beside the message and not shown to the model, as plain JSON: files, structured data."""
+    untrusted: bool = False
+    """Whether nobody vouches for the content: the model is then shown it fenced."""
+    context_id: str = ""
+    """The conversation to go on with at the next delegation; empty for none."""
+    waiting: RemoteTask | None = None
+    """The task that waits for a person; its call is not answered yet."""
+    history: list[StoredEvent] = field(default_factory=list)
+    """The delegate's own events, where it is a graph of this process."""
 
 
 class Delegate(Protocol):
@@ -66,4 +82,30 @@ class Delegate(Protocol):
 
     async def run(self, delegation: Delegation) -> DelegationResult:
         """Answer the task. An exception becomes an error result of that call alone."""
+        ...
+
+
+@runtime_checkable
+class AskingDelegate(Protocol):
+    """A delegate whose tasks may stop to ask a person."""
+
+    async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
+        """Go on with a task that waited, with the person's answer; it may ask again."""
+        ...
+
+    async def withdraw(self, task: RemoteTask) -> None:
+        """Tell whoever waits for an answer that none will come. Never raises, and takes a few seconds at most."""
+        ...
+
+
+@runtime_checkable
+class LateDelegate(Protocol):
+    """A delegate that learns what it is good for only when it is needed."""
+
+    async def prepare(self) -> bool:
+        """Learn it, unless it is known. Never raises.
+
+        Returns:
+            Whether the description has changed.
+        """
         ...

@@ -101,6 +101,19 @@ class DelegationResponseEvent(_Event):
     id: str
     target: str
     status: ResultStatus
+    content: str | list[Any]
+    untrusted: NotRequired[Literal[True]]
+    """Nobody vouches for the content; absent for a delegate of this process."""
+    history: NotRequired[list[StoredEvent]]
+    """What the delegate did, event by event, where it is a graph of this process; absent for none."""
+
+
+class DelegationProgressEvent(_Event):
+    """A delegate told how it gets on."""
+
+    type: Literal["delegation_progress"]
+    id: str
+    target: str
     content: str
 
 
@@ -163,6 +176,7 @@ Event: TypeAlias = (
     | ToolResultEvent
     | DelegationRequestEvent
     | DelegationResponseEvent
+    | DelegationProgressEvent
     | SteeringEvent
     | LoopDetectedEvent
     | LimitEvent

@@ -135,6 +135,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
 
     may_write = True
     """Whether some call of this agent may change something outside it; False when every tool is marked as reading."""
+    offers: Sequence[dict[str, Any]] = ()
+    """What the agent can call, tools and delegates, in OpenAI's function format."""
 
     writes: Callable[[str], bool] | None = None
     """Tells of a call's name whether it may change something; None where nobody can tell."""
@@ -234,6 +236,7 @@ def _assemble(parts: AgentParts) -> AgentStateGraph:
         AgentState, context_schema=parts.context_schema, input_schema=AgentInput, output_schema=AgentOutput
     )
     graph.may_write, graph.writes = parts.toolbox.may_write, parts.toolbox.writes
+    graph.offers = parts.toolbox.schemas
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, PlanState),
         "tools": (tools_node, Call),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from uuid import UUID
@@ -15,12 +15,14 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import get_runtime
+from langgraph.types import StreamMode
 
 from graph_agent.blocking import in_blocking_run
 from graph_agent.budget import BUDGET_LEFT
 from graph_agent.config import Price
 from graph_agent.context import AgentContext, coerce_context
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
+from graph_agent.events import StoredEvent
 from graph_agent.graph import CompiledAgentGraph
 from graph_agent.models.estimate import estimated_usage
 from graph_agent.planned import usage_of
@@ -64,19 +66,43 @@ class GraphDelegate:
             options["context"] = AgentContext(credentials=brought.credentials if brought else {})
         if in_blocking_run.get():
             # The graph may inherit a saver that blocks, which its asynchronous entry points could not use.
-            state = await anyio.to_thread.run_sync(
-                lambda: self.graph.invoke(given, config, **options), abandon_on_cancel=True
+            ended = await anyio.to_thread.run_sync(
+                lambda: _gathered(self.graph.stream(given, config, stream_mode=_MODES, **options)),
+                abandon_on_cancel=True,
             )
         else:
-            state = await self.graph.ainvoke(given, config, **options)
+            chunks = self.graph.astream(given, config, stream_mode=_MODES, **options)
+            ended = _gathered([chunk async for chunk in chunks])
+        state, history = ended
         said = next((message for message in reversed(state["messages"]) if isinstance(message, AIMessage)), None)
         if state.get("status") == SessionStatus.FAILED:
-            return DelegationResult(
-                f"The delegate {self.name!r} failed: its model did not answer.", "error", counter.usage
-            )
+            failed = f"The delegate {self.name!r} failed: its model did not answer."
+            return DelegationResult(failed, "error", counter.usage, history=history)
         if said is None or not said.text:
-            return DelegationResult(f"The delegate {self.name!r} gave no answer.", "error", counter.usage)
-        return DelegationResult(said.text, usage=counter.usage)
+            nothing = f"The delegate {self.name!r} gave no answer."
+            return DelegationResult(nothing, "error", counter.usage, history=history)
+        return DelegationResult(said.text, usage=counter.usage, history=history)
+
+
+_MODES: list[StreamMode] = ["updates", "values"]
+
+
+def _gathered(chunks: Iterable[Any]) -> tuple[dict[str, Any], list[StoredEvent]]:
+    """The state a run ended in, and the events it added on the way."""
+    state: dict[str, Any] = {}
+    events: list[StoredEvent] = []
+    for mode, payload in chunks:
+        if mode == "values":
+            state = payload
+            continue
+        changes = [change for change in payload.values() if isinstance(change, dict)]
+        events += [each for change in changes for each in change.get("events") or () if _is_event(each)]
+    return state, events
+
+
+def _is_event(value: Any) -> bool:
+    """Whether it is one of ours: a foreign graph may have a field of that name."""
+    return isinstance(value, dict) and {"type", "ts", "step"} <= value.keys()
 
 
 class _UsageCounter(AsyncCallbackHandler):

@@ -98,6 +98,12 @@ class AgentParts:
         """How calls are asked for under a run's settings."""
         return self.tool_calling if settings.tool_calling == "auto" else settings.tool_calling
 
+    async def prepare(self) -> None:
+        """Let the delegates learn what they are good for, and offer them to the model under what they say now."""
+        if await self.toolbox.refresh():
+            self.client.offer(self.toolbox.schemas)
+            self._instructions.clear()
+
     def answers_directly(self, settings: LoopConfig) -> bool:
         """Whether a plan's own text is the answer: not in wave mode, and not where an answer has a given shape."""
         return settings.finalize == "direct" and self.mode(settings) != "wave" and self.response is None

@@ -13,6 +13,7 @@ from pydantic import Field
 from graph_agent.config import LoopConfig
 from graph_agent.errors import ConfigError
 from graph_agent.events import StoredEvent
+from graph_agent.fencing import fenced_text, source_of
 from graph_agent.text import text_of
 
 READ_RESULT = "read_result"
@@ -86,7 +87,8 @@ def read_part(events: Sequence[StoredEvent], id_: str, offset: int, length: int)
         if entry.get("name") == READ_RESULT:
             continue
         if entry["id"] == id_:
-            return _part(text_of(entry["content"]), id_, offset, length)
+            part = _part(text_of(entry["content"]), id_, offset, length)
+            return fenced_text(part, source_of(entry["target"])) if entry.get("untrusted") else part
         ids[entry["id"]] = None
     raise ToolException(f"No call {id_!r} has a result yet; {_listed(list(ids))}")
 

@@ -81,6 +81,18 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class DelegateProgress:
+    """What a delegate says of its work while it is at it."""
+
+    id: str
+    """The delegation's call id."""
+    target: str
+    """The delegate."""
+    text: str
+    type: Literal["delegation_progress"] = "delegation_progress"
+
+
+@dataclass(frozen=True, slots=True)
 class EventAdded:
     """An event joined the history."""
 
@@ -96,7 +108,7 @@ class Done:
     type: Literal["done"] = "done"
 
 
-Part: TypeAlias = Token | PlanText | CallState | Progress | EventAdded | Done
+Part: TypeAlias = Token | PlanText | CallState | Progress | DelegateProgress | EventAdded | Done
 
 
 def run_result(state: StateSnapshot) -> RunResult:

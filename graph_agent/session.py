@@ -17,7 +17,18 @@ from graph_agent.delegation import CALL_PREFIX
 from graph_agent.errors import ConfigError, InputError
 from graph_agent.events import Event, StoredEvent
 from graph_agent.history import SessionMemory
-from graph_agent.results import CallState, Done, EventAdded, Part, PlanText, Progress, RunResult, Token, run_result
+from graph_agent.results import (
+    CallState,
+    DelegateProgress,
+    Done,
+    EventAdded,
+    Part,
+    PlanText,
+    Progress,
+    RunResult,
+    Token,
+    run_result,
+)
 from graph_agent.session_control import SessionControl
 from graph_agent.types import SessionStatus
 
@@ -158,8 +169,13 @@ class Session:
             if token := _token(*payload):
                 yield token
         elif mode == "custom":
-            if isinstance(payload, dict) and payload.get("type") == "progress":
-                yield Progress(payload["step"], payload["action"], payload["target"])
+            match payload:
+                case {"type": "progress"}:
+                    yield Progress(payload["step"], payload["action"], payload["target"])
+                case {"type": "delegation_progress"}:
+                    yield DelegateProgress(payload["id"], payload["target"], payload["content"])
+                case _:
+                    pass
         else:
             for seq, event in order.add(_added_events(payload)):
                 yield EventAdded(cast(Event, {**event, "seq": seq, "session_id": self.id}))
@@ -204,7 +220,7 @@ class _HistoryOrder:
         """Take one task's events; give those whose place is certain, each with its index."""
         placed: list[StoredEvent] = []
         id_ = events[0].get("id", "") if events else ""
-        if events and events[0]["type"] in _RESULTS and id_ in self._open:
+        if events and events[0]["type"] in _ENDS and id_ in self._open:
             self._early[id_] = events
             while self._open and self._open[0] in self._early:
                 placed += self._early.pop(self._open.pop(0))
@@ -219,7 +235,8 @@ class _HistoryOrder:
 
 
 _CALLS = ("tool_call", "delegation_request")
-_RESULTS = ("tool_result", "delegation_response")
+_ENDS = ("tool_result", "delegation_response", "delegation_progress")
+"""What the events of a call's task begin with; a delegate's progress is in the history when it has ended."""
 
 
 def _input(given: Given) -> dict[str, Any]:

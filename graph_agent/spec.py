@@ -16,25 +16,25 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import date
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import yaml
 from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from graph_agent.agent import create_graph_agent
 from graph_agent.config import LoopConfig, explain
 from graph_agent.errors import ConfigError
 from graph_agent.graph import CompiledAgentGraph
-from graph_agent.graph_delegate import GraphDelegate
 from graph_agent.loading import load_attribute
 from graph_agent.models.mock import mock_model_from_env
 from graph_agent.models.resolve import resolve_model
 from graph_agent.persistence import open_saver, open_store
 from graph_agent.prompts import PromptTemplate, read_prompt_file
+from graph_agent.spec_parts import DelegateSpec, SkillSpec
 
 DEFAULT_DB = "sqlite:///graph_agent.db"
 TODAY_VARIABLE = "GRAPH_AGENT_TODAY"
@@ -42,27 +42,6 @@ TODAY_VARIABLE = "GRAPH_AGENT_TODAY"
 _TEMPLATE = re.compile(r"\{[{%#]")
 SYSTEM_VARIABLES = frozenset({"name", "description", "today"})
 """What a system prompt's template may use; `today` is an ISO date."""
-
-
-class DelegateSpec(BaseModel):
-    """One delegate of an agent file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str
-    description: str = ""
-    graph: str | None = None
-    """`module:factory` of a compiled graph."""
-    url: str | None = None
-    """Address of a remote agent."""
-
-    @model_validator(mode="after")
-    def _one_kind(self) -> Self:
-        if self.url is not None:
-            raise ValueError(f"delegate {self.name!r}: this version has no remote delegates; use 'graph'")
-        if self.graph is None:
-            raise ValueError(f"delegate {self.name!r}: name its 'graph', as 'module:factory'")
-        return self
 
 
 class AgentSpec(BaseModel):
@@ -86,6 +65,8 @@ class AgentSpec(BaseModel):
     A variable that is null in a stdio connection's `env` is passed on from our own environment where it is set.
     """
     delegates: list[DelegateSpec] = []
+    skills: list[SkillSpec] = []
+    """What the agent's card tells other agents, beside its tools."""
     hooks: list[Any] = []
     config: dict[str, Any] = {}
     """Fields of `LoopConfig`."""
@@ -178,7 +159,7 @@ def _build(
     return create_graph_agent(
         _model(spec),
         tools=tools,
-        delegates=[_delegate(delegate, spec) for delegate in spec.delegates],
+        delegates=[each.build(spec.folder) for each in spec.delegates],
         hooks=spec.hooks,
         system_prompt=_system_prompt(spec, today),
         prompts={name: read_prompt_file(spec.folder / file) for name, file in spec.prompts.items()},
@@ -218,15 +199,6 @@ def _candidate(name: str, spec: AgentSpec) -> BaseChatModel:
     if not isinstance(made, BaseChatModel):
         raise ConfigError(f"{name!r} gave {made!r}; a model factory returns a LangChain chat model.")
     return made
-
-
-def _delegate(delegate: DelegateSpec, spec: AgentSpec) -> GraphDelegate:
-    assert delegate.graph is not None
-    factory = load_attribute(delegate.graph, spec.folder)
-    graph = factory if hasattr(factory, "ainvoke") else factory()
-    if not hasattr(graph, "ainvoke"):
-        raise ConfigError(f"{delegate.graph!r} gave {graph!r}; a delegate's factory returns a compiled graph.")
-    return GraphDelegate(delegate.name, delegate.description, graph)
 
 
 def _system_prompt(spec: AgentSpec, today: date | None) -> str | Callable[[], str]:

@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 
 from graph_agent._compat import messages_delta_reducer
 from graph_agent.events import StoredEvent, append_events
+from graph_agent.remote import RemoteState, change_remote
 from graph_agent.status import StatusChannel
 from graph_agent.types import NO_USAGE, Call, StopReason, Usage
 
@@ -225,6 +226,8 @@ class AgentState(AgentOutput, total=False):
     """The calls to run next; empty when planning is over."""
     usage: Annotated[Usage, add_usage]
     """Tokens and model calls of this input; zeros at its start."""
+    remote: Annotated[RemoteState | None, change_remote]
+    """Tasks and conversations that other agents hold for this session; absent before the first."""
     arrived: Annotated[bool, EphemeralValue(bool, guard=False)]
     """True only in the superstep after a wave: what tells a continued run from a new input."""
 

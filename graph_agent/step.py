@@ -11,6 +11,7 @@ from langgraph.runtime import Runtime
 
 from graph_agent.budget import budget_met, has_budget
 from graph_agent.context import coerce_context, set_fields
+from graph_agent.delegating import calls_that_wait, unanswered
 from graph_agent.events import StoredEvent, event
 from graph_agent.intake import new_user_messages, rewrite
 from graph_agent.limits import STEPS_FOR_A_WAVE, limit_met
@@ -59,9 +60,17 @@ class Step:
         self.settings = parts.settings(runtime, config, self.loop)
         self.events: list[StoredEvent] = []
         self.changes: dict[str, Any] = {}
+        self.asking = calls_that_wait(state.get("remote"), state["ready"]) if state.get("arrived") else []
+        """Calls of the wave whose delegates wait for a person's answer."""
 
     async def take_input(self) -> None:
         """Settle what an earlier run left open, note the user's words, and start counting anew."""
+        remote = self.state.get("remote")
+        if remote and remote["open"]:
+            # New input answers no question that was asked before it.
+            await self.parts.toolbox.withdraw(remote["open"])
+            self.changes["remote"] = {"contexts": {}, "open": dict.fromkeys(remote["open"])}
+        await self.parts.prepare()
         settled, events = await settle(self.history, self.config, self.runtime, self.loop, self.parts.toolbox.writes)
         if settled is not self.history:
             self.changes["messages"] = rewrite(self.history, settled)
@@ -120,10 +129,33 @@ class Step:
             met = budget_met(spent(self.run, self.loop, usage, self.history, self.settings), self.settings)
         if met is None:
             return False
-        self.skip([(call, _ABORT_REASON if met[0] == "aborted" else _LIMIT_REASON) for call in self.loop["waiting"]])
+        reason = _ABORT_REASON if met[0] == "aborted" else _LIMIT_REASON
+        self._give_up_asking()
+        self.skip([(call, reason) for call in self.loop["waiting"]])
         self.loop["waiting"] = []
         self.stop(*met)
         return True
+
+    def send_again(self) -> bool:
+        """Send the delegations whose agents have asked a person back, to ask; False when there are none."""
+        if not self.asking:
+            return False
+        if self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
+            self._give_up_asking()
+            self.skip([(call, _LIMIT_REASON) for call in self.loop["waiting"]])
+            self.loop["waiting"] = []
+            self.stop("step_limit", self.loop["step"])
+        else:
+            self.changes["ready"] = self.asking
+            self.run.planned.update(call["id"] for call in self.asking)
+        return True
+
+    def _give_up_asking(self) -> None:
+        for call in self.asking:
+            message, told = unanswered(call, self.loop["step"])
+            self.say(message)
+            self.history = [*self.history, message]
+            self.events.append(told)
 
     def go_on_with_the_wave(self) -> bool:
         """Make ready those of the wave's waiting calls that can run now; False when there are none."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,13 @@ from langgraph.types import Command
 from pydantic import ValidationError
 
 from graph_agent._compat import InjectedArguments, read_state
-from graph_agent.delegation import CALL_PREFIX, Delegate
+from graph_agent.delegates import delegate_schema, withdraw
+from graph_agent.delegation import CALL_PREFIX, Delegate, LateDelegate
 from graph_agent.errors import CallError, ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
 from graph_agent.events import ResultStatus
 from graph_agent.invoking import Invoker, meant_for_the_run
 from graph_agent.prompts import Prompts
+from graph_agent.remote import RemoteTask
 from graph_agent.state import AgentState
 from graph_agent.text import as_text, clean, plain
 from graph_agent.tool_retry import ToolRetry, after_attempts
@@ -91,8 +93,10 @@ class Toolbox:
         reading = all(self.marks(name).get("effect") == "read" for name in self.tools)
         self.may_write = bool(self.delegates) or not reading
         """Whether some call may change something; a tool without a mark is taken to write, as MCP has it."""
-        self.schemas = [convert_to_openai_tool(tool) for tool in self.tools.values()]
-        self.schemas += [_delegate_schema(name, delegate, prompts) for name, delegate in self.delegates.items()]
+        self._prompts = prompts
+        self._tool_schemas = [convert_to_openai_tool(tool) for tool in self.tools.values()]
+        self._late = [delegate for delegate in self.delegates.values() if isinstance(delegate, LateDelegate)]
+        self.schemas = self._schemas()
 
     def without(self, names: Collection[str]) -> Toolbox:
         """A toolbox that offers none of these; what it can run is the same."""
@@ -103,6 +107,25 @@ class Toolbox:
 
     def __bool__(self) -> bool:
         return bool(self.names)
+
+    async def refresh(self) -> bool:
+        """Let the delegates that know themselves late learn what they are good for; whether `schemas` has changed."""
+        changed = await asyncio.gather(*(delegate.prepare() for delegate in self._late))
+        if any(changed):
+            self.schemas = self._schemas()
+        return any(changed)
+
+    async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
+        """Tell the agents whose tasks wait for a person that no answer will come.
+
+        Args:
+            tasks: Call id → the task.
+        """
+        await withdraw(self.delegates, tasks)
+
+    def _schemas(self) -> list[dict[str, Any]]:
+        delegates = self.delegates.items()
+        return [*self._tool_schemas, *(delegate_schema(name, each, self._prompts) for name, each in delegates)]
 
     def marks(self, name: str) -> dict[str, Any]:
         """The marks of a tool, e.g. `{"effect": "read", "timeout_s": 5}`; empty for an unknown one."""
@@ -203,21 +226,6 @@ def _coerce(given: BaseTool | Callable[..., Any]) -> BaseTool:
         raise ConfigError(
             f"The function {name!r} cannot be a tool: {error} Give it a docstring and type hints."
         ) from None
-
-
-def _delegate_schema(call_name: str, delegate: Delegate, prompts: Prompts) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "function": {
-            "name": call_name,
-            "description": prompts.render("delegate", name=delegate.name, description=delegate.description),
-            "parameters": {
-                "type": "object",
-                "properties": {"task": {"type": "string", "description": "The task, complete in itself."}},
-                "required": ["task"],
-            },
-        },
-    }
 
 
 def _output(returned: Any, call: Call) -> Output:

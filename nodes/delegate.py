@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
@@ -12,6 +12,7 @@ from langgraph.types import Command
 from graph_agent._compat import read_state
 from graph_agent.budget import Left, has_budget, left_to_delegate
 from graph_agent.config import LoopConfig
+from graph_agent.delegating import Telling, answered, ask_person, conversation_with, go_on, waiting_task
 from graph_agent.delegation import CALL_PREFIX, DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.errors import did_you_mean
 from graph_agent.in_turn import NotDone, in_turn
@@ -19,9 +20,7 @@ from graph_agent.intake import CONTEXT_MARK, NOT_SHOWN
 from graph_agent.invoking import meant_for_the_run
 from graph_agent.parts import AgentParts
 from graph_agent.runs import run_of
-from graph_agent.shown import shown_output
 from graph_agent.spending import spent
-from graph_agent.telling import result_event
 from graph_agent.text import as_text, clean
 from graph_agent.types import Call
 
@@ -31,25 +30,29 @@ async def delegate_node(
 ) -> Command[Any]:
     """Run one delegation and answer its call; an error is an answer too.
 
+    A delegate that asks a person leaves its task in the state, and `plan` sends the call here again: the graph is
+    interrupted only then, because resuming runs this node from its start.
+
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
     """
-    state = read_state(config, ["messages", "loop", "ready", "usage"])
+    state = read_state(config, ["messages", "loop", "ready", "usage", "remote"])
     settings = parts.settings(runtime, config, state["loop"])
+    waiting = waiting_task(state.get("remote"), call)
+    tell = Telling(call, state["loop"]["step"], runtime)
     result = await in_turn(
-        call, config, runtime, state, settings, parts, lambda: _run(call, config, state, settings, parts)
+        call, config, runtime, state, settings, parts, lambda: _run(call, config, state, settings, parts, tell)
     )
     if isinstance(result, NotDone):
         result = DelegationResult(result.content, result.status)
-    content, _ = shown_output(result.content, settings, {}, call)
-    status: Literal["success", "error"] = "success" if result.status == "success" else "error"
-    message = ToolMessage(content, tool_call_id=call["id"], name=call["name"], status=status)
-    told = result_event(call["id"], call["name"], result.status, result.content, state["loop"]["step"])
-    return Command(update=[("messages", [message]), ("events", [told]), ("usage", result.usage), ("arrived", True)])
+        if waiting is not None:
+            await parts.toolbox.withdraw({call["id"]: waiting})
+    update = answered(call, result, settings, state["loop"]["step"], tell.events, waited=waiting is not None)
+    return Command(update=update)
 
 
 async def _run(
-    call: Call, config: RunnableConfig, state: dict[str, Any], settings: LoopConfig, parts: AgentParts
+    call: Call, config: RunnableConfig, state: dict[str, Any], settings: LoopConfig, parts: AgentParts, tell: Telling
 ) -> DelegationResult:
     delegate = parts.toolbox.delegates.get(call["name"])
     if delegate is None:
@@ -73,8 +76,12 @@ async def _run(
         depth_left=depth_left - 1,
         left=_share(config, state, settings),
         prices=settings.prices,
+        context_id=conversation_with(state.get("remote"), delegate.name),
+        tell=tell,
     )
     try:
+        if waiting := waiting_task(state.get("remote"), call):
+            return await go_on(delegate, delegation, waiting, ask_person(call, waiting))
         return await delegate.run(delegation)
     except BaseException as error:
         if meant_for_the_run(error):

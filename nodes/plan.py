@@ -39,8 +39,9 @@ async def plan_node(
     if not state.get("arrived"):
         await step.take_input()
     # Between the results of one wave nobody's words may stand.
-    steered = await step.listen(["configure"] if step.loop["waiting"] else ["configure", "steer"])
-    if step.cut_short() or step.go_on_with_the_wave():
+    within = bool(step.loop["waiting"] or step.asking)
+    steered = await step.listen(["configure"] if within else ["configure", "steer"])
+    if step.cut_short() or step.send_again() or step.go_on_with_the_wave():
         return Command(update=step.update())
     if state.get("arrived") and stop_repetition(step):
         return Command(update=step.update())

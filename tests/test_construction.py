@@ -150,11 +150,15 @@ def test_a_subclass_of_the_context_keeps_its_own_fields() -> None:
         ),
         ("name: a\nmodel: x:y\npath: b", "unknown field 'path'; known: "),
         (
-            "name: a\nmodel: x:y\ndelegates: [{name: r, url: 'http://127.0.0.1:1'}]",
-            "delegate 'r': this version has no remote delegates; use 'graph'.",
+            "name: a\nmodel: x:y\ndelegates: [{name: r}]",
+            "delegate 'r': name its 'graph', as 'module:factory', or its 'url'; one of them.",
+        ),
+        (
+            "name: a\nmodel: x:y\ndelegates: [{name: r, graph: 'm:g', timeout_s: 5}]",
+            "delegate 'r': timeout_s is for a remote agent, with a 'url'.",
         ),
     ],
-    ids=["typo", "missing", "yaml", "text", "config", "path", "remote"],
+    ids=["typo", "missing", "yaml", "text", "config", "path", "delegate", "local"],
 )
 def test_an_agent_file_that_cannot_be(tmp_path: Path, content: str, message: str) -> None:
     file = tmp_path / "agent.yaml"
@@ -183,6 +187,14 @@ def test_an_agent_file_that_cannot_be(tmp_path: Path, content: str, message: str
         ),
         ("model: 'my_tools:make'\ndb: 'mysql://x'", "db='mysql://x': no such kind of database; use 'sqlite:///FILE'"),
         ("model: 'openai:gpt-4o-mini'", "OPENAI_API_KEY"),
+        (
+            "model: 'my_tools:make'\ndelegates: [{name: r, url: 'ftp://x'}]",
+            "delegate 'r': 'ftp://x' is no address of an agent; write e.g. 'http://127.0.0.1:9001'.",
+        ),
+        (
+            "model: 'my_tools:make'\ndelegates: [{name: r, url: 'http://x', auth: {}}]",
+            "delegate 'r': name one variable: 'bearer_env' for a token, or 'api_key_env' for a key",
+        ),
     ],
     ids=[
         "attribute",
@@ -196,6 +208,8 @@ def test_an_agent_file_that_cannot_be(tmp_path: Path, content: str, message: str
         "key",
         "db",
         "no api key",
+        "address",
+        "secret",
     ],
 )
 async def test_an_agent_that_cannot_be_opened(
@@ -226,6 +240,7 @@ def test_the_facade() -> None:
 
     assert (set(offered), set(dir(graph_agent)) >= set(offered)) == (
         {
+            "A2ADelegate",
             "AgentContext",
             "GraphDelegate",
             "LoopConfig",

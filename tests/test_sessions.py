@@ -457,3 +457,24 @@ async def test_the_events_of_a_warning_at_construction() -> None:
         ["user_message", "status", "warning"],
         ["The MCP server 'pms' is down, its tools are missing: connection refused"],
     )
+
+
+async def test_a_delegates_own_events_hang_from_the_answer_it_gave() -> None:
+    inner = create_graph_agent(ScriptedChatModel([*ECHO_SCRIPT]), tools=[echo])
+    outer = session(
+        [asks(("1", "delegate_to_r", {"task": "echo"})), "No more actions.", "Done."],
+        delegates=[GraphDelegate("r", "R.", inner)],
+    )
+    await outer.run("go")
+
+    (response,) = [event for event in await outer.events() if event["type"] == "delegation_response"]
+    assert kinds(response["history"]) == [
+        "user_message",
+        "status",
+        "plan",
+        "tool_call",
+        "tool_result",
+        "plan",
+        "agent_response",
+        "status",
+    ]

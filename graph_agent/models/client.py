@@ -54,14 +54,24 @@ class ModelClient:
         self._narrower: dict[frozenset[str], ModelClient] = {}
         names = [schema["function"]["name"] for schema in schemas]
         self._aliases = ToolAliases(names)
+        self._bound: dict[tuple[Any, ...], Bound] = {}
+        self.offer(schemas)
+        self._renames = [name for name in names if self._aliases.to_alias(name) != name]
+        self._none_choice = _TOOL_CHOICE_NONE.get(model._llm_type)
+
+    def offer(self, schemas: Sequence[dict[str, Any]]) -> None:
+        """Offer the same tools from now on under other descriptions.
+
+        Args:
+            schemas: As for the construction, with the same names.
+        """
         self._schemas = [
             {**schema, "function": {**function, "name": self._aliases.to_alias(function["name"])}}
             for schema in schemas
             for function in [schema["function"]]
         ]
-        self._renames = [name for name in names if self._aliases.to_alias(name) != name]
-        self._none_choice = _TOOL_CHOICE_NONE.get(model._llm_type)
-        self._bound: dict[tuple[Any, ...], Bound] = {}
+        self._bound.clear()
+        self._narrower.clear()
 
     def without(self, names: Collection[str]) -> ModelClient:
         """The same model without some of its tools, by their own names."""

@@ -1,0 +1,131 @@
+"""An A2A server over any graph of ours: routes to mount beside others, or an application of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+from a2a.server.context import ServerCallContext
+from a2a.server.request_handlers import DefaultRequestHandler
+from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
+from a2a.server.routes.common import ServerCallContextBuilder
+from a2a.server.tasks import BasePushNotificationSender, InMemoryPushNotificationConfigStore, InMemoryTaskStore
+from a2a.types import AgentCard, CancelTaskRequest, Task
+from a2a.utils.push_url_validator import validate_push_notification_url
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute, Route
+
+from graph_agent.a2a.server_card import REST_PATH, RPC_PATH
+from graph_agent.a2a.server_executor import A2A_DEFAULTS, HEARTBEAT_S, GraphExecutor, SessionIds, session_id_of
+from graph_agent.a2a.server_store import LiveTaskStore, Stores
+from graph_agent.errors import ConfigError
+from graph_agent.graph import CompiledAgentGraph
+
+CARD_AGE_S = 60
+"""Seconds a client may keep the card before it asks again."""
+
+UrlCheck = Callable[[str], Awaitable[bool]]
+
+
+class A2AServer:
+    """The A2A side of one agent: its card, JSON-RPC and HTTP+JSON, in the versions 1.0 and 0.3.
+
+    Args:
+        graph: The agent, compiled with a checkpointer.
+        card: Its card, e.g. from `agent_card`; its `push_notifications` turns them on.
+        stores: Where tasks are kept; None for memory.
+        context: Overrides for every run.
+        show_outputs: Whether what tools gave is told to those who watch.
+        heartbeat_s: Seconds of silence after which a running task says that it is alive.
+        session_ids: Makes a session's id of a user's name and a conversation's id.
+        context_builder: Tells the SDK who is calling; None to take Starlette's authenticated user.
+        push_url_check: Whether a client's address may be notified; by default only those on the public network.
+
+    Raises:
+        ConfigError: When the graph keeps nothing.
+    """
+
+    def __init__(
+        self,
+        graph: CompiledAgentGraph,
+        card: AgentCard,
+        *,
+        stores: Stores | None = None,
+        context: Mapping[str, Any] = A2A_DEFAULTS,
+        show_outputs: bool = False,
+        heartbeat_s: float = HEARTBEAT_S,
+        session_ids: SessionIds = session_id_of,
+        context_builder: ServerCallContextBuilder | None = None,
+        push_url_check: UrlCheck = validate_push_notification_url,
+    ) -> None:
+        if not graph.checkpointer:
+            raise ConfigError("An A2A server needs a graph that keeps its sessions: compile it with a checkpointer.")
+        self.card = card
+        stores = stores or Stores(LiveTaskStore(InMemoryTaskStore()), InMemoryPushNotificationConfigStore())
+        self._executor = GraphExecutor(
+            graph, context=context, show_outputs=show_outputs, heartbeat_s=heartbeat_s, session_ids=session_ids
+        )
+        self._http: httpx.AsyncClient | None = None
+        sender: BasePushNotificationSender | None = None
+        if card.capabilities.push_notifications:
+            self._http = httpx.AsyncClient(follow_redirects=False, timeout=10)
+            sender = BasePushNotificationSender(self._http, stores.push, push_url_validator=push_url_check)
+        self._handler = _Handler(
+            self._executor,
+            stores.tasks,
+            card,
+            push_config_store=stores.push if sender else None,
+            push_sender=sender,
+            push_url_validator=push_url_check,
+            validate_input_modes=True,
+        )
+        rest = create_rest_routes(self._handler, context_builder, enable_v0_3_compat=True, path_prefix=REST_PATH)
+        self.routes: list[BaseRoute] = [
+            *create_agent_card_routes(card, cache_control=f"public, max-age={CARD_AGE_S}"),
+            *create_jsonrpc_routes(self._handler, RPC_PATH, context_builder, enable_v0_3_compat=True),
+            # The SDK's mount for tenants would take every path of an application these routes are added to.
+            *(route for route in rest if isinstance(route, Route)),
+        ]
+
+    async def aclose(self) -> None:
+        """Stop every task at work, and close what was opened."""
+        await self._handler.aclose()
+        if self._http is not None:
+            await self._http.aclose()
+
+
+def a2a_app(graph: CompiledAgentGraph, card: AgentCard, **options: Any) -> Starlette:
+    """An application that is an agent's A2A server and nothing else.
+
+    Args:
+        graph: The agent, compiled with a checkpointer.
+        card: Its card.
+        options: As for `A2AServer`.
+
+    Raises:
+        ConfigError: When the graph keeps nothing.
+    """
+    server = A2AServer(graph, card, **options)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await server.aclose()
+
+    return Starlette(routes=server.routes, lifespan=lifespan)
+
+
+class _Handler(DefaultRequestHandler):
+    """The SDK's handler, which does not ask the executor about a task that no process works on."""
+
+    agent_executor: GraphExecutor
+
+    async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task | None:
+        task: Task | None = await super().on_cancel_task(params, context)
+        if task is not None:
+            await self.agent_executor.forget(context.user.user_name, task.context_id)
+        return task

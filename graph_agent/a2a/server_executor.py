@@ -1,0 +1,238 @@
+"""Tasks of A2A clients, run as inputs of our sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+from weakref import WeakValueDictionary
+
+from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.events import EventQueue
+from a2a.types import Message, Part, TaskState
+from a2a.utils.errors import InvalidParamsError
+from google.protobuf.json_format import MessageToDict
+from langchain_core.messages import AnyMessage, HumanMessage
+from langgraph.types import Interrupt
+
+from graph_agent.a2a.client_reply import content_of
+from graph_agent.a2a.server_updates import TaskTeller
+from graph_agent.a2a.wire import EXTENSION, read_left, whole
+from graph_agent.errors import InputError, SessionBusyError
+from graph_agent.graph import CompiledAgentGraph
+from graph_agent.intake import CONTEXT_MARK
+from graph_agent.results import Done, RunResult
+from graph_agent.session import Session
+from graph_agent.text import clean
+from graph_agent.types import SessionStatus
+
+logger = logging.getLogger(__name__)
+
+A2A_DEFAULTS: Mapping[str, Any] = {"max_steps": 10, "finalize": "direct"}
+"""What a run takes here where the agent's file says nothing: more steps, and the reply without calls as the answer."""
+
+REQUEST = "graph_agent_a2a"
+"""Key in a run's `configurable`: the `task_id`, `context_id` and `message_id` it comes from."""
+
+HEARTBEAT_S = 15.0
+_CANCEL_S = 10.0
+
+SessionIds = Callable[[str, str], str]
+"""Makes a session's id of a user's name (empty for nobody) and a conversation's id."""
+
+
+def session_id_of(user: str, context_id: str) -> str:
+    """The session behind a conversation: its own id, within the user's name where there is one.
+
+    The protocol lets a client name the conversation; nobody may go on with another user's by naming it.
+    """
+    return f"{user}/{context_id}" if user else context_id
+
+
+class GraphExecutor(AgentExecutor):
+    """Runs an agent's graph for the SDK's request handler.
+
+    A conversation (`contextId`) is a session, and a task is one input of it. Tasks of one conversation run one after
+    the other, as a session takes one input at a time.
+
+    How a task ends: `completed` with an answer, also where a limit was met (the answer begins with the sentence that
+    says so, and the metadata has the `stop_reason`); `failed` where the model did not answer; `canceled` where the run
+    was aborted; `rejected` where there is nothing to run; `input-required` where the graph waits for a person.
+
+    Args:
+        graph: The agent, with a checkpointer.
+        context: Overrides for every run.
+        show_outputs: Whether what tools gave is told to those who watch.
+        heartbeat_s: Seconds of silence after which a running task says that it is alive.
+        session_ids: Makes sessions' ids.
+    """
+
+    def __init__(
+        self,
+        graph: CompiledAgentGraph,
+        *,
+        context: Mapping[str, Any] = A2A_DEFAULTS,
+        show_outputs: bool = False,
+        heartbeat_s: float = HEARTBEAT_S,
+        session_ids: SessionIds = session_id_of,
+    ) -> None:
+        self._graph = graph
+        self._context = dict(context)
+        self._show_outputs = show_outputs
+        self._heartbeat_s = heartbeat_s
+        self._session_ids = session_ids
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._running: dict[str, _Running] = {}
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Run one message of a task to its end, or to its question."""
+        task_id, context_id = _ids(context)
+        teller = TaskTeller(event_queue, task_id, context_id, show_outputs=self._show_outputs)
+        known = context.current_task
+        if known is None:
+            await teller.submitted(context.message)
+        session = self._session(context)
+        running = self._running[task_id] = _Running(session)
+        turn = self._turns.setdefault(session.id, asyncio.Lock())
+        answers = known is not None and known.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+        try:
+            async with turn:
+                if running.cancelled:
+                    await teller.cancelled()
+                    return
+                running.started = True
+                await teller.working()
+                async with _heartbeats(teller, self._heartbeat_s):
+                    result = await self._run(session, context.message, teller, answers=answers)
+            await self._settle(result, teller)
+        except (InputError, SessionBusyError) as error:
+            await teller.rejected(str(error))
+        except Exception as error:  # the client hears that it failed, and the operator why
+            logger.exception("The task %s failed", task_id)
+            await teller.failed(f"The agent could not run this task: {type(error).__name__}.")
+        finally:
+            del self._running[task_id]
+            running.ended.set()
+
+    async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
+        """Stop a task's run; the task is cancelled when the run has stopped, so that status and history agree."""
+        task_id, context_id = _ids(context)
+        running = self._running.get(task_id)
+        if running is None:
+            await self.forget(context.call_context.user.user_name, context_id)
+            await TaskTeller(event_queue, task_id, context_id, show_outputs=False).cancelled()
+            return
+        running.cancelled = True
+        if running.started:
+            await running.session.abort()
+            async with asyncio.timeout(_CANCEL_S):
+                await running.ended.wait()
+
+    async def forget(self, user: str, context_id: str) -> None:
+        """Abort a conversation's session, should it wait for a person."""
+        session = Session(self._graph, self._session_ids(user, context_id))
+        if await self._asked(session):
+            await session.abort()
+
+    async def _asked(self, session: Session) -> tuple[Interrupt, ...]:
+        """What a session waits for a person to answer; empty when it waits for nothing."""
+        return (await self._graph.aget_state({"configurable": {"thread_id": session.id}})).interrupts
+
+    def _session(self, context: RequestContext) -> Session:
+        task_id, context_id = _ids(context)
+        user = context.call_context.user.user_name
+        metadata = MessageToDict(context.message.metadata) if context.message is not None else {}
+        message_id = context.message.message_id if context.message is not None else ""
+        about = {"task_id": task_id, "context_id": context_id, "message_id": message_id}
+        configurable = {**read_left(metadata), REQUEST: about}
+        return Session(self._graph, self._session_ids(user, context_id), configurable=configurable)
+
+    async def _run(
+        self, session: Session, message: Message | None, teller: TaskTeller, *, answers: bool
+    ) -> RunResult | None:
+        if answers:
+            waiting = await self._asked(session)
+            said = _answer(message)
+            # Several may wait; an answer is for the one that was told, and the others ask again.
+            parts = session.stream_resume({waiting[0].id: said} if waiting else said, context=self._context)
+        else:
+            parts = session.stream(_input(message), context=self._context)
+        async for part in parts:
+            if isinstance(part, Done):
+                return part.result
+            await teller.part(part)
+        return None
+
+    async def _settle(self, result: RunResult | None, teller: TaskTeller) -> None:
+        if result is None:
+            await teller.failed("The run ended without a result.")
+        elif result.interrupts:
+            await teller.asks([interrupt.value for interrupt in result.interrupts])
+        elif result.status == SessionStatus.ABORTED:
+            await teller.cancelled()
+        elif result.status == SessionStatus.FAILED:
+            await teller.failed(result.error or "The model did not answer.")
+        else:
+            await teller.answered(result)
+
+
+class _Running:
+    """A task at work."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.started = False
+        self.cancelled = False
+        self.ended = asyncio.Event()
+
+
+@asynccontextmanager
+async def _heartbeats(teller: TaskTeller, every_s: float) -> AsyncIterator[None]:
+    """While within, say that the task is alive whenever nothing else was said for a while."""
+
+    async def beat() -> None:
+        while True:
+            said = teller.said
+            await asyncio.sleep(every_s)
+            if teller.said == said:
+                await teller.working()
+
+    beating = asyncio.create_task(beat())
+    try:
+        yield
+    finally:
+        beating.cancel()
+
+
+def _ids(context: RequestContext) -> tuple[str, str]:
+    if not context.task_id or not context.context_id:
+        raise InvalidParamsError(message="A task has an id and a context id.")
+    return context.task_id, context.context_id
+
+
+def _input(message: Message | None) -> list[AnyMessage]:
+    """What the client said, as the user's message, behind what it passes on for context."""
+    parts = list(message.parts) if message is not None else []
+    passed_on = [part for part in parts if EXTENSION in part.metadata]
+    context: list[AnyMessage] = [
+        HumanMessage(clean(part.text), additional_kwargs={CONTEXT_MARK: True}) for part in passed_on
+    ]
+    said = _text(part for part in parts if part not in passed_on)
+    if not said.strip():
+        raise InputError("The message says nothing that this agent can read; send text, or data.")
+    return [*context, HumanMessage(said)]
+
+
+def _answer(message: Message | None) -> Any:
+    """What the client answered: text, or the data itself when there is nothing else."""
+    parts = list(message.parts) if message is not None else []
+    if len(parts) == 1 and parts[0].WhichOneof("content") == "data":
+        return whole(MessageToDict(parts[0].data))
+    return _text(parts)
+
+
+def _text(parts: Iterable[Part]) -> str:
+    shown = content_of(parts).shown
+    return shown if isinstance(shown, str) else "".join(block.get("text", "") for block in shown)

@@ -1,0 +1,147 @@
+"""What a task tells those who watch it, worded from the parts of a session's stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from a2a.server.events import EventQueue
+from a2a.server.tasks import TaskUpdater
+from a2a.types import Message, Part, Task, TaskState, TaskStatus
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Value
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from graph_agent.a2a.wire import EXTENSION, outcome_of
+from graph_agent.results import CallState, DelegateProgress, EventAdded, PlanText, RunResult, Token
+from graph_agent.results import Part as SessionPart
+from graph_agent.text import plain
+
+ARTIFACT = "answer"
+
+
+class TaskTeller:
+    """Tells one task's watchers how it gets on.
+
+    Args:
+        queue: The SDK's queue of the task.
+        task_id: The task.
+        context_id: Its conversation.
+        show_outputs: Whether what tools gave is told too.
+    """
+
+    def __init__(self, queue: EventQueue, task_id: str, context_id: str, *, show_outputs: bool) -> None:
+        self._queue = queue
+        self._updater = TaskUpdater(queue, task_id, context_id)
+        self._task_id = task_id
+        self._context_id = context_id
+        self._show_outputs = show_outputs
+        self._streamed = False
+        self.said = 0
+        """How many updates were told; a heart-beat is for when this stands still."""
+
+    async def submitted(self, message: Message | None) -> None:
+        """The task exists; the protocol wants this first."""
+        now = Timestamp()
+        now.GetCurrentTime()
+        await self._queue.enqueue_event(
+            Task(
+                id=self._task_id,
+                context_id=self._context_id,
+                status=TaskStatus(state=TaskState.TASK_STATE_SUBMITTED, timestamp=now),
+                history=[message] if message is not None else [],
+            )
+        )
+
+    async def working(self, text: str = "", about: Mapping[str, Any] | None = None, data: Any = None) -> None:
+        """It is at work; without words it is a heart-beat.
+
+        Args:
+            text: What to say.
+            about: The same for programs, under our extension's key.
+            data: JSON to go along.
+        """
+        self.said += 1
+        parts = [*_text_parts(text), *_data_parts(data)]
+        message = self._message(parts, about) if parts else None
+        await self._updater.start_work(message)
+
+    async def part(self, part: SessionPart) -> None:
+        """Tell what one part of the session's stream means to somebody outside."""
+        match part:
+            case Token():
+                await self._append(part.text)
+            case PlanText():
+                # Where plans are streamed, what was taken for the answer has turned out to precede calls.
+                self._streamed = False
+                await self.working(part.text, {"type": "plan"})
+            case DelegateProgress():
+                about = {"type": "delegation", "id": part.id, "target": part.target}
+                await self.working(f"{part.target}: {part.text}", about)
+            case CallState():
+                about = {"type": "call", "id": part.id, "name": part.name, "status": part.status}
+                await self.working(f"{part.name}: {part.status}", about)
+            case EventAdded(event) if self._show_outputs and (
+                event["type"] == "tool_result" or event["type"] == "delegation_response"
+            ):
+                output = {"id": event["id"], "content": event["content"]}
+                await self.working(data=output, about={"type": "output", "id": event["id"]})
+            case _:
+                pass
+
+    async def answered(self, result: RunResult) -> None:
+        """The whole answer, in place of what was streamed, and the task completed."""
+        parts = [Part(text=result.answer), *_data_parts(result.structured_response)]
+        await self._updater.add_artifact(parts, artifact_id=self._artifact_id, name=ARTIFACT, last_chunk=True)
+        told = outcome_of(result.stop_reason, result.usage)
+        await self._updater.update_status(TaskState.TASK_STATE_COMPLETED, metadata=told)
+
+    async def asks(self, questions: Sequence[Any]) -> None:
+        """The graph waits for a person; the first question counts, the others follow when it is answered."""
+        question = questions[0]
+        text = question if isinstance(question, str) else _words(question)
+        # What a question says beside its words, such as the choices, goes along for programs.
+        data = None if question == text or (text and len(question) == 1) else question
+        message = self._message([*_text_parts(text), *_data_parts(data)], {"type": "question"})
+        await self._updater.requires_input(message)
+
+    async def failed(self, why: str) -> None:
+        """The task failed."""
+        await self._updater.failed(self._message(_text_parts(why)))
+
+    async def rejected(self, why: str) -> None:
+        """The task is none that this agent takes."""
+        await self._updater.reject(self._message(_text_parts(why)))
+
+    async def cancelled(self) -> None:
+        """The task was cancelled."""
+        await self._updater.cancel()
+
+    @property
+    def _artifact_id(self) -> str:
+        return f"{self._task_id}-{ARTIFACT}"
+
+    async def _append(self, text: str) -> None:
+        self.said += 1
+        # The first piece begins the artifact, also anew after words that were none of the answer.
+        append, self._streamed = self._streamed, True
+        await self._updater.add_artifact(
+            [Part(text=text)], artifact_id=self._artifact_id, name=ARTIFACT, append=append, last_chunk=False
+        )
+
+    def _message(self, parts: list[Part], about: Mapping[str, Any] | None = None) -> Message:
+        return self._updater.new_agent_message(parts, metadata={EXTENSION: dict(about)} if about else None)
+
+
+def _words(question: Any) -> str:
+    """The words in a structured question, by the names they usually go under; empty for none."""
+    told = question if isinstance(question, dict) else {}
+    return next((told[name] for name in ("question", "message", "prompt") if isinstance(told.get(name), str)), "")
+
+
+def _text_parts(text: str) -> list[Part]:
+    return [Part(text=text)] if text else []
+
+
+def _data_parts(data: Any) -> list[Part]:
+    return [] if data is None else [Part(data=ParseDict(plain(data), Value()))]

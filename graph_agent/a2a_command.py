@@ -1,0 +1,90 @@
+"""`graph-agent a2a`: an agent file, served to A2A clients from a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvicorn
+from a2a.types import AgentSkill
+from starlette.applications import Starlette
+
+from graph_agent.a2a.server import a2a_app
+from graph_agent.a2a.server_card import agent_card
+from graph_agent.a2a.server_executor import A2A_DEFAULTS
+from graph_agent.a2a.server_store import open_stores
+from graph_agent.errors import ConfigError
+from graph_agent.spec import AgentSpec, load_spec, open_agent
+
+_STOP_S = 5
+"""Seconds that open streams may take to end when the server is stopped."""
+
+
+def a2a(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The agent file.")] = Path("agent.yaml"),
+    port: Annotated[int, typer.Option("--port", "-p", help="Where to listen; 0 for any free port.")] = 9000,
+    host: Annotated[str, typer.Option("--host", help="The address to listen at.")] = "127.0.0.1",
+    url: Annotated[str, typer.Option("--url", help="Where clients reach it; by default where it listens.")] = "",
+    db: Annotated[str | None, typer.Option("--db", help="Another database than the file's.")] = None,
+    show_outputs: Annotated[bool, typer.Option("--show-outputs", help="Tell clients what tools gave.")] = False,
+) -> None:
+    """Serve an agent to A2A clients."""
+    spec = load_spec(config)
+    # Told that it is TCP, asyncio sends small pieces at once; else each first token waits 40 ms for an acknowledgement.
+    with socket.socket(proto=socket.IPPROTO_TCP) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, port))
+        except OSError as error:
+            raise ConfigError(f"--host {host} --port {port}: {error.strerror}; take another port.") from None
+        at = url or f"http://{host}:{listener.getsockname()[1]}"
+        asyncio.run(_serve(spec, listener, at, db, show_outputs))
+
+
+async def _serve(spec: AgentSpec, listener: socket.socket, url: str, db: str | None, show_outputs: bool) -> None:
+    async with open_a2a(spec, url, db=db, show_outputs=show_outputs) as app:
+        typer.echo(f"{spec.name} listens at {url}")
+        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_STOP_S)
+        await uvicorn.Server(config).serve([listener])
+
+
+@asynccontextmanager
+async def open_a2a(
+    spec: AgentSpec, url: str, *, db: str | None = None, show_outputs: bool = False
+) -> AsyncIterator[Starlette]:
+    """Open the agent of a file, and make its A2A application; both are closed on leaving.
+
+    Unless the file says otherwise, a run takes ten steps at most, and its reply without calls is the answer. Tasks are
+    kept where the sessions are.
+
+    Args:
+        spec: The file's content.
+        url: Where clients reach the agent.
+        db: Another database than the file's.
+        show_outputs: Whether clients are told what tools gave.
+
+    Raises:
+        ConfigError: When something the file names cannot be built.
+    """
+    address = spec.db if db is None else db
+    async with AsyncExitStack() as stack:
+        graph = await stack.enter_async_context(open_agent(spec, db=address))
+        stores = await stack.enter_async_context(open_stores(address))
+        skills = [
+            AgentSkill(
+                id=skill.id,
+                name=skill.name or skill.id,
+                description=skill.description,
+                tags=skill.tags or ["skill"],
+                examples=skill.examples,
+            )
+            for skill in spec.skills
+        ]
+        card = agent_card(graph, url, name=spec.name, description=spec.description, skills=skills)
+        own = {name: value for name, value in A2A_DEFAULTS.items() if name not in spec.config}
+        yield a2a_app(graph, card, stores=stores, context=own, show_outputs=show_outputs)

@@ -1,0 +1,42 @@
+"""An agent's delegates as a group: offered to the model, and told that no answer will come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from graph_agent.delegation import CALL_PREFIX, AskingDelegate, Delegate
+from graph_agent.prompts import Prompts
+from graph_agent.remote import RemoteTask
+
+
+async def withdraw(delegates: Mapping[str, Delegate], tasks: Mapping[str, RemoteTask]) -> None:
+    """Tell the agents whose tasks wait for a person that no answer will come.
+
+    Args:
+        delegates: Call name → the delegate.
+        tasks: Call id → the task.
+    """
+    withdrawn = []
+    for task in tasks.values():
+        delegate: Any = delegates.get(CALL_PREFIX + task["delegate"])
+        if isinstance(delegate, AskingDelegate):
+            withdrawn.append(delegate.withdraw(task))
+    await asyncio.gather(*withdrawn)
+
+
+def delegate_schema(call_name: str, delegate: Delegate, prompts: Prompts) -> dict[str, Any]:
+    """A delegate in OpenAI's function format."""
+    return {
+        "type": "function",
+        "function": {
+            "name": call_name,
+            "description": prompts.render("delegate", name=delegate.name, description=delegate.description),
+            "parameters": {
+                "type": "object",
+                "properties": {"task": {"type": "string", "description": "The task, complete in itself."}},
+                "required": ["task"],
+            },
+        },
+    }
