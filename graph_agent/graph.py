@@ -114,6 +114,8 @@ def _with_threads(config: RunnableConfig) -> RunnableConfig:
 class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """A `StateGraph` that compiles to a `CompiledAgentGraph`."""
 
+    tool_names: tuple[str, ...] = ()
+    """Names of the tools and delegations there are."""
     may_write = True
     """Whether some call of this agent may change something outside it; False when every tool is marked as reading."""
 
@@ -200,6 +202,7 @@ def _assemble(parts: AgentParts) -> AgentStateGraph:
         AgentState, context_schema=parts.context_schema, input_schema=AgentInput, output_schema=AgentOutput
     )
     graph.may_write = parts.toolbox.may_write
+    graph.tool_names = tuple(parts.toolbox.names)
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, PlanState),
         "tools": (tools_node, Call),

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.store.memory import InMemoryStore
 
 from graph_agent.errors import ConfigError
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
+    from langgraph.store.base import BaseStore
 
 _SQLITE = "sqlite:///"
 _MEMORY = "memory:"
@@ -38,13 +40,42 @@ async def open_saver(url: str, folder: Path | None = None) -> AsyncIterator[Base
     if url == _MEMORY:
         yield InMemorySaver(serde=strict_serializer())
         return
-    if not url.startswith(_SQLITE) or url == _SQLITE:
-        raise ConfigError(f"db={url!r}: no such kind of database; use 'sqlite:///FILE' or 'memory:'.")
-    path = (folder or Path()) / url.removeprefix(_SQLITE)
-    if not path.parent.is_dir():
-        raise ConfigError(f"db={url!r}: the folder {path.parent} does not exist; create it first.")
+    path = _file(url, folder)
     import aiosqlite
     from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
     async with aiosqlite.connect(path) as connection:
         yield AsyncSqliteSaver(connection, serde=strict_serializer())
+
+
+@asynccontextmanager
+async def open_store(url: str, folder: Path | None = None) -> AsyncIterator[BaseStore]:
+    """Open the LangGraph store that lies in the same database as a saver's sessions, and close it on leaving.
+
+    Args:
+        url: As for `open_saver`.
+        folder: As for `open_saver`.
+
+    Raises:
+        ConfigError: As for `open_saver`.
+    """
+    if url == _MEMORY:
+        yield InMemoryStore()
+        return
+    path = _file(url, folder)
+    import aiosqlite
+    from langgraph.store.sqlite.aio import AsyncSqliteStore
+
+    async with aiosqlite.connect(path, isolation_level=None) as connection:
+        store = AsyncSqliteStore(connection)
+        await store.setup()
+        yield store
+
+
+def _file(url: str, folder: Path | None) -> Path:
+    if not url.startswith(_SQLITE) or url == _SQLITE:
+        raise ConfigError(f"db={url!r}: no such kind of database; use 'sqlite:///FILE' or 'memory:'.")
+    path = (folder or Path()) / url.removeprefix(_SQLITE)
+    if not path.parent.is_dir():
+        raise ConfigError(f"db={url!r}: the folder {path.parent} does not exist; create it first.")
+    return path

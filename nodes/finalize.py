@@ -24,6 +24,7 @@ from graph_agent.parts import AgentParts
 from graph_agent.planned import usage_of
 from graph_agent.request import answer_request
 from graph_agent.rollout import planner_of
+from graph_agent.run_parts import parts_of_run
 from graph_agent.runs import run_of
 from graph_agent.spending import answer_left_s, spent
 from graph_agent.state import Bookkeeping, Outcome, PlanState, add_usage
@@ -48,6 +49,7 @@ async def finalize_node(
         `error` event, and no message: nothing was said. Where the user has something to follow up with, the update
         holds it behind the answer and leads back to `plan`, as new input in the same run.
     """
+    parts = parts_of_run(parts, runtime)
     answering = _Answering(state, parts.settings(runtime, config, state["loop"]), parts, config)
     await answering.run()
     if not await answering.follow_up():
