@@ -53,11 +53,12 @@ async def create_chat_completion(
     return await here.chat.answer(request, who, ask, OpenAIVoice(body.model, include_usage=include_usage))
 
 
-_LIST_ERRORS: dict[int | str, dict[str, Any]] = {status: _ERRORS[status] for status in _ERRORS if status in (400, 401)}
-_MODEL_ERRORS: dict[int | str, dict[str, Any]] = {status: _ERRORS[status] for status in _ERRORS if status in (400, 401, 404)}
+_MODEL_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: error for status, error in _ERRORS.items() if status in (400, 401, 404, 408, 413, 503)
+}
 
 
-@router.get("/models", responses=_LIST_ERRORS)
+@router.get("/models", responses=_MODEL_ERRORS)
 async def list_models(here: Annotated[Services, Depends(services)]) -> ModelList:
     """List the models: this agent."""
     model = _model(here)

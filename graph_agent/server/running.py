@@ -21,6 +21,7 @@ from graph_agent.server.metrics import Metrics
 from graph_agent.server.outcomes import Outcome, outcome_of
 from graph_agent.server.problems import ProblemError, stopping
 from graph_agent.server.turns import Turn
+from graph_agent.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +73,7 @@ class Running:
         self._open_calls: dict[str, datetime] = {}
         self._control = RunControl()
         self._parts: asyncio.Queue[Part | BaseException] = asyncio.Queue(_MOST_WAITING)
-        self._over = False
+        self._over = self._left = False
         self._task = asyncio.create_task(self._run(), name=f"run of {turn.session_id or 'a request'}")
 
     async def part(self, timeout_s: float | None = None) -> Part | None:
@@ -99,11 +100,17 @@ class Running:
         self._task.cancel()
 
     async def close(self) -> None:
-        """Leave it: one that is still under way is stopped, and waited for."""
+        """Leave it: one that is still under way is stopped, and waited for.
+
+        A session is aborted, so that it knows what was done; what keeps no session is only cancelled.
+        """
         if not self._over:
-            self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait([self._task])
+            self._left = True
+            while not self._parts.empty():
+                self._parts.get_nowait()
+            if self.turn.session_id is None or not await Session(self.turn.graph, self.turn.thread).abort():
+                self._task.cancel()
+        await asyncio.wait([self._task])
 
     async def _run(self) -> None:
         begun = time.perf_counter()
@@ -127,9 +134,11 @@ class Running:
             await asyncio.shield(self._tidy(status))
             self._metrics.run_ended(status, time.perf_counter() - begun)
         self._over = True
-        # A reader that is gone leaves the queue full; what it would have been told is then nobody's.
-        with contextlib.suppress(asyncio.QueueFull):
-            self._parts.put_nowait(last) if status == "CANCELLED" else await self._parts.put(last)
+        await self._tell(last)
+
+    async def _tell(self, part: Part | BaseException) -> None:
+        if not self._left:
+            await self._parts.put(part)
 
     async def _to_end(self) -> Outcome:
         turn = self.turn
@@ -141,11 +150,11 @@ class Running:
         async for mode, payload in stream:
             if mode == "messages":
                 if text := _answer_text(*payload):
-                    await self._parts.put(Said(text))
+                    await self._tell(Said(text))
             elif mode == "updates":
                 self._metrics.count(payload, self._open_calls)
             elif isinstance(payload, dict) and payload.get("type") == "progress":
-                await self._parts.put(Stepped(payload))
+                await self._tell(Stepped(payload))
         outcome = outcome_of(turn, await turn.graph.aget_state(turn.config))
         self._metrics.used(outcome.input_tokens, outcome.output_tokens)
         return outcome

@@ -17,6 +17,7 @@ from graph_agent.server.asks import Ask, check_conversation, new_messages, trail
 from graph_agent.server.host import Host, new_token
 from graph_agent.server.keys import Caller
 from graph_agent.server.problems import ProblemError
+from graph_agent.session import Session
 from graph_agent.types import NO_USAGE, Usage
 
 _PARKED_ID = re.compile(r"call_([0-9a-f]{24})[0-9a-f]{8}")
@@ -115,9 +116,9 @@ async def _resumed(turn: Turn, ask: Ask, results: list[ToolMessage], said: list[
         listed = ", ".join(sorted(asked.keys() ^ given.keys()))
         raise ProblemError("invalid", f"One result for each open call is needed; these do not match: {listed}.")
     answers = {asked[id_].id: _answer(result) for id_, result in given.items()}
-    if said:
-        last = answers[asked[results[-1].tool_call_id].id]
-        last["content"] = _blocks(last["content"]) + [block for message in said for block in _blocks(message.content)]
+    if words := "\n\n".join(message.text for message in said if message.text.strip()):
+        # Behind the results of the whole wave, the server's own included, and before the next plan.
+        await Session(turn.graph, turn.thread).steer(words)
     # The tools that are waited for must be known when their calls are taken up again.
     offered = {tool["function"]["name"] for tool in ask.client_tools}
     missing = {interrupt.value["name"] for interrupt in asked.values()} - offered
@@ -135,10 +136,6 @@ def _asked(interrupts: Sequence[Interrupt]) -> list[Interrupt]:
 
 def _answer(result: ToolMessage) -> ClientResult:
     return {"content": result.content, "status": result.status}
-
-
-def _blocks(content: str | list[Any]) -> list[Any]:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else list(content)
 
 
 def _bare(name: str) -> dict[str, Any]:

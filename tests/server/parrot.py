@@ -83,7 +83,8 @@ class ParrotModel(BaseChatModel):
 async def _reply(messages: list[BaseMessage], stop: Any, options: dict[str, Any]) -> AIMessage:
     final = _FINAL in messages[-1].text.lower()
     said = messages[:-1] if final else messages
-    at = max(i for i, message in enumerate(said) if isinstance(message, HumanMessage))
+    steered = [message.text for message in said if "steer" in str(message.additional_kwargs)]
+    at = max(i for i, message in enumerate(said) if isinstance(message, HumanMessage) and message.text not in steered)
     order = said[at].text
     results = [message for message in said[at:] if isinstance(message, ToolMessage)]
     offered = [one["function"]["name"] for one in options.get("tools", ())]
