@@ -16,12 +16,7 @@ class BoundedProtocol(H11Protocol):
     """
 
     first_request_s = 30.0
-    """Seconds for the headers of a connection's first request."""
-
-    @classmethod
-    def within(cls, seconds: float) -> type[BoundedProtocol]:
-        """This protocol with another time."""
-        return type(cls.__name__, (cls,), {"first_request_s": seconds})
+    """Seconds for the headers of a connection's first request; one value for the process."""
 
     def connection_made(self, transport: Any) -> None:
         """As asyncio calls it."""

@@ -63,7 +63,7 @@ def serve(
         host=host,
         port=port,
         workers=workers,
-        http=BoundedProtocol.within(settings.body_timeout_s),
+        http=BoundedProtocol,
         timeout_graceful_shutdown=settings.drain_s + 5,
         timeout_keep_alive=5,
         access_log=False,
@@ -77,4 +77,5 @@ def app_from_environment() -> FastAPI:
     keys_file = os.environ[_KEYS]
     given = ServerSettings.model_validate_json(os.environ[_SETTINGS])
     settings = given.model_copy(update={"keys": read_keys(Path(keys_file) if keys_file else None)})
+    BoundedProtocol.first_request_s = settings.body_timeout_s
     return create_app(of_file(os.environ[_CONFIG]), settings=settings, db=os.environ[_DB] or None, handle_signals=True)
