@@ -15,7 +15,6 @@ import pytest
 from tests.server.process import serving
 from tests.server.test_sessions import CHAT, answer, body, chat, until
 
-
 STOPPED = -signal.SIGTERM
 """How uvicorn ends when it has stopped as it was asked to: by the signal, raised once more."""
 
