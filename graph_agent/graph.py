@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from langchain_core.language_models import BaseChatModel
@@ -114,6 +114,8 @@ def _with_threads(config: RunnableConfig) -> RunnableConfig:
 class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """A `StateGraph` that compiles to a `CompiledAgentGraph`."""
 
+    mcp_states: Callable[[], Awaitable[dict[str, bool]]] | None = None
+    """Says of each MCP server behind the tools whether it can be called now; None where nobody knows."""
     tool_names: tuple[str, ...] = ()
     """Names of the tools and delegations there are."""
     may_write = True

@@ -15,7 +15,6 @@ from graph_agent.errors import ConfigError
 from graph_agent.spec import load_spec, open_agent
 from tests.agents import echo
 
-
 OF_A_RUN = ["credentials", "client_tools", "client_tool_choice", "instructions", "response_schema"]
 
 

@@ -39,7 +39,7 @@ async def ready(request: Request) -> Response:
     host = here.chat.runs.host
     checks = {"server": "stopping" if here.chat.runs.draining else "ok", "model": _model(here)}
     checks["database"] = await _database(host)
-    checks.update({f"mcp:{name}": state for name, state in host.mcp_states().items()})
+    checks.update({f"mcp:{name}": state for name, state in (await host.mcp_states()).items()})
     return _readiness(checks)
 
 

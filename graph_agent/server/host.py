@@ -61,9 +61,12 @@ class Host:
         builder = self.kept.builder
         return builder.tool_names if isinstance(builder, AgentStateGraph) else ()
 
-    def mcp_states(self) -> dict[str, str]:
-        """Each MCP server's state: `ok`, or that it is down."""
-        return {}
+    async def mcp_states(self) -> dict[str, str]:
+        """Each MCP server's state: `ok` or `down`."""
+        builder = self.kept.builder
+        if not isinstance(builder, AgentStateGraph) or builder.mcp_states is None:
+            return {}
+        return {name: "ok" if up else "down" for name, up in (await builder.mcp_states()).items()}
 
     async def park(self, thread: str) -> None:
         """Note that a thread may be thrown away from some time on."""

@@ -23,7 +23,6 @@ class AgentSource:
     """Where its sessions are kept, unless the server is told another place."""
     open: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]]
     """Opens it without any memory; the server brings its own."""
-    mcp_servers: tuple[str, ...] = ()
 
 
 def of_file(path: str | Path) -> AgentSource:
@@ -48,4 +47,4 @@ def of_served(agent: ServedAgent) -> AgentSource:
 
 
 def _source(spec: AgentSpec, opened: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]]) -> AgentSource:
-    return AgentSource(spec.name, spec.description, spec.db, opened, tuple(spec.mcp_servers))
+    return AgentSource(spec.name, spec.description, spec.db, opened)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import AsyncIterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel, ModelProfile
@@ -26,7 +26,7 @@ _FINAL = "provide your final response"
 _ORDER = re.compile(r"^!(call|then) (\S+) (\{.*\})$", re.MULTILINE)
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """What a provider refuses with."""
 
     status_code = 401
@@ -58,9 +58,9 @@ class ParrotModel(BaseChatModel):
         reply = await _reply(messages, stop, kwargs)
         for word in re.findall(r"\s*\S+\s*$|\s*\S+", str(reply.content)):
             await asyncio.sleep(0)
-            yield ChatGenerationChunk(message=AIMessageChunk(word))
+            yield ChatGenerationChunk(message=AIMessageChunk(content=word))
             if word.strip() == "…break":
-                raise Refused("sk-secretsecretsecret is no key")
+                raise RefusedError("sk-secretsecretsecret is no key")
         chunks = [
             {
                 "name": call["name"],
@@ -72,10 +72,10 @@ class ParrotModel(BaseChatModel):
             for i, call in enumerate(reply.tool_calls)
         ]
         last = AIMessageChunk(
-            "",
+            content="",
             tool_call_chunks=chunks,
             response_metadata=reply.response_metadata,
-            usage_metadata=reply.usage_metadata,  # type: ignore[arg-type]
+            usage_metadata=reply.usage_metadata,
         )
         yield ChatGenerationChunk(message=last)
 
@@ -89,10 +89,9 @@ async def _reply(messages: list[BaseMessage], stop: Any, options: dict[str, Any]
     results = [message for message in said[at:] if isinstance(message, ToolMessage)]
     offered = [one["function"]["name"] for one in options.get("tools", ())]
     if waiting := re.search(r"!wait (\S+)", order):
-        while not Path(waiting[1]).exists():
-            await asyncio.sleep(0.01)
+        await _until_there(waiting[1])
     if failing := re.search(r"!fail (\S+)", order):
-        raise Refused(f"{failing[1]}: sk-secretsecretsecret is no key")
+        raise RefusedError(f"{failing[1]}: sk-secretsecretsecret is no key")
     if not final and offered:
         wave = "then" if results else "call"
         waves = len({message.tool_call_id.rpartition("-")[0] for message in results})
@@ -136,6 +135,10 @@ async def look_up(key: str) -> str:
 @tool
 async def wait_for(file: str) -> str:
     """Wait until a file is there."""
-    while not Path(file).exists():
-        await asyncio.sleep(0.01)
+    await _until_there(file)
     return f"{file} is there"
+
+
+async def _until_there(file: str) -> None:
+    while not os.path.exists(file):  # noqa: ASYNC240 - a look takes no time
+        await asyncio.sleep(0.01)

@@ -85,6 +85,7 @@ def refused(folder: Path, options: Sequence[str], environment: dict[str, str] | 
     command = [sys.executable, "-m", "graph_agent.cli", "serve", "--config", str(file), "--port", str(free_port())]
     done = subprocess.run(
         [*command, *options],
+        check=False,
         cwd=folder,
         env=_environment(environment or {}),
         capture_output=True,

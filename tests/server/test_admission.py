@@ -166,8 +166,8 @@ def test_any_other_address_needs_keys(tmp_path: Path) -> None:
 
     assert (status, message) == (
         2,
-        "error: host='0.0.0.0' can be reached from other machines, and no API keys are set. Set GRAPH_AGENT_API_KEYS or "
-        "--keys-file, or bind to 127.0.0.1.",
+        "error: host='0.0.0.0' can be reached from other machines, and no API keys are set. "
+        "Set GRAPH_AGENT_API_KEYS or --keys-file, or bind to 127.0.0.1.",
     )
 
 
@@ -206,10 +206,10 @@ def test_a_caller_without_a_key_sees_no_keys_sessions() -> None:
 
 
 def test_requests_of_a_minute_are_counted_by_key() -> None:
-    now = 0.0
-    limits = Limits(concurrent=9, per_minute=2, clock=lambda: now)
+    clock = [0.0]
+    limits = Limits(concurrent=9, per_minute=2, clock=lambda: clock[0])
     told: list[float | None] = []
-    for now, caller in [(0.0, "a"), (10.0, "a"), (20.0, "a"), (20.0, "b"), (61.0, "a"), (62.0, "a")]:
+    for clock[0], caller in [(0.0, "a"), (10.0, "a"), (20.0, "a"), (20.0, "b"), (61.0, "a"), (62.0, "a")]:
         try:
             with limits.held(caller):
                 told.append(None)

@@ -175,4 +175,4 @@ def test_what_does_not_fit_is_refused(
     with pytest.raises(openai.BadRequestError) as error:
         ask(openai_client, messages, **options)
 
-    assert error.value.body["message"] == message  # type: ignore[index,call-overload]
+    assert error.value.body["message"] == message  # type: ignore[index]

@@ -146,8 +146,8 @@ def test_a_model_that_fails_is_a_server_error_without_its_secrets(openai_client:
 
 def test_an_error_in_mid_stream_ends_it_as_an_error(openai_client: openai.OpenAI) -> None:
     said: list[str] = []
+    chunks = ask(openai_client, user("one …break two"), stream=True)
     with pytest.raises(openai.APIError, match=r"^The model's provider refused this server"):
-        for chunk in ask(openai_client, user("one …break two"), stream=True):
-            said.append(chunk.choices[0].delta.content or "")
+        said.extend(chunk.choices[0].delta.content or "" for chunk in chunks)
 
     assert "".join(said) == "You said: one …break"
