@@ -150,9 +150,7 @@ def main() -> None:
         agent = ["--config", str(folder / "agent.yaml"), "--db", f"sqlite:///{folder / 'bench.db'}"]
         with (
             started("graph-agent", ["graph_agent.cli", "serve", *agent], folder) as ours,
-            started(
-                "bare", ["uvicorn", "benchmarks.serve_bare:app", "--no-access-log", "--http", "h11"], folder
-            ) as bare,
+            started("bare", ["uvicorn", "benchmarks.serve_bare:app", "--no-access-log"], folder) as bare,
         ):
             for clients in given.clients:
                 requests = max(2, 200 // clients)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 
-class BoundedProtocol(H11Protocol):
+class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol, which closes a connection whose first request does not come in time.
 
     uvicorn itself bounds the time between requests only; a client that connects and sends nothing, or half a header,

@@ -73,22 +73,33 @@ class Running:
         self._open_calls: dict[str, datetime] = {}
         self._control = RunControl()
         self._parts: asyncio.Queue[Part | BaseException] = asyncio.Queue(_MOST_WAITING)
+        self._next: Part | BaseException | None = None
         self._over = self._left = False
         self._task = asyncio.create_task(self._run(), name=f"run of {turn.session_id or 'a request'}")
 
     async def part(self, timeout_s: float | None = None) -> Part | None:
         """The next part; None when none comes in time. After `Ended` there is no other.
 
+        Pieces of the answer that are here already are told as one: a server that is busy sends fewer and larger frames.
+
         Raises:
             ProblemError: When the run cannot be begun, or is stopped with the server.
         """
-        try:
-            async with asyncio.timeout(timeout_s):
-                part = await self._parts.get()
-        except TimeoutError:
-            return None
+        part, self._next = self._next, None
+        if part is None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    part = await self._parts.get()
+            except TimeoutError:
+                return None
         if isinstance(part, BaseException):
             raise part
+        while isinstance(part, Said) and self._next is None and not self._parts.empty():
+            following = self._parts.get_nowait()
+            if isinstance(following, Said):
+                part = Said(part.text + following.text)
+            else:
+                self._next = following
         return part
 
     def drain(self) -> None:

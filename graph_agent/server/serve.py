@@ -66,6 +66,7 @@ def serve(
         http=BoundedProtocol,
         timeout_graceful_shutdown=settings.drain_s + 5,
         timeout_keep_alive=5,
+        timeout_worker_healthcheck=60,  # a worker that still imports, on a busy machine, is not to be killed
         access_log=False,
         server_header=False,
         log_level=log_level,

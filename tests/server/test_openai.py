@@ -43,7 +43,7 @@ def test_a_stream_adds_up_to_the_answer_and_ends_in_its_usage(openai_client: ope
 
     said = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
     finish = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices]
-    assert ("".join(said), len(said) > 4, finish[-1], set(finish[:-1])) == (f"You said: {ODD}", True, "stop", {None})
+    assert ("".join(said), finish[-1], set(finish[:-1])) == (f"You said: {ODD}", "stop", {None})
     assert [chunk.usage.total_tokens if chunk.usage else None for chunk in chunks][-2:] == [None, 30]
 
 
