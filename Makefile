@@ -41,6 +41,7 @@ format: $(VENV)/.dev  ## Put the code in its standard form.
 bench: $(VENV)/.dev  ## Measure the loop against its neighbours.
 	$(BIN)/python -m benchmarks.loop
 	$(BIN)/python -m benchmarks.waves
+	$(BIN)/python -m benchmarks.guards
 	$(BIN)/python -m benchmarks.imports
 
 dev: $(VENV)/.dev  ## Serve the example to LangGraph Studio, offline.

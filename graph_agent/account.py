@@ -10,12 +10,13 @@ from graph_agent.events import ResultStatus, StoredEvent
 
 Outcome = Literal["finished", "failed", "unknown", "skipped"]
 
-_OUTCOMES: dict[ResultStatus, Outcome] = {
+OUTCOMES: dict[ResultStatus, Outcome] = {
     "success": "finished",
     "error": "failed",
     "unknown": "unknown",
     "skipped": "skipped",
 }
+"""What a call came to, by the status of its result."""
 
 
 def account(events: Sequence[StoredEvent]) -> dict[Outcome, list[str]]:
@@ -29,7 +30,7 @@ def account(events: Sequence[StoredEvent]) -> dict[Outcome, list[str]]:
         if entry["type"] == "user_message":
             break
         if entry["type"] == "tool_result":
-            found[_OUTCOMES[entry["status"]]].append(entry["name"])
+            found[OUTCOMES[entry["status"]]].append(entry["name"])
         elif entry["type"] == "delegation_response":
-            found[_OUTCOMES[entry["status"]]].append(CALL_PREFIX + entry["target"])
+            found[OUTCOMES[entry["status"]]].append(CALL_PREFIX + entry["target"])
     return {outcome: names[::-1] for outcome, names in found.items()}

@@ -16,7 +16,8 @@ from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext
 from graph_agent.delegation import Delegate
 from graph_agent.graph import DEFAULT_SYSTEM_PROMPT, CompiledAgentGraph, build_graph
-from graph_agent.models.resolve import effective_model
+from graph_agent.models.mock import mock_model_from_env
+from graph_agent.models.resolve import resolve_model
 from graph_agent.waves import PlanningResult
 
 
@@ -36,11 +37,12 @@ def create_graph_agent(
     store: BaseStore | None = None,
     cache: BaseCache[Any] | None = None,
     name: str = "agent",
+    resolve: Callable[[Any], BaseChatModel] = resolve_model,
 ) -> CompiledAgentGraph:
     """Make an agent: a compiled LangGraph graph with the nodes `plan`, `tools`, `delegate` and `finalize`.
 
-    The environment variable `DEBUG_MOCK_RESPONSES`, a JSON array of strings, replaces the model by a script; it is read
-    here, once.
+    The environment variable `DEBUG_MOCK_RESPONSES`, a JSON array of strings, replaces every model by one script; it is
+    read here, once.
 
     Args:
         model: A chat model, or `"provider:name"`, e.g. `"openai:gpt-4o-mini"`.
@@ -58,13 +60,17 @@ def create_graph_agent(
         store: LangGraph store, for the tools that ask for one.
         cache: LangGraph cache; plans are kept in it for runs with a `plan_cache_ttl_s`.
         name: The agent's name.
+        resolve: Gives the chat model for a name or object: of `model`, of the configuration, and of a run's context,
+            which may come from a client.
 
     Raises:
         ConfigError: When the parts do not fit together, or the model cannot be built.
     """
+    mocked = mock_model_from_env()
+    find = resolve if mocked is None else lambda _: mocked
     failed: Mapping[str, str] = getattr(tools, "failed", {})
     graph = build_graph(
-        effective_model(model),
+        find(model),
         tools=tools,
         delegates=delegates,
         hooks=hooks,
@@ -76,6 +82,7 @@ def create_graph_agent(
         plan_schema=plan_schema,
         cache=cache,
         warnings=[f"The MCP server {server!r} is down, its tools are missing: {why}" for server, why in failed.items()],
+        resolve=find,
     )
     graph.mcp_states = getattr(tools, "states", None)
     return graph.compile(checkpointer=checkpointer, store=store, cache=cache, name=name)

@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from contextvars import ContextVar, copy_context
 from typing import Any, ParamSpec, TypeVar
 
+import anyio
+
 from graph_agent.errors import SyncInLoopError
 
 P = ParamSpec("P")
@@ -66,6 +68,21 @@ def refuse_running_loop(entry: str, instead: str) -> None:
         f"{entry} was called from the thread of a running event loop, which it would block while MCP sessions and "
         f"other clients of that loop are needed; use 'await {instead}(...)', or call it from another thread."
     )
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await short work that may not be cut in two; a cancellation takes effect when it is done.
+
+    LangGraph's SQLite store, for one, is of no more use after an operation that was cancelled between its `BEGIN` and
+    its `COMMIT`.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait({task})
+        raise
 
 
 async def _hand_over(work: Coroutine[Any, Any, T], done: Future[T]) -> None:

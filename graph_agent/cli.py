@@ -6,6 +6,7 @@ import asyncio
 import logging
 import sys
 import uuid
+from collections.abc import AsyncIterator
 from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated
@@ -13,20 +14,29 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from graph_agent.cli_control import send, stop, stopping
 from graph_agent.errors import ConfigError, GraphAgentError
 from graph_agent.events import Event
 from graph_agent.history import session_ids
 from graph_agent.persistence import open_saver
-from graph_agent.results import Done, EventAdded, Progress, Token
+from graph_agent.results import Done, EventAdded, PlanText, Progress, Token
 from graph_agent.session import Session
 from graph_agent.spec import AgentSpec, load_spec, open_agent
+from graph_agent.text import text_of
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 out = Console(highlight=False, soft_wrap=True)
 err = Console(highlight=False, soft_wrap=True, stderr=True)
 
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The agent file.", show_default=False)]
+SessionOption = Annotated[str, typer.Option("--session", "-s", help="The session.", show_default=False)]
+TextArgument = Annotated[str, typer.Argument(help="What to say.", show_default=False)]
 DbOption = Annotated[str | None, typer.Option("--db", help="Another database than the file's, e.g. sqlite:///my.db.")]
+
+
+_AGENT = Path("agent.yaml")
+STOPPED = 130
+"""Exit status of a program that Ctrl-C has ended."""
 
 
 @app.callback()
@@ -39,7 +49,7 @@ def run(
     questions: Annotated[
         list[str] | None, typer.Argument(help="What to ask, one session each; none for a conversation.")
     ] = None,
-    config: ConfigOption = Path("agent.yaml"),
+    config: ConfigOption = _AGENT,
     session: Annotated[str | None, typer.Option("--session", "-s", help="A session to begin or go on with.")] = None,
     today: Annotated[
         datetime | None, typer.Option("--today", formats=["%Y-%m-%d"], help="The date the agent takes for today.")
@@ -83,7 +93,7 @@ def serve(
 
 
 @app.command()
-def sessions(config: ConfigOption = Path("agent.yaml"), db: DbOption = None) -> None:
+def sessions(config: ConfigOption = _AGENT, db: DbOption = None) -> None:
     """List the sessions in an agent's database, the newest first."""
 
     async def ids() -> list[str]:
@@ -94,46 +104,87 @@ def sessions(config: ConfigOption = Path("agent.yaml"), db: DbOption = None) -> 
         out.print(session_id, markup=False)
 
 
+@app.command()
+def steer(text: TextArgument, session: SessionOption, config: ConfigOption = _AGENT, db: DbOption = None) -> None:
+    """Say something to a session before its next step, also while it runs in another process."""
+    asyncio.run(send(load_spec(config), db, session, "steer", text))
+
+
+@app.command()
+def follow_up(text: TextArgument, session: SessionOption, config: ConfigOption = _AGENT, db: DbOption = None) -> None:
+    """Queue an input for after the current answer."""
+    asyncio.run(send(load_spec(config), db, session, "follow_up", text))
+
+
+@app.command()
+def abort(session: SessionOption, config: ConfigOption = _AGENT, db: DbOption = None) -> None:
+    """Stop a session, also one that runs in another process; exit status 1 when there was nothing to stop."""
+    stopped = asyncio.run(stop(load_spec(config), db, session))
+    out.print(f"Session {session} {'was told to stop' if stopped else 'is not at work'}.", markup=False)
+    sys.exit(0 if stopped else 1)
+
+
 async def _ask(spec: AgentSpec, questions: list[str], session: str | None, today: date | None, db: str | None) -> int:
-    failed = False
+    status = 0
     async with open_agent(spec, today=today, db=db) as graph:
-        for question in questions:
-            current = Session(graph, session or _new_id())
-            out.print(f"\n> {question}", style="bold", markup=False)
-            failed |= not await _show(current, question)
-        if not questions:
-            current = Session(graph, session or _new_id())
-            while question := await _read_line():
-                failed |= not await _show(current, question)
+        current = Session(graph, session or _new_id())
+        async for question in _questions(questions):
+            if questions and session is None:
+                current = Session(graph, _new_id())
+            status = max(status, await _show(current, question))
+            if status == STOPPED:
+                break
+        if not questions or status == STOPPED:
             err.print(f"Go on with this conversation: --session {current.id}", style="dim", markup=False)
-    return 1 if failed else 0
+    return status
 
 
-async def _show(session: Session, question: str) -> bool:
-    """Print one run as it goes; False when it failed."""
-    answering = False
-    async for part in session.stream(question):
-        match part:
-            case Progress():
-                out.print(f"  step {part.step}: {part.action} {part.target}", style="dim", markup=False)
-            case Token():
-                out.print(part.text, end="", markup=False)
-                answering = True
-            case EventAdded(event):
-                _show_trouble(event)
-            case Done(result):
-                if answering:
+async def _questions(given: list[str]) -> AsyncIterator[str]:
+    """What to ask: the questions given, each shown first; without any, what the terminal says until it ends."""
+    for question in given:
+        out.print(f"\n> {question}", style="bold", markup=False)
+        yield question
+    while not given and (question := await _read_line()):
+        yield question
+
+
+async def _show(session: Session, question: str) -> int:
+    """Print one run as it goes; gives the exit status."""
+    said = ""
+    with stopping(session) as stops:
+        async for part in session.stream(question):
+            match part:
+                case Progress():
+                    out.print(f"  step {part.step}: {part.action} {part.target}", style="dim", markup=False)
+                case Token():
+                    out.print(part.text, end="", markup=False)
+                    said += part.text
+                case PlanText() if said:
                     out.print()
-                for interrupt in result.interrupts:
-                    err.print(f"waiting for an answer: {interrupt.value}", style="yellow", markup=False)
-                return result.status != "FAILED" and not result.interrupts
-            case _:
-                pass
-    return False
+                    said = ""
+                case EventAdded(event) if event["type"] == "agent_response":
+                    # What cut an answer short, say, is added to it when its tokens are out.
+                    out.print(text_of(event["content"]).removeprefix(said), markup=False)
+                    said = ""
+                case EventAdded(event):
+                    _show_event(event)
+                case Done(result):
+                    if said:
+                        out.print()
+                    for interrupt in result.interrupts:
+                        err.print(f"waiting for an answer: {interrupt.value}", style="yellow", markup=False)
+                    if stops:
+                        return STOPPED
+                    return 1 if result.status == "FAILED" or result.interrupts else 0
+                case _:
+                    pass
+    return 1
 
 
-def _show_trouble(event: Event) -> None:
-    if event["type"] == "warning":
+def _show_event(event: Event) -> None:
+    if event["type"] == "steering":
+        out.print(f"  told: {event['content']}", style="dim", markup=False)
+    elif event["type"] == "warning":
         err.print(f"warning: {event['message']}", style="yellow", markup=False)
     elif event["type"] == "error":
         err.print(f"error: {event['message']}", style="red", markup=False)
@@ -159,7 +210,7 @@ def main() -> None:
         err.print(f"error: {error}", style="red", markup=False)
         sys.exit(2)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(STOPPED)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -14,6 +14,8 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     ValidationError,
+    WithJsonSchema,
+    field_validator,
     model_validator,
 )
 
@@ -23,11 +25,10 @@ ToolCalling = Literal["auto", "native", "text", "wave"]
 OnLimit = Literal["answer", "message"]
 Finalize = Literal["compose", "direct"]
 Planner = Literal["wave", "dag"]
+FallbackModel = Annotated[Any, WithJsonSchema({"type": "string"})]
+"""A `provider:name`, or a chat model; which objects are chat models is found when the agent is built."""
 
 _NOT_YET = {
-    "loop_window": "loop detection",
-    "loop_max_period": "loop detection",
-    "fallback_models": "fallback models",
     "max_agentic_loops": "hooks",
 }
 """Fields of the agreed shape that nothing reads yet: a value other than the default is refused, never ignored."""
@@ -84,23 +85,30 @@ class LoopConfig(BaseModel):
     effect_ledger: bool = False
     """Whether calls that may write are noted as started, in the checkpointer's own storage, before they run."""
     max_output_chars: int = Field(30_000, ge=100)
-    """Characters of one tool output shown to the model."""
+    """Characters of one tool output shown to the model; some kinds of tools have their own (see `output_limits`)."""
     max_output_lines: int = Field(256, ge=2)
-    """Lines of one tool output shown to the model."""
+    """Lines of one tool output shown to the model; some kinds of tools have their own."""
+    offload_over_chars: PositiveInt | None = None
+    """Characters above which the model gets head and tail and a tool to read the rest; None for never.
+
+    A run's context can change the number, for an agent that was built with one: the tool is offered or it is not.
+    """
     loop_window: int = Field(10, ge=2)
-    """Calls of the recent past searched for a repeating pattern."""
+    """The last calls of an input that are searched for a repeating pattern."""
     loop_max_period: PositiveInt = 3
     """Longest repeating pattern that counts as a loop, in calls."""
     max_delegation_depth: NonNegativeInt = 1
     """How many delegations may nest; 0 forbids them."""
     context_messages: NonNegativeInt = 6
     """Messages of the conversation a delegate is given beside its task."""
+    model: str | None = Field(None, min_length=1)
+    """A `provider:name` that takes the place of the agent's model; None for the agent's own."""
     model_retries: NonNegativeInt = 3
     """Further attempts after a transient model error, before the first token only."""
     model_timeout_s: PositiveFloat | None = 120
     """Seconds one model request may take; None for no limit."""
-    fallback_models: tuple[str, ...] = ()
-    """Models tried in order when the first stays unavailable."""
+    fallback_models: tuple[FallbackModel, ...] = ()
+    """Models asked in order, for the rest of the input, when the one before stays unavailable: names or chat models."""
     reasoning_effort: str | None = None
     """Passed to every model call of the loop; None leaves it to the provider."""
     temperature: NonNegativeFloat | None = None
@@ -127,6 +135,13 @@ class LoopConfig(BaseModel):
             super().__init__(**values)
         except ValidationError as error:
             raise ConfigError(explain(error, type(self).__name__, type(self).model_fields)) from None
+
+    @field_validator("fallback_models")
+    @classmethod
+    def _no_empty_model(cls, models: tuple[Any, ...]) -> tuple[Any, ...]:
+        if any(model is None or model == "" for model in models):
+            raise ValueError("each is a 'provider:name' or a chat model; one of them is empty")
+        return models
 
     @model_validator(mode="after")
     def _only_what_works(self) -> Self:
@@ -157,6 +172,7 @@ class LoopConfig(BaseModel):
         """
         if not values:
             return self
+        # Field by field: a dump would take the chat models apart.
         return type(self)(**{**{name: getattr(self, name) for name in type(self).model_fields}, **values})
 
 

@@ -17,7 +17,7 @@ from pydantic import (
     ValidationError,
 )
 
-from graph_agent.config import Finalize, LoopConfig, OnLimit, Planner, Price, ToolCalling
+from graph_agent.config import FallbackModel, Finalize, LoopConfig, OnLimit, Planner, Price, ToolCalling
 
 
 class AgentContext(BaseModel):
@@ -56,13 +56,15 @@ class AgentContext(BaseModel):
     effect_ledger: bool | None = None
     max_output_chars: int | None = Field(default=None, ge=100)
     max_output_lines: int | None = Field(default=None, ge=2)
+    offload_over_chars: PositiveInt | None = None
     loop_window: int | None = Field(default=None, ge=2)
     loop_max_period: PositiveInt | None = None
     max_delegation_depth: NonNegativeInt | None = None
     context_messages: NonNegativeInt | None = None
+    model: str | None = Field(default=None, min_length=1)
     model_retries: NonNegativeInt | None = None
     model_timeout_s: PositiveFloat | None = None
-    fallback_models: tuple[str, ...] | None = None
+    fallback_models: tuple[FallbackModel, ...] | None = None
     reasoning_effort: str | None = None
     temperature: NonNegativeFloat | None = None
     max_output_tokens: PositiveInt | None = None
@@ -112,8 +114,11 @@ def effective_config(
         ConfigError: When a value is of a kind this version does not have.
     """
     context = coerce_context(brought, schema)
-    values = {} if context is None else set_fields(context)
-    return built.with_values({**values, **(changed or {})})
+    values = {**({} if context is None else set_fields(context)), **(changed or {})}
+    if built.offload_over_chars is None:
+        # A context may be meant for several agents of one graph; this one has no tool to read what is offloaded.
+        values.pop("offload_over_chars", None)
+    return built.with_values(values)
 
 
 def set_fields(context: AgentContext) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langgraph.cache.base import BaseCache
+from langgraph.errors import GraphDrained
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from pydantic import BaseModel
@@ -21,16 +22,16 @@ from graph_agent.blocking import blocking, refuse_running_loop
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext
 from graph_agent.delegation import Delegate
+from graph_agent.effects import note_untouched
 from graph_agent.errors import ConfigError
-from graph_agent.models.capabilities import choose_tool_calling
-from graph_agent.models.client import ModelClient
-from graph_agent.models.structured import StructuredPlanner
+from graph_agent.models.pool import ModelPool, Resolve, ready_only
 from graph_agent.nodes.delegate import delegate_node
 from graph_agent.nodes.finalize import finalize_node
 from graph_agent.nodes.plan import plan_node
 from graph_agent.nodes.tools import tools_node
 from graph_agent.parts import AgentParts
 from graph_agent.prompts import Prompts
+from graph_agent.reading import with_reader
 from graph_agent.rollout import agentic_loop_from_env
 from graph_agent.routing import PATHS, after_plan
 from graph_agent.running import running, running_blocking
@@ -67,10 +68,19 @@ class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
         return self._stream(input, config, kwargs)
 
     def _stream(self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Iterator[Any]:
-        with running_blocking(input, self._configurable(config), self.checkpointer, self.store) as run:
+        configurable = self._configurable(config)
+        with running_blocking(input, configurable, self.checkpointer, self.store) as run:
             chunks = super().stream(input, _with_threads(_with_run(config, run)), **self._durable(kwargs))
-            with contextlib.closing(cast("Generator[Any]", chunks)):
-                yield from chunks
+            drained: GraphDrained | None = None
+            try:
+                with contextlib.closing(cast("Generator[Any]", chunks)):
+                    yield from chunks
+            except GraphDrained as stopped:
+                drained = stopped
+            if run.untouched:
+                blocking(note_untouched)(run, {"configurable": configurable}, self.checkpointer)
+            if drained is not None:
+                raise drained
 
     async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
         """As LangGraph's `astream`.
@@ -78,11 +88,20 @@ class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
         Raises:
             SessionBusyError: When a run of the session is under way.
         """
-        async with running(input, self._configurable(config), self.checkpointer, self.store) as run:
+        configurable = self._configurable(config)
+        async with running(input, configurable, self.checkpointer, self.store) as run:
             chunks = super().astream(input, _with_run(config, run), **self._durable(kwargs))
-            async with contextlib.aclosing(cast("AsyncGenerator[Any]", chunks)):
-                async for chunk in chunks:
-                    yield chunk
+            drained: GraphDrained | None = None
+            try:
+                async with contextlib.aclosing(cast("AsyncGenerator[Any]", chunks)):
+                    async for chunk in chunks:
+                        yield chunk
+            except GraphDrained as stopped:
+                drained = stopped
+            if run.untouched:
+                await note_untouched(run, {"configurable": configurable}, self.checkpointer)
+            if drained is not None:
+                raise drained
 
     def _configurable(self, config: RunnableConfig | None) -> dict[str, Any]:
         """What a run can be told of itself: the graph's own, what surrounds the run, and what it was given."""
@@ -121,6 +140,9 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     may_write = True
     """Whether some call of this agent may change something outside it; False when every tool is marked as reading."""
 
+    writes: Callable[[str], bool] | None = None
+    """Tells of a call's name whether it may change something; None where nobody can tell."""
+
     def compile(self, *args: Any, **kwargs: Any) -> CompiledAgentGraph:
         """As LangGraph's `compile`."""
         compiled = super().compile(*args, **kwargs)
@@ -144,6 +166,7 @@ def build_graph(
     plan_schema: type[PlanningResult] = PlanningResult,
     cache: BaseCache[Any] | None = None,
     warnings: Sequence[str] = (),
+    resolve: Resolve = ready_only,
 ) -> AgentStateGraph:
     """Build an agent's graph from ready objects.
 
@@ -161,6 +184,8 @@ def build_graph(
         cache: Where plans are kept for runs with a `plan_cache_ttl_s`; the cache that `compile()` takes is LangGraph's
             own, for nodes.
         warnings: What was not as it should be when the parts were made; told as `warning` events at each input.
+        resolve: Gives the chat model for what `model` and `fallback_models` name, here and in a run's context; the
+            default takes chat models only.
 
     Returns:
         The graph, not compiled: give it a checkpointer, a store and a cache with `compile()`.
@@ -180,14 +205,23 @@ def build_graph(
     if config.plan_cache_ttl_s is not None and cache is None:
         raise ConfigError("plan_cache_ttl_s is set and there is no cache; pass e.g. cache=InMemoryCache().")
     templates = Prompts(prompts)
-    toolbox = Toolbox(tools, delegates, templates)
+    toolbox = Toolbox(with_reader(tools, config), delegates, templates)
+    models = ModelPool(
+        model,
+        config=config,
+        resolve=resolve,
+        schemas=toolbox.schemas,
+        plan_schema=plan_schema.model_json_schema(),
+        plan_tool=PLAN_TOOL,
+    )
     parts = AgentParts(
-        client=ModelClient(model, toolbox.schemas),
+        models=models,
+        client=models.first.client,
         toolbox=toolbox,
         prompts=templates,
         config=config,
-        planner=StructuredPlanner(model, plan_schema.model_json_schema(), PLAN_TOOL),
-        tool_calling=choose_tool_calling(model, config.tool_calling, config.tool_calling_default),
+        planner=models.first.planner,
+        tool_calling=models.first.tool_calling,
         system_prompt=system_prompt if callable(system_prompt) else lambda: system_prompt,
         response=ResponseSchema(response_format) if response_format is not None else None,
         plan_schema=plan_schema,
@@ -203,7 +237,7 @@ def _assemble(parts: AgentParts) -> AgentStateGraph:
     graph = AgentStateGraph(
         AgentState, context_schema=parts.context_schema, input_schema=AgentInput, output_schema=AgentOutput
     )
-    graph.may_write = parts.toolbox.may_write
+    graph.may_write, graph.writes = parts.toolbox.may_write, parts.toolbox.writes
     graph.tool_names = tuple(parts.toolbox.names)
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, PlanState),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
+from uuid import UUID
 
 import anyio.to_thread
 from langchain_core.callbacks import AsyncCallbackHandler
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
@@ -21,6 +22,7 @@ from graph_agent.config import Price
 from graph_agent.context import AgentContext, coerce_context
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.graph import CompiledAgentGraph
+from graph_agent.models.estimate import estimated_usage
 from graph_agent.planned import usage_of
 from graph_agent.state import add_usage
 from graph_agent.types import NO_USAGE, SessionStatus
@@ -44,7 +46,8 @@ class GraphDelegate:
 
     async def run(self, delegation: Delegation) -> DelegationResult:
         """Run the graph on the task and return its last message."""
-        counter = _UsageCounter(delegation.prices)
+        left = delegation.left
+        counter = _UsageCounter(delegation.prices, estimates=(left.tokens, left.cost) != (None, None))
         config: RunnableConfig = merge_configs(
             ensure_config(),
             {
@@ -77,13 +80,28 @@ class GraphDelegate:
 
 
 class _UsageCounter(AsyncCallbackHandler):
-    """Adds up what every model call below it used."""
+    """Adds up what every model call below it used; where a provider does not say and a budget counts, an estimate."""
 
-    def __init__(self, prices: Mapping[str, Price]) -> None:
+    def __init__(self, prices: Mapping[str, Price], *, estimates: bool) -> None:
         self.usage = NO_USAGE
         self._prices = prices
+        self._estimates = estimates
+        self._asked: dict[UUID, Sequence[BaseMessage]] = {}
 
-    async def on_llm_end(self, response: LLMResult, **_: Any) -> None:
+    async def on_chat_model_start(
+        self, serialized: dict[str, Any], messages: list[list[BaseMessage]], *, run_id: UUID, **_: Any
+    ) -> None:
+        if self._estimates:
+            self._asked[run_id] = messages[0]
+
+    async def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        self._asked.pop(run_id, None)
+
+    async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
+        asked = self._asked.pop(run_id, None)
         for generation in response.generations[0] if response.generations else []:
             if isinstance(generation, ChatGeneration) and isinstance(generation.message, AIMessage):
-                self.usage = add_usage(self.usage, usage_of(generation.message, self._prices))
+                reply = generation.message
+                if asked is not None and reply.usage_metadata is None:
+                    reply = reply.model_copy(update={"usage_metadata": estimated_usage(asked, reply)})
+                self.usage = add_usage(self.usage, usage_of(reply, self._prices))

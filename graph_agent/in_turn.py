@@ -6,18 +6,20 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import anyio.lowlevel
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 
 from graph_agent.config import LoopConfig
 from graph_agent.cut_short import cut_short
-from graph_agent.effects import may_begin, note_started
+from graph_agent.effects import may_begin, may_have_begun, note_started
 from graph_agent.events import ResultStatus
 from graph_agent.idempotency import current_call
 from graph_agent.parts import AgentParts
 from graph_agent.runs import run_of
 from graph_agent.settlement import UNKNOWN
 from graph_agent.spending import work_left_s
+from graph_agent.state import Bookkeeping
 from graph_agent.types import Call
 
 T = TypeVar("T")
@@ -56,21 +58,32 @@ async def in_turn(
     """
     run, loop = run_of(config), state["loop"]
     writes, begun = parts.toolbox.writes(call["name"]), False
+    run.taken_up.add(call["id"])
     done: T | NotDone = NotDone(UNKNOWN, "unknown")
     with run.interruptible(work_left_s(run, loop, settings)) as scope:
         async with parts.slots.of_wave(runtime, settings.max_parallel_calls):
+            # A call would run on to its first wait otherwise, or ask a person once more.
+            await anyio.lowlevel.checkpoint_if_cancelled()
             if writes:
                 ledger = loop.get("ledger", False)
                 repeatable = parts.toolbox.marks(call["name"]).get("idempotent") is True
                 if not repeatable and not await may_begin(call, config, runtime, run, ledger=ledger):
                     return done
-                if ledger:
+                if ledger or call["id"] not in run.planned:
                     wave = [other for other in state["ready"] if parts.toolbox.writes(other["name"])]
                     await note_started(wave, config, runtime, run)
             begun = True
-            with current_call(run.session_id, call):
+            run.begun.add(call["id"])
+            with current_call(run.session_id, call, _wave(config, loop)):
                 done = await work()
     if not scope.cancelled_caught:
         return done
+    begun = begun or await may_have_begun(call, config, runtime, run, ledger=loop.get("ledger", False))
     harmless = call["name"] in parts.toolbox.tools and not writes
     return NotDone(*cut_short("abort" if run.aborted else "deadline", begun=begun, writes=not harmless))
+
+
+def _wave(config: RunnableConfig, loop: Bookkeeping) -> str:
+    """Names the wave a call is of, the same however often it is resumed, and no other wave of the session."""
+    graph = config["configurable"].get("checkpoint_ns", "").rpartition("|")[0]
+    return f"{graph}/{loop['last_input_id']}/{loop['turn']}/{loop['step']}"

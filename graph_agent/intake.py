@@ -27,9 +27,14 @@ def new_user_messages(messages: Sequence[AnyMessage], last_input_id: str) -> lis
     for message in reversed(messages):
         if isinstance(message, AIMessage | ToolMessage) or (last_input_id and message.id == last_input_id):
             break
-        if isinstance(message, HumanMessage) and not _MARKS & message.additional_kwargs.keys():
+        if isinstance(message, HumanMessage) and is_said(message):
             new.append(message)
     return new[::-1]
+
+
+def is_said(message: HumanMessage) -> bool:
+    """Whether a user-role message is new input of the user's, and not context, steering, or a word to the model."""
+    return not _MARKS & message.additional_kwargs.keys() and not (message.id or "").startswith(NOT_SHOWN)
 
 
 @dataclass(frozen=True, slots=True)

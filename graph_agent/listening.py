@@ -6,7 +6,7 @@ proves that it was stored.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,13 @@ class Heard:
     events: list[StoredEvent] = field(default_factory=list)
 
 
-async def listen(run: Run, loop: Bookkeeping, kinds: Collection[NoteKind], step: int) -> Heard:
+async def listen(
+    run: Run,
+    loop: Bookkeeping,
+    kinds: Collection[NoteKind],
+    step: int,
+    check: Callable[[Bookkeeping], Awaitable[None]] | None = None,
+) -> Heard:
     """Take in the notes of some kinds that are new; obey an abort whatever is asked for.
 
     Args:
@@ -39,6 +45,7 @@ async def listen(run: Run, loop: Bookkeeping, kinds: Collection[NoteKind], step:
         loop: The state's bookkeeping, which is updated: what was taken in, and what it changed.
         kinds: Which notes to take in; the others stay.
         step: The step it happens in.
+        check: Raises `ConfigError` for a configuration that cannot be had; that change is left out, with a warning.
     """
     heard = Heard()
     notes = await _new_notes(run, loop)
@@ -46,7 +53,7 @@ async def listen(run: Run, loop: Bookkeeping, kinds: Collection[NoteKind], step:
         if note.kind not in kinds:
             continue
         if note.kind == "configure":
-            heard.events += _reconfigure(loop, note, step)
+            heard.events += await _reconfigure(loop, note, step, check)
         else:
             heard.messages.append(_message(note))
             if note.kind == "steer":
@@ -79,12 +86,16 @@ def _message(note: Note) -> HumanMessage:
     return HumanMessage(str(note.content), id=f"note-{note.key}", additional_kwargs=marks)
 
 
-def _reconfigure(loop: Bookkeeping, note: Note, step: int) -> list[StoredEvent]:
+async def _reconfigure(
+    loop: Bookkeeping, note: Note, step: int, check: Callable[[Bookkeeping], Awaitable[None]] | None
+) -> list[StoredEvent]:
     try:
-        changed = checked_fields(note.content)
+        changed = {**loop.get("changed", {}), **checked_fields(note.content)}
+        if check is not None:
+            await check({**loop, "changed": changed})
     except ConfigError as error:
         return [event("warning", step, message=f"A change of the configuration was left out: {error}")]
-    loop["changed"] = {**loop.get("changed", {}), **changed}
+    loop["changed"] = changed
     return []
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -16,6 +16,7 @@ from graph_agent.budget import BUDGET_LEFT, tightened
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.context import AgentContext, effective_config
 from graph_agent.models.client import Mode, ModelClient
+from graph_agent.models.pool import ModelPool
 from graph_agent.models.structured import StructuredPlanner
 from graph_agent.prompts import Prompts
 from graph_agent.schema import ResponseSchema
@@ -46,6 +47,8 @@ class Slots:
 class AgentParts:
     """One agent's parts, made once and shared by all its runs."""
 
+    models: ModelPool
+    """Every model this agent may use; `client`, `planner` and `tool_calling` are those of the one in force."""
     client: ModelClient
     planner: StructuredPlanner
     """Asks the model for structured plans, in wave mode."""
@@ -53,7 +56,7 @@ class AgentParts:
     prompts: Prompts
     config: LoopConfig
     tool_calling: Mode
-    """The mode chosen when the agent was built."""
+    """The mode that suits the model."""
     system_prompt: Callable[[], str]
     """Gives the text of the system prompt; empty for none. Asked at each request, as it may name the day."""
     response: ResponseSchema | None = None
@@ -70,7 +73,7 @@ class AgentParts:
     slots: Slots = field(default_factory=Slots)
     variants: dict[str, AgentParts] = field(init=False, repr=False, default_factory=dict)
     """What runs with parts of their own were given (see `run_parts`)."""
-    _instructions: dict[tuple[str, str, int], str] = field(init=False, repr=False, default_factory=dict)
+    _instructions: dict[tuple[str, str, int, tuple[str, ...]], str] = field(repr=False, default_factory=dict)
 
     def settings(self, runtime: Runtime[Any], config: RunnableConfig, loop: Bookkeeping) -> LoopConfig:
         """The configuration in force: the agent's own, under what the run brings, under what was changed since.
@@ -83,6 +86,15 @@ class AgentParts:
         own = effective_config(self.config, runtime.context, self.context_schema, loop.get("changed"))
         left = config["configurable"].get(BUDGET_LEFT)
         return tightened(own, left) if left else own
+
+    def without(self, names: Collection[str]) -> AgentParts:
+        """The same agent offering some of its tools and delegates no more; itself where nothing would be left.
+
+        Some providers refuse a history with calls in a request without tools.
+        """
+        if not names or set(self.toolbox.names) <= set(names):
+            return self
+        return replace(self, client=self.client.without(names), toolbox=self.toolbox.without(names))
 
     def mode(self, settings: LoopConfig) -> Mode:
         """How calls are asked for under a run's settings."""
@@ -101,7 +113,7 @@ class AgentParts:
             planner: Which planner the session has; counts in wave mode only.
         """
         style = planner if mode == "wave" else "direct" if self.answers_directly(settings) else "calls"
-        key = (style, mode, settings.max_calls_per_wave)
+        key = (style, mode, settings.max_calls_per_wave, tuple(self.toolbox.names))
         if key not in self._instructions:
             sections = [self.prompts.render("planner", style=style, max_calls=settings.max_calls_per_wave)]
             if mode != "native":

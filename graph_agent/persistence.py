@@ -1,4 +1,4 @@
-"""Where sessions are kept: savers that read plain types and LangChain messages, and never unpickle."""
+"""Where sessions are kept: savers that read plain types and LangChain messages, and never unpickle; and their Store."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from langgraph.store.memory import InMemoryStore
 
 from graph_agent.errors import ConfigError
 
@@ -50,25 +49,26 @@ async def open_saver(url: str, folder: Path | None = None) -> AsyncIterator[Base
 
 @asynccontextmanager
 async def open_store(url: str, folder: Path | None = None) -> AsyncIterator[BaseStore]:
-    """Open the LangGraph store that lies in the same database as a saver's sessions, and close it on leaving.
+    """Open LangGraph's Store beside the sessions of a database, and close it on leaving.
+
+    Through it, sessions that another process runs are steered and stopped, with nothing else configured.
 
     Args:
-        url: As for `open_saver`.
+        url: As for `open_saver`: the store is in the same file, over a connection of its own.
         folder: As for `open_saver`.
 
     Raises:
-        ConfigError: As for `open_saver`.
+        ConfigError: As `open_saver`.
     """
     if url == _MEMORY:
+        from langgraph.store.memory import InMemoryStore
+
         yield InMemoryStore()
         return
     path = _file(url, folder)
-    import aiosqlite
-    from langgraph.store.sqlite.aio import AsyncSqliteStore
+    from graph_agent.sqlite_store import open_sqlite_store
 
-    async with aiosqlite.connect(path, isolation_level=None) as connection:
-        store = AsyncSqliteStore(connection)
-        await store.setup()
+    async with open_sqlite_store(path) as store:
         yield store
 
 

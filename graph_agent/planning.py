@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from pydantic import BaseModel
 
 from graph_agent.config import LoopConfig, Planner
-from graph_agent.models.capabilities import rejects_tools
 from graph_agent.models.client import Mode
+from graph_agent.models.refusals import refusal_in
+from graph_agent.models.retry import Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.plan_cache import through_cache
 from graph_agent.planned import Planned, action_of, canonical_calls, read_reply, usage_of
@@ -27,13 +28,31 @@ REPAIRS = 1
 _EMPTY = 'The plan says "continue" but has no calls. Plan the calls that are needed, or say "done".'
 
 
-class TurnedDownError(Exception):
-    """The provider takes no tools."""
+class RefusedError(Exception):
+    """The model or its provider will not answer; `message` is the answer then, and `usage` what that took."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, message: AIMessage, usage: Usage) -> None:
+        super().__init__(message.text)
+        self.message = message
+        self.usage = usage
+
+    @classmethod
+    def of(cls, reply: AIMessage, words: str, usage: Usage | None = None) -> Self:
+        """A reply that refuses, and what the user is told of it; `usage` where more than this reply was spent."""
+        # Under the reply's id, as its tokens may have been streamed.
+        message = AIMessage(
+            words, id=reply.id, usage_metadata=reply.usage_metadata, response_metadata=reply.response_metadata
+        )
+        return cls(message, usage or usage_of(reply))
+
+
+class AskingError(Exception):
+    """A request failed after others of the same plan had been answered: `error`, and the `usage` of those."""
+
+    def __init__(self, error: Exception, usage: Usage) -> None:
         super().__init__(str(error))
         self.error = error
-        """What the provider said."""
+        self.usage = usage
 
 
 class PlanningError(Exception):
@@ -44,11 +63,13 @@ class PlanningError(Exception):
         self.usage = usage
 
 
-async def ask_for_calls(parts: AgentParts, history: Sequence[AnyMessage], settings: LoopConfig, mode: Mode) -> Planned:
-    """Ask for calls through the provider's tools, or in text.
+async def ask_for_calls(
+    parts: AgentParts, history: Sequence[AnyMessage], settings: LoopConfig, mode: Mode, watch: Spoken
+) -> Planned:
+    """Ask for calls through the provider's tools, or in text; `watch` notes whether the reader has seen a token.
 
     Raises:
-        TurnedDownError: When the provider takes no tools.
+        RefusedError: When the model or its provider will not answer.
         Exception: What the provider raised.
     """
     # Prose before calls is plan text in direct mode; the JSON of calls in text is nobody's answer.
@@ -56,12 +77,9 @@ async def ask_for_calls(parts: AgentParts, history: Sequence[AnyMessage], settin
     request = plan_request(parts, history, settings, mode, "wave")
 
     async def ask() -> Planned:
-        try:
-            reply = await parts.client.plan(request, settings, mode=mode, quiet=quiet)
-        except Exception as error:
-            if mode == "native" and rejects_tools(error):
-                raise TurnedDownError(error) from error
-            raise
+        reply = await parts.client.plan(request, settings, mode=mode, quiet=quiet, watch=watch)
+        if (words := refusal_in(reply, heard=not quiet)) is not None:
+            raise RefusedError.of(reply, words, usage_of(reply, settings.prices))
         return read_reply(reply, parts.toolbox.names, text=mode == "text", prices=settings.prices)
 
     return await through_cache(parts, settings, request, mode, ask)
@@ -74,6 +92,8 @@ async def ask_for_plan(
 
     Raises:
         PlanningError: When the plan is wrong still.
+        RefusedError: When the model or its provider will not answer.
+        AskingError: When the request to repair a plan failed.
         Exception: What the provider raised.
     """
     request = plan_request(parts, history, settings, "wave", planner)
@@ -87,8 +107,15 @@ async def _until_sound(
 ) -> Planned:
     usage = NO_USAGE
     for attempt in range(1 + REPAIRS):
-        reply = await parts.planner.plan(request, settings)
+        try:
+            reply = await parts.planner.plan(request, settings)
+        except Exception as error:
+            if attempt == 0:
+                raise
+            raise AskingError(error, usage) from error
         usage = add_usage(usage, usage_of(reply, settings.prices))
+        if (words := refusal_in(reply, heard=False)) is not None:
+            raise RefusedError.of(reply, words, usage)
         try:
             plan = read_plan(reply, parts.plan_schema)
             calls = check_wave(plan, settings.max_calls_per_wave)

@@ -43,7 +43,8 @@ def _with(parts: AgentParts, context: AgentContext) -> AgentParts:
     if context.client_tools:
         toolbox = parts.toolbox.with_client_tools(context.client_tools)
         client = ModelClient(parts.client.model, toolbox.schemas, tool_choice=context.client_tool_choice)
-        parts = replace(parts, toolbox=toolbox, client=client)
+        # The instructions that are kept name the tools, where calls are asked for in text.
+        parts = replace(parts, toolbox=toolbox, client=client, _instructions={})
     if context.instructions:
         parts = replace(parts, system_prompt=_below(parts.system_prompt, context.instructions))
     if context.response_schema is not None:

@@ -40,7 +40,11 @@ class Run:
     started_ns: int = field(default_factory=time.time_ns)
     """Wall clock, to tell notes sent to it from older ones."""
     planned: set[str] = field(default_factory=set)
-    """Ids of the calls planned in this very run, which no run before it can have begun."""
+    """Ids of the calls made ready in this very run, which no run before it can have begun."""
+    taken_up: set[str] = field(default_factory=set)
+    """Ids of the calls whose task has started in this run."""
+    begun: set[str] = field(default_factory=set)
+    """Ids of the calls begun in this run."""
     has_listened: bool = False
     """Whether its inbox has been read: the state it began with is stored, so what that had taken in can go."""
     _stopped: bool = False
@@ -49,7 +53,12 @@ class Run:
     _shared: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
     _guard: threading.Lock = field(default_factory=threading.Lock)
     _worked_s: float | None = None
-    _since: float = field(default_factory=time.monotonic)
+    _since: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108 - looked up then, so that a test can set the clock
+
+    @property
+    def untouched(self) -> list[str]:
+        """Ids of the calls made ready whose task has not started."""
+        return sorted(self.planned - self.taken_up)
 
     @property
     def aborted(self) -> bool:

@@ -11,6 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 
+from graph_agent.call_records import CallRecord
 from graph_agent.context import AgentContext
 from graph_agent.delegation import CALL_PREFIX
 from graph_agent.errors import ConfigError, InputError
@@ -168,6 +169,10 @@ class Session:
         """The session's history, oldest first."""
         return await self._memory.get_session_events(self.id)
 
+    async def calls(self) -> list[CallRecord]:
+        """What has become of each call of the newest input, in the order they were planned; also while it runs."""
+        return await self._control.calls()
+
     async def status(self) -> SessionStatus:
         """Where the session is; `CREATED` before its first input."""
         return (await self._result()).status
@@ -178,7 +183,8 @@ class Session:
 
     async def _answer(self, answer: Any) -> Any:
         """The graph's input that goes on with a session."""
-        if not (await self._graph.aget_state(self._config)).next:
+        # Not `next`: it leaves out what has finished, also where its checkpoint is not written yet.
+        if not (await self._graph.aget_state(self._config)).tasks:
             raise InputError(f"Session {self.id!r} has nothing to resume: its last input was taken to its end.")
         return None if answer is None else Command(resume=answer)
 

@@ -8,7 +8,10 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 
+from graph_agent.call_records import CallRecord, call_records
+from graph_agent.checkpoints import load
 from graph_agent.errors import ConfigError, InputError
+from graph_agent.graph import AgentStateGraph
 from graph_agent.listening import checked_fields
 from graph_agent.running import ABORTED, inbox_of, is_idle, run_under_way
 from graph_agent.steering import Note, NoteKind, new_note
@@ -68,6 +71,16 @@ class SessionControl:
         taken = set((await self._graph.aget_state(self._config)).values.get("loop", {}).get("taken", ()))
         notes = await self._inbox.read(self._id)
         return [str(note.content) for note in notes if note.kind == kind and note.key not in taken]
+
+    async def calls(self) -> list[CallRecord]:
+        """What has become of each call of the newest input, in the order they were planned."""
+        snapshot = await self._graph.aget_state(self._config)
+        stored = await load(self._saver, snapshot.config)
+        run = await run_under_way(self._saver, self._id)
+        writes = self._graph.builder.writes if isinstance(self._graph.builder, AgentStateGraph) else None
+        pending = (stored.pending_writes if stored else None) or []
+        idle = run is None and await is_idle(self._saver, self._id)
+        return call_records(snapshot, pending, run, idle=idle, writes=writes)
 
     async def abort(self) -> bool:
         """Stop the session's run, wherever it is; the run itself settles its calls and ends with status `ABORTED`.

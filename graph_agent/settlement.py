@@ -68,7 +68,7 @@ async def settle(
     pending = stopped.pending_writes or [] if stopped else []
     finished, recorded = _finished(pending)
     waited = {call["id"] for call in loop["waiting"]}
-    noted = begun_in(pending).noted
+    begun = begun_in(stopped)
     results: dict[tuple[int, str], ToolMessage] = {}
     for group in found:
         for call in group.calls:
@@ -84,7 +84,7 @@ async def settle(
                 reason, status = NEVER_STARTED, "skipped"
             elif not writes(call["name"]):
                 reason = READING
-            elif newest and loop.get("ledger") and id_ not in noted:
+            elif newest and id_ not in begun.noted and (loop.get("ledger") or id_ in begun.untouched):
                 reason, status = NEVER_BEGUN, "skipped"
             results[group.at, id_] = ToolMessage(reason, tool_call_id=id_, name=call["name"], status="error")
             events.append(result_event(id_, call["name"], status, reason, step))

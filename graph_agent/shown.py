@@ -1,4 +1,4 @@
-"""What the model is shown of a tool's output."""
+"""What the model is shown of a call's output."""
 
 from __future__ import annotations
 
@@ -6,36 +6,54 @@ from collections.abc import Mapping
 from typing import Any
 
 from graph_agent.config import LoopConfig
-from graph_agent.truncation import truncate
+from graph_agent.output_limits import output_limits
+from graph_agent.reading import READ_RESULT, how_to_read_on
+from graph_agent.text import text_of
+from graph_agent.truncation import truncate_texts
+from graph_agent.types import Call
 
 
 def shown_output(
-    content: str | list[Any], settings: LoopConfig, marks: Mapping[str, Any]
+    content: str | list[Any], settings: LoopConfig, marks: Mapping[str, Any], call: Call
 ) -> tuple[str | list[Any], bool]:
-    """Cut an output to the run's limits, or the tool's own.
+    """Cut an output to the limits of its tool, of the tool's kind, or of the run (see `output_limits`).
+
+    Where outputs are offloaded, what is over `offload_over_chars` is cut to that at most, and every marker says how to
+    read the rest.
 
     Args:
-        content: Text, or content blocks; only the text in them is cut.
+        content: Text, or content blocks. The limits are for the text in all of them together; the blocks whose text is
+            left out are left out, and those without text stay.
         settings: The run's limits.
-        marks: The tool's marks: `max_output_chars`, `max_output_lines`, `truncate`.
+        marks: The tool's marks: `kind`, `max_output_chars`, `max_output_lines`, `truncate`; empty for a delegate.
+        call: The call that the output answers.
 
     Returns:
         The content to show, and whether anything was cut.
     """
-    limits: dict[str, Any] = {
-        "max_chars": marks.get("max_output_chars", settings.max_output_chars),
-        "max_lines": marks.get("max_output_lines", settings.max_output_lines),
-        "mode": marks.get("truncate", "head_tail"),
-    }
+    limits = output_limits(call["name"], marks, settings)
+    threshold = settings.offload_over_chars if call["name"] != READ_RESULT else None
+    if threshold is not None:
+        limits = limits._replace(max_chars=min(limits.max_chars, threshold))
+
+    def hint(offset: int) -> str:
+        return how_to_read_on(call["id"], offset)
+
+    blocks = [content] if isinstance(content, str) else content
+    texts = [text_of([block]) for block in blocks]
+    kept = truncate_texts(texts, **limits._asdict(), hint=None if threshold is None else hint)
+    if kept is None:
+        return content, False
     if isinstance(content, str):
-        return truncate(content, **limits)
-    blocks: list[Any] = []
-    cut = False
-    for block in content:
-        if isinstance(block, dict) and block.get("type") == "text" and isinstance(block.get("text"), str):
-            text, truncated = truncate(block["text"], **limits)
-            blocks.append({**block, "text": text} if truncated else block)
-            cut |= truncated
-        else:
-            blocks.append(block)
-    return blocks, cut
+        return kept[0] or "", True
+    # A block that had no text is no text that was left out.
+    shown = [
+        _with_text(block, text) for block, whole, text in zip(blocks, texts, kept, strict=True) if text or not whole
+    ]
+    return shown, True
+
+
+def _with_text(block: Any, text: str | None) -> Any:
+    if not text:
+        return block
+    return text if isinstance(block, str) else {**block, "text": text}

@@ -21,6 +21,7 @@ from typing import Any, Self
 import yaml
 from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
+from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -32,7 +33,7 @@ from graph_agent.graph_delegate import GraphDelegate
 from graph_agent.loading import load_attribute
 from graph_agent.models.mock import mock_model_from_env
 from graph_agent.models.resolve import resolve_model
-from graph_agent.persistence import open_saver
+from graph_agent.persistence import open_saver, open_store
 from graph_agent.prompts import PromptTemplate, read_prompt_file
 
 DEFAULT_DB = "sqlite:///graph_agent.db"
@@ -143,6 +144,8 @@ async def open_agent(
 ) -> AsyncIterator[CompiledAgentGraph]:
     """Make the agent of a file: its model built, its MCP servers started, its database opened; all closed on leaving.
 
+    The sessions of one database can be steered and stopped from every process that opens it.
+
     Args:
         spec: The file's content.
         today: The date the system prompt names, and every stdio MCP server is told in `GRAPH_AGENT_TODAY`; None for
@@ -163,11 +166,14 @@ async def open_agent(
             tools = await stack.enter_async_context(open_mcp_tools(connections))
         address = spec.db if db is None else db
         saver = await stack.enter_async_context(open_saver(address)) if address else None
+        store = await stack.enter_async_context(open_store(address)) if address else None
         # In a thread: what the file names is read, imported and built, and a server's loop must not stand still for it.
-        yield await asyncio.to_thread(_build, spec, tools, today, saver)
+        yield await asyncio.to_thread(_build, spec, tools, today, saver, store)
 
 
-def _build(spec: AgentSpec, tools: list[BaseTool], today: date | None, saver: Checkpointer) -> CompiledAgentGraph:
+def _build(
+    spec: AgentSpec, tools: list[BaseTool], today: date | None, saver: Checkpointer, store: BaseStore | None
+) -> CompiledAgentGraph:
     tools.extend(load_attribute(name, spec.folder) for name in spec.tools)
     return create_graph_agent(
         _model(spec),
@@ -178,8 +184,17 @@ def _build(spec: AgentSpec, tools: list[BaseTool], today: date | None, saver: Ch
         prompts={name: read_prompt_file(spec.folder / file) for name, file in spec.prompts.items()},
         config=spec.loop_config(),
         checkpointer=saver,
+        store=store,
         name=spec.name,
+        resolve=_resolver(spec),
     )
+
+
+def _resolver(spec: AgentSpec) -> Callable[[Any], BaseChatModel]:
+    """How this agent's models are found. Dotted names are the file's own alone: a run's may come from anyone."""
+    config = spec.loop_config()
+    own = [config.model, *config.fallback_models]
+    return lambda given: _candidate(given, spec) if isinstance(given, str) and given in own else resolve_model(given)
 
 
 def _model(spec: AgentSpec) -> BaseChatModel:

@@ -132,6 +132,17 @@ class Outcome(TypedDict):
     """The plan's own text, where it is the answer."""
 
 
+class Recovery(TypedDict, total=False):
+    """What was done for one input so that a model answers."""
+
+    fallback: int
+    """Which model is asked: 0 or absent for the first, then the fallbacks from 1."""
+    compacted: bool
+    """The history was compacted once."""
+    crowded: bool
+    """The user was told that the model's context window is nearly full."""
+
+
 class Bookkeeping(TypedDict):
     """Where the loop is. One field of the state, because each field costs bytes in every checkpoint."""
 
@@ -143,8 +154,8 @@ class Bookkeeping(TypedDict):
     """Phase-1 model calls of the session; 0 at its start."""
     last_input_id: str
     """Id of the newest user message whose event is written; empty before the first."""
-    text_tools: bool
-    """The provider turned tools down, so this session calls them in text; False until then."""
+    text_tools: list[str]
+    """Models whose provider turned tools down, so that this session calls them in text; empty until then."""
     outcome: Outcome | None
     """Why planning is over; None while it is not."""
     waiting: list[Call]
@@ -157,8 +168,18 @@ class Bookkeeping(TypedDict):
     """Fields of the configuration that were changed while the session went on; absent for none."""
     worked_s: NotRequired[float]
     """Seconds this input had been worked on at the last step; only under a deadline."""
+    loops: NotRequired[dict[str, int]]
+    """Pattern of calls → how often it was found to go on in this input; absent for none."""
+    withheld: NotRequired[list[str]]
+    """Tools not offered until the next input, because their calls went round in a circle; absent for none."""
+    unchanging: NotRequired[list[str]]
+    """Tools the model was told of, in this input, that they give the same result each time; absent for none."""
     ledger: NotRequired[bool]
     """The wave's writing calls are noted before they run; absent where they are not."""
+    recovery: NotRequired[Recovery]
+    """What it took so far to have this input's requests answered; absent at its start."""
+    kept_from: NotRequired[str]
+    """Id of the first message that requests still hold in full; absent while they hold them all."""
 
 
 NOT_BEGUN: Bookkeeping = {
@@ -166,7 +187,7 @@ NOT_BEGUN: Bookkeeping = {
     "waves": 0,
     "turn": 0,
     "last_input_id": "",
-    "text_tools": False,
+    "text_tools": [],
     "outcome": None,
     "waiting": [],
     "last_wave": False,

@@ -34,6 +34,10 @@ _LIMIT_REASON = "Not run: the limit was reached before its turn came."
 _ABORT_REASON = "Not run: the run was stopped before its turn came."
 
 
+_OF_THE_SESSION = ("turn", "last_input_id", "text_tools", "kept_from", "taken")
+"""What the bookkeeping keeps when a new input begins."""
+
+
 class Step:
     """What one pass through `plan` has read and found so far.
 
@@ -80,20 +84,20 @@ class Step:
 
     def _begin_counting(self) -> None:
         last = self.loop
-        self.loop = {**NOT_BEGUN, **{key: last[key] for key in ("turn", "last_input_id", "text_tools")}}  # type: ignore[typeddict-item]  # three keys of the very same type
-        if "taken" in last:
-            self.loop["taken"] = last["taken"]
+        self.loop = {**NOT_BEGUN, **{key: last[key] for key in _OF_THE_SESSION if key in last}}  # type: ignore[literal-required, typeddict-item]  # keys of the very same type
         # What this input's own context says is newer than what was changed before it.
         context = coerce_context(self.runtime.context, self.parts.context_schema)
         brought = set_fields(context) if context is not None else {}
         if changed := {name: value for name, value in last.get("changed", {}).items() if name not in brought}:
             self.loop["changed"] = changed
+        if changed != last.get("changed", {}):
+            self.settings = self.parts.settings(self.runtime, self.config, self.loop)
         self.run.begin_input()
 
     async def listen(self, kinds: Sequence[NoteKind]) -> bool:
         """Take in what was said to the session since; True when the user has steered it."""
         changed = self.loop.get("changed")
-        heard = await listen(self.run, self.loop, kinds, self.loop["step"])
+        heard = await listen(self.run, self.loop, kinds, self.loop["step"], self._check_change)
         self.events += heard.events
         for message in heard.messages:
             self.say(message)
@@ -101,6 +105,10 @@ class Step:
         if self.loop.get("changed") is not changed:
             self.settings = self.parts.settings(self.runtime, self.config, self.loop)
         return bool(heard.messages)
+
+    async def _check_change(self, loop: Bookkeeping) -> None:
+        """Raise `ConfigError` for a changed configuration that cannot be had."""
+        await self.parts.models.chain(self.parts.settings(self.runtime, self.config, loop))
 
     def cut_short(self) -> bool:
         """Whether an abort or a budget ends the input here; the calls that waited are answered then."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from langgraph.store.base import BaseStore, Op, PutOp, SearchOp
 
-from graph_agent.blocking import in_blocking_run
+from graph_agent.blocking import in_blocking_run, to_its_end
 from graph_agent.steering import Note, note_from
 
 _PAGE = 100
@@ -60,9 +60,11 @@ class StoreInbox:
         await self._do([PutOp(namespace, key, None) for key in keys])
 
     async def _do(self, ops: Sequence[Op]) -> list[Any]:
-        if not in_blocking_run.get():
+        # A store with a loop of its own is asked on that loop; elsewhere its locks and futures are of no use.
+        loop = getattr(self._store, "loop", None)
+        if not in_blocking_run.get() and loop in (None, asyncio.get_running_loop()):
             try:
-                return await self._store.abatch(ops)
+                return await to_its_end(self._store.abatch(ops))
             except NotImplementedError:
                 pass  # a store that only blocks
         return await asyncio.to_thread(self._store.batch, ops)

@@ -17,6 +17,15 @@ def call_event(call: Call, step: int) -> StoredEvent:
     return event("tool_call", step, id=call["id"], name=call["name"], arguments=call["arguments"])
 
 
+def call_of(entry: StoredEvent) -> Call | None:
+    """The call that a `tool_call` or `delegation_request` event tells of; None for any other event."""
+    if entry["type"] == "tool_call":
+        return {"id": entry["id"], "name": entry["name"], "arguments": entry["arguments"]}
+    if entry["type"] == "delegation_request":
+        return {"id": entry["id"], "name": CALL_PREFIX + entry["target"], "arguments": {"task": entry["task"]}}
+    return None
+
+
 def result_event(id_: str, name: str, status: str, content: Any, step: int, *, truncated: bool = False) -> StoredEvent:
     """The `tool_result` or `delegation_response` event that answers a call.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from langchain_core.messages import ToolMessage
@@ -27,6 +27,7 @@ from graph_agent.output import Output
 from graph_agent.prompts import Prompts
 from graph_agent.state import AgentState
 from graph_agent.text import as_text, clean, plain
+from graph_agent.tool_retry import ToolRetry, after_attempts
 from graph_agent.types import Call
 
 _DELEGATE_NAME = re.compile(r"[A-Za-z0-9_-]{1,50}")
@@ -41,7 +42,8 @@ class Toolbox:
         prompts: Where the delegates' descriptions come from.
 
     Raises:
-        ConfigError: On two tools of one name, a delegate named like a tool, or a name that cannot be used.
+        ConfigError: On two tools of one name, a delegate named like a tool, a name that cannot be used, or a
+            mark that cannot be.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Toolbox:
         self.delegates: dict[str, Delegate] = {}
         self._injected: dict[str, InjectedArguments] = {}
         self._invokers: dict[str, Invoker] = {}
+        self._retries: dict[str, ToolRetry] = {}
         for given in tools:
             tool = _coerce(given)
             if tool.name in self.tools:
@@ -58,6 +61,7 @@ class Toolbox:
             self.tools[tool.name] = tool
             self._injected[tool.name] = InjectedArguments(tool)
             self._invokers[tool.name] = Invoker(tool)
+            self._retries[tool.name] = ToolRetry.of(tool.name, tool.metadata or {})
         for delegate in delegates:
             call_name = CALL_PREFIX + delegate.name
             if not _DELEGATE_NAME.fullmatch(delegate.name):
@@ -79,6 +83,13 @@ class Toolbox:
         """Whether some call may change something; a tool without a mark is taken to write, as MCP has it."""
         self.schemas = [convert_to_openai_tool(tool) for tool in self.tools.values()]
         self.schemas += [_delegate_schema(name, delegate, prompts) for name, delegate in self.delegates.items()]
+
+    def without(self, names: Collection[str]) -> Toolbox:
+        """A toolbox that offers none of these; what it can run is the same."""
+        other = copy.copy(self)
+        other.names = [name for name in self.names if name not in names]
+        other.schemas = [schema for schema in self.schemas if schema["function"]["name"] not in names]
+        return other
 
     def __bool__(self) -> bool:
         return bool(self.names)
@@ -121,7 +132,7 @@ class Toolbox:
             call: The call.
             config: The task's config.
             runtime: The task's runtime, for injected arguments.
-            timeout_s: Seconds the call may run unless the tool is marked otherwise; None for no limit.
+            timeout_s: Seconds an attempt may run unless the tool is marked otherwise; None for no limit.
 
         Raises:
             GraphBubbleUp: When the tool interrupts the graph to ask a person.
@@ -134,20 +145,21 @@ class Toolbox:
                 str(UnknownToolError(f"Unknown tool {call['name']!r}; {did_you_mean(call['name'], self.names)}")),
                 "error",
             )
-        clock = asyncio.timeout(self.marks(tool.name).get("timeout_s", timeout_s))
-        try:
-            arguments = self._inject(tool, call, config, runtime)
-            async with clock:
-                returned = await self._invokers[tool.name](arguments, call["id"], config)
-            return _output(returned, call)
-        except CallError as error:
-            return Output(str(error), "error")
-        except ToolException as error:
-            return Output(clean(str(error)) or f"{tool.name} failed without saying why.", "error")
-        except BaseException as error:
-            if meant_for_the_run(error):
-                raise
-            return Output(_fault(tool, clock, error), "error")
+        marks, retry, attempt = self.marks(tool.name), self._retries[tool.name], 1
+        while True:
+            clock = asyncio.timeout(marks.get("timeout_s", timeout_s))
+            try:
+                arguments = self._inject(tool, call, config, runtime)
+                async with clock:
+                    returned = await self._invokers[tool.name](arguments, call["id"], config)
+                return _output(returned, call)
+            except BaseException as error:
+                if meant_for_the_run(error):
+                    raise
+                if _misfit(tool, error) or not retry.again(error, attempt, timed_out=clock.expired(), marks=marks):
+                    return Output(after_attempts(_fault(tool, clock, error), attempt), "error")
+            await asyncio.sleep(retry.wait_s(attempt))
+            attempt += 1
 
     def _inject(self, tool: BaseTool, call: Call, config: RunnableConfig, runtime: Runtime[Any]) -> dict[str, Any]:
         """The call's arguments with the framework's own filled in, by the rules of LangGraph's `ToolNode`."""
@@ -256,11 +268,20 @@ def _content(content: str | list[Any]) -> str | list[Any]:
     return as_text(content)
 
 
+def _misfit(tool: BaseTool, error: BaseException) -> bool:
+    """Whether an exception says that the model's arguments do not fit."""
+    return isinstance(error, ValidationError) and error.title == getattr(tool.args_schema, "__name__", None)
+
+
 def _fault(tool: BaseTool, clock: asyncio.Timeout, error: BaseException) -> str:
     """What the model is told of an exception."""
+    if isinstance(error, CallError):
+        return str(error)
+    if isinstance(error, ToolException):
+        return clean(str(error)) or f"{tool.name} failed without saying why."
     if isinstance(error, TimeoutError) and clock.expired():
         return f"{tool.name} was stopped at its time limit; it is not known whether it took effect."
-    if isinstance(error, ValidationError) and error.title == getattr(tool.args_schema, "__name__", None):
+    if isinstance(error, ValidationError) and _misfit(tool, error):
         faults = [f"{'.'.join(map(str, fault['loc'])) or 'arguments'}: {fault['msg']}" for fault in error.errors()]
         return (
             f"The arguments do not fit the tool {tool.name!r}: {'; '.join(faults)}. It takes: {', '.join(tool.args)}."

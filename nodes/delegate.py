@@ -15,7 +15,7 @@ from graph_agent.config import LoopConfig
 from graph_agent.delegation import CALL_PREFIX, DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.errors import did_you_mean
 from graph_agent.in_turn import NotDone, in_turn
-from graph_agent.intake import CONTEXT_MARK
+from graph_agent.intake import CONTEXT_MARK, NOT_SHOWN
 from graph_agent.invoking import meant_for_the_run
 from graph_agent.parts import AgentParts
 from graph_agent.run_parts import parts_of_run
@@ -43,7 +43,7 @@ async def delegate_node(
     )
     if isinstance(result, NotDone):
         result = DelegationResult(result.content, result.status)
-    content, _ = shown_output(result.content, settings, {})
+    content, _ = shown_output(result.content, settings, {}, call)
     status: Literal["success", "error"] = "success" if result.status == "success" else "error"
     message = ToolMessage(content, tool_call_id=call["id"], name=call["name"], status=status)
     told = result_event(call["id"], call["name"], result.status, result.content, state["loop"]["step"])
@@ -99,6 +99,8 @@ def _context(messages: list[AnyMessage], count: int) -> list[AnyMessage]:
     for message in reversed(messages):
         if len(said) == count:
             break
+        if (message.id or "").startswith(NOT_SHOWN):
+            continue
         if isinstance(message, HumanMessage | AIMessage) and (text := message.text):
             kind = HumanMessage if isinstance(message, HumanMessage) else AIMessage
             said.append(kind(content=text, additional_kwargs={CONTEXT_MARK: True}))

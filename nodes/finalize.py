@@ -11,23 +11,21 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent.account import account
+from graph_agent.asking import Asking
 from graph_agent.budget import exhausted, has_budget
-from graph_agent.config import LoopConfig, Planner
+from graph_agent.config import LoopConfig
 from graph_agent.errors import UserError
 from graph_agent.events import StoredEvent, event
 from graph_agent.limits import STEPS_FOR_A_WAVE
 from graph_agent.listening import listen
-from graph_agent.models.client import Mode
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.retry import Spoken
 from graph_agent.parts import AgentParts
-from graph_agent.planned import usage_of
-from graph_agent.request import answer_request
-from graph_agent.rollout import planner_of
+from graph_agent.planning import RefusedError
 from graph_agent.run_parts import parts_of_run
 from graph_agent.runs import run_of
 from graph_agent.spending import answer_left_s, spent
-from graph_agent.state import Bookkeeping, Outcome, PlanState, add_usage
+from graph_agent.state import Bookkeeping, Outcome, PlanState
 from graph_agent.status import status_event
 from graph_agent.types import NO_USAGE, STATUS_OF, StopReason, Usage
 
@@ -63,7 +61,6 @@ class _Answering:
     def __init__(self, state: PlanState, settings: LoopConfig, parts: AgentParts, config: RunnableConfig) -> None:
         self.loop: Bookkeeping = {**state["loop"]}
         self.under_way = run_of(config)
-        self.spoken = Spoken()
         self.followed_by: list[HumanMessage] = []
         outcome: Outcome = self.loop["outcome"] or {"stop_reason": "completed"}
         self.state = state
@@ -72,9 +69,8 @@ class _Answering:
         self.outcome: Outcome = outcome
         self.reason: StopReason = outcome["stop_reason"]
         self.step = self.loop["step"]
-        mode = parts.mode(settings)
-        self.mode: Mode = "text" if mode == "native" and self.loop["text_tools"] else mode
-        self.planner: Planner = planner_of(config["configurable"].get("thread_id", ""), settings, parts.agentic_loop)
+        self.config = config
+        self.asking: Asking | None = None
         self.answer: AIMessage | None = None
         self.structured: Any = None
         self.usage: Usage = NO_USAGE
@@ -102,66 +98,59 @@ class _Answering:
             self._cut_short()
 
     async def _ask(self, sentence: str) -> None:
+        asking = await Asking.begin(self.parts, self.settings, self.state["messages"], self.loop, self.config)
+        self.asking = asking
         try:
-            await (self._structured(sentence) if self.parts.response else self._compose(sentence))
+            await (self._structured(asking, sentence) if self.parts.response else self._compose(asking, sentence))
         except UserError:
             raise
+        except RefusedError as refused:
+            self.answer = _below(sentence, refused.message)
         except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
             logger.error("The request for the answer failed: %s", describe_model_error(error))
             self._fail(classify_model_error(error), describe_model_error(error))
             if sentence:
                 self.answer = AIMessage(sentence)
+        finally:
+            self.loop, self.usage = {**asking.loop}, asking.usage
+            self.events[:0] = asking.events
         if sentence:
             # The limit is what ended this input, whatever became of the answer.
             self.reason = self.outcome["stop_reason"]
 
-    async def _compose(self, sentence: str) -> None:
-        request = answer_request(self.parts, self.state["messages"], self.settings, self.mode, self.planner)
-        client = self.parts.client
-        failure: Exception | None = None
+    async def _compose(self, asking: Asking, sentence: str) -> None:
         if sentence:
-            self.answer, failure = await client.answer_after(
-                sentence, request, self.settings, mode=self.mode, spoken=self.spoken
-            )
-        else:
-            self.answer = await client.answer(request, self.settings, mode=self.mode, quiet=False, spoken=self.spoken)
-            if not self.answer.text.strip() and self.parts.toolbox:
-                # It called a tool all the same, and that call was left out.
-                self.usage = usage_of(self.answer, self.settings.prices)
-                request = [*request, HumanMessage(_IN_WORDS)]
-                self.answer = await client.answer(
-                    request, self.settings, mode=self.mode, quiet=False, spoken=self.spoken
-                )
-        if isinstance(failure, UserError):
-            raise failure
-        if failure is not None:
-            self._fail(classify_model_error(failure), describe_model_error(failure))
-        self.usage = add_usage(self.usage, usage_of(self.answer, self.settings.prices))
+            self.answer, failure = await asking.answer_after(sentence)
+            if isinstance(failure, UserError):
+                raise failure
+            if failure is not None:
+                self._fail(classify_model_error(failure), describe_model_error(failure))
+            return
+        self.answer = await asking.answer()
+        if not self.answer.text.strip() and self.parts.toolbox:
+            # It called a tool all the same, and that call was left out.
+            self.answer = await asking.answer([HumanMessage(_IN_WORDS)])
 
-    async def _structured(self, sentence: str) -> None:
+    async def _structured(self, asking: Asking, sentence: str) -> None:
         """Ask for an answer that fits the schema. Its tries are not streamed: only one of them is the answer."""
         assert self.parts.response is not None
-        request = answer_request(self.parts, self.state["messages"], self.settings, self.mode, self.planner)
         fault = ""
+        tail: list[AnyMessage] = []
         for _ in range(1 + REPAIRS):
-            reply = await self.parts.client.answer(
-                request, self.settings, mode=self.mode, quiet=True, schema=self.parts.response.json_schema
-            )
-            self.usage = add_usage(self.usage, usage_of(reply, self.settings.prices))
+            reply = await asking.answer(tail, quiet=True, schema=self.parts.response.json_schema)
             self.answer = reply
             try:
                 self.structured = self.parts.response.read(reply.text)
             except ValueError as error:
                 fault = str(error)
-                told = HumanMessage(f"That does not fit: {fault} Send the corrected object.")
-                request = [*request, reply, told]
+                tail += [reply, HumanMessage(f"That does not fit: {fault} Send the corrected object.")]
             else:
                 break
         else:
             times = f"{REPAIRS} repairs"
             self._fail("response_format", f"The answer did not fit the response format after {times}: {fault}")
         if sentence and self.answer is not None:
-            self.answer = AIMessage(f"{sentence}\n\n{self.answer.text}", id=self.answer.id)
+            self.answer = _below(sentence, self.answer)
 
     def _sentence(self) -> str:
         if self.reason == "completed":
@@ -174,7 +163,7 @@ class _Answering:
         return f"{sentence}\n\n{done}" if done else sentence
 
     def _exhausted(self) -> bool:
-        """Whether a budget has nothing left for a model call; it is what stopped the input then, if nothing else has."""
+        """Whether a budget has nothing left for a model call; where nothing else has stopped the input, it has."""
         if not has_budget(self.settings):
             return False
         used = spent(self.under_way, self.loop, self.state["usage"], self.state["messages"], self.settings)
@@ -196,14 +185,15 @@ class _Answering:
         elif self.reason == "completed":
             self._stop("deadline", self.settings.deadline_s or 0.0)
         sentence = self._sentence()
-        said = self.spoken.text
+        spoken = self.asking.spoken if self.asking is not None else Spoken()
+        said = spoken.text
         if said and not said.startswith(sentence):
             sentence = f"{said}\n\n{sentence}"
         elif said:
             sentence = said
         else:
             sentence = self._with_account(sentence)
-        self.answer = AIMessage(sentence, id=self.spoken.id)
+        self.answer = AIMessage(sentence, id=spoken.id)
         self.structured = None
 
     async def follow_up(self) -> bool:
@@ -236,3 +226,8 @@ class _Answering:
             "loop": {**self.loop, "outcome": None},
             "usage": self.usage,
         }
+
+
+def _below(sentence: str, answer: AIMessage) -> AIMessage:
+    """The answer below a sentence of ours; itself without one."""
+    return AIMessage(f"{sentence}\n\n{answer.text}", id=answer.id) if sentence else answer

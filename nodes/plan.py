@@ -9,14 +9,14 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
+from graph_agent.asking import Asking
 from graph_agent.errors import UserError
-from graph_agent.events import event
 from graph_agent.limits import STEPS_FOR_A_WAVE
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, with_free_ids
-from graph_agent.planning import PlanningError, TurnedDownError, ask_for_calls, ask_for_plan
-from graph_agent.rollout import planner_of
+from graph_agent.planning import PlanningError, RefusedError
+from graph_agent.repetition import refused, stop_repetition
 from graph_agent.run_parts import parts_of_run
 from graph_agent.spending import work_left_s
 from graph_agent.state import Outcome, PlanState
@@ -43,6 +43,8 @@ async def plan_node(
     # Between the results of one wave nobody's words may stand.
     steered = await step.listen(["configure"] if step.loop["waiting"] else ["configure", "steer"])
     if step.cut_short() or step.go_on_with_the_wave():
+        return Command(update=step.update())
+    if state.get("arrived") and stop_repetition(step):
         return Command(update=step.update())
     if (step.loop["last_wave"] and not steered) or not parts.toolbox:
         step.conclude({"stop_reason": "completed"})
@@ -74,8 +76,10 @@ async def _ask(step: Step) -> None:
     logger.info("Agentic iteration %d/%d", step.loop["step"] + 1, step.settings.max_steps)
     try:
         planned = await _planned(step)
+    except RefusedError as refused:
+        step.conclude({"stop_reason": "completed", "draft": refused.message})
+        return
     except PlanningError as error:
-        step.count(error.usage)
         step.fail("planning", str(error))
         return
     except UserError:
@@ -85,7 +89,6 @@ async def _ask(step: Step) -> None:
         step.fail(classify_model_error(error), describe_model_error(error))
         return
     step.loop["step"] += 1
-    step.count(planned.usage)
     step.events.append(planned.event(step.loop["step"]))
     step.loop["last_wave"] = planned.last
     if not planned.calls:
@@ -106,26 +109,20 @@ def _begin_wave(step: Step, planned: Planned) -> None:
     step.say(planned.message)
     # Only a structured plan's arguments hold references; elsewhere "${" is the model's own text.
     structured = step.parts.mode(step.settings) == "wave"
-    chosen = select(planned.calls, {}, ()) if structured else Selection(planned.calls, [], [])
+    calls = [refused(call, step.loop.get("withheld", ())) for call in planned.calls]
+    chosen = select(calls, {}, ()) if structured else Selection(calls, [], [])
     step.loop["waiting"] = chosen.waiting
     step.make_ready(chosen.ready)
 
 
 async def _planned(step: Step) -> Planned:
-    parts, settings, loop = step.parts, step.settings, step.loop
-    mode = parts.mode(settings)
-    if mode == "wave":
-        planner = planner_of(step.config["configurable"].get("thread_id", ""), settings, parts.agentic_loop)
-        planned = await ask_for_plan(parts, step.history, settings, planner)
-        return with_free_ids(planned, answered_ids(step.state.get("events", [])))
-    if mode == "native" and loop["text_tools"]:
-        mode = "text"
+    asking = await Asking.begin(step.parts, step.settings, step.history, step.loop, step.config)
     try:
-        return await ask_for_calls(parts, step.history, settings, mode)
-    except TurnedDownError as turned_down:
-        why = describe_model_error(turned_down.error)
-    loop["text_tools"] = True
-    warning = f"The model takes no tools ({why}); calls are asked for in text from now on."
-    step.events.append(event("warning", loop["step"], message=warning))
-    logger.warning("%s", warning)
-    return await ask_for_calls(parts, step.history, settings, "text")
+        planned = await asking.plan()
+    finally:
+        step.loop = {**asking.loop}
+        step.events += asking.events
+        step.count(asking.usage)
+    if step.parts.mode(step.settings) != "wave":
+        return planned
+    return with_free_ids(planned, answered_ids(step.state.get("events", [])))

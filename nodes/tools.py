@@ -14,6 +14,7 @@ from graph_agent.in_turn import NotDone, in_turn
 from graph_agent.output import Output
 from graph_agent.parts import AgentParts
 from graph_agent.run_parts import parts_of_run
+from graph_agent.runs import run_of
 from graph_agent.shown import shown_output
 from graph_agent.telling import result_event
 from graph_agent.types import Call
@@ -30,6 +31,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     settings = parts.settings(runtime, config, state["loop"])
     output: Output | NotDone
     if "fault" in call:
+        run_of(config).taken_up.add(call["id"])
         output = Output(call["fault"], "error")
     else:
         output = await in_turn(
@@ -43,7 +45,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
         )
     if isinstance(output, NotDone):
         output = Output(output.content, output.status)
-    content, truncated = shown_output(output.content, settings, parts.toolbox.marks(call["name"]))
+    content, truncated = shown_output(output.content, settings, parts.toolbox.marks(call["name"]), call)
     result = ToolMessage(
         content,
         tool_call_id=call["id"],

@@ -37,6 +37,10 @@ class Reply:
     """Streaming only: close the connection after so many chunks, without an end. None: the stream is whole."""
     error_after: int | None = None
     """Streaming only: send an error event after so many chunks. None: no error."""
+    finish: str | None = None
+    """Why the reply ended; None for `tool_calls` or `stop`."""
+    refusal: str | None = None
+    prompt_tokens: int = 11
 
 
 @dataclass(frozen=True)
@@ -144,9 +148,10 @@ class OpenAIStub:
             return
         reply = Reply(reply) if isinstance(reply, str) else reply
         message = self._message(reply)
-        usage = {"prompt_tokens": 11, "completion_tokens": 7, "total_tokens": 18}
+        usage = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": 7}
+        usage["total_tokens"] = sum(usage.values())
         head = {"id": f"chatcmpl-{len(self.requests)}", "created": 1, "model": body.get("model", "stub-model")}
-        finish = "tool_calls" if reply.tool_calls else "stop"
+        finish = reply.finish or ("tool_calls" if reply.tool_calls else "stop")
         if not body.get("stream"):
             choice = {"index": 0, "message": message, "finish_reason": finish}
             handler.send_json(200, {**head, "object": "chat.completion", "choices": [choice], "usage": usage}, {})
@@ -161,6 +166,8 @@ class OpenAIStub:
 
     def _message(self, reply: Reply) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
+        if reply.refusal is not None:
+            message["refusal"] = reply.refusal
         for name, arguments in reply.tool_calls:
             with self._lock:
                 self._calls += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import re
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -15,14 +16,18 @@ import pytest_asyncio
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import ToolException
 from langchain_mcp_adapters.callbacks import CallbackContext
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 
+from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import SyncInLoopError
 from graph_agent.mcp import McpTools, hop, open_mcp_tools
 from graph_agent.mcp.connections import ServerConfig
 from graph_agent.mcp.server import Server
 from graph_agent.mcp.session import elicitation_for
 from graph_agent.mcp.tools import to_langchain_tool
+from graph_agent.text import text_of
+from tests.agents import asks
 from tests.mcp_servers.demo_server import PIXEL
 from tests.mcp_servers.running import lines, stdio, text, until
 
@@ -279,3 +284,13 @@ async def test_the_elicitation_callback_may_have_the_sdks_shape() -> None:
     answer = await fitted(cast(Any, None), cast(Any, None))
     assert answer == types.ElicitResult(action="decline")
     assert elicitation_for("demo", None) is None
+
+
+async def test_an_agents_call_brings_its_idempotency_key(tools: McpTools) -> None:
+    script = [asks(("c1", "key", {})), "No more actions.", "Done."]
+    agent = create_graph_agent(ScriptedChatModel(script), tools=tools, checkpointer=InMemorySaver())
+
+    result = await Session(agent, "s1").run("go")
+
+    key = text_of(result.results["c1"])
+    assert (re.fullmatch("[0-9a-f]{64}", key) is not None, await text(tools, "key")) == (True, "None")

@@ -12,10 +12,12 @@ import pytest
 from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_openai import ChatOpenAI
 
+from graph_agent import create_graph_agent
 from graph_agent.errors import ConfigError
 from graph_agent.models.mock import mock_model_from_env
-from graph_agent.models.resolve import effective_model, resolve_model
+from graph_agent.models.resolve import resolve_model
 from graph_agent.models.scripted import ScriptedChatModel
+from tests.agents import says
 from tests.openai_stub import StubFactory, openai_stub
 
 __all__ = ["openai_stub"]
@@ -124,19 +126,13 @@ def test_of_a_list_the_first_that_can_be_built_is_taken() -> None:
 
 
 @pytest.mark.parametrize("model", ["openai:gpt-4o-mini", "no-provider", FakeListChatModel(responses=["real"]), []])
-def test_the_environment_replaces_any_model_and_needs_no_key(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
+async def test_the_environment_replaces_any_model_and_needs_no_key(monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
     monkeypatch.setenv("DEBUG_MOCK_RESPONSES", '["a", "b"]')
 
-    first, second = effective_model(model), effective_model(model)
+    first, second = create_graph_agent(model), create_graph_agent(model)
 
-    assert [first.invoke("x").text, first.invoke("x").text, second.invoke("x").text] == ["a", "b", "a"]
-
-
-def test_without_the_variable_the_model_is_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = FakeListChatModel(responses=["real"])
-    monkeypatch.setenv("DEBUG_MOCK_RESPONSES", "")
-
-    assert effective_model(model) is model
+    said = [(await graph.ainvoke(says("x")))["messages"][-1].text for graph in (first, first, second)]
+    assert said == ["a", "b", "a"]
 
 
 VERBATIM = [

@@ -1,4 +1,4 @@
-"""The pure parts: truncation, cleaning, intake, and the channel of messages."""
+"""The pure parts: cleaning, intake, and the channel of messages."""
 
 from __future__ import annotations
 
@@ -16,64 +16,6 @@ from graph_agent.errors import did_you_mean
 from graph_agent.intake import OpenCalls, new_user_messages, open_calls, rewrite, with_results
 from graph_agent.state import MessagesChannel
 from graph_agent.text import as_text, clean, plain
-from graph_agent.truncation import truncate
-
-
-@pytest.mark.parametrize(
-    ("text", "limits", "shown"),
-    [
-        ("short", {"max_chars": 100, "max_lines": 5}, ("short", False)),
-        ("a\nb\nc", {"max_chars": 100, "max_lines": 3}, ("a\nb\nc", False)),
-        (
-            "1\n2\n3\n4\n5\n6",
-            {"max_chars": 100, "max_lines": 4},
-            ("1\n2\n[… 4 characters left out here; the history keeps the whole output …]\n5\n6", True),
-        ),
-        (
-            "1\n2\n3\n4",
-            {"max_chars": 100, "max_lines": 2, "mode": "tail"},
-            ("[… 4 characters left out here; the history keeps the whole output …]\n3\n4", True),
-        ),
-        (
-            "abcdefghij",
-            {"max_chars": 4, "max_lines": 5},
-            ("ab\n[… 6 characters left out here; the history keeps the whole output …]\nij", True),
-        ),
-    ],
-    ids=["short", "just fits", "lines", "tail", "characters"],
-)
-def test_truncation(text: str, limits: Any, shown: tuple[str, bool]) -> None:
-    assert truncate(text, **limits) == shown
-
-
-@given(
-    st.text(alphabet="ab\né🎉", max_size=400),
-    st.integers(1, 100),
-    st.integers(2, 20),
-    st.sampled_from(["head_tail", "tail"]),
-)
-def test_truncation_keeps_to_its_limits_and_says_how_much_is_missing(
-    text: str, max_chars: int, max_lines: int, mode: Any
-) -> None:
-    shown, cut = truncate(text, max_chars=max_chars, max_lines=max_lines, mode=mode)
-
-    if not cut:
-        assert (shown, len(text) <= max_chars) == (text, True)
-        return
-    lines = shown.split("\n")
-    (marker,) = (line for line in lines if line.startswith("[… "))
-    head, _, tail = shown.partition(marker)
-    missing = int(marker.split()[1].replace(",", ""))
-    head, tail = head.removesuffix("\n"), tail.removeprefix("\n")
-    kept = len(text) - missing
-    assert (
-        text.startswith(head),
-        text.endswith(tail),
-        kept <= max_chars,
-        # A newline at a cut belongs to the part left in, and is not shown twice.
-        len(head) + len(tail) in (kept - 2, kept - 1, kept),
-        len([line for line in lines if line is not marker]) <= max_lines,
-    ) == (True, True, True, True, True)
 
 
 @given(st.text(alphabet=st.characters(codec=None)))

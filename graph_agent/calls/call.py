@@ -14,6 +14,9 @@ from graph_agent.types import Call
 MAX_DEPTH = 200
 """Levels of nesting read in arguments: the interpreter allows 1,000 frames, and the caller has used some of them."""
 
+# `json.dumps` with options makes an encoder at each call, which is most of a fingerprint's cost.
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+
 
 def new_call_id() -> str:
     """Return a call id that no other call has: ``call_`` and 32 hexadecimal digits."""
@@ -33,7 +36,7 @@ def canonical_arguments(arguments: Mapping[str, Any] | str) -> str:
             value = json.loads(value)
         except (ValueError, RecursionError):
             value = arguments
-    return json.dumps(_canonical(value, 0), sort_keys=True, separators=(",", ":"))
+    return _ENCODER.encode(_canonical(value, 0))
 
 
 def fingerprint(call: Call) -> str:
@@ -45,7 +48,9 @@ def fingerprint(call: Call) -> str:
 def _canonical(value: Any, depth: int) -> Any:
     if depth > MAX_DEPTH:
         return None
-    if isinstance(value, Mapping):
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, dict | Mapping):
         return {str(key): _canonical(item, depth + 1) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_canonical(item, depth + 1) for item in value]

@@ -74,7 +74,13 @@ class Link:
         """Whether everything it held is given back."""
         return self._owner.done()
 
-    async def call(self, name: str, arguments: dict[str, Any], on_progress: ProgressFnT | None) -> types.CallToolResult:
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, Any],
+        on_progress: ProgressFnT | None,
+        meta: dict[str, Any] | None = None,
+    ) -> types.CallToolResult:
         """Call a tool and wait for its answer; cancelling tells the server.
 
         Raises `LostCallError` when no answer will come, `ToolException` when the server answered with a protocol
@@ -91,7 +97,7 @@ class Link:
         call = Call()
         self._calls.add(call)
         token = current_call.set(call)
-        answer = asyncio.create_task(session.call_tool(name, arguments, progress_callback=on_progress))
+        answer = asyncio.create_task(session.call_tool(name, arguments, progress_callback=on_progress, meta=meta))
         current_call.reset(token)
         try:
             news: set[asyncio.Future[Any]] = {answer, call.lost, self.ended}

@@ -40,9 +40,13 @@ class Server:
         return list(link.tools.values())
 
     async def call(
-        self, tool: types.Tool, arguments: dict[str, Any], on_progress: ProgressFnT | None
+        self,
+        tool: types.Tool,
+        arguments: dict[str, Any],
+        on_progress: ProgressFnT | None,
+        meta: dict[str, Any] | None = None,
     ) -> types.CallToolResult:
-        """Call a tool, on a new session where the old one has died.
+        """Call a tool, on a new session where the old one has died; `meta` goes along beside the arguments.
 
         Raises `McpCallError` when there is no answer, and `ToolException` when the answer is a protocol error.
         """
@@ -55,7 +59,7 @@ class Server:
                 ran = first_loss is not None and first_loss.may_have_run
                 raise McpCallError(f"{error} The next call tries again.", may_have_run=ran) from None
             try:
-                return await link.call(tool.name, arguments, on_progress)
+                return await link.call(tool.name, arguments, on_progress, meta)
             except LostCallError as error:
                 loss = error.loss
             if loss.session_gone:

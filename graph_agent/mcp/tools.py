@@ -13,9 +13,13 @@ from langchain_core.tools import StructuredTool
 from langchain_mcp_adapters.tools import _convert_call_tool_result
 from pydantic import AnyUrl
 
+from graph_agent.idempotency import key_of_current_call
 from graph_agent.mcp.hop import Hop
 from graph_agent.mcp.progress import progress_to_stream
 from graph_agent.mcp.server import Server
+
+KEY_IN_META = "graph-agent/idempotency-key"
+"""Name of the idempotency key in a call's `_meta`."""
 
 
 class McpTool(StructuredTool):
@@ -36,18 +40,19 @@ class McpTool(StructuredTool):
 def to_langchain_tool(server: Server, tool: types.Tool, hop: Hop) -> McpTool:
     """Make the tool that calls `tool` on `server`, from any event loop or, synchronously, from any other thread.
 
+    The server finds the idempotency key of an agent's call in the request's `_meta`, under `KEY_IN_META`.
     The name is the server's, behind the connection's `tool_prefix`. The metadata holds the server's annotations and
     our marks: `effect`, `idempotent`, `mcp_server`. A result's content becomes content blocks, its structured content
     the artifact; a result that is an error raises `ToolException`.
     """
 
     async def call(**arguments: Any) -> Any:
-        on_progress = progress_to_stream(server.config.name, tool.name)
-        return _convert(await hop.run(lambda: server.call(tool, arguments, on_progress)))
+        on_progress, meta = progress_to_stream(server.config.name, tool.name), _meta()
+        return _convert(await hop.run(lambda: server.call(tool, arguments, on_progress, meta)))
 
     def call_blocking(**arguments: Any) -> Any:
-        on_progress = progress_to_stream(server.config.name, tool.name)
-        return _convert(hop.run_blocking(lambda: server.call(tool, arguments, on_progress)))
+        on_progress, meta = progress_to_stream(server.config.name, tool.name), _meta()
+        return _convert(hop.run_blocking(lambda: server.call(tool, arguments, on_progress, meta)))
 
     return McpTool(
         name=server.config.tool_prefix + tool.name,
@@ -59,6 +64,12 @@ def to_langchain_tool(server: Server, tool: types.Tool, hop: Hop) -> McpTool:
         response_format="content_and_artifact",
         metadata=_metadata(server.config.name, tool),
     )
+
+
+def _meta() -> dict[str, Any] | None:
+    """What is told of a call beside its arguments."""
+    key = key_of_current_call()
+    return {KEY_IN_META: key} if key is not None else None
 
 
 def _metadata(server: str, tool: types.Tool) -> dict[str, Any]:

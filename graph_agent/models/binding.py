@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableBinding
 
 
@@ -14,6 +14,14 @@ class Bound(NamedTuple):
 
     runnable: Runnable[LanguageModelInput, AIMessage]
     options: dict[str, Any]
+
+
+class Way(NamedTuple):
+    """One way to ask: a model, the options of the call, and the messages as that model is sent them."""
+
+    runnable: Runnable[LanguageModelInput, AIMessage]
+    options: dict[str, Any]
+    request: list[BaseMessage]
 
 
 def unbound(runnable: Any) -> Bound:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
@@ -12,8 +13,9 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 
 from graph_agent.config import LoopConfig
 from graph_agent.models.aliases import ToolAliases
-from graph_agent.models.binding import Bound, openai_response_format, unbound
+from graph_agent.models.binding import Bound, Way, openai_response_format, unbound
 from graph_agent.models.cleaning import cleaned
+from graph_agent.models.estimate import with_usage
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.prose import as_plans, as_prose
 from graph_agent.models.retry import QUIET, Spoken, ask
@@ -54,6 +56,7 @@ class ModelClient:
     ) -> None:
         self.model = model
         self._tool_choice = tool_choice
+        self._narrower: dict[frozenset[str], ModelClient] = {}
         names = [schema["function"]["name"] for schema in schemas]
         self._aliases = ToolAliases(names)
         self._schemas = [
@@ -65,7 +68,27 @@ class ModelClient:
         self._none_choice = _TOOL_CHOICE_NONE.get(model._llm_type)
         self._bound: dict[tuple[Any, ...], Bound] = {}
 
-    async def plan(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode, quiet: bool) -> AIMessage:
+    def without(self, names: Collection[str]) -> ModelClient:
+        """The same model without some of its tools, by their own names."""
+        key = frozenset(names)
+        if key not in self._narrower:
+            # Its aliases are the same: the history may hold calls of what is not offered any more.
+            narrower = copy.copy(self)
+            aliases = {self._aliases.to_alias(name) for name in key}
+            narrower._schemas = [schema for schema in self._schemas if schema["function"]["name"] not in aliases]
+            narrower._bound = {}
+            self._narrower[key] = narrower
+        return self._narrower[key]
+
+    async def plan(
+        self,
+        request: Sequence[AnyMessage],
+        settings: LoopConfig,
+        *,
+        mode: Mode,
+        quiet: bool,
+        watch: Spoken | None = None,
+    ) -> AIMessage:
         """Ask which calls come next.
 
         Args:
@@ -73,12 +96,13 @@ class ModelClient:
             settings: Model options, retries and time limit.
             mode: How calls are asked for; in all but `native` calls and results are written out.
             quiet: Keep the reply's tokens out of the message stream.
+            watch: Notes whether a token has reached the reader, unless the request is quiet.
 
         Raises:
             Exception: What the provider raised, when it was not transient or stayed so.
         """
         bound = self._bound_for("plan", settings, mode=mode)
-        return await self._ask(bound, request, settings, mode=mode, quiet=quiet)
+        return await self._ask(bound, request, settings, mode=mode, quiet=quiet, watch=watch)
 
     async def answer(
         self,
@@ -88,7 +112,7 @@ class ModelClient:
         mode: Mode,
         quiet: bool,
         schema: dict[str, Any] | None = None,
-        spoken: Spoken | None = None,
+        watch: Spoken | None = None,
     ) -> AIMessage:
         """Ask for the answer: the same tools on offer, with a tool choice of none where the provider has it.
 
@@ -98,23 +122,27 @@ class ModelClient:
             mode: As for `plan`.
             quiet: As for `plan`.
             schema: JSON schema of the answer; None for free text.
-            spoken: Hears the answer's tokens, where they are not quiet.
+            watch: As for `plan`.
 
         Raises:
             Exception: As for `plan`.
         """
         bound = self._bound_for("answer", settings, mode=mode, schema=schema)
         try:
-            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet, spoken=spoken)
+            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet, watch=watch)
         except Exception as error:
             if "tool_choice" not in bound.options or not _TOOL_CHOICE.search(str(error)):
                 raise
             # Some servers take tools and no choice; the closing request asks for words in any case.
             self._none_choice = None
             bound = self._bound_for("answer", settings, mode=mode, schema=schema)
-            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet, spoken=spoken)
+            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet, watch=watch)
         # Whatever it was told, a model may call a tool here; nobody will run that call, so it must leave no trace.
         return without_calls(reply)
+
+    def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> Way:
+        """How the answer is asked for; arguments as for `answer`."""
+        return Way(*self._bound_for("answer", settings, mode=mode), self._rendered(request, mode))
 
     async def answer_after(
         self,
@@ -123,7 +151,8 @@ class ModelClient:
         settings: LoopConfig,
         *,
         mode: Mode,
-        spoken: Spoken | None = None,
+        recover: Callable[[Exception], Way | None],
+        watch: Spoken,
     ) -> tuple[AIMessage, Exception | None]:
         """Ask for an answer that stands below a sentence of ours, streamed as one message.
 
@@ -132,22 +161,22 @@ class ModelClient:
             request: As for `answer`.
             settings: As for `plan`.
             mode: As for `plan`.
-            spoken: As for `answer`.
+            recover: Asked for another way when one has failed before its first token; None when there is none.
+            watch: As for `plan`.
 
         Returns:
             The message, and what the model failed with when the sentence had to stand alone.
         """
-        bound = self._bound_for("answer", settings, mode=mode)
+        way = self.answering(request, settings, mode=mode)
         model = PrefixedChatModel(
-            inner=bound.runnable,
-            options=bound.options,
+            way=way,
+            recover=recover,
             prefix=sentence,
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
         )
-        heard = merge_configs(ensure_config(), {"callbacks": [spoken]}) if spoken is not None else None
-        reply = await model.ainvoke(self._rendered(request, mode), heard)
-        return without_calls(cleaned(reply)), model.failure
+        reply = cleaned(await model.ainvoke(way.request, merge_configs(ensure_config(), {"callbacks": [watch]})))
+        return without_calls(with_usage(reply, way.request, settings, way.options.get("tools"))), model.failure
 
     async def _ask(
         self,
@@ -157,18 +186,19 @@ class ModelClient:
         *,
         mode: Mode,
         quiet: bool,
-        spoken: Spoken | None = None,
+        watch: Spoken | None,
     ) -> AIMessage:
+        rendered = self._rendered(request, mode)
         reply = await ask(
             bound.runnable,
-            self._rendered(request, mode),
+            rendered,
             bound.options,
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
             config=QUIET if quiet else None,
-            spoken=spoken,
+            watch=watch,
         )
-        return self._named(cleaned(reply))
+        return self._named(with_usage(cleaned(reply), rendered, settings, bound.options.get("tools")))
 
     def _rendered(self, request: Sequence[AnyMessage], mode: Mode) -> list[BaseMessage]:
         safe = [cleaned(message) for message in request]

@@ -113,13 +113,22 @@ def classify_model_error(exc: BaseException) -> ModelErrorKind:
 def describe_model_error(exc: BaseException) -> str:
     """Say in one sentence what happened and what to do, for a person; what looks like a secret is masked."""
     what, fix = _SENTENCES[classify_model_error(exc)]
+    return mask_secrets(f"{what} ({_brief(exc)}); {fix}.")
+
+
+def brief_model_error(exc: BaseException) -> str:
+    """The provider's status and words alone, for use inside a sentence; what looks like a secret is masked."""
+    return mask_secrets(_brief(exc))
+
+
+def _brief(exc: BaseException) -> str:
     status = _status(exc)
     said = " ".join(_message(exc).split()).rstrip(".")
     if len(said) > _SHOWN_CHARS:
         said = f"{said[:_SHOWN_CHARS]}…"
     details = [f"HTTP {status}"] if status is not None else []
     details.append(said or type(exc).__name__)
-    return mask_secrets(f"{what} ({': '.join(details)}); {fix}.")
+    return ": ".join(details)
 
 
 def mask_secrets(text: str) -> str:

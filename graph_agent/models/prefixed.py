@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import RunnableConfig
 
+from graph_agent.models.binding import Way
 from graph_agent.models.retry import ask, pause_before_retry
 
 # This run stands for the inner one: callbacks that heard of both would count its tokens twice.
@@ -19,19 +20,20 @@ _UNHEARD: RunnableConfig = {"tags": ["nostream"], "callbacks": []}
 
 
 class PrefixedChatModel(BaseChatModel):
-    """Puts `prefix` and a blank line before what `inner` says, as one message with one id.
+    """Puts `prefix` and a blank line before what another model says, as one message with one id.
 
     Made for the answer at a limit, whose first sentence is ours: the reader sees it before the model's first token.
     When the model fails for good the sentence stands alone, and `failure` says why. It runs asynchronously only, and
     is made anew for each answer.
     """
 
-    inner: Runnable[Any, AIMessage]
-    options: Mapping[str, Any]
-    """Keyword arguments of the inner call."""
+    way: Way
+    """How the other model is asked."""
+    recover: Callable[[Exception], Way | None]
+    """Asked for another way when one has failed before its first token; None when there is none."""
     prefix: str
     retries: int
-    """Further attempts after a transient error, before the inner model's first token."""
+    """Further attempts after a transient error, before the other model's first token."""
     timeout_s: float | None
     """Seconds an attempt may take to its end, or, when streaming, to each of its tokens."""
     failure: Exception | None = None
@@ -56,19 +58,27 @@ class PrefixedChatModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        try:
-            reply = await ask(
-                self.inner, messages, self.options, retries=self.retries, timeout_s=self.timeout_s, config=_UNHEARD
-            )
-        except Exception as error:  # noqa: BLE001 - whatever it is, the sentence stands; the caller reads `failure`
-            self.failure = error
-            whole = AIMessage(self.prefix)
-        else:
+        way: Way | None = self.way
+        whole = AIMessage(self.prefix)
+        while way is not None:
+            try:
+                reply = await ask(
+                    way.runnable,
+                    way.request,
+                    way.options,
+                    retries=self.retries,
+                    timeout_s=self.timeout_s,
+                    config=_UNHEARD,
+                )
+            except Exception as error:  # noqa: BLE001 - whatever it is, the sentence stands; the caller reads `failure`
+                way = self._after(error)
+                continue
             content: Any = (
                 [self._head, *reply.content] if isinstance(reply.content, list) else self._head + reply.content
             )
             # The id is this run's, so that the whole message and its streamed tokens are one.
             whole = reply.model_copy(update={"content": content, "id": None})
+            break
         return ChatResult(generations=[ChatGeneration(message=whole)])
 
     async def _astream(
@@ -80,8 +90,10 @@ class PrefixedChatModel(BaseChatModel):
     ) -> AsyncIterator[ChatGenerationChunk]:
         yield ChatGenerationChunk(message=AIMessageChunk(content=self.prefix))
         begun = False
-        for attempt in range(self.retries + 1):
-            chunks = self.inner.astream(messages, _UNHEARD, **self.options)
+        attempt = 0
+        way = self.way
+        while True:
+            chunks = way.runnable.astream(way.request, _UNHEARD, **way.options)
             try:
                 while True:
                     async with asyncio.timeout(self.timeout_s):
@@ -94,9 +106,21 @@ class PrefixedChatModel(BaseChatModel):
             except StopAsyncIteration:
                 return
             except Exception as error:  # noqa: BLE001 - as above
-                if begun or not await pause_before_retry(error, attempt, self.retries):
+                if begun:
                     self.failure = error
                     return
+                if await pause_before_retry(error, attempt, self.retries):
+                    attempt += 1
+                elif (other := self._after(error)) is not None:
+                    way, attempt = other, 0
+                else:
+                    return
+
+    def _after(self, error: Exception) -> Way | None:
+        """Another way after one has failed; without one, the error is what the answer failed with."""
+        way = self.recover(error)
+        self.failure = error if way is None else None
+        return way
 
     @property
     def _head(self) -> str:

@@ -10,25 +10,12 @@ from langchain_core.language_models import BaseChatModel
 
 from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.models.errors import mask_secrets
-from graph_agent.models.mock import mock_model_from_env
 
 ModelSpec = BaseChatModel | str | Sequence[BaseChatModel | str]
 
 _OPENAI_URL = "https://api.openai.com/v1"
 # The usual ones, for the hint; LangChain knows more.
 _PROVIDERS = ("anthropic", "azure_openai", "bedrock_converse", "google_genai", "groq", "mistralai", "ollama", "openai")
-
-
-def effective_model(model: ModelSpec) -> BaseChatModel:
-    """Give the model an agent is to use: the one of `DEBUG_MOCK_RESPONSES` where that is set, else `resolve_model`.
-
-    Each call under `DEBUG_MOCK_RESPONSES` gives a model with a cursor of its own, and needs no key.
-
-    Raises:
-        ConfigError: as `mock_model_from_env` and `resolve_model` do.
-    """
-    # Compared with None: whether a model is true is for its class to say.
-    return mocked if (mocked := mock_model_from_env()) is not None else resolve_model(model)
 
 
 def resolve_model(model: ModelSpec) -> BaseChatModel:

@@ -28,7 +28,7 @@ async def ask(
     retries: int,
     timeout_s: float | None,
     config: RunnableConfig | None = QUIET,
-    spoken: Spoken | None = None,
+    watch: Spoken | None = None,
 ) -> AIMessage:
     """Send one request, again after a transient error, with growing and jittered waits between.
 
@@ -40,14 +40,14 @@ async def ask(
         timeout_s: Seconds each attempt may take; None for no limit. Running out counts as transient.
         config: The call's config. `QUIET` keeps its tokens out of the run's message stream; None lets them in, and then
             nothing is tried again after the first token.
-        spoken: Hears the tokens of a reply that is not quiet.
+        watch: Where the caller reads afterwards whether a token has reached the reader; None when nobody asks.
 
     Raises:
         Exception: What the provider raised, when it was not transient or the attempts ran out.
     """
+    watch = watch or Spoken()
     attempt = 0
     while True:
-        watch = spoken or Spoken()
         # An explicit list of callbacks would replace those of the run; merging keeps both.
         heard = config if config is not None else merge_configs(ensure_config(), {"callbacks": [watch]})
         try:

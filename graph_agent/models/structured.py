@@ -15,6 +15,7 @@ from graph_agent.models.binding import Bound, openai_response_format, unbound
 from graph_agent.models.capabilities import choose_tool_calling
 from graph_agent.models.cleaning import cleaned
 from graph_agent.models.errors import classify_model_error
+from graph_agent.models.estimate import with_usage
 from graph_agent.models.prose import as_plans
 from graph_agent.models.retry import ask
 
@@ -62,13 +63,14 @@ class StructuredPlanner:
         Raises:
             Exception: What the provider raised, when no other way was left.
         """
+        rendered = as_plans([cleaned(message) for message in request])
         while True:
             way, cold = self._ways[0], self._zero_temperature
             bound = self._bound(way, settings, cold=cold)
             try:
-                return await ask(
+                reply = await ask(
                     bound.runnable,
-                    as_plans([cleaned(message) for message in request]),
+                    rendered,
                     bound.options,
                     retries=settings.model_retries,
                     timeout_s=settings.model_timeout_s,
@@ -76,6 +78,8 @@ class StructuredPlanner:
             except Exception as error:
                 if not self._simpler(error, way, cold=cold and settings.temperature is None):
                     raise
+            else:
+                return with_usage(reply, rendered, settings, bound.options.get("tools"))
 
     def _simpler(self, error: Exception, way: Way, *, cold: bool) -> bool:
         """Whether the error says what to leave out; leave it out from now on."""

@@ -88,6 +88,12 @@ def build(**settings: Any) -> FastMCP:
         """Tell the process id."""
         return str(os.getpid())
 
+    @tool(structured_output=False)
+    def key(context: Context[Any, Any, Any]) -> str:
+        """Tell the call's idempotency key."""
+        meta = context.request_context.meta
+        return str((meta.model_extra or {}).get("graph-agent/idempotency-key") if meta else None)
+
     @tool(name="dotted.echo", annotations=read, structured_output=False)
     def echo(text: str) -> str:
         """Say it back."""

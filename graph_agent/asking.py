@@ -1,0 +1,289 @@
+"""Having a request answered: by the model in force, by one that takes over, or with a shorter history."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any, Self, TypeVar, assert_never
+
+from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.runnables import RunnableConfig
+
+from graph_agent.compaction import compact, compacted_view
+from graph_agent.config import LoopConfig, Planner
+from graph_agent.events import StoredEvent, event
+from graph_agent.models.binding import Way
+from graph_agent.models.client import Mode
+from graph_agent.models.errors import brief_model_error, classify_model_error, describe_model_error
+from graph_agent.models.pool import ReadyModel
+from graph_agent.models.refusals import REFUSED, refusal_in, refused_by
+from graph_agent.models.retry import Spoken
+from graph_agent.parts import AgentParts
+from graph_agent.planned import Planned, usage_of
+from graph_agent.planning import AskingError, PlanningError, RefusedError, ask_for_calls, ask_for_plan
+from graph_agent.request import answer_request, plan_request
+from graph_agent.rollout import planner_of
+from graph_agent.state import Bookkeeping, add_usage
+from graph_agent.types import NO_USAGE, Usage
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_CROWDED = 0.8
+"""Share of the context window from which on the user is warned."""
+
+
+class Asking:
+    """One node's requests, and what it took to have them answered.
+
+    A request that fails before its first token is sent again, at most once for each of these: to the next fallback
+    model, when the model stays unavailable; with the older part of the history left out, when it is too long; with
+    calls asked for in text, when the provider takes no tools. What was learnt holds for the rest of the input.
+
+    Args:
+        parts: The agent.
+        chain: The run's models; see `ModelPool.chain`.
+        settings: The run's configuration.
+        history: The conversation.
+        loop: Where the loop is.
+        planner: Which planner the session has; counts in wave mode only.
+    """
+
+    def __init__(
+        self,
+        parts: AgentParts,
+        chain: Sequence[ReadyModel],
+        settings: LoopConfig,
+        history: Sequence[AnyMessage],
+        loop: Bookkeeping,
+        planner: Planner,
+    ) -> None:
+        self._agent = parts
+        self._chain = chain
+        self._settings = settings
+        self._whole = history
+        self._planner: Planner = planner
+        self.spoken = Spoken()
+        """What of the newest request's reply has reached the reader."""
+        self.loop: Bookkeeping = loop
+        """Where the loop is, with what was learnt."""
+        self.events: list[StoredEvent] = []
+        """Warnings, in the order in which they came up."""
+        self.usage: Usage = NO_USAGE
+        """What all replies used, those that could not be used included."""
+
+    @classmethod
+    async def begin(
+        cls,
+        parts: AgentParts,
+        settings: LoopConfig,
+        history: Sequence[AnyMessage],
+        loop: Bookkeeping,
+        config: RunnableConfig,
+    ) -> Self:
+        """Make ready to ask; arguments as for the class.
+
+        Raises:
+            ConfigError: When the run names a model that cannot be had.
+        """
+        planner = planner_of(config["configurable"].get("thread_id", ""), settings, parts.agentic_loop)
+        return cls(parts, await parts.models.chain(settings), settings, history, loop, planner)
+
+    async def plan(self) -> Planned:
+        """Ask for the next wave.
+
+        Raises:
+            RefusedError: When the model or its provider will not answer; its message is the answer.
+            PlanningError: When a structured plan is wrong still after its repair.
+            Exception: What the last provider asked has raised.
+        """
+
+        async def send(watch: Spoken) -> Planned:
+            if self._mode == "wave":
+                return await ask_for_plan(self._parts, self._history, self._settings, self._planner)
+            return await ask_for_calls(self._parts, self._history, self._settings, self._mode, watch)
+
+        planned = await self._through(send)
+        self._count(planned.usage, planned.message.usage_metadata)
+        return planned
+
+    async def answer(
+        self, tail: Sequence[AnyMessage] = (), *, quiet: bool = False, schema: dict[str, Any] | None = None
+    ) -> AIMessage:
+        """Ask for the answer.
+
+        Args:
+            tail: What comes after the request, such as a reply and what is wrong with it.
+            quiet: Keep the reply's tokens out of the message stream.
+            schema: JSON schema of the answer; None for free text.
+
+        Raises:
+            RefusedError, Exception: As for `plan`.
+        """
+
+        async def send(watch: Spoken) -> AIMessage:
+            request = [*self._answer_request(), *tail]
+            reply = await self._parts.client.answer(
+                request, self._settings, mode=self._mode, quiet=quiet, schema=schema, watch=watch
+            )
+            if (words := refusal_in(reply, heard=True)) is not None:
+                raise RefusedError.of(reply, words, usage_of(reply, self._settings.prices))
+            return reply
+
+        reply = await self._through(send)
+        self._count(usage_of(reply, self._settings.prices), reply.usage_metadata)
+        return reply
+
+    async def answer_after(self, sentence: str) -> tuple[AIMessage, Exception | None]:
+        """Ask for an answer that stands below a sentence of ours, streamed as one message.
+
+        Returns:
+            The message, and what the last model asked has failed with when the sentence had to stand alone.
+        """
+
+        def recover(error: Exception) -> Way | None:
+            if not self._recover(error):
+                return None
+            return self._parts.client.answering(self._answer_request(), self._settings, mode=self._mode)
+
+        message, failure = await self._parts.client.answer_after(
+            sentence, self._answer_request(), self._settings, mode=self._mode, recover=recover, watch=self.spoken
+        )
+        if failure is None:
+            self._count(usage_of(message, self._settings.prices), message.usage_metadata)
+            below = message.model_copy(update={"content": message.text.removeprefix(sentence).strip()})
+            words = refusal_in(below, heard=True)
+        else:
+            words = REFUSED if refused_by(failure) else None
+        if words is None:
+            return message, failure
+        self._warn_of_refusal()
+        return message.model_copy(update={"content": f"{sentence}\n\n{words}"}), None
+
+    async def _through(self, send: Callable[[Spoken], Awaitable[T]]) -> T:
+        """Send a request until it is answered, or nothing is left to try."""
+        while True:
+            self.spoken = Spoken()
+            try:
+                return await send(self.spoken)
+            except RefusedError as refused:
+                self._count(refused.usage, refused.message.usage_metadata)
+                self._warn_of_refusal()
+                raise
+            except PlanningError as error:
+                self._count(error.usage, None)
+                raise
+            except AskingError as stopped:
+                self._count(stopped.usage, None)
+                failure = stopped.error
+            except Exception as error:  # noqa: BLE001 - a provider may raise anything; it is raised again below
+                failure = error
+            if refused_by(failure):
+                self._warn_of_refusal()
+                raise RefusedError(AIMessage(REFUSED), NO_USAGE) from failure
+            if self.spoken.seen or not self._recover(failure):
+                raise failure
+
+    def _recover(self, error: Exception) -> bool:
+        """Find another way after a failure; False when there is none."""
+        match classify_model_error(error):
+            case "transient":
+                return self._fall_back(error)
+            case "auth" | "permission" | "unknown_model":
+                # Of the first model these are for the user to put right; of a substitute, the next one may still help.
+                return self._place > 0 and self._fall_back(error)
+            case "context_overflow":
+                return self._compact()
+            case "tools_rejected":
+                return self._ask_in_text(error)
+            case "content_filter" | "other":
+                return False
+            case kind:
+                assert_never(kind)
+
+    def _fall_back(self, error: Exception) -> bool:
+        place = self._place + 1
+        if place >= len(self._chain):
+            return False
+        silent, following = self._model.name, self._chain[place].name
+        self._learn(fallback=place)
+        self._warn(f"The model {silent} does not answer ({brief_model_error(error)}); going on with {following}.")
+        return True
+
+    def _compact(self) -> bool:
+        if self.loop.get("recovery", {}).get("compacted"):
+            return False
+        request = plan_request(self._parts, self._history, self._settings, self._mode, self._planner)
+        made = compact(request, self._model.window)
+        if made is None:
+            return False
+        self.loop = {**self.loop, "kept_from": made.kept_from}
+        self._learn(compacted=True)
+        self._warn(
+            f"The conversation is longer than {self._model.name} can read; its older part is left out of what the "
+            "model is sent and told in a note. The history keeps everything."
+        )
+        return True
+
+    def _ask_in_text(self, error: Exception) -> bool:
+        if self._mode != "native":
+            return False
+        self.loop = {**self.loop, "text_tools": [*self.loop["text_tools"], self._model.name]}
+        why = describe_model_error(error)
+        self._warn(f"The model takes no tools ({why}); calls are asked for in text from now on.")
+        return True
+
+    def _answer_request(self) -> list[AnyMessage]:
+        return answer_request(self._parts, self._history, self._settings, self._mode, self._planner)
+
+    @property
+    def _place(self) -> int:
+        # A resumed run may bring fewer fallbacks than the one that was interrupted.
+        return min(self.loop.get("recovery", {}).get("fallback", 0), len(self._chain) - 1)
+
+    @property
+    def _model(self) -> ReadyModel:
+        return self._chain[self._place]
+
+    @property
+    def _parts(self) -> AgentParts:
+        """The agent, with the model in force."""
+        model, agent = self._model, self._agent
+        if model.client is not agent.client:
+            agent = replace(agent, client=model.client, planner=model.planner, tool_calling=model.tool_calling)
+        return agent.without(self.loop.get("withheld", ()))
+
+    @property
+    def _mode(self) -> Mode:
+        mode = self._parts.mode(self._settings)
+        return "text" if mode == "native" and self._model.name in self.loop["text_tools"] else mode
+
+    @property
+    def _history(self) -> Sequence[AnyMessage]:
+        cut = self.loop.get("kept_from")
+        return compacted_view(self._whole, cut) if cut else self._whole
+
+    def _count(self, usage: Usage, last: UsageMetadata | None) -> None:
+        """Add what a reply used, and warn once when its request nearly filled the model's window."""
+        self.usage = add_usage(self.usage, usage)
+        window, recovery = self._model.window, self.loop.get("recovery", {})
+        if last is None or window is None or recovery.get("crowded") or last["input_tokens"] < _CROWDED * window:
+            return
+        self._learn(crowded=True)
+        share = last["input_tokens"] / window
+        self._warn(
+            f"The request took {last['input_tokens']:,} of the {window:,} tokens that {self._model.name} can read "
+            f"({share:.0%}); once it is full, the older part of the conversation is left out."
+        )
+
+    def _warn_of_refusal(self) -> None:
+        self._warn(f"{self._model.name} or its provider refused to answer because of what the request says.")
+
+    def _warn(self, message: str) -> None:
+        logger.warning("%s", message)
+        self.events.append(event("warning", self.loop["step"], message=message))
+
+    def _learn(self, **learnt: Any) -> None:
+        self.loop = {**self.loop, "recovery": {**self.loop.get("recovery", {}), **learnt}}  # type: ignore[typeddict-item]  # keys of Recovery

@@ -1,0 +1,184 @@
+"""A shorter request for a conversation that a model cannot read whole.
+
+What is old goes, a model's calls and their results always together, and one note says what went. The system prompt and
+the newest input stay. Only requests are shortened; the stored history keeps everything.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages.utils import count_tokens_approximately
+
+NOTE_MARK = "graph_agent_note"
+"""Key in `additional_kwargs` of the note: said by nobody, and in no history."""
+
+_HEAD = (
+    "[A note, not the user's words: the beginning of this conversation is left out, because the whole is longer than "
+    "you can read. What was in it, in short, the newest last:"
+)
+_NOTE_CHARS = 3_000
+_SAID_CHARS = 400
+_RESULT_CHARS = 160
+_ARGUMENT_CHARS = 120
+_CHARS_PER_TOKEN = 4
+
+Group: TypeAlias = list[AnyMessage]
+"""Messages that stay or go together: a model's calls with their results, or one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """A shorter request."""
+
+    messages: list[AnyMessage]
+    kept_from: str
+    """Id of the first message after the cut; all from there on are in the request."""
+
+
+def compact(messages: Sequence[AnyMessage], window: int | None = None) -> Compacted | None:
+    """Drop what is old from a request that is too long.
+
+    Args:
+        messages: The request: system prompt, then the conversation, every call with its results right behind it.
+        window: Tokens the model can read; None where that is not known. What is kept comes to about half of the
+            request, or to three quarters of the window where that is less. Tokens are estimated, whoever the provider.
+
+    Returns:
+        The shorter request; None when nothing can be left out, because the newest input and the newest wave are all
+        there is, or when the note would be as long as what it stands for.
+    """
+    whole = count_tokens_approximately(messages)
+    target = min(whole // 2, whole if window is None else window * 3 // 4)
+    head, groups = _split(messages)
+    stays = _newest_input(groups)
+    left = target - count_tokens_approximately([*head, *_flat([groups[index] for index in stays])])
+    left -= min((len(_HEAD) + _NOTE_CHARS) // _CHARS_PER_TOKEN, target // 4)
+    first = len(groups)
+    while first > 0:
+        size = 0 if first - 1 in stays else count_tokens_approximately(groups[first - 1])
+        if size > left and first < len(groups) and first - 1 not in stays:
+            break
+        left -= size
+        first -= 1
+    if first == 0 or not (kept_from := groups[first][0].id):
+        return None
+    shorter = compacted_view(messages, kept_from)
+    return Compacted(shorter, kept_from) if count_tokens_approximately(shorter) < whole else None
+
+
+def compacted_view(messages: Sequence[AnyMessage], kept_from: str) -> list[AnyMessage]:
+    """The conversation with everything before one message left out, but for the system prompt and the newest input.
+
+    Args:
+        messages: A request, or a history, that goes on growing after the cut.
+        kept_from: Id of the first message after the cut.
+
+    Returns:
+        The system prompt, one note, the newest input, and all from the cut on; the messages as they are when no message
+        has that id or nothing but an earlier note stands before it.
+    """
+    head, groups = _split(messages)
+    first = next((index for index, group in enumerate(groups) if group[0].id == kept_from), 0)
+    stays = _newest_input(groups)
+    dropped = [group for index, group in enumerate(groups[:first]) if index not in stays]
+    if all(_is_note(group[0]) for group in dropped):
+        return list(messages)
+    kept = [group for index, group in enumerate(groups) if index >= first or index in stays]
+    return [*head, _note(dropped), *_flat(kept)]
+
+
+def _split(messages: Sequence[AnyMessage]) -> tuple[list[AnyMessage], list[Group]]:
+    """The system prompt, and the conversation in groups."""
+    begin = next((index for index, message in enumerate(messages) if not isinstance(message, SystemMessage)), 0)
+    groups: list[Group] = []
+    for message in messages[begin:]:
+        if isinstance(message, ToolMessage) and groups and _asks(groups[-1][0]):
+            groups[-1].append(message)
+        else:
+            groups.append([message])
+    return list(messages[:begin]), groups
+
+
+def _newest_input(groups: Sequence[Group]) -> set[int]:
+    """Where the newest input is, and what the user said while it was worked on."""
+    stays: set[int] = set()
+    for index in range(len(groups) - 1, -1, -1):
+        if not _is_input(groups[index][0]):
+            continue
+        stays.add(index)
+        # Right behind a wave it was said in the middle of the work: what the work is about stands before.
+        if index == 0 or not _asks(groups[index - 1][0]):
+            break
+    # What stands right behind a note was kept once, and its waves have gone into the note.
+    first = min(stays, default=0)
+    while first > 0 and _is_input(groups[first - 1][0]):
+        first -= 1
+    if first > 0 and _is_note(groups[first - 1][0]):
+        stays.update(range(first, min(stays)))
+    return stays
+
+
+def _is_input(message: BaseMessage) -> bool:
+    return isinstance(message, HumanMessage) and not _is_note(message)
+
+
+def _is_note(message: BaseMessage) -> bool:
+    return bool(message.additional_kwargs.get(NOTE_MARK))
+
+
+def _asks(message: BaseMessage) -> bool:
+    return isinstance(message, AIMessage) and bool(message.tool_calls or message.invalid_tool_calls)
+
+
+def _flat(groups: Sequence[Group]) -> list[AnyMessage]:
+    return [message for group in groups for message in group]
+
+
+def _note(dropped: Sequence[Group]) -> HumanMessage:
+    """What was left out, in at most a quarter of its length; in the user's role, which every provider takes first."""
+    room = min(_NOTE_CHARS, sum(len(message.text) for group in dropped for message in group) // 4)
+    told: list[str] = []
+    untold = 0
+    for group in reversed(dropped):
+        lines = _lines(group)
+        size = sum(len(line) + 1 for line in lines)
+        if untold or size > room:
+            untold += len(group)
+            continue
+        room -= size
+        told[:0] = lines
+    if untold:
+        told.insert(0, f"- {untold} earlier messages")
+    return HumanMessage("\n".join([_HEAD, *told]) + "]", additional_kwargs={NOTE_MARK: True})
+
+
+def _lines(group: Group) -> list[str]:
+    first = group[0]
+    if _is_note(first):
+        return first.text.removesuffix("]").splitlines()[1:]
+    if isinstance(first, ToolMessage) or not _asks(first):
+        speaker = {"human": "The user", "ai": "You"}.get(first.type, "Someone")
+        return [f"- {speaker} said: {_short(first.text, _SAID_CHARS)}"] if first.text.strip() else []
+    assert isinstance(first, AIMessage)
+    asked = {
+        call[
+            "id"
+        ]: f"{call['name']}({_short(json.dumps(call['args'], ensure_ascii=False, default=str), _ARGUMENT_CHARS)})"
+        for call in first.tool_calls
+    }
+    results = [message for message in group[1:] if isinstance(message, ToolMessage)]
+    return [
+        f"- You called {asked.get(result.tool_call_id, result.name)}; {result.status}: "
+        f"{_short(result.text, _RESULT_CHARS)}"
+        for result in results
+    ]
+
+
+def _short(text: str, chars: int) -> str:
+    line = " ".join(text[: 4 * chars].split())
+    return line if len(line) <= chars and len(text) <= 4 * chars else f"{line[:chars]}…"

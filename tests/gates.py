@@ -1,0 +1,96 @@
+"""Points at which a test holds a model or a tool, and lets it go when it has seen enough."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from langchain_core.tools import BaseTool, tool
+from pydantic import Field
+
+from graph_agent import ScriptedChatModel
+from graph_agent.running import _under_way
+
+
+class Gate:
+    """A door in a coroutine's or a thread's way; any loop and any thread may use it."""
+
+    def __init__(self) -> None:
+        self._reached = threading.Event()
+        self._open = threading.Event()
+        self.cancelled = False
+        """Whether somebody was cancelled in front of it."""
+
+    async def passing(self) -> None:
+        """Wait in front of it until it is open."""
+        self._reached.set()
+        try:
+            while not self._open.is_set():
+                await asyncio.sleep(0.002)
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+
+    def passing_blocking(self) -> None:
+        """As `passing`, in a thread."""
+        self._reached.set()
+        assert self._open.wait(30)
+
+    def open(self) -> None:
+        self._open.set()
+
+    async def reached(self) -> None:
+        """Return when somebody stands in front of it."""
+        await until(self._reached.is_set)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    """Wait for a state, thirty seconds at most."""
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+class GatedModel(ScriptedChatModel):
+    """A scripted model that stops in front of a gate before some of its replies, or in the middle of one."""
+
+    before: dict[int, Gate] = Field(default={}, exclude=True)
+    """Number of a request, from 1 → the gate before its reply."""
+    within: dict[int, Gate] = Field(default={}, exclude=True)
+    """Number of a request, from 1 → the gate behind the first chunk of its reply; where it is streamed."""
+
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
+        await self._pass(self.before)
+        return await super()._agenerate(*args, **kwargs)
+
+    async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        await self._pass(self.before)
+        first = True
+        async for chunk in super()._astream(*args, **kwargs):
+            yield chunk
+            if first and (gate := self.within.get(len(self.requests))):
+                await gate.passing()
+            first = False
+
+    async def _pass(self, gates: dict[int, Gate]) -> None:
+        if gate := gates.get(len(self.requests) + 1):
+            await gate.passing()
+
+
+def gated_tool(gate: Gate, name: str = "work", **marks: Any) -> BaseTool:
+    """A tool that stands in front of a gate, and then is done."""
+
+    async def work() -> str:
+        """Work."""
+        await gate.passing()
+        return "worked"
+
+    made: BaseTool = tool(name)(work)
+    return made.model_copy(update={"metadata": marks})
+
+
+def nothing_under_way() -> bool:
+    """Whether no session has a run in this process."""
+    return not _under_way

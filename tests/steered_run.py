@@ -1,0 +1,51 @@
+"""A process that runs a session until it is told, started by the tests of steering, aborting and taking over.
+
+`python -m tests.steered_run DATABASE` runs an agent whose tool writes `at work` to the file `log` beside
+the database, and then waits for a file named `go`; it prints the session's result as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from langchain_core.tools import tool
+
+from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.persistence import open_saver, open_store
+from tests.agents import asks
+
+SCRIPT = [asks(("1", "work", {})), asks(("2", "work", {})), "No more actions.", "Done.", "No more actions.", "And."]
+
+
+@asynccontextmanager
+async def opened(path: Path, script: list[str]) -> AsyncIterator[Session]:
+    """The session of a database, with its agent."""
+
+    @tool
+    async def work() -> str:
+        """Work until the file is there."""
+        with (path.parent / "log").open("a") as log:
+            log.write("at work\n")
+        while not (path.parent / "go").exists():
+            await asyncio.sleep(0.005)
+        return "worked"
+
+    url = f"sqlite:///{path}"
+    async with open_saver(url) as saver, open_store(url) as store:
+        graph = create_graph_agent(ScriptedChatModel(script), tools=[work], checkpointer=saver, store=store)
+        yield Session(graph, "s1")
+
+
+async def main(path: Path) -> None:
+    async with opened(path, SCRIPT) as talk:
+        result = await talk.run("go")
+        sys.stdout.write(json.dumps({"answer": result.answer, "status": result.status, "results": result.results}))
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1])))

@@ -1,0 +1,276 @@
+"""Repeating calls: found at the end of any history, for any window, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from graph_agent.calls import fingerprint
+from graph_agent.events import event
+from graph_agent.loops import REPEATS, Loop, find_loop, unchanging
+from graph_agent.recent import RecentCalls, recent_calls
+from graph_agent.telling import call_event, result_event
+from graph_agent.types import Call
+
+
+def found(calls: str, *, window: int = 10, max_period: int = 3) -> tuple[str, int] | None:
+    """The loop in a history whose calls are letters, as `(pattern, count)`."""
+    loop = find_loop(calls, window=window, max_period=max_period)
+    return ("".join(loop.pattern), loop.count) if loop else None
+
+
+@pytest.mark.parametrize(
+    ("calls", "window", "max_period", "loop"),
+    [
+        ("", 10, 3, None),
+        ("a", 10, 3, None),
+        ("aa", 10, 3, None),
+        ("aaa", 10, 3, ("a", 3)),
+        ("xaaaa", 10, 3, ("a", 4)),
+        ("aaax", 10, 3, None),
+        ("abab", 10, 3, None),
+        ("ababab", 10, 3, ("ab", 3)),
+        ("abcabcabc", 10, 3, ("abc", 3)),
+        ("abcabcabca", 10, 3, ("bca", 3)),
+        ("abcdabcdabcd", 20, 3, None),
+        ("abcdabcdabcd", 20, 4, ("abcd", 3)),
+        ("aaaaaaaaaaaaaaa", 10, 3, ("a", 10)),
+        ("xyzzabcabcabc", 8, 3, ("abc", 2)),
+        ("abcabc", 8, 3, None),
+        ("xaa", 2, 3, ("a", 2)),
+        ("abab", 4, 2, ("ab", 2)),
+        ("abab", 3, 2, None),
+        ("aabaabaab", 10, 3, ("aab", 3)),
+    ],
+)
+def test_the_loop_at_the_end(calls: str, window: int, max_period: int, loop: tuple[str, int] | None) -> None:
+    assert found(calls, window=window, max_period=max_period) == loop
+
+
+def oracle(calls: str, window: int, max_period: int) -> tuple[str, int] | None:
+    """The definition, written out: by building what the end would have to look like."""
+    seen = calls[max(0, len(calls) - window) :]
+    for period in range(1, max_period + 1):
+        pattern = seen[len(seen) - period :] if period <= len(seen) else None
+        if pattern is None:
+            continue
+        count = 0
+        while seen.endswith(pattern * (count + 1)):
+            count += 1
+        whole_window = len(seen) == window and (pattern * window).endswith(seen) and count >= 2
+        if count >= 3 or (3 * period > window and whole_window):
+            return pattern, count
+    return None
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="abc", max_size=30), st.integers(2, 14), st.integers(1, 5))
+def test_what_is_found_is_what_the_definition_says(calls: str, window: int, max_period: int) -> None:
+    assert found(calls, window=window, max_period=max_period) == oracle(calls, window, max_period)
+
+
+@settings(deadline=None)
+@given(
+    st.text(alphabet="abcdef", max_size=20),
+    st.text(alphabet="abcdef", min_size=1, max_size=5),
+    st.integers(0, 4),
+    st.integers(2, 40),
+)
+def test_any_repeated_pattern_is_found_in_any_window_that_holds_it(
+    before: str, pattern: str, rest: int, window: int
+) -> None:
+    period = len(pattern)
+    assume(2 * period <= window)
+    calls = before + pattern * max(REPEATS, -(-window // period)) + pattern[: rest % period]
+
+    loop = find_loop(calls, window=window, max_period=period)
+
+    # A shorter pattern may hide in the one repeated, or begin before it.
+    assert loop is not None
+    assert (len(loop.pattern) <= period, calls.endswith("".join(loop.pattern) * loop.count)) == (True, True)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(), unique=True, max_size=30), st.integers(2, 40), st.integers(1, 10))
+def test_nothing_is_found_where_nothing_repeats(calls: list[int], window: int, max_period: int) -> None:
+    assert find_loop([str(call) for call in calls], window=window, max_period=max_period) is None
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="abc", min_size=1, max_size=3), st.integers(0, 2), st.integers(3, 5))
+def test_the_key_names_the_loop_wherever_in_it_the_history_ends(pattern: str, turned: int, times: int) -> None:
+    at = turned % len(pattern)
+    one, other = (
+        find_loop(written * times, window=40, max_period=3) for written in (pattern, pattern[at:] + pattern[:at])
+    )
+
+    assert one is not None
+    assert other is not None
+    assert one.key == other.key
+
+
+def test_different_loops_have_different_keys() -> None:
+    patterns = ["a", "b", "ab", "abc", "acb", "aab"]
+    loops = [find_loop(pattern * 3, window=10, max_period=3) for pattern in patterns]
+
+    assert len({loop.key for loop in loops if loop}) == len(patterns)
+
+
+class Window(list[str]):
+    """A history that can be read at its end only."""
+
+    def __getitem__(self, key: Any) -> Any:
+        assert key == slice(-10, None, None)
+        return super().__getitem__(key)
+
+    def __iter__(self) -> Any:
+        raise AssertionError("the whole history was read")
+
+
+def test_no_more_than_the_window_is_read() -> None:
+    assert find_loop(Window("ab" * 5000), window=10, max_period=3) == Loop(
+        ("a", "b"),
+        5,
+        find_loop("ab" * 5, window=10, max_period=3).key,  # type: ignore[union-attr] # it is a loop
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"a": 1, "b": {"c": 2, "d": 3}}, {"b": {"d": 3, "c": 2}, "a": 1}),
+        ({"n": 1, "list": [{"n": 2}]}, {"n": 1.0, "list": [{"n": 2.0}]}),
+        ({"q": "x", "deep": [{"q": ["y"]}]}, {"q": " x\n", "deep": [{"q": ["\ty "]}]}),
+        ({"n": -0.0}, {"n": 0}),
+    ],
+    ids=["key order", "1 and 1.0", "white space", "minus nought"],
+)
+def test_how_arguments_are_written_does_not_hide_a_repeat(one: dict[str, Any], other: dict[str, Any]) -> None:
+    calls = [fingerprint({"id": "", "name": "t", "arguments": arguments}) for arguments in (one, other, one)]
+
+    loop = find_loop(calls, window=10, max_period=3)
+
+    assert loop is not None
+    assert (loop.pattern, loop.count) == ((calls[0],), 3)
+
+
+SAME = "no results"
+
+
+@pytest.mark.parametrize(
+    ("results", "window", "told", "tool"),
+    [
+        ([("t", "1", SAME), ("t", "2", SAME), ("t", "3", SAME)], 10, (), "t"),
+        ([("t", "1", SAME), ("u", "1", "x"), ("t", "2", SAME), ("u", "2", "y"), ("t", "3", SAME)], 10, (), "t"),
+        ([("t", "1", SAME), ("t", "2", SAME), ("t", "3", SAME), ("u", "1", "x")], 10, (), "t"),
+        ([("t", "1", SAME), ("t", "2", SAME), ("t", "3", SAME)], 10, ("t",), None),
+        ([("t", "1", SAME), ("t", "2", SAME), ("t", "3", SAME)], 2, (), None),
+        ([("t", "1", SAME), ("t", "2", SAME), ("t", "3", "other")], 10, (), None),
+        ([("t", "1", SAME), ("t", "1", SAME), ("t", "2", SAME)], 10, (), None),
+        ([("t", "0", "other"), ("t", "1", SAME), ("t", "2", SAME), ("t", "3", SAME)], 10, (), "t"),
+        ([("t", str(i), [{"type": "text", "text": SAME}]) for i in range(3)], 10, (), "t"),
+        ([("t", "1", SAME), ("t", "2", SAME), ("u", "3", SAME)], 10, (), None),
+        ([], 10, (), None),
+    ],
+    ids=[
+        "three",
+        "others between",
+        "another last",
+        "told before",
+        "window too short",
+        "another result",
+        "same arguments",
+        "another result before",
+        "blocks",
+        "two tools",
+        "nothing",
+    ],
+)
+def test_results_that_do_not_change(
+    results: list[tuple[str, str, Any]], window: int, told: tuple[str, ...], tool: str | None
+) -> None:
+    assert unchanging(results, window=window, told=told) == tool
+
+
+def history(*calls: tuple[str, str], results: bool = True) -> list[dict[str, Any]]:
+    """The events of an input with one wave a call, each `(name, argument)`; the result is `<name> says <argument>`."""
+    events = [event("user_message", 0, content="go")]
+    for step, (name, argument) in enumerate(calls, 1):
+        key = "task" if name.startswith("delegate_to_") else "key"
+        call: Call = {"id": f"c{step}", "name": name, "arguments": {key: argument}}
+        events += [event("plan", step, calls=[]), call_event(call, step)]
+        if results:
+            events.append(result_event(call["id"], name, "success", f"{name} says {argument}", step))
+    return events
+
+
+def named(name: str, argument: str) -> str:
+    key = "task" if name.startswith("delegate_to_") else "key"
+    return fingerprint({"id": "", "name": name, "arguments": {key: argument}})
+
+
+MARKS: dict[str, dict[str, Any]] = {"poll": {"poll": True}, "save": {"effect": "write"}, "look": {"effect": "read"}}
+
+
+def marks(name: str) -> dict[str, Any]:
+    return MARKS.get(name, {})
+
+
+def test_the_recent_calls_of_an_input() -> None:
+    events = [
+        *history(("look", "of the input before")),
+        *history(("look", "a"), ("poll", "p"), ("save", "b"), ("delegate_to_r", "t")),
+        *history(("other", "c"), results=False)[1:],
+    ]
+    prints = [named("look", "a"), named("save", "b"), named("delegate_to_r", "t"), named("other", "c")]
+
+    assert recent_calls(events, marks, 10) == RecentCalls(
+        prints,
+        [("look", prints[0], "look says a"), ("delegate_to_r", prints[2], "delegate_to_r says t")],
+    )
+
+
+def test_a_wave_is_read_in_call_order() -> None:
+    calls: list[Call] = [{"id": id_, "name": "look", "arguments": {"key": id_}} for id_ in "abc"]
+    events = [
+        event("user_message", 0, content="go"),
+        *(call_event(call, 1) for call in calls),
+        *(result_event(call["id"], "look", "success", call["id"], 1) for call in calls),
+    ]
+
+    assert recent_calls(events, marks, 2).fingerprints == [named("look", id_) for id_ in "bc"]
+
+
+def test_equal_calls_of_one_wave_are_no_circle() -> None:
+    def wave(step: int) -> list[Any]:
+        calls: list[Call] = [{"id": f"{step}{n}", "name": "look", "arguments": {"key": "a"}} for n in range(3)]
+        return [
+            event("plan", step, calls=[]),
+            *(call_event(call, step) for call in calls),
+            *(result_event(call["id"], "look", "success", "same", step) for call in calls),
+        ]
+
+    found = recent_calls([event("user_message", 0, content="go"), *wave(1), *wave(2)], marks, 10)
+
+    assert found == RecentCalls([named("look", "a")] * 2, [("look", named("look", "a"), "same")] * 2)
+
+
+class CountedEvents(list[dict[str, Any]]):
+    read = 0
+
+    def __reversed__(self) -> Any:
+        for entry in super().__reversed__():
+            self.read += 1
+            yield entry
+
+
+@pytest.mark.parametrize("name", ["look", "poll"])
+def test_a_long_history_is_read_at_its_end_only(name: str) -> None:
+    events = CountedEvents(history(*((name, str(i)) for i in range(10_000))))
+
+    calls = recent_calls(events, marks, 10)
+
+    assert (len(calls.fingerprints), events.read <= 10 * 8 * 3 + 1) == (10 if name == "look" else 0, True)
