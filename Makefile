@@ -42,6 +42,7 @@ bench: $(VENV)/.dev  ## Measure the loop against its neighbours.
 	$(BIN)/python -m benchmarks.loop
 	$(BIN)/python -m benchmarks.waves
 	$(BIN)/python -m benchmarks.guards
+	$(BIN)/python -m benchmarks.serve
 	$(BIN)/python -m benchmarks.imports
 
 dev: $(VENV)/.dev  ## Serve the example to LangGraph Studio, offline.

@@ -54,7 +54,7 @@ class ProblemError(Exception):
         self, kind: Kind, message: str, *, param: str | None = None, retry_after_s: float | None = None
     ) -> None:
         super().__init__(message)
-        self.kind = kind
+        self.kind: Kind = kind
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s

@@ -16,7 +16,7 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel, ModelProfile
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage, ToolMessage
-from langchain_core.messages.tool import ToolCall
+from langchain_core.messages.tool import ToolCall, tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.tools import tool
@@ -62,13 +62,7 @@ class ParrotModel(BaseChatModel):
             if word.strip() == "…break":
                 raise RefusedError("sk-secretsecretsecret is no key")
         chunks = [
-            {
-                "name": call["name"],
-                "args": json.dumps(call["args"]),
-                "id": call["id"],
-                "index": i,
-                "type": "tool_call_chunk",
-            }
+            tool_call_chunk(name=call["name"], args=json.dumps(call["args"]), id=call["id"], index=i)
             for i, call in enumerate(reply.tool_calls)
         ]
         last = AIMessageChunk(
