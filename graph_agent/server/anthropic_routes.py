@@ -34,7 +34,7 @@ router = APIRouter(prefix="/v1/messages", tags=["Anthropic"])
 @router.post(
     "",
     response_model=AnthropicMessage,
-    responses={**_ERRORS, 200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}},
 )
 async def create_message(
     request: Request,

@@ -72,7 +72,7 @@ async def list_sessions(mine: _Mine) -> SessionIds:
 @router.get(
     "/memory/sessions/{session_id}/events",
     response_model=EventList,
-    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    responses={200: {"content": {"text/event-stream": {}}}},
 )
 async def get_events(
     session_id: _SessionId,

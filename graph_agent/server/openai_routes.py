@@ -36,7 +36,7 @@ router = APIRouter(prefix="/v1", tags=["OpenAI"])
 @router.post(
     "/chat/completions",
     response_model=Completion,
-    responses={**_ERRORS, 200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}},
 )
 async def create_chat_completion(
     request: Request,
