@@ -47,6 +47,7 @@ bench: $(VENV)/.dev  ## Measure the loop against its neighbours.
 	$(BIN)/python -m benchmarks.a2a
 	$(BIN)/python -m benchmarks.guards
 	$(BIN)/python -m benchmarks.session
+	$(BIN)/python -m benchmarks.serve
 	$(BIN)/python -m benchmarks.imports
 
 dev: $(VENV)/.dev  ## Serve the example to LangGraph Studio, offline.

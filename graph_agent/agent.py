@@ -84,4 +84,5 @@ def create_graph_agent(
         warnings=[f"The MCP server {server!r} is down, its tools are missing: {why}" for server, why in failed.items()],
         resolve=find,
     )
+    graph.mcp_states = getattr(tools, "states", None)
     return graph.compile(checkpointer=checkpointer, store=store, cache=cache, name=name)

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 
 from graph_agent.cli_control import send, stop, stopping
-from graph_agent.errors import GraphAgentError
+from graph_agent.errors import ConfigError, GraphAgentError
 from graph_agent.events import Event
 from graph_agent.history import session_ids
 from graph_agent.persistence import open_saver
@@ -63,6 +63,34 @@ def run(
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     spec = load_spec(config)
     sys.exit(asyncio.run(_ask(spec, questions or [], session, today.date() if today else None, db)))
+
+
+@app.command()
+def serve(
+    config: ConfigOption = Path("agent.yaml"),
+    host: Annotated[
+        str, typer.Option("--host", help="Any but this machine's own address needs API keys.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8000,
+    db: DbOption = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes on the one database.")] = 1,
+    keys_file: Annotated[
+        Path | None, typer.Option("--keys-file", help="API keys, one a line, beside GRAPH_AGENT_API_KEYS.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="A setting of the server, e.g. max_body_bytes=1000000.")
+    ] = None,
+) -> None:
+    """Serve an agent to OpenAI's and Anthropic's clients."""
+    try:
+        from graph_agent.server import settings as server_settings
+        from graph_agent.server.serve import serve as serve_until_stopped
+    except ImportError as error:
+        raise ConfigError(
+            f"graph-agent serve needs an extra ({error.name}): pip install 'graph-agent[server]'"
+        ) from None
+    given = server_settings.settings_from(settings or [])
+    serve_until_stopped(config, host=host, port=port, db=db, workers=workers, keys_file=keys_file, settings=given)
 
 
 @app.command()

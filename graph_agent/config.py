@@ -115,6 +115,10 @@ class LoopConfig(BaseModel):
     """Passed to every model call of the loop; None leaves it to the provider."""
     max_output_tokens: PositiveInt | None = None
     """Tokens of one model reply; None leaves it to the provider."""
+    top_p: float | None = Field(None, ge=0, le=1)
+    """Passed to every model call of the loop; None leaves it to the provider."""
+    stop: tuple[str, ...] | None = None
+    """Texts that end a model's reply, passed to every model call of the loop; None leaves it to the provider."""
     planner: Planner = "wave"
     """Structured planning one wave at a time, or everything up front (`dag`)."""
     rollout: float | None = Field(None, ge=0, le=1)
@@ -155,6 +159,8 @@ class LoopConfig(BaseModel):
             "temperature": self.temperature,
             "reasoning_effort": self.reasoning_effort,
             "max_tokens": self.max_output_tokens,
+            "top_p": self.top_p,
+            "stop": self.stop,
         }
         return tuple((name, value) for name, value in options.items() if value is not None)
 

@@ -30,6 +30,16 @@ class AgentContext(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     credentials: dict[str, SecretStr] = Field(default={}, description="Secrets by name, for the tools that want them.")
+    client_tools: list[dict[str, Any]] = Field(
+        default=[], description="Tools of the caller's own, as OpenAI functions; a call of one is an interrupt."
+    )
+    client_tool_choice: str | None = Field(
+        default=None, description="A tool's name, or `any`: what each plan must call; None for the model's choice."
+    )
+    instructions: str = Field(default="", description="Said to the model below the agent's system prompt.")
+    response_schema: dict[str, Any] | None = Field(
+        default=None, description="JSON schema of this run's answer, in place of the agent's `response_format`."
+    )
     max_steps: PositiveInt | None = None
     max_turns: PositiveInt | None = None
     on_limit: OnLimit | None = None
@@ -58,6 +68,8 @@ class AgentContext(BaseModel):
     reasoning_effort: str | None = None
     temperature: NonNegativeFloat | None = None
     max_output_tokens: PositiveInt | None = None
+    top_p: float | None = Field(default=None, ge=0, le=1)
+    stop: tuple[str, ...] | None = None
     planner: Planner | None = None
     rollout: float | None = Field(default=None, ge=0, le=1)
     max_calls_per_wave: PositiveInt | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from langchain_core.language_models import BaseChatModel
@@ -133,6 +133,10 @@ def _with_threads(config: RunnableConfig) -> RunnableConfig:
 class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """A `StateGraph` that compiles to a `CompiledAgentGraph`."""
 
+    mcp_states: Callable[[], Awaitable[dict[str, bool]]] | None = None
+    """Says of each MCP server behind the tools whether it can be called now; None where nobody knows."""
+    tool_names: tuple[str, ...] = ()
+    """Names of the tools and delegations there are."""
     may_write = True
     """Whether some call of this agent may change something outside it; False when every tool is marked as reading."""
     offers: Sequence[dict[str, Any]] = ()
@@ -237,6 +241,7 @@ def _assemble(parts: AgentParts) -> AgentStateGraph:
     )
     graph.may_write, graph.writes = parts.toolbox.may_write, parts.toolbox.writes
     graph.offers = parts.toolbox.schemas
+    graph.tool_names = tuple(parts.toolbox.names)
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, PlanState),
         "tools": (tools_node, Call),

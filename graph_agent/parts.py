@@ -71,6 +71,8 @@ class AgentParts:
     warnings: tuple[str, ...] = ()
     """What was not as it should be when the agent was built, e.g. a server that is down; told at each input."""
     slots: Slots = field(default_factory=Slots)
+    variants: dict[str, AgentParts] = field(init=False, repr=False, default_factory=dict)
+    """What runs with parts of their own were given (see `run_parts`)."""
     _instructions: dict[tuple[str, str, int, tuple[str, ...]], str] = field(repr=False, default_factory=dict)
 
     def settings(self, runtime: Runtime[Any], config: RunnableConfig, loop: Bookkeeping) -> LoopConfig:

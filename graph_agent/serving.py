@@ -52,7 +52,8 @@ class ServedAgent:
     """
 
     def __init__(self, spec: AgentSpec) -> None:
-        self._spec = spec
+        self.spec = spec
+        """The file's content."""
         self._lock = threading.Lock()
         self._keeper: _Keeper | None = None
 
@@ -64,7 +65,7 @@ class ServedAgent:
         """
         with self._lock:
             if self._keeper is None or self._keeper.failed:
-                self._keeper = _Keeper(self._spec)
+                self._keeper = _Keeper(self.spec)
             keeper = self._keeper
         # Shielded: requests share the opening, and one that is cancelled must not take it from the others.
         return await asyncio.shield(asyncio.wrap_future(keeper.opened))
@@ -94,7 +95,7 @@ class _Keeper:
 
     def __init__(self, spec: AgentSpec) -> None:
         self.opened: Future[CompiledAgentGraph] = Future()
-        self._spec = spec
+        self.spec = spec
         self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name=f"{spec.name}-agent", daemon=True)
@@ -119,7 +120,7 @@ class _Keeper:
 
     async def _keep(self) -> None:
         try:
-            async with open_agent(self._spec, today=_today(), db="") as graph:
+            async with open_agent(self.spec, today=today_from_env(), db="") as graph:
                 self.opened.set_result(graph)
                 await self._stop.wait()
         except BaseException as error:
@@ -128,7 +129,7 @@ class _Keeper:
             self.opened.set_exception(error)  # those who wait must hear of it, whatever it is
 
 
-def _today() -> date | None:
+def today_from_env() -> date | None:
     """The date that our own environment sets for the agent; None for the real one."""
     text = os.environ.get(TODAY_VARIABLE, "")
     try:

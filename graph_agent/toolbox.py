@@ -6,7 +6,6 @@ import asyncio
 import copy
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from langchain_core.messages import ToolMessage
@@ -20,11 +19,12 @@ from langgraph.types import Command
 from pydantic import ValidationError
 
 from graph_agent._compat import InjectedArguments, read_state
+from graph_agent.client_tools import asked_of_client
 from graph_agent.delegates import delegate_schema, withdraw
 from graph_agent.delegation import CALL_PREFIX, Delegate, LateDelegate
 from graph_agent.errors import CallError, ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
-from graph_agent.events import ResultStatus
 from graph_agent.invoking import Invoker, meant_for_the_run
+from graph_agent.output import Output
 from graph_agent.prompts import Prompts
 from graph_agent.remote import RemoteTask
 from graph_agent.state import AgentState
@@ -33,17 +33,6 @@ from graph_agent.tool_retry import ToolRetry, after_attempts
 from graph_agent.types import Call
 
 _DELEGATE_NAME = re.compile(r"[A-Za-z0-9_-]{1,50}")
-
-
-@dataclass(frozen=True, slots=True)
-class Output:
-    """What a call came to, before it is cut to what the model sees."""
-
-    content: str | list[Any]
-    """Text, or LangChain content blocks."""
-    status: ResultStatus = "success"
-    artifact: Any = None
-    """Plain JSON that the tool returned beside its content."""
 
 
 class Toolbox:
@@ -90,6 +79,8 @@ class Toolbox:
             if name.startswith(CALL_PREFIX):
                 raise ConfigError(f"The tool name {name!r} is kept for delegations; rename the tool.")
         self.names = [*self.tools, *self.delegates]
+        self.client_tools: set[str] = set()
+        self._client_schemas: list[dict[str, Any]] = []
         reading = all(self.marks(name).get("effect") == "read" for name in self.tools)
         self.may_write = bool(self.delegates) or not reading
         """Whether some call may change something; a tool without a mark is taken to write, as MCP has it."""
@@ -108,6 +99,20 @@ class Toolbox:
     def __bool__(self) -> bool:
         return bool(self.names)
 
+    def with_client_tools(self, schemas: Sequence[dict[str, Any]]) -> Toolbox:
+        """These tools and delegates, and tools that the caller of a run will run.
+
+        Args:
+            schemas: The caller's tools as OpenAI functions, under names that are free.
+        """
+        both = copy.copy(self)
+        names = [schema["function"]["name"] for schema in schemas]
+        both.client_tools = set(names)
+        both.names = [*self.names, *names]
+        both._client_schemas = list(schemas)
+        both.schemas = [*self.schemas, *schemas]
+        return both
+
     async def refresh(self) -> bool:
         """Let the delegates that know themselves late learn what they are good for; whether `schemas` has changed."""
         changed = await asyncio.gather(*(delegate.prepare() for delegate in self._late))
@@ -125,10 +130,13 @@ class Toolbox:
 
     def _schemas(self) -> list[dict[str, Any]]:
         delegates = self.delegates.items()
-        return [*self._tool_schemas, *(delegate_schema(name, each, self._prompts) for name, each in delegates)]
+        offered = (delegate_schema(name, each, self._prompts) for name, each in delegates)
+        return [*self._tool_schemas, *offered, *self._client_schemas]
 
     def marks(self, name: str) -> dict[str, Any]:
         """The marks of a tool, e.g. `{"effect": "read", "timeout_s": 5}`; empty for an unknown one."""
+        if name in self.client_tools:
+            return {"effect": "read"}  # asking for it changes nothing; what its owner does is not done here
         tool = self.tools.get(name)
         return (tool.metadata or {}) if tool else {}
 
@@ -155,6 +163,8 @@ class Toolbox:
         Raises:
             GraphBubbleUp: When the tool interrupts the graph to ask a person.
         """
+        if call["name"] in self.client_tools:
+            return asked_of_client(call)
         tool = self.tools.get(call["name"])
         if tool is None:
             return Output(

@@ -19,6 +19,7 @@ from graph_agent.in_turn import NotDone, in_turn
 from graph_agent.intake import CONTEXT_MARK, NOT_SHOWN
 from graph_agent.invoking import meant_for_the_run
 from graph_agent.parts import AgentParts
+from graph_agent.run_parts import parts_of_run
 from graph_agent.runs import run_of
 from graph_agent.spending import spent
 from graph_agent.text import as_text, clean
@@ -36,6 +37,7 @@ async def delegate_node(
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
     """
+    parts = parts_of_run(parts, runtime)
     state = read_state(config, ["messages", "loop", "ready", "usage", "remote"])
     settings = parts.settings(runtime, config, state["loop"])
     waiting = waiting_task(state.get("remote"), call)

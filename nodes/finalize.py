@@ -22,6 +22,7 @@ from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.retry import Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.planning import RefusedError
+from graph_agent.run_parts import parts_of_run
 from graph_agent.runs import run_of
 from graph_agent.spending import answer_left_s, spent
 from graph_agent.state import Bookkeeping, Outcome, PlanState
@@ -46,6 +47,7 @@ async def finalize_node(
         `error` event, and no message: nothing was said. Where the user has something to follow up with, the update
         holds it behind the answer and leads back to `plan`, as new input in the same run.
     """
+    parts = parts_of_run(parts, runtime)
     answering = _Answering(state, parts.settings(runtime, config, state["loop"]), parts, config)
     await answering.run()
     if not await answering.follow_up():

@@ -17,6 +17,7 @@ from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, with_free_ids
 from graph_agent.planning import PlanningError, RefusedError
 from graph_agent.repetition import refused, stop_repetition
+from graph_agent.run_parts import parts_of_run
 from graph_agent.spending import work_left_s
 from graph_agent.state import Outcome, PlanState
 from graph_agent.step import Step
@@ -35,6 +36,7 @@ async def plan_node(
         An update whose `ready` holds the calls to run; empty with an `outcome` when planning is over. It is a list of
         pairs because LangGraph's message stream shows the messages of a mapping, and nothing of a plan belongs there.
     """
+    parts = parts_of_run(parts, runtime)
     step = Step(state, parts, config, runtime)
     if not state.get("arrived"):
         await step.take_input()

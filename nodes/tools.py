@@ -11,11 +11,12 @@ from langgraph.types import Command
 
 from graph_agent._compat import read_state
 from graph_agent.in_turn import NotDone, in_turn
+from graph_agent.output import Output
 from graph_agent.parts import AgentParts
+from graph_agent.run_parts import parts_of_run
 from graph_agent.runs import run_of
 from graph_agent.shown import shown_output
 from graph_agent.telling import result_event
-from graph_agent.toolbox import Output
 from graph_agent.types import Call
 
 
@@ -25,6 +26,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
     """
+    parts = parts_of_run(parts, runtime)
     state = read_state(config, ["loop", "ready"])
     settings = parts.settings(runtime, config, state["loop"])
     output: Output | NotDone

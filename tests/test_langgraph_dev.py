@@ -193,6 +193,17 @@ async def test_another_client_aborts_a_run_through_the_servers_store(dev: DevSer
 async def tell(client: LangGraphClient, thread: str, note: Note) -> None:
     value = {"kind": note.kind, "content": note.content}
     await client.store.put_item(list(inbox_namespace(thread)), note.key, value, index=False)
+def test_the_chat_apis_are_beside_langgraphs_own(dev: DevServer) -> None:
+    body = {"model": "hotel", "messages": [{"role": "user", "content": HANUKKAH}]}
+    with httpx.Client(base_url=dev.url, trust_env=False, timeout=60) as http:
+        before = dev.mcp_servers()
+        answer = http.post("/v1/chat/completions", json=body).json()
+        unknown = http.post("/v1/messages", json={**body, "model": "x", "max_tokens": 5})
+        own = [http.get(path).status_code for path in ("/ok", "/info", "/docs")]
+
+    assert "from Friday 4 December 2026" in answer["choices"][0]["message"]["content"]
+    assert (unknown.status_code, unknown.json()["error"]["type"]) == (404, "not_found_error")
+    assert (own, dev.mcp_servers()) == ([200, 200, 200], before)
 
 
 def test_no_mcp_server_outlives_the_dev_server(dev: DevServer) -> None:

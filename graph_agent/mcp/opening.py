@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,6 +30,8 @@ class McpTools(list[BaseTool]):
     def __init__(self, tools: Iterable[BaseTool] = (), failed: Mapping[str, str] | None = None) -> None:
         super().__init__(tools)
         self.failed: dict[str, str] = dict(failed or {})
+        self.states: Callable[[], Awaitable[dict[str, bool]]] = _no_servers
+        """Says of each server whether it can be called now; may be asked from any event loop."""
 
 
 @asynccontextmanager
@@ -90,7 +92,23 @@ def _collect(servers: list[Server], found: list[list[types.Tool] | str], hop: Ho
             if tool.name in tools:
                 raise _two_of_one_name(tool.name, tools[tool.name], tool)
             tools[tool.name] = tool
-    return McpTools(tools.values(), failed)
+    made = McpTools(tools.values(), failed)
+
+    async def states() -> dict[str, bool]:
+        up = await hop.run(lambda: _all_up(servers))
+        return {server.config.name: state for server, state in zip(servers, up, strict=True)}
+
+    made.states = states
+    return made
+
+
+async def _all_up(servers: list[Server]) -> list[bool]:
+    # A server that was down from the start may answer by now, but its tools are not offered.
+    return await asyncio.gather(*(server.is_up() for server in servers))
+
+
+async def _no_servers() -> dict[str, bool]:
+    return {}
 
 
 def _two_of_one_name(name: str, first: McpTool, second: McpTool) -> ConfigError:

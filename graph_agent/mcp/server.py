@@ -69,6 +69,14 @@ class Server:
                 raise McpCallError(self._explain(tool.name, loss), may_have_run=loss.may_have_run)
             first_loss = loss
 
+    async def is_up(self) -> bool:
+        """Whether the server can be called; one whose session has died is opened again to find out."""
+        try:
+            await self._usable_link()
+        except McpServerError:
+            return False
+        return True
+
     async def close(self) -> None:
         """Close every session, side by side; calls under way fail."""
         self._closed = True

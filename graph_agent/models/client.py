@@ -45,12 +45,17 @@ class ModelClient:
         model: The chat model.
         schemas: The tools in OpenAI's function format, under their own names.
 
+        tool_choice: A tool's name, or `any`, that every plan must hold to; None for the model's choice.
+
     Raises:
         ConfigError: When two tool names come to the same alias.
     """
 
-    def __init__(self, model: BaseChatModel, schemas: Sequence[dict[str, Any]]) -> None:
+    def __init__(
+        self, model: BaseChatModel, schemas: Sequence[dict[str, Any]], *, tool_choice: str | None = None
+    ) -> None:
         self.model = model
+        self._tool_choice = tool_choice
         self._narrower: dict[frozenset[str], ModelClient] = {}
         names = [schema["function"]["name"] for schema in schemas]
         self._aliases = ToolAliases(names)
@@ -224,12 +229,16 @@ class ModelClient:
     def _bind(self, phase: Phase, settings: LoopConfig, schema: dict[str, Any] | None, *, with_tools: bool) -> Bound:
         options: dict[str, Any] = dict(settings.model_options())
         if not with_tools:
+            if phase == "plan":
+                options.pop("stop", None)  # it is meant for answers, and would cut the JSON of calls
             # Beside tools OpenAI's client insists on strict ones; the closing request holds the schema in any case.
             if schema is not None and (response_format := openai_response_format(self.model, schema, "response")):
                 options["response_format"] = response_format
             return Bound(self.model, options)
         if phase == "answer" and self._none_choice is not None:
             options["tool_choice"] = self._none_choice
+        elif phase == "plan" and self._tool_choice is not None:
+            options["tool_choice"] = self._tool_choice
         bound = self.model.bind_tools(self._schemas, **options)
         return unbound(bound)
 

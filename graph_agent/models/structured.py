@@ -100,6 +100,7 @@ class StructuredPlanner:
 
     def _bound(self, way: Way, settings: LoopConfig, *, cold: bool) -> Bound:
         options: dict[str, Any] = dict(settings.model_options())
+        options.pop("stop", None)  # it is meant for answers, and would cut a plan's JSON
         if cold:
             options.setdefault("temperature", 0)
         if way == "schema":

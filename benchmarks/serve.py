@@ -1,0 +1,162 @@
+"""The server's cost per request, beside bare FastAPI that streams the same tokens: `python -m benchmarks.serve`.
+
+Both are real uvicorn processes; the agent's model is scripted and takes no time. Each round asks one after the other,
+and the figures are medians over the rounds, so that a machine whose speed drifts does not tilt them. `--rounds` sets
+how many, `--clients` how many ask at the same time; `--soak` asks that many requests and shows the server's memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from socket import create_server
+
+import psutil  # type: ignore[import-untyped] # it has no types of its own
+
+from benchmarks.serve_bare import TOKENS
+
+_AGENT = '{name: bench, model: "scripted:make", description: Says the same.}'
+_MODEL = """
+from langchain_core.messages import AIMessage
+from graph_agent import ScriptedChatModel
+
+def make():
+    return ScriptedChatModel([AIMessage(%r)], cycle=True)
+"""
+_BODY = json.dumps({"model": "bench", "stream": True, "messages": [{"role": "user", "content": "Say it."}]}).encode()
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server under test."""
+
+    name: str
+    port: int
+    process: psutil.Process
+
+    def megabytes(self) -> float:
+        """Its resident memory."""
+        return float(self.process.memory_info().rss / 1e6)
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round came to."""
+
+    per_s: float
+    """Requests in a second."""
+    first_ms: float
+    """Median time to the first token."""
+
+
+async def ask(port: int, requests: int, firsts: list[float]) -> None:
+    """Be one client: ask some requests over one connection, and note when each first token came."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = (
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(_BODY)}\r\n\r\n"
+    ).encode()
+    for _ in range(requests):
+        began = time.perf_counter()
+        writer.write(head + _BODY)
+        await reader.readuntil(TOKENS[0].encode())
+        firsts.append(time.perf_counter() - began)
+        await reader.readuntil(b"[DONE]")
+        await reader.readuntil(b"0\r\n\r\n")
+    writer.close()
+    await writer.wait_closed()
+
+
+async def one_round(server: Server, clients: int, requests: int) -> Round:
+    """Let some clients ask at the same time."""
+    firsts: list[float] = []
+    began = time.perf_counter()
+    await asyncio.gather(*(ask(server.port, requests, firsts) for _ in range(clients)))
+    return Round(clients * requests / (time.perf_counter() - began), statistics.median(firsts) * 1000)
+
+
+@contextmanager
+def started(name: str, command: list[str], folder: Path) -> Iterator[Server]:
+    """Start a server and wait until it is ready."""
+    with create_server(("127.0.0.1", 0)) as probe:
+        port = int(probe.getsockname()[1])
+    with (folder / f"{name}.log").open("w") as log:
+        process = subprocess.Popen([sys.executable, "-m", *command, "--port", str(port)], stdout=log, stderr=log)
+    try:
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready"):
+                    break
+            except OSError:
+                if process.poll() is not None:
+                    raise SystemExit((folder / f"{name}.log").read_text()) from None
+                time.sleep(0.05)
+        yield Server(name, port, psutil.Process(process.pid))
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def compare(ours: Server, bare: Server, clients: int, rounds: int, requests: int) -> None:
+    """Print how the two compare with so many clients."""
+    seen: dict[str, list[Round]] = {ours.name: [], bare.name: []}
+    for server in (ours, bare):
+        await one_round(server, clients, requests)
+    for _ in range(rounds):
+        for server in (ours, bare):
+            seen[server.name].append(await one_round(server, clients, requests))
+    pairs = list(zip(seen[ours.name], seen[bare.name], strict=True))
+    per_s = statistics.median(one.per_s for one, _ in pairs)
+    first = statistics.median(one.first_ms for one, _ in pairs)
+    ratio = statistics.median(one.per_s / other.per_s for one, other in pairs)
+    later = statistics.median(one.first_ms - other.first_ms for one, other in pairs)
+    print(
+        f"{clients:>4} clients: {per_s:7.0f} requests/s ({ratio:4.2f} of bare), "
+        f"first token after {first:7.1f} ms ({later:+7.1f} ms to bare)"
+    )
+
+
+async def soak(server: Server, requests: int) -> None:
+    """Print the server's memory while it answers many requests."""
+    tenth = max(1, requests // 10)
+    print(f"memory before: {server.megabytes():6.1f} MB")
+    for done in range(tenth, requests + 1, tenth):
+        await one_round(server, 10, max(1, tenth // 10))
+        print(f"after {done:>6} requests: {server.megabytes():6.1f} MB", flush=True)
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 32, 256])
+    parser.add_argument("--soak", type=int, default=10_000)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "scripted.py").write_text(_MODEL % "".join(TOKENS))
+        (folder / "agent.yaml").write_text(_AGENT)
+        agent = ["--config", str(folder / "agent.yaml"), "--db", f"sqlite:///{folder / 'bench.db'}"]
+        with (
+            started("graph-agent", ["graph_agent.cli", "serve", *agent], folder) as ours,
+            started("bare", ["uvicorn", "benchmarks.serve_bare:app", "--no-access-log"], folder) as bare,
+        ):
+            for clients in given.clients:
+                requests = max(2, 200 // clients)
+                asyncio.run(compare(ours, bare, clients, given.rounds, requests))
+            asyncio.run(soak(ours, given.soak))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""What `benchmarks.serve` measures against: FastAPI, streaming the same tokens in OpenAI's shape, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+from fastapi import FastAPI
+from fastapi.responses import StreamingResponse
+from pydantic import BaseModel
+
+TOKENS = ["The", *[f" word{i}" for i in range(30)], "."]
+"""What both servers say."""
+
+app = FastAPI()
+
+
+class Ask(BaseModel):
+    """A chat request, as far as it is read here."""
+
+    model: str
+    messages: list[dict[str, str]]
+    stream: bool = True
+
+
+@app.get("/ready")
+async def ready() -> dict[str, bool]:
+    """Say that it is up."""
+    return {"ready": True}
+
+
+@app.post("/v1/chat/completions")
+async def answer(ask: Ask) -> StreamingResponse:
+    """Stream the tokens."""
+    return StreamingResponse(_chunks(ask.model), media_type="text/event-stream")
+
+
+async def _chunks(model: str) -> AsyncIterator[str]:
+    for token in TOKENS:
+        await asyncio.sleep(0)
+        choice = {"index": 0, "delta": {"content": token}, "finish_reason": None}
+        chunk = {"id": "chatcmpl-0", "object": "chat.completion.chunk", "model": model, "choices": [choice]}
+        yield f"data: {json.dumps(chunk)}\n\n"
+    yield "data: [DONE]\n\n"

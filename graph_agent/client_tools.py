@@ -1,0 +1,40 @@
+"""Tools that the caller of a run brings along and runs itself: a call of one is an interrupt, its result the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langgraph.types import interrupt
+from typing_extensions import TypedDict
+
+from graph_agent.output import Output
+from graph_agent.text import as_text, plain
+from graph_agent.types import Call
+
+CLIENT_CALL = "client_tool_call"
+"""The `type` of the interrupt's value, which has the call's `id`, `name` and `arguments` beside it."""
+
+
+class ClientResult(TypedDict):
+    """What resumes such an interrupt."""
+
+    content: str | list[Any]
+    """Text, or LangChain content blocks."""
+    status: str
+    """`success`, or `error` for a tool that failed."""
+
+
+def asked_of_client(call: Call) -> Output:
+    """Stop for a call that its caller runs; when the run is resumed, what came of it.
+
+    Raises:
+        GraphInterrupt: Until the result is there.
+    """
+    answer = interrupt({"type": CLIENT_CALL, "id": call["id"], "name": call["name"], "arguments": call["arguments"]})
+    if not isinstance(answer, dict) or "content" not in answer:
+        return Output(as_text(answer))
+    content = answer["content"]
+    return Output(
+        plain(content) if isinstance(content, list) else as_text(content),
+        "error" if answer.get("status") == "error" else "success",
+    )

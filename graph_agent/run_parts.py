@@ -1,0 +1,60 @@
+"""What one run brings to its agent: tools of the caller's own, words for the system prompt, the shape of its answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from langgraph.runtime import Runtime
+
+from graph_agent.context import AgentContext, coerce_context
+from graph_agent.models.client import ModelClient
+from graph_agent.parts import AgentParts
+from graph_agent.schema import ResponseSchema
+
+_MOST_KEPT = 64
+
+
+def parts_of_run(parts: AgentParts, runtime: Runtime[Any]) -> AgentParts:
+    """The agent's parts with what a run brings; the agent's own where it brings nothing.
+
+    Args:
+        parts: The agent.
+        runtime: The runtime of one of the run's nodes.
+
+    Raises:
+        ConfigError: When a caller's tool has the name of another, or the response schema is none.
+    """
+    context = coerce_context(runtime.context, parts.context_schema)
+    if context is None or not (context.client_tools or context.instructions or context.response_schema):
+        return parts
+    brought = [context.client_tools, context.client_tool_choice, context.instructions, context.response_schema]
+    key = json.dumps(brought, sort_keys=True)
+    if key not in parts.variants:
+        if len(parts.variants) >= _MOST_KEPT:
+            parts.variants.pop(next(iter(parts.variants)))
+        parts.variants[key] = _with(parts, context)
+    return parts.variants[key]
+
+
+def _with(parts: AgentParts, context: AgentContext) -> AgentParts:
+    if context.client_tools:
+        toolbox = parts.toolbox.with_client_tools(context.client_tools)
+        client = ModelClient(parts.client.model, toolbox.schemas, tool_choice=context.client_tool_choice)
+        # The instructions that are kept name the tools, where calls are asked for in text.
+        parts = replace(parts, toolbox=toolbox, client=client, _instructions={})
+    if context.instructions:
+        parts = replace(parts, system_prompt=_below(parts.system_prompt, context.instructions))
+    if context.response_schema is not None:
+        parts = replace(parts, response=ResponseSchema(context.response_schema))
+    return parts
+
+
+def _below(own: Callable[[], str], added: str) -> Callable[[], str]:
+    def both() -> str:
+        prompt = own()
+        return f"{prompt}\n\n{added}" if prompt else added
+
+    return both

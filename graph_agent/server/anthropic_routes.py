@@ -1,0 +1,57 @@
+"""Anthropic's API: messages, and how many tokens one is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from graph_agent.server.anthropic_requests import CountRequest, MessagesRequest, read_messages_request, tokens_of
+from graph_agent.server.anthropic_shapes import AnthropicVoice
+from graph_agent.server.gate import caller
+from graph_agent.server.keys import Caller
+from graph_agent.server.parameters import ProgressHeader, Services, SessionHeader, services, with_headers
+from graph_agent.server.replies import AnthropicError, AnthropicMessage, TokenCount
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": AnthropicError, "description": what}
+    for status, what in {
+        400: "Malformed, or not to be answered as it is",
+        401: "No known key",
+        404: "No such model",
+        408: "The body did not come in time",
+        413: "The body is too large",
+        429: "Too many requests, or the session is busy",
+        500: "We failed, or the model's provider did",
+        529: "The server is being stopped",
+    }.items()
+}
+
+router = APIRouter(prefix="/v1/messages", tags=["Anthropic"])
+
+
+@router.post(
+    "",
+    response_model=AnthropicMessage,
+    responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}},
+)
+async def create_message(
+    request: Request,
+    body: MessagesRequest,
+    who: Annotated[Caller, Depends(caller)],
+    here: Annotated[Services, Depends(services)],
+    session: SessionHeader = None,
+    progress: ProgressHeader = None,
+) -> Response:
+    """Answer a conversation."""
+    here.check_model(body.model)
+    ask = with_headers(read_messages_request(body), session, progress)
+    return await here.chat.answer(request, who, ask, AnthropicVoice(body.model, tokens_of(body)))
+
+
+@router.post("/count_tokens", responses=_ERRORS)
+async def count_tokens(body: CountRequest, here: Annotated[Services, Depends(services)]) -> TokenCount:
+    """Say how many tokens a request is, about: four characters each."""
+    here.check_model(body.model)
+    return TokenCount(input_tokens=tokens_of(body))

@@ -1,0 +1,109 @@
+"""The FastAPI application, on its own or inside `langgraph dev`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.openapi.utils import get_openapi
+from starlette.exceptions import HTTPException
+
+from graph_agent.server import anthropic_routes, control_routes, health_routes, openai_routes
+from graph_agent.server.chat import Chat
+from graph_agent.server.dialects import on_http, on_invalid, on_problem
+from graph_agent.server.gate import Gate
+from graph_agent.server.host import open_host
+from graph_agent.server.limits import Limits
+from graph_agent.server.metrics import Metrics
+from graph_agent.server.parameters import Services
+from graph_agent.server.problems import ProblemError
+from graph_agent.server.running import Runs
+from graph_agent.server.settings import ServerSettings
+from graph_agent.server.shutdown import draining_on_sigterm
+from graph_agent.server.sources import AgentSource
+
+GUARDED = ("/v1/", "/memory/", "/sessions/", "/health", "/ready", "/metrics", "/openapi.json", "/docs")
+"""Beginnings of the paths that are ours."""
+
+
+def create_app(
+    source: AgentSource,
+    *,
+    settings: ServerSettings | None = None,
+    db: str | None = None,
+    mounted: bool = False,
+    handle_signals: bool = False,
+) -> FastAPI:
+    """Make the application of one agent; the agent is opened when the application starts.
+
+    Args:
+        source: The agent.
+        settings: Keys, limits and times; None for the defaults.
+        db: Another database than the agent's own, e.g. `sqlite:///my.db` or `memory:`.
+        mounted: Whether another server's routes stand beside ours, as in `langgraph dev`, which has an OpenAPI and
+            metrics of its own.
+        handle_signals: Whether SIGTERM lets runs stop at their next boundary, and a second one stops them at once.
+    """
+    settings = settings or ServerSettings()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        async with open_host(source, settings, db) as host:
+            runs = Runs(host, Metrics(frozenset(host.tool_names)))
+            limits = Limits(settings.concurrent_requests, settings.requests_per_minute)
+            app.state.graph_agent = Services(Chat(runs, limits))
+            with draining_on_sigterm(runs, settings.drain_s, enabled=handle_signals):
+                try:
+                    yield
+                finally:
+                    app.state.graph_agent = None
+
+    app = FastAPI(
+        title=source.name,
+        description=source.description,
+        lifespan=lifespan,
+        openapi_url=None if mounted else "/openapi.json",
+        docs_url=None if mounted else "/docs",
+        redoc_url=None,
+    )
+    for router in (openai_routes.router, anthropic_routes.router, control_routes.router, health_routes.router):
+        app.include_router(router)
+    if not mounted:
+        app.include_router(health_routes.metrics_router)
+    app.add_exception_handler(ProblemError, on_problem)
+    app.add_exception_handler(RequestValidationError, on_invalid)
+    app.add_exception_handler(HTTPException, on_http)
+    guarded = tuple(path for path in GUARDED if not mounted or path not in ("/metrics", "/openapi.json", "/docs"))
+    app.add_middleware(Gate, settings=settings, guarded=guarded)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(settings.cors_origins), allow_methods=["*"], allow_headers=["*"]
+        )
+    app.openapi = _openapi(app)  # type: ignore[method-assign]  # how FastAPI lets an application make its own
+    return app
+
+
+def _openapi(app: FastAPI) -> Callable[[], dict[str, Any]]:
+    def described() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            made = get_openapi(
+                title=app.title, version=app.version, description=app.description or None, routes=app.routes
+            )
+            # FastAPI adds a 422 of its own to every route; what does not fit is a 400 here, in each API's shape.
+            for path in made["paths"].values():
+                for operation in path.values():
+                    operation["responses"].pop("422", None)
+            for name in ("HTTPValidationError", "ValidationError"):
+                made.get("components", {}).get("schemas", {}).pop(name, None)
+            bearer = {"type": "http", "scheme": "bearer"}
+            header = {"type": "apiKey", "in": "header", "name": "x-api-key"}
+            made.setdefault("components", {})["securitySchemes"] = {"bearer": bearer, "x-api-key": header}
+            made["security"] = [{"bearer": []}, {"x-api-key": []}, {}]
+            app.openapi_schema = made
+        return app.openapi_schema
+
+    return described

@@ -1,0 +1,88 @@
+"""Bounds what a client sends: how large a body may be, and how long it may take to come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from graph_agent.server.problems import ProblemError
+
+
+class BodyLimits:
+    """ASGI middleware that reads each body, as far as it is allowed to, before the application sees the request.
+
+    A body that says how large it is, and is too large, is not read at all; one that does not (chunked) is counted as
+    it comes.
+
+    Args:
+        app: The application.
+        max_bytes: Size of a body.
+        timeout_s: Seconds it may take to come.
+        refuse: Makes the response to a request that is turned away: its path, and why.
+    """
+
+    def __init__(
+        self, app: ASGIApp, *, max_bytes: int, timeout_s: float, refuse: Callable[[str, ProblemError], Response]
+    ) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+        self._timeout_s = timeout_s
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI calls it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                body = await self._read(scope, receive)
+        except TimeoutError:
+            problem = ProblemError("timeout", f"The request's body did not come within {self._timeout_s:g} seconds.")
+        except ProblemError as refused:
+            problem = refused
+        else:
+            if body is not None:
+                await self._app(scope, _Replay(body, receive), send)
+            return
+        response = self._refuse(scope["path"], problem)
+        response.headers["connection"] = "close"  # what is still to come of the body is nobody's request
+        await response(scope, receive, send)
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
+        """The whole body; None when the client is gone."""
+        announced = dict(scope["headers"]).get(b"content-length", b"")
+        if announced.isdigit() and int(announced) > self._max_bytes:
+            raise self._too_large()
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            size += len(message.get("body", b""))
+            if size > self._max_bytes:
+                raise self._too_large()
+            chunks.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                return b"".join(chunks)
+
+    def _too_large(self) -> ProblemError:
+        return ProblemError("too_large", f"The request's body is larger than {self._max_bytes} bytes.")
+
+
+class _Replay:
+    """Gives a body that has been read once more, then whatever the client does next."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        if self._body is None:
+            return await self._receive()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}

@@ -1,0 +1,82 @@
+"""Which API's words a refusal is in: by the path of the request."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from graph_agent.models.errors import mask_secrets
+from graph_agent.server.anthropic_shapes import anthropic_refusal
+from graph_agent.server.openai_shapes import openai_refusal
+from graph_agent.server.problems import ProblemError
+
+logger = logging.getLogger(__name__)
+
+_SHOWN_FAULTS = 3
+_SHOWN_CHARS = 300
+
+
+def refusal(path: str, problem: ProblemError) -> Response:
+    """The response to a request that is turned away, as the API of its path has it."""
+    if path.startswith("/v1/messages"):
+        return anthropic_refusal(problem)
+    if path.startswith("/v1/"):
+        return openai_refusal(problem)
+    return JSONResponse({"error": problem.message, "kind": problem.kind}, problem.status, headers=problem.headers)
+
+
+async def on_problem(request: Request, error: Exception) -> Response:
+    """Turns away what our own code refuses."""
+    assert isinstance(error, ProblemError)
+    return refusal(request.url.path, error)
+
+
+async def on_invalid(request: Request, error: Exception) -> Response:
+    """Turns away what does not fit the API's schema."""
+    assert isinstance(error, RequestValidationError)
+    faults = [_fault(fault) for fault in error.errors()[:_SHOWN_FAULTS]]
+    return refusal(request.url.path, ProblemError("invalid", "; ".join(faults), param=_param(error)))
+
+
+async def on_http(request: Request, error: Exception) -> Response:
+    """Turns away what the framework refuses: an unknown path, a method that is not there, an unreadable body."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return refusal(request.url.path, ProblemError("not_found", f"There is nothing at {request.url.path}."))
+    if error.status_code == 400:
+        return refusal(request.url.path, ProblemError("invalid", "The request's body is no JSON."))
+    response = refusal(request.url.path, ProblemError("invalid", str(error.detail)))
+    response.status_code = error.status_code
+    response.headers.update(error.headers or {})
+    return response
+
+
+def internal(path: str, error: Exception) -> Response:
+    """The response to a request that we failed at. The log has one line, and a trace only where it is at DEBUG."""
+    logger.error(
+        "%s failed: %s: %s",
+        path,
+        type(error).__name__,
+        mask_secrets(str(error))[:_SHOWN_CHARS],
+        exc_info=error if logger.isEnabledFor(logging.DEBUG) else None,
+    )
+    return refusal(path, ProblemError("internal", "The server could not answer; its log says why."))
+
+
+def _fault(fault: Mapping[str, object]) -> str:
+    # What was given is not repeated: it may be long, and it may be a secret in the wrong place.
+    return f"{_path(fault) or 'body'}: {fault['msg']}"
+
+
+def _path(fault: Mapping[str, object]) -> str:
+    place = fault.get("loc")
+    return ".".join(str(part) for part in place[1:]) if isinstance(place, tuple) else ""
+
+
+def _param(error: RequestValidationError) -> str | None:
+    return _path(error.errors()[0]) or None

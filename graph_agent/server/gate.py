@@ -1,0 +1,67 @@
+"""The gate before every route of ours: who is it, and nothing of our failures gets out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from starlette.requests import HTTPConnection, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from graph_agent.server.body import BodyLimits
+from graph_agent.server.dialects import internal, refusal
+from graph_agent.server.keys import Caller, caller_of
+from graph_agent.server.problems import ProblemError
+from graph_agent.server.settings import ServerSettings
+
+OPEN = frozenset({"/health", "/ready", "/openapi.json", "/docs"})
+"""Paths that need no key."""
+
+
+class Gate:
+    """ASGI middleware that lets known callers in, before anything of their request's body is read.
+
+    Args:
+        app: The application.
+        settings: The keys and sizes.
+        guarded: Beginnings of the paths that are ours; any other goes through, to whoever serves it.
+    """
+
+    def __init__(self, app: ASGIApp, *, settings: ServerSettings, guarded: Sequence[str]) -> None:
+        self._app = app
+        self._limited = BodyLimits(
+            app, max_bytes=settings.max_body_bytes, timeout_s=settings.body_timeout_s, refuse=refusal
+        )
+        self._keys = settings.keys
+        self._guarded = tuple(guarded)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI calls it."""
+        if scope["type"] != "http" or not scope["path"].startswith(self._guarded):
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"]
+        caller = caller_of(HTTPConnection(scope), self._keys)
+        if caller is None and path not in OPEN:
+            problem = ProblemError("key", "An API key is needed: send it as 'Authorization: Bearer' or 'x-api-key'.")
+            await refusal(path, problem)(scope, receive, send)
+            return
+        scope.setdefault("state", {})["caller"] = caller or Caller("")
+        begun = False
+
+        async def noting(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._limited(scope, receive, noting)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told so, and no more than that
+            response = internal(path, error)
+            if not begun:
+                await response(scope, receive, send)
+
+
+def caller(request: Request) -> Caller:
+    """Who sends a request; for routes, as a dependency."""
+    known: Caller = request.state.caller
+    return known

@@ -1,0 +1,145 @@
+"""The agent as a server holds it: once with a memory, for sessions, and once without, for requests that keep none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.base import BaseStore
+
+from graph_agent.errors import ConfigError
+from graph_agent.graph import AgentStateGraph, CompiledAgentGraph
+from graph_agent.models.aliases import ToolAliases
+from graph_agent.persistence import open_saver, open_store, strict_serializer
+from graph_agent.server.problems import ProblemError
+from graph_agent.server.settings import ServerSettings
+from graph_agent.server.sources import AgentSource
+
+logger = logging.getLogger(__name__)
+
+_PARKED = ("graph_agent", "parked")
+"""Store namespace of the threads of requests that wait for their caller: key → the thread, and until when."""
+
+
+@dataclass(frozen=True)
+class Host:
+    """One agent, opened for a server."""
+
+    source: AgentSource
+    settings: ServerSettings
+    kept: CompiledAgentGraph
+    """With the database; its sessions outlive the process."""
+    passing: CompiledAgentGraph
+    """With a memory of its own, which forgets each request when it is answered."""
+    saver: BaseCheckpointSaver[Any]
+    store: BaseStore
+    started: int = field(default_factory=lambda: int(time.time()))
+    """When the server started, in seconds since 1970."""
+
+    def check_client_tools(self, names: list[str]) -> None:
+        """Check that a caller's tools can stand beside the agent's own.
+
+        Raises:
+            ProblemError: When two of them have one name.
+        """
+        try:
+            ToolAliases([*self.tool_names, *names])
+        except ConfigError as error:
+            raise ProblemError("invalid", f"{error}", param="tools") from None
+
+    @property
+    def tool_names(self) -> tuple[str, ...]:
+        """Names of the tools and delegations of the agent itself."""
+        builder = self.kept.builder
+        return builder.tool_names if isinstance(builder, AgentStateGraph) else ()
+
+    async def mcp_states(self) -> dict[str, str]:
+        """Each MCP server's state: `ok` or `down`."""
+        builder = self.kept.builder
+        if not isinstance(builder, AgentStateGraph) or builder.mcp_states is None:
+            return {}
+        return {name: "ok" if up else "down" for name, up in (await builder.mcp_states()).items()}
+
+    async def park(self, thread: str) -> None:
+        """Note that a thread may be thrown away from some time on."""
+        value = {"thread": thread, "until": time.time() + self.settings.park_s}
+        await self.store.aput(_PARKED, thread.replace("/", ":"), value, index=False)
+
+    async def forget(self, thread: str) -> None:
+        """Throw a thread away; of one that is not there nothing is said."""
+        await self.saver.adelete_thread(thread)
+        await self.store.adelete(_PARKED, thread.replace("/", ":"))
+
+    async def sweep(self) -> int:
+        """Throw away what has waited long enough for its caller; say how many threads that were."""
+        most = self.settings.parked_requests
+        found = await self.store.asearch(_PARKED, limit=most * 2)
+        waiting = sorted((item.value for item in found), key=lambda value: value["until"], reverse=True)
+        now = time.time()
+        old = [value["thread"] for i, value in enumerate(waiting) if i >= most or value["until"] < now]
+        for thread in old:
+            await self.forget(thread)
+        return len(old)
+
+
+def new_token() -> str:
+    """A name for a request's thread that nobody can guess: 24 hexadecimal digits."""
+    return secrets.token_hex(12)
+
+
+@asynccontextmanager
+async def open_host(source: AgentSource, settings: ServerSettings, db: str | None = None) -> AsyncIterator[Host]:
+    """Open an agent and its database, and close both on leaving.
+
+    Args:
+        source: The agent.
+        settings: How long what is parked is kept.
+        db: Another database than the agent's own.
+
+    Raises:
+        ConfigError: When the agent or the database cannot be opened.
+    """
+    address = db or source.db
+    async with source.open() as graph, open_saver(address) as saver, open_store(address) as store:
+        memory = InMemorySaver(serde=strict_serializer())
+        host = Host(
+            source=source,
+            settings=settings,
+            kept=_compiled(graph, saver, store),
+            passing=_compiled(graph, memory, None),
+            saver=saver,
+            store=store,
+        )
+        sweeper = asyncio.create_task(_sweep(host))
+        try:
+            yield host
+        finally:
+            sweeper.cancel()
+            await asyncio.wait([sweeper])
+
+
+def _compiled(
+    graph: CompiledAgentGraph, saver: BaseCheckpointSaver[Any], store: BaseStore | None
+) -> CompiledAgentGraph:
+    made = graph.builder.compile(
+        checkpointer=saver, store=graph.store or store, cache=graph.cache, name=graph.get_name()
+    )
+    assert isinstance(made, CompiledAgentGraph)
+    return made
+
+
+async def _sweep(host: Host) -> None:
+    while True:
+        try:
+            await host.sweep()
+        except Exception:
+            logger.exception("Requests that waited too long for their callers could not be thrown away")
+        await asyncio.sleep(max(1.0, min(60.0, host.settings.park_s / 2)))

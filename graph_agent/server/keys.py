@@ -1,0 +1,112 @@
+"""API keys: where they come from, and whose request it is."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, SecretStr
+from starlette.requests import HTTPConnection
+
+from graph_agent.errors import ConfigError
+
+KEYS_VARIABLE = "GRAPH_AGENT_API_KEYS"
+"""Environment variable with the keys, separated by commas or line ends, each `key` or `name:key`."""
+_SHORTEST = 16
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_ENTRY = re.compile(r"[,\n]")
+
+
+class ApiKey(BaseModel):
+    """One key, and the name that its sessions are kept under."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    key: SecretStr
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request."""
+
+    name: str
+    """The key's name; empty where no key is asked for."""
+
+    def thread(self, session_id: str) -> str:
+        """The LangGraph thread of one of this caller's sessions; no other caller's session has the same."""
+        return f"{self.name}/{session_id}" if self.name else session_id
+
+    def session(self, thread_id: str) -> str | None:
+        """The session that a thread is to this caller; None for another's, and for what is no session."""
+        session_id = thread_id.removeprefix(f"{self.name}/") if self.name else thread_id
+        return None if "/" in session_id or self.thread(session_id) != thread_id else session_id
+
+    def parked(self, token: str) -> str:
+        """The thread of a request that waits for this caller's own tools, and belongs to no session."""
+        return f"{self.name}/parked/{token}"
+
+
+def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.environ) -> tuple[ApiKey, ...]:
+    """Read the keys of a file and of `GRAPH_AGENT_API_KEYS`.
+
+    Args:
+        file: One key a line, `key` or `name:key`; lines that begin with `#` are left out. None for no file.
+        environment: Where the variable is.
+
+    Returns:
+        The keys; one without a name is named by a hash of it.
+
+    Raises:
+        ConfigError: When the file cannot be read, a key is too short, or two have one name. No message shows a key.
+    """
+    entries = [(f"{KEYS_VARIABLE}, entry {i}", text) for i, text in _entries(environment.get(KEYS_VARIABLE, ""))]
+    if file is not None:
+        try:
+            entries += [(f"{file}, entry {i}", text) for i, text in _entries(file.read_text(encoding="utf-8"))]
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"Keys file {file}: {error}.") from None
+        if not entries:
+            raise ConfigError(f"Keys file {file}: there is no key in it; write one a line, as 'name:key'.")
+    keys = [_key(where, text) for where, text in entries]
+    for where, name in ((entries[i][0], key.name) for i, key in enumerate(keys)):
+        if sum(key.name == name for key in keys) > 1:
+            raise ConfigError(f"{where}: another key is named {name!r} too; give each a name of its own.")
+    return tuple(keys)
+
+
+def caller_of(request: HTTPConnection, keys: Sequence[ApiKey]) -> Caller | None:
+    """Who sends a request, by `Authorization: Bearer` or `x-api-key`; None for a stranger.
+
+    Every key is compared, each in constant time, so that the time taken tells nothing of them.
+    """
+    if not keys:
+        return Caller("")
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    given = token.strip() if scheme.lower() == "bearer" and token.strip() else request.headers.get("x-api-key", "")
+    found: Caller | None = None
+    for key in keys:
+        if hmac.compare_digest(key.key.get_secret_value().encode(), given.encode("utf-8", "surrogatepass")):
+            found = Caller(key.name)
+    return found
+
+
+def _entries(text: str) -> list[tuple[int, str]]:
+    stripped = [entry.strip() for entry in _ENTRY.split(text)]
+    return list(enumerate((entry for entry in stripped if entry and not entry.startswith("#")), 1))
+
+
+def _key(where: str, text: str) -> ApiKey:
+    name, colon, key = text.partition(":")
+    if not colon:
+        name, key = "key-" + hashlib.sha256(text.encode()).hexdigest()[:12], text
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{where}: a key's name is 1 to 64 letters, digits, '_' or '-'.")
+    if len(key) < _SHORTEST:
+        raise ConfigError(f"{where}: a key has {_SHORTEST} characters or more; make one with 'openssl rand -hex 24'.")
+    return ApiKey(name=name, key=SecretStr(key))

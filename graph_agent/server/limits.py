@@ -1,0 +1,72 @@
+"""How much one caller may ask for at the same time, and in a minute."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from graph_agent.server.problems import ProblemError
+
+_WINDOW_S = 60.0
+
+
+class Limits:
+    """The requests under way and the requests of the last minute, by caller, in this process.
+
+    Args:
+        concurrent: Requests of one caller at the same time.
+        per_minute: Requests of one caller in any minute; None for no limit.
+        clock: Seconds that only grow.
+    """
+
+    def __init__(self, concurrent: int, per_minute: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._concurrent = concurrent
+        self._per_minute = per_minute
+        self._clock = clock
+        self._under_way: dict[str, int] = {}
+        self._begun: dict[str, deque[float]] = {}
+
+    def enter(self, caller: str) -> None:
+        """Begin a request; every one that is begun is ended with `leave`.
+
+        Raises:
+            ProblemError: When the caller has too many under way, or has begun too many.
+        """
+        if self._under_way.get(caller, 0) >= self._concurrent:
+            raise ProblemError(
+                "busy", f"Too many requests at the same time; this key may have {self._concurrent}.", retry_after_s=1
+            )
+        if self._per_minute is not None:
+            begun = self._begun.setdefault(caller, deque())
+            now = self._clock()
+            while begun and begun[0] <= now - _WINDOW_S:
+                begun.popleft()
+            if len(begun) >= self._per_minute:
+                raise ProblemError(
+                    "busy",
+                    f"Too many requests; this key may send {self._per_minute} a minute.",
+                    retry_after_s=begun[0] + _WINDOW_S - now,
+                )
+            begun.append(now)
+        self._under_way[caller] = self._under_way.get(caller, 0) + 1
+
+    def leave(self, caller: str) -> None:
+        """End a request."""
+        self._under_way[caller] -= 1
+        if not self._under_way[caller]:
+            del self._under_way[caller]
+
+    @contextmanager
+    def held(self, caller: str) -> Iterator[None]:
+        """One request, from beginning to end.
+
+        Raises:
+            ProblemError: As for `enter`.
+        """
+        self.enter(caller)
+        try:
+            yield
+        finally:
+            self.leave(caller)

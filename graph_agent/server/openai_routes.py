@@ -1,0 +1,85 @@
+"""OpenAI's API: chat completions, and the models there are."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from graph_agent.server.gate import caller
+from graph_agent.server.keys import Caller
+from graph_agent.server.openai_requests import ChatRequest, read_chat_request
+from graph_agent.server.openai_shapes import OpenAIVoice
+from graph_agent.server.parameters import ProgressHeader, Services, SessionHeader, services, with_headers
+from graph_agent.server.replies import Completion, Model, ModelList, OpenAIError
+
+_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": OpenAIError, "description": what}
+    for status, what in {
+        400: "Malformed, or not to be answered as it is",
+        401: "No known key",
+        404: "No such model",
+        408: "The body did not come in time",
+        413: "The body is too large",
+        429: "Too many requests, or the session is busy",
+        500: "We failed",
+        502: "The model's provider failed",
+        503: "The server is being stopped",
+    }.items()
+}
+
+router = APIRouter(prefix="/v1", tags=["OpenAI"])
+
+
+@router.post(
+    "/chat/completions",
+    response_model=Completion,
+    responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}},
+)
+async def create_chat_completion(
+    request: Request,
+    body: ChatRequest,
+    who: Annotated[Caller, Depends(caller)],
+    here: Annotated[Services, Depends(services)],
+    session: SessionHeader = None,
+    progress: ProgressHeader = None,
+) -> Response:
+    """Answer a conversation."""
+    here.check_model(body.model)
+    ask = with_headers(read_chat_request(body), session, progress)
+    include_usage = bool(body.stream_options and body.stream_options.include_usage)
+    return await here.chat.answer(request, who, ask, OpenAIVoice(body.model, include_usage=include_usage))
+
+
+_MODEL_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: error for status, error in _ERRORS.items() if status in (400, 401, 404, 408, 413, 503)
+}
+
+
+@router.get("/models", responses=_MODEL_ERRORS)
+async def list_models(here: Annotated[Services, Depends(services)]) -> ModelList:
+    """List the models: this agent."""
+    model = _model(here)
+    return ModelList(object="list", data=[model], has_more=False, first_id=model.id, last_id=model.id)
+
+
+@router.get("/models/{model_id}", responses=_MODEL_ERRORS)
+async def get_model(model_id: str, here: Annotated[Services, Depends(services)]) -> Model:
+    """Describe one model."""
+    here.check_model(model_id)
+    return _model(here)
+
+
+def _model(here: Services) -> Model:
+    host = here.chat.runs.host
+    return Model(
+        id=host.source.name,
+        object="model",
+        created=host.started,
+        owned_by="graph-agent",
+        type="model",
+        display_name=host.source.description or host.source.name,
+        created_at=datetime.fromtimestamp(host.started, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )

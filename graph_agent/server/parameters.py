@@ -1,0 +1,56 @@
+"""What every route is given: the server's parts, and the headers that both chat APIs take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from fastapi import Header, Request
+
+from graph_agent.server.asks import Ask
+from graph_agent.server.chat import Chat
+from graph_agent.server.problems import ProblemError, stopping
+from graph_agent.server.schemas import SESSION_ID
+
+SessionHeader = Annotated[
+    str | None,
+    Header(alias="X-Session-Id", pattern=SESSION_ID, description="The session the server is to keep; none without it."),
+]
+ProgressHeader = Annotated[
+    Literal["comment", "field"] | None,
+    Header(alias="X-Progress", description="Where progress is told: in a stream's comments, or as a field."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """An open server's parts."""
+
+    chat: Chat
+
+    def check_model(self, name: str) -> None:
+        """Check that a request is for the agent there is.
+
+        Raises:
+            ProblemError: When it is for another.
+        """
+        known = self.chat.runs.host.source.name
+        if name != known:
+            raise ProblemError("model", f"There is no model {name!r} here; known: {known}.", param="model")
+
+
+def services(request: Request) -> Services:
+    """The server's parts; for routes, as a dependency.
+
+    Raises:
+        ProblemError: When the server is not open.
+    """
+    here = getattr(request.app.state, "graph_agent", None)
+    if not isinstance(here, Services):
+        raise stopping()
+    return here
+
+
+def with_headers(ask: Ask, session: str | None, progress: str | None) -> Ask:
+    """A request with what its headers say, which goes before what its body says."""
+    return replace(ask, session_id=session or ask.session_id, progress_as_field=progress == "field")

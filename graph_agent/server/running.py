@@ -1,0 +1,231 @@
+"""A run under way for one request: what it says as it goes, and how it is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from langchain_core.messages import BaseMessage
+from langgraph.errors import GraphDrained
+from langgraph.runtime import RunControl
+
+from graph_agent.errors import SessionBusyError, UserError
+from graph_agent.server.host import Host
+from graph_agent.server.metrics import Metrics
+from graph_agent.server.outcomes import Outcome, outcome_of
+from graph_agent.server.problems import ProblemError, stopping
+from graph_agent.server.turns import Turn
+from graph_agent.session import Session
+
+logger = logging.getLogger(__name__)
+
+_MOST_WAITING = 256
+"""Parts that may wait for a slow client; then the run waits too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A piece of the answer."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """One step forward: `{"type": "progress", "step", "action", "target"}`."""
+
+    progress: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The run is over; always the last part."""
+
+    outcome: Outcome
+
+
+Part: TypeAlias = Said | Stepped | Ended
+
+
+class Running:
+    """One run of a turn, in a task of its own, so that a client that goes away or reads slowly cannot break it.
+
+    Args:
+        host: The agent.
+        turn: What to run.
+        metrics: Where the run is counted.
+        streams: Whether the answer is wanted piece by piece.
+    """
+
+    def __init__(self, host: Host, turn: Turn, metrics: Metrics, *, streams: bool) -> None:
+        self.turn = turn
+        self._host = host
+        self._metrics = metrics
+        # An answer of a given shape is the last of several tries: it is told when it is there.
+        streams = streams and "response_schema" not in turn.context
+        self._modes = ["messages", "custom", "updates"] if streams else ["custom", "updates"]
+        self._open_calls: dict[str, datetime] = {}
+        self._control = RunControl()
+        self._parts: asyncio.Queue[Part | BaseException] = asyncio.Queue(_MOST_WAITING)
+        self._next: Part | BaseException | None = None
+        self._over = self._left = False
+        self._task = asyncio.create_task(self._run(), name=f"run of {turn.session_id or 'a request'}")
+
+    async def part(self, timeout_s: float | None = None) -> Part | None:
+        """The next part; None when none comes in time. After `Ended` there is no other.
+
+        Pieces of the answer that are here already are told as one: a server that is busy sends fewer and larger frames.
+
+        Raises:
+            ProblemError: When the run cannot be begun, or is stopped with the server.
+        """
+        part, self._next = self._next, None
+        if part is None:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    part = await self._parts.get()
+            except TimeoutError:
+                return None
+        if isinstance(part, BaseException):
+            raise part
+        while isinstance(part, Said) and self._next is None and not self._parts.empty():
+            following = self._parts.get_nowait()
+            if isinstance(following, Said):
+                part = Said(part.text + following.text)
+            else:
+                self._next = following
+        return part
+
+    def drain(self) -> None:
+        """Let it stop at its next boundary; its session goes on from there."""
+        self._control.request_drain()
+
+    def cancel(self) -> None:
+        """Stop it now."""
+        self._task.cancel()
+
+    async def close(self) -> None:
+        """Leave it: one that is still under way is stopped, and waited for.
+
+        A session is aborted, so that it knows what was done; what keeps no session is only cancelled.
+        """
+        if not self._over:
+            self._left = True
+            while not self._parts.empty():
+                self._parts.get_nowait()
+            if self.turn.session_id is None or not await Session(self.turn.graph, self.turn.thread).abort():
+                self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _run(self) -> None:
+        begun = time.perf_counter()
+        status = "CANCELLED"
+        last: Part | BaseException
+        try:
+            last = Ended(await self._to_end())
+            status = last.outcome.status
+        except GraphDrained:
+            status, last = "DRAINED", stopping()
+        except SessionBusyError:
+            status, last = "BUSY", ProblemError("busy", "This session is answering another request.", retry_after_s=1)
+        except UserError as error:
+            status, last = "REFUSED", ProblemError("invalid", str(error))
+        except asyncio.CancelledError:
+            last = stopping()
+        except Exception:
+            logger.exception("A run failed")
+            status, last = "FAILED", ProblemError("internal", "The server could not answer; its log says why.")
+        finally:
+            await asyncio.shield(self._tidy(status))
+            self._metrics.run_ended(status, time.perf_counter() - begun)
+        self._over = True
+        await self._tell(last)
+
+    async def _tell(self, part: Part | BaseException) -> None:
+        if not self._left:
+            await self._parts.put(part)
+
+    async def _to_end(self) -> Outcome:
+        turn = self.turn
+        if turn.token is not None:
+            await self._host.park(turn.thread)
+        stream = turn.graph.astream(
+            turn.given, turn.config, context=turn.context, stream_mode=self._modes, control=self._control
+        )
+        async for mode, payload in stream:
+            if mode == "messages":
+                if text := _answer_text(*payload):
+                    await self._tell(Said(text))
+            elif mode == "updates":
+                self._metrics.count(payload, self._open_calls)
+            elif isinstance(payload, dict) and payload.get("type") == "progress":
+                await self._tell(Stepped(payload))
+        outcome = outcome_of(turn, await turn.graph.aget_state(turn.config))
+        self._metrics.used(outcome.input_tokens, outcome.output_tokens)
+        return outcome
+
+    async def _tidy(self, status: str) -> None:
+        """Forget what nobody can come back to."""
+        turn = self.turn
+        if turn.graph is self._host.passing:
+            await turn.graph.checkpointer.adelete_thread(turn.thread)  # type: ignore[union-attr]  # it has one
+        elif turn.token is not None and status not in ("RUNNING", "BUSY"):
+            await self._host.forget(turn.thread)
+
+
+def _answer_text(message: BaseMessage, metadata: Mapping[str, Any]) -> str:
+    return message.text if metadata.get("langgraph_node") in ("finalize", "plan") else ""
+
+
+class Runs:
+    """The runs under way in this process.
+
+    Args:
+        host: The agent.
+        metrics: Where runs are counted.
+    """
+
+    def __init__(self, host: Host, metrics: Metrics) -> None:
+        self.host = host
+        self.metrics = metrics
+        self._running: set[Running] = set()
+        self._draining = False
+
+    @contextlib.asynccontextmanager
+    async def run(self, turn: Turn, *, streams: bool) -> AsyncIterator[Running]:
+        """Begin a run, and stop it when it is left before its end.
+
+        Raises:
+            ProblemError: When the server is stopping.
+        """
+        if self._draining:
+            raise stopping()
+        running = Running(self.host, turn, self.metrics, streams=streams)
+        self._running.add(running)
+        try:
+            yield running
+        finally:
+            self._running.discard(running)
+            await running.close()
+
+    @property
+    def draining(self) -> bool:
+        """Whether the server is stopping."""
+        return self._draining
+
+    def drain(self) -> None:
+        """Begin no more runs, and let those under way stop at their next boundary."""
+        self._draining = True
+        for running in self._running:
+            running.drain()
+
+    def cancel(self) -> None:
+        """Stop every run now."""
+        for running in list(self._running):
+            running.cancel()

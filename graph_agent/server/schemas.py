@@ -1,0 +1,83 @@
+"""What both chat APIs' bodies have in common."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from graph_agent.errors import ConfigError
+from graph_agent.schema import ResponseSchema
+from graph_agent.server.problems import ProblemError
+from graph_agent.text import plain
+
+TOOL_NAME = r"^[a-zA-Z0-9_-]{1,64}$"
+SESSION_ID = r"^[A-Za-z0-9._:-]{1,128}$"
+"""What a session may be called; a slash would reach into another key's sessions."""
+
+
+class SessionMetadata(BaseModel):
+    """A request's metadata; only `session_id` means something here."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+    session_id: str | None = Field(None, pattern=SESSION_ID, description="The session the server is to keep.")
+
+
+def clean_body(data: Any) -> Any:
+    """A body as JSON that every store takes: lone surrogates, NUL and numbers without end are replaced.
+
+    Raises:
+        ValueError: When it is nested too deeply.
+    """
+    return plain(data)
+
+
+def image(*, url: str | None = None, mime_type: str = "", base64: str = "") -> dict[str, Any]:
+    """An image as a LangChain content block, by its address or its bytes.
+
+    Raises:
+        ProblemError: When the bytes are no base64, or the address is not on the web.
+    """
+    if url is not None:
+        if not url.startswith(("http://", "https://")):
+            raise ProblemError("invalid", "An image is given by an http(s) address, or by its bytes in base64.")
+        return {"type": "image", "url": url}
+    try:
+        b64decode(base64, validate=True)
+    except (binascii.Error, ValueError):
+        raise ProblemError("invalid", "An image's data are no valid base64.", param="messages") from None
+    return {"type": "image", "base64": base64, "mime_type": mime_type}
+
+
+def checked_schema(schema: dict[str, Any], param: str) -> dict[str, Any]:
+    """A JSON schema that an answer can be held to.
+
+    Raises:
+        ProblemError: When it is none, or refers to something outside itself, which would be fetched.
+    """
+    for reference in _references(schema):
+        if not (isinstance(reference, str) and reference.startswith("#")):
+            raise ProblemError(
+                "invalid", f"{param}: the reference {reference!r} leads outside the schema.", param=param
+            )
+    try:
+        ResponseSchema(schema)
+    except ConfigError as error:
+        raise ProblemError("invalid", str(error), param=param) from None
+    return schema
+
+
+def _references(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if name in ("$ref", "$dynamicRef", "$recursiveRef") and not isinstance(item, dict):
+                yield item
+            else:
+                yield from _references(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _references(item)

@@ -1,0 +1,82 @@
+"""Running the server: one process, or several on one database."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from graph_agent.server.app import create_app
+from graph_agent.server.connections import BoundedProtocol
+from graph_agent.server.keys import read_keys
+from graph_agent.server.settings import ServerSettings
+from graph_agent.server.sources import of_file
+
+_CONFIG, _DB, _KEYS, _SETTINGS = (
+    "GRAPH_AGENT_SERVE_CONFIG",
+    "GRAPH_AGENT_SERVE_DB",
+    "GRAPH_AGENT_SERVE_KEYS_FILE",
+    "GRAPH_AGENT_SERVE_SETTINGS",
+)
+"""Environment variables that tell worker processes what they serve; no key is in them."""
+
+
+def serve(
+    config: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    db: str | None = None,
+    workers: int = 1,
+    keys_file: Path | None = None,
+    settings: ServerSettings | None = None,
+    log_level: str = "info",
+) -> None:
+    """Serve an agent file until the process is asked to stop.
+
+    Args:
+        config: The agent file.
+        host: The address to bind to; any but this machine's own needs keys.
+        port: The port.
+        db: Another database than the file's.
+        workers: Processes.
+        keys_file: A file with API keys, beside those of `GRAPH_AGENT_API_KEYS`.
+        settings: Limits and times; its keys are not read.
+        log_level: Of uvicorn.
+
+    Raises:
+        ConfigError: When the file, the keys or the address cannot be used; nothing is bound yet.
+    """
+    settings = settings or ServerSettings()
+    settings.model_copy(update={"keys": read_keys(keys_file)}).checked_for(host)
+    of_file(config)
+    # Not in our own environment alone: uvicorn starts its workers as new processes.
+    os.environ[_CONFIG] = str(config.resolve())
+    os.environ[_DB] = db or ""
+    os.environ[_KEYS] = str(keys_file.resolve()) if keys_file else ""
+    os.environ[_SETTINGS] = settings.model_dump_json(exclude={"keys"})
+    uvicorn.run(
+        "graph_agent.server.serve:app_from_environment",
+        factory=True,
+        host=host,
+        port=port,
+        workers=workers,
+        http=BoundedProtocol,
+        timeout_graceful_shutdown=settings.drain_s + 5,
+        timeout_keep_alive=5,
+        timeout_worker_healthcheck=60,  # a worker that still imports, on a busy machine, is not to be killed
+        access_log=False,
+        server_header=False,
+        log_level=log_level,
+    )
+
+
+def app_from_environment() -> FastAPI:
+    """Make the application of a worker process."""
+    keys_file = os.environ[_KEYS]
+    given = ServerSettings.model_validate_json(os.environ[_SETTINGS])
+    settings = given.model_copy(update={"keys": read_keys(Path(keys_file) if keys_file else None)})
+    BoundedProtocol.first_request_s = settings.body_timeout_s
+    return create_app(of_file(os.environ[_CONFIG]), settings=settings, db=os.environ[_DB] or None, handle_signals=True)

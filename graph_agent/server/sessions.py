@@ -1,0 +1,200 @@
+"""A caller's sessions, looked at and acted on from outside their runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+from langgraph.types import Command
+
+from graph_agent.client_tools import CLIENT_CALL
+from graph_agent.history import SessionMemory
+from graph_agent.results import run_result
+from graph_agent.server.host import Host
+from graph_agent.server.keys import Caller
+from graph_agent.server.problems import ProblemError
+from graph_agent.server.running import Ended, Runs
+from graph_agent.server.sse import comment, frame
+from graph_agent.server.turns import Turn
+from graph_agent.session import Session
+from graph_agent.text import plain
+
+_LOOK_S = 0.2
+"""Seconds between two looks for new events."""
+
+
+class Sessions:
+    """One caller's sessions.
+
+    Args:
+        runs: The server's runs.
+        caller: Whose sessions they are; any other's are not there.
+    """
+
+    def __init__(self, runs: Runs, caller: Caller) -> None:
+        self._runs = runs
+        self._host: Host = runs.host
+        self._caller = caller
+        self._memory = SessionMemory(self._host.kept)
+
+    async def ids(self) -> list[str]:
+        """The caller's sessions, the one begun last first."""
+        threads = await self._memory.list_sessions()
+        return [id_ for thread in threads if (id_ := self._caller.session(thread)) is not None]
+
+    async def events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
+        """Events of a session, oldest first.
+
+        Args:
+            session_id: The session.
+            types: Types of events; empty for all.
+            after: Only those with a higher `seq`.
+
+        Raises:
+            ProblemError: When there is no such session.
+        """
+        await self._state(session_id)
+        return await self._events(session_id, types, after)
+
+    async def follow(
+        self, session_id: str, types: list[str], after: int, keepalive_s: float
+    ) -> AsyncGenerator[str, None]:
+        """Events of a session as server-sent events, those to come included, until the server stops."""
+        silent_s = 0.0
+        seen: str | None = None
+        while not self._runs.draining:
+            newest = await self._newest_checkpoint(session_id)
+            if newest != seen:
+                seen = newest
+                for event in await self._events(session_id, [], after):
+                    after, silent_s = event["seq"], 0.0
+                    if not types or event["type"] in types:
+                        yield frame(event, event["type"])
+            if silent_s >= keepalive_s:
+                silent_s = 0.0
+                yield comment("nothing new")
+            await asyncio.sleep(_LOOK_S)
+            silent_s += _LOOK_S
+
+    async def info(self, session_id: str) -> dict[str, Any]:
+        """Where a session is.
+
+        Raises:
+            ProblemError: When there is no such session.
+        """
+        state = await self._state(session_id)
+        result = run_result(state)
+        return {
+            "id": session_id,
+            "status": result.status.value,
+            "stop_reason": result.stop_reason,
+            "answer": result.answer,
+            "events": len(state.values.get("events", [])),
+            "pending": plain(result.pending),
+            "interrupts": [{"id": asked.id, "value": plain(asked.value)} for asked in result.interrupts],
+        }
+
+    async def steer(self, session_id: str, text: str) -> None:
+        """Say something to a session while it works.
+
+        Raises:
+            ProblemError: When there is no such session.
+        """
+        await self._state(session_id)
+        await self._session(session_id).steer(text)
+
+    async def follow_up(self, session_id: str, text: str) -> None:
+        """Give a session its next input, for when it has answered the one it works on.
+
+        Raises:
+            ProblemError: When there is no such session.
+        """
+        await self._state(session_id)
+        await self._session(session_id).follow_up(text)
+
+    async def abort(self, session_id: str) -> bool:
+        """Stop what a session works on; False when it works on nothing.
+
+        Raises:
+            ProblemError: When there is no such session.
+        """
+        await self._state(session_id)
+        return await self._session(session_id).abort()
+
+    async def resume(self, session_id: str, answer: Any) -> dict[str, Any]:
+        """Go on where a session stopped, and say where it is then.
+
+        Args:
+            session_id: The session.
+            answer: What it waits for, or a mapping of interrupt id → answer; None after a stop or a crash.
+
+        Raises:
+            ProblemError: When there is no such session, nothing to go on with, or it is running.
+        """
+        state = await self._state(session_id)
+        if not state.next:
+            raise ProblemError(
+                "conflict", f"The session {session_id!r} has nothing to resume: its last input was answered."
+            )
+        if answer is None and state.interrupts:
+            raise ProblemError("conflict", f"The session {session_id!r} waits for an answer; send it as 'answer'.")
+        thread = self._caller.thread(session_id)
+        names = {
+            asked.value["name"]
+            for asked in state.interrupts
+            if isinstance(asked.value, Mapping) and asked.value.get("type") == CLIENT_CALL
+        }
+        functions = [{"name": name, "parameters": {"type": "object", "properties": {}}} for name in sorted(names)]
+        context = {"client_tools": [{"type": "function", "function": function} for function in functions]}
+        given: Any = None if answer is None else Command(resume=answer)
+        turn = Turn(self._host.kept, thread, given, context if names else {}, session_id)
+        async with self._runs.run(turn, streams=False) as running:
+            while not isinstance(await self._part(running), Ended):
+                pass
+        return await self.info(session_id)
+
+    async def delete(self, session_id: str) -> None:
+        """Throw a session away.
+
+        Raises:
+            ProblemError: When there is no such session, or it is running.
+        """
+        await self._state(session_id)
+        if not await self._is_idle(session_id):
+            raise ProblemError("conflict", f"The session {session_id!r} is running; abort it first.")
+        await self._host.saver.adelete_thread(self._caller.thread(session_id))
+
+    @staticmethod
+    async def _part(running: Any) -> Any:
+        try:
+            return await running.part()
+        except ProblemError as problem:
+            raise ProblemError("conflict", problem.message) if problem.kind == "busy" else problem from None
+
+    async def _is_idle(self, session_id: str) -> bool:
+        from graph_agent.running import is_idle
+
+        return await is_idle(self._host.saver, self._caller.thread(session_id))
+
+    def _session(self, session_id: str) -> Session:
+        return Session(self._host.kept, self._caller.thread(session_id))
+
+    async def _state(self, session_id: str) -> Any:
+        thread = self._caller.thread(session_id)
+        state = await self._host.kept.aget_state({"configurable": {"thread_id": thread}})
+        if not state.values and not state.next:
+            raise ProblemError("not_found", f"There is no session {session_id!r}.")
+        return state
+
+    async def _events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
+        found = await self._memory.get_session_events(self._caller.thread(session_id))
+        return [
+            {**event, "session_id": session_id}
+            for event in found
+            if event["seq"] > after and (not types or event["type"] in types)
+        ]
+
+    async def _newest_checkpoint(self, session_id: str) -> str | None:
+        found = await self._host.saver.aget_tuple({"configurable": {"thread_id": self._caller.thread(session_id)}})
+        return str(found.config["configurable"]["checkpoint_id"]) if found else None

@@ -1,0 +1,94 @@
+"""What a server is started with."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Any, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+
+from graph_agent.config import explain
+from graph_agent.errors import ConfigError
+from graph_agent.server.keys import ApiKey
+
+
+class ServerSettings(BaseModel):
+    """Who may come in, and how much of everything one may take. Frozen, and checked once.
+
+    Raises:
+        ConfigError: On an unknown field or a value out of range.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    keys: tuple[ApiKey, ...] = ()
+    """Who may come in; empty for everybody who reaches the address."""
+    requests_per_minute: PositiveInt | None = None
+    """Model requests of one key in any minute, in one process; None for no limit."""
+    concurrent_requests: PositiveInt = 512
+    """Model requests of one key at the same time, in one process."""
+    max_body_bytes: PositiveInt = 10_000_000
+    """Size of one request's body."""
+    body_timeout_s: PositiveFloat = 30
+    """Seconds a client may take to send its request's body, and a new connection to send its first request."""
+    send_timeout_s: PositiveFloat = 30
+    """Seconds a client may leave what is streamed to it unread."""
+    keepalive_s: PositiveFloat = 15
+    """Seconds of silence in a stream after which a comment is sent, so that no proxy takes it for dead."""
+    park_s: PositiveFloat = 3600
+    """Seconds that a request which waits for its caller's own tools is kept, where the caller keeps no session."""
+    parked_requests: PositiveInt = 10_000
+    """Such requests kept at most; the oldest goes first."""
+    drain_s: NonNegativeInt = 30
+    """Seconds that runs are given to come to a boundary when the server is asked to stop."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose pages may call this server; empty for none."""
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(explain(error, type(self).__name__, type(self).model_fields)) from None
+
+    def checked_for(self, host: str) -> Self:
+        """These settings, when they may be used on an address.
+
+        Args:
+            host: The address to bind to.
+
+        Raises:
+            ConfigError: When it can be reached from elsewhere and there are no keys.
+        """
+        if not self.keys and not is_loopback(host):
+            raise ConfigError(
+                f"host={host!r} can be reached from other machines, and no API keys are set. Set GRAPH_AGENT_API_KEYS "
+                "or --keys-file, or bind to 127.0.0.1."
+            )
+        return self
+
+
+def settings_from(entries: Sequence[str]) -> ServerSettings:
+    """Read settings written as `field=value`; a value is YAML, e.g. `cors_origins=["https://my.page"]`.
+
+    Raises:
+        ConfigError: When one cannot be read or used; keys cannot be given in this way.
+    """
+    values: dict[str, Any] = {}
+    for entry in entries:
+        name, equals, text = entry.partition("=")
+        if not equals or name == "keys":
+            raise ConfigError(f"--set {name}: write a setting as 'field=value', e.g. 'max_body_bytes=1000000'.")
+        values[name] = yaml.safe_load(text)
+    return ServerSettings(**values)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address to bind to is this machine's own; a name other than `localhost` is taken not to be."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

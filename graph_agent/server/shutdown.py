@@ -1,0 +1,47 @@
+"""Stopping: the first SIGTERM lets runs come to their next boundary, a second one stops them at once."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from graph_agent.server.running import Runs
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def draining_on_sigterm(runs: Runs, drain_s: float, *, enabled: bool) -> Iterator[None]:
+    """Stop runs when the process is asked to stop; the handlers that were there are called too.
+
+    Args:
+        runs: What is under way.
+        drain_s: Seconds that runs may take to their next boundary.
+        enabled: Whether to do anything; only the main thread can.
+    """
+    if not enabled:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = {number: signal.getsignal(number) for number in _SIGNALS}
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if runs.draining:
+            loop.call_soon_threadsafe(runs.cancel)
+        else:
+            runs.drain()
+            loop.call_soon_threadsafe(loop.call_later, drain_s, runs.cancel)
+        handler = before[signal.Signals(number)]
+        if callable(handler):
+            handler(number, frame)
+
+    for number in _SIGNALS:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

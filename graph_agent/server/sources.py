@@ -1,0 +1,50 @@
+"""Where a server's agent comes from: a file, or the factory that `langgraph dev` is given."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from graph_agent.graph import CompiledAgentGraph
+from graph_agent.serving import ServedAgent, today_from_env
+from graph_agent.spec import AgentSpec, load_spec, open_agent
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSource:
+    """An agent that can be opened, and what is known of it before."""
+
+    name: str
+    """The model's name in the chat APIs."""
+    description: str
+    db: str
+    """Where its sessions are kept, unless the server is told another place."""
+    open: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]]
+    """Opens it without any memory; the server brings its own."""
+
+
+def of_file(path: str | Path) -> AgentSource:
+    """The agent of a file, opened when the server starts and closed when it stops.
+
+    Raises:
+        ConfigError: When the file is missing or wrong.
+    """
+    spec = load_spec(path)
+    return _source(spec, lambda: open_agent(spec, today=today_from_env(), db=""))
+
+
+def of_served(agent: ServedAgent) -> AgentSource:
+    """An agent that this process serves already; the two share its MCP servers."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[CompiledAgentGraph]:
+        async with agent.lifespan():
+            yield await agent()
+
+    return _source(agent.spec, opened)
+
+
+def _source(spec: AgentSpec, opened: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]]) -> AgentSource:
+    return AgentSource(spec.name, spec.description, spec.db, opened)

@@ -1,0 +1,142 @@
+"""Which run a request is: a new input, or the results that an earlier one waits for; in a session, or in none."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import HumanMessage, ToolMessage
+from langgraph.types import Command, Interrupt, StateSnapshot
+
+from graph_agent.client_tools import CLIENT_CALL, ClientResult
+from graph_agent.graph import CompiledAgentGraph
+from graph_agent.server.asks import Ask, check_conversation, new_messages, trailing_results
+from graph_agent.server.host import Host, new_token
+from graph_agent.server.keys import Caller
+from graph_agent.server.problems import ProblemError
+from graph_agent.session import Session
+from graph_agent.types import NO_USAGE, Usage
+
+_PARKED_ID = re.compile(r"call_([0-9a-f]{24})[0-9a-f]{8}")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One run of the agent, not begun yet."""
+
+    graph: CompiledAgentGraph
+    thread: str
+    given: Any
+    """The graph's input."""
+    context: dict[str, Any]
+    session_id: str | None
+    """The caller's session; None for a request that keeps none."""
+    token: str | None = None
+    """What the thread is called in the ids of the caller's calls, where the request keeps no session."""
+    used_before: Usage = field(default_factory=lambda: NO_USAGE)
+    """What earlier requests of the same input have used, and been told."""
+
+    @property
+    def config(self) -> Any:
+        """The run's config."""
+        return {"configurable": {"thread_id": self.thread}}
+
+    def client_calls(self, interrupts: Sequence[Interrupt]) -> list[dict[str, Any]]:
+        """The calls that the caller is to run: `{"id", "name", "arguments"}`, in call order."""
+        return [
+            {"id": self._id(asked), "name": asked.value["name"], "arguments": asked.value["arguments"]}
+            for asked in _asked(interrupts)
+        ]
+
+    def _id(self, asked: Interrupt) -> str:
+        # Without a session, the id is all that the next request brings to find the run again.
+        return str(asked.value["id"]) if self.token is None else f"call_{self.token}{asked.id[:8]}"
+
+
+async def turn_for(host: Host, caller: Caller, ask: Ask) -> Turn:
+    """Find out which run a request is.
+
+    Args:
+        host: The agent.
+        caller: Whose request it is.
+        ask: The request.
+
+    Raises:
+        ProblemError: When its messages do not fit together, or to the session.
+    """
+    host.check_client_tools([tool["function"]["name"] for tool in ask.client_tools])
+    if ask.session_id is not None:
+        return await _in_session(host, caller, ask, ask.session_id)
+    check_conversation(ask.messages)
+    results, said = trailing_results(ask.messages)
+    tokens = {found[1] for result in results if (found := _PARKED_ID.fullmatch(result.tool_call_id))}
+    if len(tokens) == 1:
+        turn = Turn(host.kept, caller.parked(token := tokens.pop()), None, {}, None, token)
+        if resumed := await _resumed(turn, ask, results, said):
+            return resumed
+    if ask.client_tools:
+        token = new_token()
+        return Turn(host.kept, caller.parked(token), {"messages": ask.messages}, ask.context(), None, token)
+    return Turn(host.passing, uuid.uuid4().hex, {"messages": ask.messages}, ask.context(), None)
+
+
+async def _in_session(host: Host, caller: Caller, ask: Ask, session_id: str) -> Turn:
+    turn = Turn(host.kept, caller.thread(session_id), None, ask.context(), session_id)
+    known = bool((await host.kept.aget_state(turn.config)).values)
+    if not known:
+        check_conversation(ask.messages)
+        return _with(turn, {"messages": ask.messages}, ask.context(), NO_USAGE)
+    new = new_messages(ask.messages)
+    results, said = trailing_results(new)
+    if results:
+        if resumed := await _resumed(turn, ask, results, said):
+            return resumed
+        listed = ", ".join(result.tool_call_id for result in results)
+        raise ProblemError(
+            "invalid", f"The session {session_id!r} waits for no result of these: {listed}.", param="messages"
+        )
+    if not new or not all(isinstance(message, HumanMessage) for message in new):
+        raise ProblemError(
+            "invalid", "There is no new message of the user's behind the assistant's last.", param="messages"
+        )
+    return _with(turn, {"messages": new}, ask.context(), NO_USAGE)
+
+
+async def _resumed(turn: Turn, ask: Ask, results: list[ToolMessage], said: list[HumanMessage]) -> Turn | None:
+    """The turn that goes on with some results; None when its thread waits for none."""
+    state: StateSnapshot = await turn.graph.aget_state(turn.config)
+    asked = {turn._id(interrupt): interrupt for interrupt in _asked(state.interrupts)}
+    given = {result.tool_call_id: result for result in results}
+    if not asked or not given.keys() & asked.keys():
+        return None
+    if given.keys() != asked.keys():
+        listed = ", ".join(sorted(asked.keys() ^ given.keys()))
+        raise ProblemError("invalid", f"One result for each open call is needed; these do not match: {listed}.")
+    answers = {asked[id_].id: _answer(result) for id_, result in given.items()}
+    if words := "\n\n".join(message.text for message in said if message.text.strip()):
+        # Behind the results of the whole wave, the server's own included, and before the next plan.
+        await Session(turn.graph, turn.thread).steer(words)
+    # The tools that are waited for must be known when their calls are taken up again.
+    offered = {tool["function"]["name"] for tool in ask.client_tools}
+    missing = {interrupt.value["name"] for interrupt in asked.values()} - offered
+    context = {**ask.context(), "client_tools": [*ask.client_tools, *map(_bare, sorted(missing))]}
+    return _with(turn, Command(resume=answers), context, state.values.get("usage", NO_USAGE))
+
+
+def _with(turn: Turn, given: Any, context: dict[str, Any], used: Usage) -> Turn:
+    return Turn(turn.graph, turn.thread, given, context, turn.session_id, turn.token, used)
+
+
+def _asked(interrupts: Sequence[Interrupt]) -> list[Interrupt]:
+    return [asked for asked in interrupts if isinstance(asked.value, dict) and asked.value.get("type") == CLIENT_CALL]
+
+
+def _answer(result: ToolMessage) -> ClientResult:
+    return {"content": result.content, "status": result.status}
+
+
+def _bare(name: str) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}

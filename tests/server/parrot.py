@@ -1,0 +1,138 @@
+"""A model that does what the user's last message says, so that one server can play every part of a test.
+
+`!call NAME {…}` lines ask for calls, all in one wave; `!then NAME {…}` lines for one more wave, when the first has its
+results; `!options` answers with the request's options; `!fail KIND` fails; `!wait FILE` goes on when a file is there.
+Anything else is said back, with the results of the calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel, ModelProfile
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages.tool import ToolCall, tool_call_chunk
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from langchain_core.runnables import Runnable
+from langchain_core.tools import tool
+from langchain_core.utils.function_calling import convert_to_openai_tool
+
+_FINAL = "provide your final response"
+_ORDER = re.compile(r"^!(call|then) (\S+) (\{.*\})$", re.MULTILINE)
+
+
+class RefusedError(Exception):
+    """What a provider refuses with."""
+
+    status_code = 401
+
+
+class ParrotModel(BaseChatModel):
+    """See the module."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    def _resolve_model_profile(self) -> ModelProfile:
+        return ModelProfile(tool_calling=True, structured_output=False)
+
+    def bind_tools(self, tools: Sequence[Any], *, tool_choice: Any = None, **kwargs: Any) -> Runnable[Any, AIMessage]:
+        choice = {} if tool_choice is None else {"tool_choice": tool_choice}
+        return self.bind(tools=[convert_to_openai_tool(one) for one in tools], **choice, **kwargs)
+
+    def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+        raise NotImplementedError
+
+    async def _agenerate(self, messages: list[BaseMessage], stop: Any = None, *_: Any, **kwargs: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=await _reply(messages, stop, kwargs))])
+
+    async def _astream(
+        self, messages: list[BaseMessage], stop: Any = None, *_: Any, **kwargs: Any
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        reply = await _reply(messages, stop, kwargs)
+        for word in re.findall(r"\s*\S+\s*$|\s*\S+", str(reply.content)):
+            await asyncio.sleep(0)
+            yield ChatGenerationChunk(message=AIMessageChunk(content=word))
+            if word.strip() == "…break":
+                raise RefusedError("sk-secretsecretsecret is no key")
+        chunks = [
+            tool_call_chunk(name=call["name"], args=json.dumps(call["args"]), id=call["id"], index=i)
+            for i, call in enumerate(reply.tool_calls)
+        ]
+        last = AIMessageChunk(
+            content="",
+            tool_call_chunks=chunks,
+            response_metadata=reply.response_metadata,
+            usage_metadata=reply.usage_metadata,
+        )
+        yield ChatGenerationChunk(message=last)
+
+
+async def _reply(messages: list[BaseMessage], stop: Any, options: dict[str, Any]) -> AIMessage:
+    final = _FINAL in messages[-1].text.lower()
+    said = messages[:-1] if final else messages
+    steered = [message.text for message in said if "steer" in str(message.additional_kwargs)]
+    at = max(i for i, message in enumerate(said) if isinstance(message, HumanMessage) and message.text not in steered)
+    order = said[at].text
+    results = [message for message in said[at:] if isinstance(message, ToolMessage)]
+    offered = [one["function"]["name"] for one in options.get("tools", ())]
+    if waiting := re.search(r"!wait (\S+)", order):
+        await _until_there(waiting[1])
+    if failing := re.search(r"!fail (\S+)", order):
+        raise RefusedError(f"{failing[1]}: sk-secretsecretsecret is no key")
+    if not final and offered:
+        wave = "then" if results else "call"
+        waves = len({message.tool_call_id.rpartition("-")[0] for message in results})
+        wanted = [found for found in _ORDER.finditer(order) if found[1] == wave] if waves < 2 else []
+        calls = [
+            ToolCall(id=f"{wave}{at}-{i}", name=found[2], args=json.loads(found[3]), type="tool_call")
+            for i, found in enumerate(wanted)
+        ]
+        return _message("I call." if calls else "No more actions.", calls)
+    if order.startswith("!options"):
+        shown = {name: value for name, value in options.items() if name != "tools"}
+        system = [message.text for message in messages if isinstance(message, SystemMessage)]
+        kinds = [block["type"] for block in said[at].content if isinstance(block, dict)]
+        return _message(json.dumps({"options": {**shown, "stop": stop}, "system": system, "blocks": kinds}), [])
+    if json_answer := re.search(r"!json (.*)", order):
+        return _message(json_answer[1], [])
+    heard = [message.text for message in said if isinstance(message, HumanMessage)]
+    told = "; ".join(["You said: " + " / ".join(heard), *(f"{one.name or 'it'} said: {one.text}" for one in results)])
+    metadata = {"finish_reason": "length"} if "!length" in order else {}
+    return _message(told, [], metadata)
+
+
+def _message(text: str, calls: list[ToolCall], metadata: dict[str, Any] | None = None) -> AIMessage:
+    used: Any = {"input_tokens": 10, "output_tokens": 5, "total_tokens": 15}
+    return AIMessage(
+        text, tool_calls=calls, usage_metadata=used, response_metadata=metadata or {"finish_reason": "stop"}
+    )
+
+
+def make() -> ParrotModel:
+    """The model, for an agent file."""
+    return ParrotModel()
+
+
+@tool
+async def look_up(key: str) -> str:
+    """Look a key up."""
+    return f"the value of {key}"
+
+
+@tool
+async def wait_for(file: str) -> str:
+    """Wait until a file is there."""
+    await _until_there(file)
+    return f"{file} is there"
+
+
+async def _until_there(file: str) -> None:
+    while not os.path.exists(file):  # noqa: ASYNC240 - a look takes no time
+        await asyncio.sleep(0.01)

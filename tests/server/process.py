@@ -1,0 +1,113 @@
+"""A real server process on a free loopback port."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import yaml
+
+ROOT = Path(__file__).parents[2]
+UP_WITHIN_S = 60
+PARROT = {
+    "name": "parrot",
+    "description": "Says it again.",
+    "model": "tests.server.parrot:make",
+    "tools": ["tests.server.parrot:look_up", "tests.server.parrot:wait_for"],
+    "config": {"model_retries": 0},
+}
+
+
+@dataclass
+class Served:
+    """A server under test."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def http(self, **options: Any) -> httpx.Client:
+        """A client of it."""
+        return httpx.Client(base_url=self.url, trust_env=False, timeout=60, **options)
+
+    def term(self) -> None:
+        """Ask it to stop."""
+        self.process.send_signal(signal.SIGTERM)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def serving(
+    folder: Path,
+    *options: str,
+    agent: dict[str, Any] | None = None,
+    environment: dict[str, str] | None = None,
+    up: str = "/ready",
+) -> Iterator[Served]:
+    """Serve an agent with `graph-agent serve`; its database is `sessions.db` in the folder."""
+    file = folder / "agent.yaml"
+    file.write_text(yaml.safe_dump(agent or PARROT))
+    port = free_port()
+    command = [sys.executable, "-m", "graph_agent.cli", "serve", "--config", str(file), "--port", str(port)]
+    database = [] if "--db" in options else ["--db", f"sqlite:///{folder / 'sessions.db'}"]
+    log = folder / "log"
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            [*command, *database, *options], cwd=folder, env=_environment(environment or {}), stdout=out, stderr=out
+        )
+    served = Served(f"http://127.0.0.1:{port}", process, log)
+    try:
+        _wait_until_up(served, up)
+        yield served
+    finally:
+        process.kill()
+        process.wait()
+
+
+def refused(folder: Path, options: Sequence[str], environment: dict[str, str] | None = None) -> tuple[int, str]:
+    """The exit status and the message of a server that does not start."""
+    file = folder / "agent.yaml"
+    file.write_text(yaml.safe_dump(PARROT))
+    command = [sys.executable, "-m", "graph_agent.cli", "serve", "--config", str(file), "--port", str(free_port())]
+    done = subprocess.run(
+        [*command, *options],
+        check=False,
+        cwd=folder,
+        env=_environment(environment or {}),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.returncode, done.stderr.strip()
+
+
+def _environment(given: dict[str, str]) -> dict[str, str]:
+    unwanted = {"OPENAI_API_KEY", "OPENAI_BASE_URL", "DEBUG_MOCK_RESPONSES", "GRAPH_AGENT_API_KEYS"}
+    own = {name: value for name, value in os.environ.items() if name not in unwanted}
+    return {**own, "PYTHONPATH": str(ROOT), "LANGSMITH_TRACING": "false", **given}
+
+
+def _wait_until_up(served: Served, path: str) -> None:
+    deadline = time.monotonic() + UP_WITHIN_S
+    with served.http() as client:
+        while time.monotonic() < deadline and served.process.poll() is None:
+            try:
+                if client.get(path).is_success:
+                    return
+            except httpx.TransportError:
+                time.sleep(0.05)
+    raise AssertionError(f"the server did not come up:\n{served.log.read_text()[-4000:]}")

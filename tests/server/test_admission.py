@@ -1,0 +1,219 @@
+"""Who may come in, how much of it, and what they may see."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import pytest
+
+from graph_agent.errors import ConfigError
+from graph_agent.server.keys import Caller, read_keys
+from graph_agent.server.limits import Limits
+from graph_agent.server.problems import ProblemError
+from graph_agent.server.settings import ServerSettings
+from tests.server.process import Served, refused, serving
+
+ANNA, BERT = "anna-0123456789abcdef", "bert-0123456789abcdef"
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("guarded")
+    (folder / "keys").write_text(f"# who may come in\nanna:{ANNA}\n")
+    options = ["--keys-file", str(folder / "keys"), "--set", "concurrent_requests=2", "--set", "body_timeout_s=1"]
+    environment = {"GRAPH_AGENT_API_KEYS": f"bert:{BERT}"}
+    with serving(folder, *options, "--set", "max_body_bytes=100000", environment=environment) as server:
+        yield server
+
+
+def body(text: str, **fields: Any) -> dict[str, Any]:
+    return {"model": "parrot", "messages": [{"role": "user", "content": text}], **fields}
+
+
+def test_both_header_styles_open_the_door(guarded: Served) -> None:
+    with (
+        openai.OpenAI(base_url=f"{guarded.url}/v1", api_key=ANNA, max_retries=0) as one,
+        anthropic.Anthropic(base_url=guarded.url, api_key=ANNA, max_retries=0) as two,
+        anthropic.Anthropic(base_url=guarded.url, auth_token=BERT, max_retries=0) as three,
+    ):
+        said = [one.chat.completions.create(**body("hi")).choices[0].message.content]
+        for client in (two, three):
+            answer = client.messages.create(**body("hi", max_tokens=9))
+            said += [block.text for block in answer.content if block.type == "text"]
+
+    assert said == ["You said: hi"] * 3
+
+
+@pytest.mark.parametrize("headers", [{}, {"x-api-key": "wrong"}, {"authorization": f"Basic {ANNA}"}])
+def test_strangers_are_turned_away_in_each_apis_shape(guarded: Served, headers: dict[str, str]) -> None:
+    with guarded.http(headers=headers) as http:
+        # A body that is no JSON: nothing of it is read.
+        answers = [http.post(path, content=b"{") for path in (CHAT, "/v1/messages", "/sessions/s/abort")]
+        answers += [http.get(path) for path in ("/v1/models", "/metrics", "/memory/sessions")]
+        open_to_all = [http.get(path).status_code for path in ("/health", "/ready", "/openapi.json")]
+
+    assert ([answer.status_code for answer in answers], open_to_all) == ([401] * 6, [200] * 3)
+    assert [answer.json()["error"]["type"] for answer in answers[:2]] == ["authentication_error"] * 2
+
+
+def test_a_key_sees_its_own_sessions_only(guarded: Served) -> None:
+    with guarded.http(headers={"x-api-key": ANNA}) as anna, guarded.http(headers={"x-api-key": BERT}) as bert:
+        anna.post(CHAT, json=body("one"), headers={"X-Session-Id": "shared"})
+        bert.post(CHAT, json=body("two", metadata={"session_id": "shared"}))
+        anna.post(CHAT, json=body("mine"), headers={"X-Session-Id": "private"})
+        listed = [sorted(http.get("/memory/sessions").json()["sessions"]) for http in (anna, bert)]
+        answers = [http.get("/sessions/shared").json()["answer"] for http in (anna, bert)]
+        others = [
+            bert.get("/sessions/private"),
+            bert.delete("/sessions/private"),
+            bert.get("/memory/sessions/private/events"),
+            *(bert.post(f"/sessions/private/{verb}", json={"text": "x"}) for verb in ("steer", "follow_up")),
+            *(bert.post(f"/sessions/private/{verb}") for verb in ("abort", "resume")),
+        ]
+        session_ids = {event["session_id"] for event in anna.get("/memory/sessions/private/events").json()["events"]}
+
+    assert listed == [["private", "shared"], ["shared"]]
+    assert answers == ["You said: one", "You said: two"]
+    assert ([answer.status_code for answer in others], session_ids) == ([404] * 7, {"private"})
+
+
+@pytest.mark.parametrize("session", ["../anna/private", "anna/private", "a b", "x" * 129, "é"])
+def test_a_session_id_cannot_reach_into_anothers(guarded: Served, session: str) -> None:
+    with guarded.http(headers={"x-api-key": BERT}) as http:
+        answer = http.post(CHAT, json=body("hi", metadata={"session_id": session}))
+
+    assert answer.status_code == 400
+
+
+def test_too_many_at_the_same_time_are_told_when_to_come_back(guarded: Served, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    with guarded.http(headers={"x-api-key": ANNA}) as anna, guarded.http(headers={"x-api-key": BERT}) as bert:
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            waiting = [pool.submit(anna.post, CHAT, json=body(f"!wait {go}")) for _ in range(2)]
+            while "under_way 2.0" not in bert.get("/metrics").text:
+                time.sleep(0.01)
+            third = anna.post(CHAT, json=body("hi"))
+            other = bert.post(CHAT, json=body("hi"))
+            go.touch()
+            first_two = [future.result().status_code for future in waiting]
+        after = anna.post(CHAT, json=body("hi"))
+
+    assert (third.status_code, third.headers["retry-after"], third.json()["error"]["type"]) == (
+        429,
+        "1",
+        "rate_limit_error",
+    )
+    assert ([other.status_code, *first_two], after.status_code) == ([200, 200, 200], 200)
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_that_is_too_large_is_refused_while_it_is_read(guarded: Served, chunked: bool) -> None:
+    def pieces() -> Iterator[bytes]:
+        for _ in range(1000):
+            yield b"x" * 1000
+
+    content = pieces() if chunked else b"x" * 1_000_000
+    with guarded.http(headers={"x-api-key": ANNA}) as http:
+        try:
+            status = http.post(CHAT, content=content).status_code
+        except httpx.WriteError:
+            status = 413  # the server hung up while we were still writing
+        small = http.post(CHAT, json=body("hi")).status_code
+
+    assert (status, small) == (413, 200)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n",
+        f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-api-key: {ANNA}\r\ncontent-length: 50\r\n\r\n{{".encode(),
+    ],
+    ids=["nothing", "half a header", "half a body"],
+)
+def test_a_connection_that_stalls_is_closed(guarded: Served, sent: bytes) -> None:
+    host, port = guarded.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(sent)
+        received = b""
+        while piece := connection.recv(4096):
+            received += piece
+
+    assert received.partition(b"\r\n")[0] in (b"", b"HTTP/1.1 408 Request Timeout")
+
+
+def test_no_secret_and_no_trace_in_the_log(guarded: Served) -> None:
+    with guarded.http(headers={"x-api-key": ANNA}) as http:
+        http.post(CHAT, json=body("!fail auth"))
+        http.post(CHAT, json=body(f"the key is {ANNA}"))
+
+    log = guarded.log.read_text()
+    assert [word for word in (ANNA, BERT, "secretsecret", "Traceback") if word in log] == []
+
+
+def test_any_other_address_needs_keys(tmp_path: Path) -> None:
+    status, message = refused(tmp_path, ["--host", "0.0.0.0"])
+
+    assert (status, message) == (
+        2,
+        "error: host='0.0.0.0' can be reached from other machines, and no API keys are set. "
+        "Set GRAPH_AGENT_API_KEYS or --keys-file, or bind to 127.0.0.1.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [("127.0.0.1", True), ("127.8.0.1", True), ("::1", True), ("localhost", True), ("::", False), ("my.host", False)],
+)
+def test_which_addresses_are_this_machines_own(host: str, allowed: bool) -> None:
+    try:
+        ServerSettings().checked_for(host)
+    except ConfigError:
+        assert not allowed
+    else:
+        assert allowed
+
+
+def test_keys_that_cannot_be_used_are_refused_without_showing_them(tmp_path: Path) -> None:
+    messages = []
+    for text in ("short", "bad name:0123456789abcdef", "a:0123456789abcdef,a:fedcba9876543210"):
+        with pytest.raises(ConfigError) as error:
+            read_keys(environment={"GRAPH_AGENT_API_KEYS": text})
+        messages.append(str(error.value))
+
+    assert messages == [
+        "GRAPH_AGENT_API_KEYS, entry 1: a key has 16 characters or more; make one with 'openssl rand -hex 24'.",
+        "GRAPH_AGENT_API_KEYS, entry 1: a key's name is 1 to 64 letters, digits, '_' or '-'.",
+        "GRAPH_AGENT_API_KEYS, entry 1: another key is named 'a' too; give each a name of its own.",
+    ]
+
+
+def test_a_caller_without_a_key_sees_no_keys_sessions() -> None:
+    nobody, anna = Caller(""), Caller("anna")
+
+    assert [nobody.session(thread) for thread in ("s", "anna/s", "/parked/t")] == ["s", None, None]
+    assert [anna.session(thread) for thread in ("s", "anna/s", "anna/parked/t", "bert/s")] == [None, "s", None, None]
+
+
+def test_requests_of_a_minute_are_counted_by_key() -> None:
+    clock = [0.0]
+    limits = Limits(concurrent=9, per_minute=2, clock=lambda: clock[0])
+    told: list[float | None] = []
+    for clock[0], caller in [(0.0, "a"), (10.0, "a"), (20.0, "a"), (20.0, "b"), (61.0, "a"), (62.0, "a")]:
+        try:
+            with limits.held(caller):
+                told.append(None)
+        except ProblemError as problem:
+            told.append(problem.retry_after_s)
+
+    assert told == [None, None, 40.0, None, None, 8.0]

@@ -1,0 +1,191 @@
+"""Bad input: whatever the OpenAPI allows, whatever it forbids, and a corpus of damage; no 500, and no lost session."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import Case, GenerationMode
+from schemathesis.checks import CHECKS, load_all_checks
+
+from tests.server.process import Served
+from tests.server.test_sessions import CHAT, answer, chat
+
+load_all_checks()
+_CHECKS = ["status_code_conformance", "content_type_conformance", "response_schema_conformance"]
+OPERATIONS = [
+    "GET /health",
+    "GET /memory/sessions",
+    "GET /memory/sessions/{session_id}/events",
+    "GET /metrics",
+    "GET /ready",
+    "GET /sessions/{session_id}",
+    "DELETE /sessions/{session_id}",
+    "GET /v1/models",
+    "GET /v1/models/{model_id}",
+    "POST /sessions/{session_id}/abort",
+    "POST /sessions/{session_id}/follow_up",
+    "POST /sessions/{session_id}/resume",
+    "POST /sessions/{session_id}/steer",
+    "POST /v1/chat/completions",
+    "POST /v1/messages",
+    "POST /v1/messages/count_tokens",
+]
+
+
+def operations(served: Served) -> dict[str, Any]:
+    with served.http() as http:
+        openapi = http.get("/openapi.json").json()
+    # A history that is followed has no end to wait for.
+    events = openapi["paths"]["/memory/sessions/{session_id}/events"]["get"]
+    events["parameters"] = [one for one in events["parameters"] if one["name"] != "follow"]
+    made = schemathesis.openapi.from_dict(openapi)
+    made.config.update(base_url=served.url)
+    found: list[Any] = list(made.get_all_operations())
+    return {one.ok().label: one.ok() for one in found}
+
+
+def test_every_operation_is_described(served: Served) -> None:
+    assert sorted(operations(served)) == sorted(OPERATIONS)
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["fits", "does not fit"])
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_the_openapi_is_true(served: Served, label: str, mode: GenerationMode) -> None:
+    operation = operations(served)[label]
+    # Only /ready may say 503, and does so after the failures that other tests ask for.
+    checks = CHECKS.get_by_names(_CHECKS if label == "GET /ready" else ["not_a_server_error", *_CHECKS])
+
+    @given(case=operation.as_strategy(generation_mode=mode))
+    @settings(
+        max_examples=20,
+        deadline=None,
+        suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+        derandomize=True,
+        database=None,
+    )
+    def holds(case: Case) -> None:
+        if isinstance(case.body, dict) and "model" in case.body and mode is GenerationMode.POSITIVE:
+            case.body = {**case.body, "model": "parrot"}  # or nothing but the model's name would be looked at
+        case.call_and_validate(checks=checks, timeout=60)
+
+    try:
+        holds()
+    except Unsatisfiable:
+        assert mode is GenerationMode.NEGATIVE  # what takes nothing cannot be given anything wrong
+
+
+MESSAGE = {"role": "user", "content": "hi"}
+CORPUS: list[Any] = [
+    b"",
+    b"{",
+    b"null",
+    b"[]",
+    b'"text"',
+    b"\xff\xfe",
+    b"\x00" * 10,
+    b"{" * 10_000,
+    b"[" * 100_000,
+    b'{"model": "parrot", "messages": ' + b"[" * 500 + b"]" * 500 + b"}",
+    b'{"model": "parrot", "messages": [{"role": "user", "content": "hi"}], "temperature": NaN}',
+    b'{"model": "parrot", "messages": [{"role": "user", "content": "hi"}], "temperature": 1e999}',
+    b'{"model": "parrot", "messages": [{"role": "user", "content": "hi"}], "max_tokens": ' + b"9" * 5000 + b"}",
+    {"model": "parrot"},
+    {"model": "parrot", "messages": []},
+    {"model": "parrot", "messages": {}},
+    {"model": "parrot", "messages": [None]},
+    {"model": "parrot", "messages": [{}]},
+    {"model": "parrot", "messages": [{"role": "robot", "content": "hi"}]},
+    {"model": "parrot", "messages": [{"role": "system", "content": "only me"}]},
+    {"model": "parrot", "messages": [{"role": "user"}]},
+    {"model": "parrot", "messages": [{"role": "user", "content": 7}]},
+    {"model": "parrot", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+    {"model": "parrot", "messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "url"}}]}]},
+    {"model": "parrot", "messages": [{"role": "user", "content": [{"type": "tool_result", "content": "x"}]}]},
+    {"model": "parrot", "messages": [{"role": "assistant", "content": "hi"}]},
+    {"model": "parrot", "messages": [{"role": "assistant", "tool_calls": [{"id": "c"}]}]},
+    {"model": "parrot", "messages": [{"role": "tool", "content": "hi"}]},
+    {"model": "parrot", "messages": [MESSAGE], "max_tokens": 0},
+    {"model": "parrot", "messages": [MESSAGE], "stream": "yes"},
+    {"model": "parrot", "messages": [MESSAGE], "metadata": {"session_id": "a/b"}},
+    {"model": "parrot", "messages": [MESSAGE], "max_tokens": 5, "tools": [{"type": "web_search"}]},
+    {"model": "parrot", "messages": [MESSAGE], "max_tokens": 5, "tools": [{"name": "a b", "input_schema": {}}]},
+    {
+        "model": "parrot",
+        "messages": [MESSAGE],
+        "max_tokens": 5,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": 7}}},
+        "output_config": {"format": {"type": "json_schema", "schema": {"type": 7}}},
+    },
+    {
+        "model": "parrot",
+        "messages": [MESSAGE],
+        "max_tokens": 5,
+        "response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "http://127.0.0.1:9/x"}}},
+        "output_config": {"format": {"type": "json_schema", "schema": {"$ref": "http://127.0.0.1:9/x"}}},
+    },
+]
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages"])
+@pytest.mark.parametrize("sent", CORPUS, ids=range(len(CORPUS)))
+def test_damage_is_a_400_in_the_apis_own_shape(served: Served, path: str, sent: Any) -> None:
+    content = sent if isinstance(sent, bytes) else json.dumps(sent).encode()
+    with served.http() as http:
+        response = http.post(path, content=content, headers={"content-type": "application/json"})
+
+    error = response.json()["error"]
+    assert (response.status_code, error["type"], bool(error["message"])) == (400, "invalid_request_error", True)
+
+
+@pytest.mark.parametrize(
+    "text", ["\ud800 alone", "a\x00b", "\u202e\u0000\uffff", "🙂" * 1000, "data: [DONE]\n\n", "\r\n"]
+)
+def test_odd_text_is_said_again_and_the_session_stays_whole(served: Served, text: str) -> None:
+    session = f"odd-{abs(hash(text))}"
+    with served.http() as http:
+        content = json.dumps({"model": "parrot", "messages": [{"role": "user", "content": text}], "stream": True})
+        headers = {"content-type": "application/json", "X-Session-Id": session}
+        streamed = http.post(CHAT, content=content, headers=headers)
+        after = chat(http, session, "and?")
+
+    data = [line for line in streamed.text.splitlines() if line.startswith("data: ")]
+    chunks = [json.loads(line[6:]) for line in data[:-1]]
+    said = "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks)
+    heard = text.replace("\ud800", "\ufffd").replace("\x00", "\ufffd")
+    assert (data[-1], said) == ("data: [DONE]", f"You said: {heard}")
+    assert answer(after) == f"You said: {heard} / and?"
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        "GET / HTTP/9.9\r\n\r\n",
+        "\r\n\r\n\r\n",
+        "POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: -5\r\n\r\n",
+        "POST /v1/messages HTTP/1.1\r\nhost: x\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nxx",
+        "POST /v1/messages HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+        "GET /health HTTP/1.1\r\nhost: x\r\nx-big: " + "x" * 200_000 + "\r\n\r\n",
+        "GET /sessions/%00%ff HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+        "GET /health HTTP/1.1\r\nhost: x\r\nauthorization: Bearer \xff\xfe\r\nconnection: close\r\n\r\n",
+    ],
+    ids=range(8),
+)
+def test_broken_http_breaks_nothing(served: Served, request_text: str) -> None:
+    host, port = served.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        try:
+            connection.sendall(request_text.encode("latin-1"))
+            connection.shutdown(socket.SHUT_WR)
+            status = connection.recv(100).split(b" ")[1:2]
+        except OSError:
+            status = []
+    with served.http() as http:
+        health = http.get("/health").status_code
+
+    assert (status in ([], [b"400"], [b"404"], [b"408"], [b"200"]), health) == (True, 200)

@@ -1,0 +1,153 @@
+"""OpenAI's own client against a real server."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from tests.server.process import Served
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+ODD = """It's "x" é None\n\t{not: json} 🙂"""
+
+
+def user(text: Any) -> Any:
+    return {"role": "user", "content": text}
+
+
+def ask(client: openai.OpenAI, *messages: Any, **options: Any) -> Any:
+    return client.chat.completions.create(model="parrot", messages=list(messages), **options)
+
+
+def test_an_answer_arrives_intact_with_its_usage(openai_client: openai.OpenAI) -> None:
+    answer = ask(openai_client, user(ODD))
+
+    choice = answer.choices[0]
+    assert (choice.message.content, choice.finish_reason, choice.message.tool_calls) == (
+        f"You said: {ODD}",
+        "stop",
+        None,
+    )
+    assert answer.usage.model_dump(include={"prompt_tokens", "completion_tokens", "total_tokens"}) == {
+        "prompt_tokens": 20,
+        "completion_tokens": 10,
+        "total_tokens": 30,
+    }
+
+
+def test_a_stream_adds_up_to_the_answer_and_ends_in_its_usage(openai_client: openai.OpenAI) -> None:
+    chunks = list(ask(openai_client, user(ODD), stream=True, stream_options={"include_usage": True}))
+
+    said = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
+    finish = [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices]
+    assert ("".join(said), finish[-1], set(finish[:-1])) == (f"You said: {ODD}", "stop", {None})
+    assert [chunk.usage.total_tokens if chunk.usage else None for chunk in chunks][-2:] == [None, 30]
+
+
+def test_the_request_is_the_history_and_nothing_is_kept(openai_client: openai.OpenAI, served: Served) -> None:
+    with served.http() as http:
+        before = http.get("/memory/sessions").json()
+        answer = ask(openai_client, user("one"), {"role": "assistant", "content": "yes"}, user("two"))
+        after = http.get("/memory/sessions").json()
+
+    assert (answer.choices[0].message.content, after) == ("You said: one / two", before)
+
+
+def test_the_options_reach_the_model(openai_client: openai.OpenAI) -> None:
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}
+    answer = ask(
+        openai_client,
+        {"role": "system", "content": "Be brief."},
+        user([{"type": "text", "text": "!options"}, image]),
+        temperature=0.5,
+        max_tokens=77,
+        top_p=0.25,
+        stop=["END"],
+        reasoning_effort="low",
+    )
+
+    seen = json.loads(answer.choices[0].message.content)
+    assert seen["options"] == {
+        "temperature": 0.5,
+        "max_tokens": 77,
+        "top_p": 0.25,
+        "stop": ["END"],
+        "reasoning_effort": "low",
+        "tool_choice": "none",
+    }
+    assert ("Be brief." in seen["system"][0], seen["blocks"]) == (True, ["text", "image"])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_has_the_shape_that_was_asked_for(openai_client: openai.OpenAI, stream: bool) -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    shape: Any = {"type": "json_schema", "json_schema": {"name": "place", "schema": schema}}
+    given = ask(openai_client, user('!json Here: {"city": "Bergen"}'), response_format=shape, stream=stream)
+
+    said = (
+        "".join(chunk.choices[0].delta.content or "" for chunk in given) if stream else given.choices[0].message.content
+    )
+    assert json.loads(said) == {"city": "Bergen"}
+
+
+def test_a_reply_that_was_cut_says_so(openai_client: openai.OpenAI) -> None:
+    assert ask(openai_client, user("!length")).choices[0].finish_reason == "length"
+
+
+def test_the_servers_own_tools_run_unseen(openai_client: openai.OpenAI) -> None:
+    choice = ask(openai_client, user('!call look_up {"key": "k"}')).choices[0]
+
+    assert (choice.message.content.endswith("look_up said: the value of k"), choice.message.tool_calls) == (True, None)
+
+
+def test_progress_is_in_comments_or_in_a_field_and_never_in_the_content(served: Served) -> None:
+    body = {"model": "parrot", "messages": [user('!call look_up {"key": "k"}')]}
+    progress = {"type": "progress", "step": 1, "action": "tool_call", "target": "look_up"}
+    with served.http() as http:
+        field = {"X-Progress": "field"}
+        comments = http.post("/v1/chat/completions", json={**body, "stream": True}).text.splitlines()
+        fields = http.post("/v1/chat/completions", json={**body, "stream": True}, headers=field).text
+        whole = http.post("/v1/chat/completions", json=body, headers=field).json()
+
+    told = [line.removeprefix(": progress ") for line in comments if line.startswith(": progress ")]
+    chunks = [json.loads(line[6:]) for line in fields.splitlines() if line.startswith("data: {")]
+    assert [json.loads(line) for line in told] == [progress]
+    assert [chunk["progress"] for chunk in chunks if "progress" in chunk] == [progress]
+    assert whole["progress"] == [progress]
+
+
+def test_models_are_listed_and_described(openai_client: openai.OpenAI) -> None:
+    listed = [model.id for model in openai_client.models.list()]
+    assert (listed, openai_client.models.retrieve("parrot").owned_by) == (["parrot"], "graph-agent")
+
+
+def test_an_unknown_model_is_not_found(openai_client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as error:
+        openai_client.chat.completions.create(model="gpt-4o", messages=[user("hi")])
+
+    assert error.value.body == {
+        "message": "There is no model 'gpt-4o' here; known: parrot.",
+        "type": "invalid_request_error",
+        "param": "model",
+        "code": "model_not_found",
+    }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_model_that_fails_is_a_server_error_without_its_secrets(openai_client: openai.OpenAI, stream: bool) -> None:
+    with pytest.raises(openai.InternalServerError) as error:
+        list(ask(openai_client, user("!fail auth"), stream=stream))
+
+    assert (error.value.status_code, error.value.code, "sk-" in str(error.value.body)) == (502, "model_failed", False)
+
+
+def test_an_error_in_mid_stream_ends_it_as_an_error(openai_client: openai.OpenAI) -> None:
+    said: list[str] = []
+    chunks = ask(openai_client, user("one …break two"), stream=True)
+    with pytest.raises(openai.APIError, match=r"^The model's provider refused this server"):
+        said.extend(chunk.choices[0].delta.content or "" for chunk in chunks)
+
+    assert "".join(said) == "You said: one …break"

@@ -1,0 +1,207 @@
+"""Sessions that the server keeps: over the chat APIs, and with a hand on them from outside."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.server.process import Served, serving
+
+CHAT = "/v1/chat/completions"
+
+
+def body(*messages: Any, **fields: Any) -> dict[str, Any]:
+    said = [{"role": "user", "content": one} if isinstance(one, str) else one for one in messages]
+    return {"model": "parrot", "messages": said, **fields}
+
+
+def chat(http: httpx.Client, session: str, *messages: Any, **fields: Any) -> httpx.Response:
+    return http.post(CHAT, json=body(*messages, **fields), headers={"X-Session-Id": session})
+
+
+def answer(response: httpx.Response) -> str:
+    return str(response.json()["choices"][0]["message"]["content"])
+
+
+def events(http: httpx.Client, session: str, **params: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = http.get(f"/memory/sessions/{session}/events", params=params).json()["events"]
+    return found
+
+
+def until(http: httpx.Client, session: str, event_type: str, count: int = 1) -> None:
+    """Wait until a session's history has an event of a type."""
+    while True:
+        found = http.get(f"/memory/sessions/{session}/events", params={"type": event_type})
+        if found.is_success and len(found.json()["events"]) >= count:
+            return
+        time.sleep(0.01)
+
+
+def test_only_new_messages_are_added(served: Served) -> None:
+    with served.http() as http:
+        first = chat(http, "grows", "one")
+        # A client that sends everything, one that sends its newest words only, and one by the request's metadata.
+        chat(http, "grows", "one", {"role": "assistant", "content": answer(first)}, "two")
+        chat(http, "grows", "three")
+        last = http.post(CHAT, json=body("four", metadata={"session_id": "grows"}))
+        said = [event["content"] for event in events(http, "grows", type="user_message")]
+
+    assert (answer(last), said) == ("You said: one / two / three / four", ["one", "two", "three", "four"])
+    assert first.headers["x-session-id"] == "grows"
+
+
+def test_a_history_that_is_brought_along_begins_the_session(served: Served) -> None:
+    with served.http() as http:
+        last = chat(http, "brought", "one", {"role": "assistant", "content": "yes"}, "two")
+
+    assert answer(last) == "You said: one / two"
+
+
+def test_the_history_is_read_by_type_and_from_a_place_on(served: Served) -> None:
+    with served.http() as http:
+        chat(http, "read", '!call look_up {"key": "k"}')
+        everything = events(http, "read")
+        some = events(http, "read", type=["tool_call", "tool_result"])
+        later = events(http, "read", after=everything[-2]["seq"])
+        info = http.get("/sessions/read").json()
+
+    kinds = ["user_message", "status", "plan", "tool_call", "tool_result", "plan", "agent_response", "status"]
+    assert [event["type"] for event in everything] == kinds
+    assert ([event["type"] for event in some], later) == (["tool_call", "tool_result"], everything[-1:])
+    assert {**info, "answer": ""} == {
+        "id": "read",
+        "status": "COMPLETED",
+        "stop_reason": "completed",
+        "answer": "",
+        "events": 8,
+        "pending": [],
+        "interrupts": [],
+    }
+
+
+def test_the_history_can_be_followed(served: Served) -> None:
+    with served.http() as http, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        chat(http, "followed", "one")
+        with http.stream("GET", "/memory/sessions/followed/events", params={"follow": True, "after": 2}) as stream:
+            second = pool.submit(chat, http, "followed", "two")
+            seen: list[Any] = []
+            for line in stream.iter_lines():
+                seen += [json.loads(line[6:])] if line.startswith("data: ") else []
+                if len(seen) == 5:
+                    break
+        second.result()
+
+    kinds = ["agent_response", "status", "user_message", "status", "plan"]
+    assert [(event["seq"], event["type"]) for event in seen] == list(enumerate(kinds, 3))
+
+
+def test_a_session_is_steered_and_followed_up_while_it_works(served: Served, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    with served.http() as http, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        running = pool.submit(chat, http, "steered", f'!call wait_for {{"file": "{go}"}}')
+        until(http, "steered", "tool_call")
+        second = chat(http, "steered", "me too")
+        deleted = http.delete("/sessions/steered")
+        told = [
+            http.post("/sessions/steered/steer", json={"text": "Be quick."}),
+            http.post("/sessions/steered/follow_up", json={"text": "And then?"}),
+        ]
+        go.touch()
+        first = running.result()
+        kinds = [event["type"] for event in events(http, "steered", type=["steering", "user_message"])]
+
+    assert ([one.status_code for one in told], second.status_code, deleted.status_code) == ([202, 202], 429, 409)
+    assert ("Be quick." in first.text, kinds) == (True, ["user_message", "steering", "user_message"])
+
+
+def test_a_session_is_aborted(served: Served, tmp_path: Path) -> None:
+    with served.http() as http, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        running = pool.submit(chat, http, "aborted", f'!call wait_for {{"file": "{tmp_path / "never"}"}}')
+        until(http, "aborted", "tool_call")
+        accepted = http.post("/sessions/aborted/abort")
+        status = running.result().status_code
+        info = http.get("/sessions/aborted").json()
+        again = http.post("/sessions/aborted/abort").json()
+
+    assert (accepted.json(), status, info["status"], again) == (
+        {"accepted": True},
+        200,
+        "ABORTED",
+        {"accepted": False},
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_away_aborts_its_session(served: Served, tmp_path: Path, stream: bool) -> None:
+    session = f"left-{stream}"
+    content = json.dumps(body(f'!call wait_for {{"file": "{tmp_path / "never"}"}}', stream=stream)).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-session-id: {session}\r\ncontent-type: application/json\r\n"
+    host, port = served.url.removeprefix("http://").split(":")
+    with served.http() as http:
+        with socket.create_connection((host, int(port))) as leaving:
+            leaving.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
+            until(http, session, "tool_call")
+        while http.get(f"/sessions/{session}").json()["status"] == "RUNNING":
+            time.sleep(0.01)
+        status = http.get(f"/sessions/{session}").json()["status"]
+
+    assert status == "ABORTED"
+
+
+def test_a_session_is_resumed_with_the_result_that_it_waits_for(served: Served, openai_client: openai.OpenAI) -> None:
+    paint: Any = [{"type": "function", "function": {"name": "paint"}}]
+    openai_client.chat.completions.create(
+        **body('!call paint {"color": "red"}'), tools=paint, extra_headers={"X-Session-Id": "resumed"}
+    )
+    with served.http() as http:
+        waiting = http.get("/sessions/resumed").json()
+        early = http.post("/sessions/resumed/resume")
+        done = http.post("/sessions/resumed/resume", json={"answer": {"content": "painted", "status": "success"}})
+        late = http.post("/sessions/resumed/resume")
+
+    [asked] = waiting["interrupts"]
+    assert (waiting["status"], asked["value"]["name"], asked["value"]["arguments"]) == (
+        "RUNNING",
+        "paint",
+        {"color": "red"},
+    )
+    assert (done.json()["status"], done.json()["answer"].endswith("paint said: painted")) == ("COMPLETED", True)
+    assert [early.status_code, late.status_code] == [409, 409]
+
+
+def test_a_deleted_session_is_gone(served: Served) -> None:
+    with served.http() as http:
+        chat(http, "gone", "one")
+        deleted = http.delete("/sessions/gone").status_code
+        after = [http.get("/sessions/gone"), http.delete("/sessions/gone"), http.post("/sessions/gone/abort")]
+        listed = http.get("/memory/sessions").json()["sessions"]
+
+    assert (deleted, [one.status_code for one in after], "gone" in listed) == (204, [404, 404, 404], False)
+
+
+def test_what_is_counted(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, server.http() as http:
+        http.post(CHAT, json=body('!call look_up {"key": "k"}'))
+        http.post(CHAT, json=body("!fail auth"))
+        lines = http.get("/metrics").text.splitlines()
+        ready = http.get("/ready")
+
+    counted = {line for line in lines if not line.startswith("#") and "_created" not in line and "_sum" not in line}
+    assert counted >= {
+        'graph_agent_runs_total{status="COMPLETED"} 1.0',
+        'graph_agent_runs_total{status="FAILED"} 1.0',
+        "graph_agent_steps_total 2.0",
+        "graph_agent_iterations_total 1.0",
+        'graph_agent_tool_seconds_count{status="success",tool="look_up"} 1.0',
+        "graph_agent_requests_under_way 0.0",
+    }
+    checks = {"server": "ok", "model": "auth", "database": "ok"}
+    assert (ready.status_code, ready.json()) == (503, {"ready": False, "checks": checks})

@@ -1,0 +1,150 @@
+"""Stopping, being killed, and starting again; several processes on one database."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.server.process import serving
+from tests.server.test_sessions import CHAT, answer, body, chat, until
+
+STOPPED = -signal.SIGTERM
+"""How uvicorn ends when it has stopped as it was asked to: by the signal, raised once more."""
+
+
+def orders(folder: Path) -> str:
+    return f'!call wait_for {{"file": "{folder / "go"}"}}\n!then look_up {{"key": "k"}}'
+
+
+def test_sigterm_lets_a_session_come_to_its_next_boundary(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, server.http() as http, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        whole = pool.submit(chat, http, "kept", orders(tmp_path))
+        stream = pool.submit(chat, http, "streamed", orders(tmp_path), stream=True)
+        until(http, "kept", "tool_call")
+        until(http, "streamed", "tool_call")
+        server.term()
+        while httpx_is_up(server.url):
+            time.sleep(0.01)
+        (tmp_path / "go").touch()
+        told = whole.result()
+        streamed = stream.result().text
+        status = server.process.wait(30)
+    with serving(tmp_path) as server, server.http() as http:
+        before = http.get("/sessions/kept").json()["status"]
+        resumed = http.post("/sessions/kept/resume").json()
+        went_on = chat(http, "streamed", "hello")
+
+    assert (told.status_code, told.json()["error"]["code"], told.headers["retry-after"]) == (
+        503,
+        "server_stopping",
+        "5",
+    )
+    assert ('"code":"server_stopping"' in streamed, "[DONE]" in streamed, status) == (True, False, STOPPED)
+    assert (before, resumed["status"]) == ("RUNNING", "COMPLETED")
+    assert resumed["answer"].endswith(f"wait_for said: {tmp_path / 'go'} is there; look_up said: the value of k")
+    assert answer(went_on).startswith("You said: ")
+
+
+def httpx_is_up(url: str) -> bool:
+    try:
+        httpx.get(f"{url}/health", trust_env=False)
+    except httpx.HTTPError:
+        return False
+    return True
+
+
+def test_a_second_sigterm_stops_at_once(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, server.http() as http, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        running = pool.submit(chat, http, "kept", orders(tmp_path))
+        until(http, "kept", "tool_call")
+        server.term()
+        while httpx_is_up(server.url):
+            time.sleep(0.01)
+        server.term()
+        told = running.result()
+        status = server.process.wait(30)
+    with serving(tmp_path) as server, server.http() as http:
+        went_on = chat(http, "kept", "hello")
+
+    assert (told.status_code, status, answer(went_on)) == (503, STOPPED, f"You said: {orders(tmp_path)} / hello")
+
+
+@pytest.mark.parametrize("how", ["resume", "input"])
+def test_after_a_kill_a_session_goes_on(tmp_path: Path, how: str) -> None:
+    with serving(tmp_path) as server, server.http() as http, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        running = pool.submit(
+            chat, http, "kept", f'!call look_up {{"key": "k"}}\n!then wait_for {{"file": "{tmp_path / "go"}"}}'
+        )
+        until(http, "kept", "tool_call", 2)
+        server.process.kill()
+        with pytest.raises(httpx.HTTPError):
+            running.result()
+    (tmp_path / "go").touch()
+    with serving(tmp_path) as server, server.http() as http:
+        before = http.get("/sessions/kept").json()["status"]
+        if how == "resume":
+            http.post("/sessions/kept/resume")
+        else:
+            chat(http, "kept", "hello")
+        info = http.get("/sessions/kept").json()
+        results = http.get("/memory/sessions/kept/events", params={"type": "tool_result"}).json()["events"]
+
+    # The second call may have run when the process was killed, and nobody can say.
+    assert (before, info["status"], info["pending"]) == ("RUNNING", "COMPLETED", [])
+    assert [(one["name"], one["status"]) for one in results] == [("look_up", "success"), ("wait_for", "unknown")]
+
+
+def test_several_processes_serve_one_session(tmp_path: Path) -> None:
+    with serving(tmp_path, "--workers", "2") as server, concurrent.futures.ThreadPoolExecutor(8) as pool:
+        with server.http() as http:
+            until_busy = [pool.submit(_one_more, server.url, f"message {i}") for i in range(8)]
+            for future in until_busy:
+                future.result()
+            said = http.get("/memory/sessions/shared/events", params={"type": "user_message"}).json()["events"]
+            events: list[Any] = http.get("/memory/sessions/shared/events").json()["events"]
+        aborted = _abort_from_elsewhere(server.url, tmp_path, pool)
+
+    assert sorted(event["content"] for event in said) == [f"message {i}" for i in range(8)]
+    assert [event["type"] for event in events] == ["user_message", "status", "plan", "agent_response", "status"] * 8
+    assert aborted == "ABORTED"
+
+
+def _one_more(url: str, text: str) -> None:
+    """Send one message to the shared session, again while it is busy; each on a connection of its own."""
+    while True:
+        with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
+            response = chat(http, "shared", text)
+        if response.status_code == 200:
+            return
+        assert response.status_code == 429
+        time.sleep(0.02)
+
+
+def _abort_from_elsewhere(url: str, folder: Path, pool: concurrent.futures.Executor) -> str:
+    """Abort a run through as many connections as it takes to meet the process that does not run it."""
+    running = pool.submit(
+        httpx.post,
+        f"{url}{CHAT}",
+        json=body(orders(folder)),
+        headers={"X-Session-Id": "far"},
+        timeout=60,
+        trust_env=False,
+    )
+    with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
+        until(http, "far", "tool_call")
+    seen: list[str] = []
+    for _ in range(20):
+        with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
+            seen.append(http.get("/sessions/far").json()["status"])
+            http.post("/sessions/far/abort")
+    assert seen, json.dumps(seen)
+    running.result()
+    with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
+        return str(http.get("/sessions/far").json()["status"])
