@@ -29,6 +29,7 @@ from graph_agent.config import LoopConfig, explain
 from graph_agent.errors import ConfigError
 from graph_agent.graph import CompiledAgentGraph
 from graph_agent.graph_delegate import GraphDelegate
+from graph_agent.hook_loading import HookSpec, load_hook
 from graph_agent.loading import load_attribute
 from graph_agent.models.mock import mock_model_from_env
 from graph_agent.models.resolve import resolve_model
@@ -85,7 +86,8 @@ class AgentSpec(BaseModel):
     A variable that is null in a stdio connection's `env` is passed on from our own environment where it is set.
     """
     delegates: list[DelegateSpec] = []
-    hooks: list[Any] = []
+    hooks: list[HookSpec] = []
+    """Each `module.Class`, or `{use: module.Class, with: {argument: value}}`."""
     config: dict[str, Any] = {}
     """Fields of `LoopConfig`."""
     db: str = DEFAULT_DB
@@ -173,7 +175,7 @@ def _build(spec: AgentSpec, tools: list[BaseTool], today: date | None, saver: Ch
         _model(spec),
         tools=tools,
         delegates=[_delegate(delegate, spec) for delegate in spec.delegates],
-        hooks=spec.hooks,
+        hooks=[load_hook(hook, spec.folder) for hook in spec.hooks],
         system_prompt=_system_prompt(spec, today),
         prompts={name: read_prompt_file(spec.folder / file) for name, file in spec.prompts.items()},
         config=spec.loop_config(),
