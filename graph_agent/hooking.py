@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import anyio
 import anyio.to_thread
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 
@@ -17,6 +19,9 @@ from graph_agent.models.client import without_calls
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned
 from graph_agent.types import Call
+
+# A hook may block for long, and one session's must not wait for another's.
+_THREADS = anyio.CapacityLimiter(math.inf)
 
 PATCHED_MODEL = "RequestPatch.model"
 """Who names a patch's model, for the error when it cannot be had."""
@@ -124,7 +129,7 @@ async def _wish(hook: LoopHook, response: HookResponse, request: HookRequest) ->
 async def _call(method: Callable[..., Any], *args: Any) -> Any:
     if inspect.iscoroutinefunction(method):
         return await method(*args)
-    made = await anyio.to_thread.run_sync(lambda: method(*args), abandon_on_cancel=True)
+    made = await anyio.to_thread.run_sync(lambda: method(*args), abandon_on_cancel=True, limiter=_THREADS)
     return await made if inspect.isawaitable(made) else made
 
 

@@ -246,7 +246,8 @@ class Broken(LoopHook):
     def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:
         if isinstance(self.plan, Exception):
             raise self.plan
-        return self.plan  # type: ignore[no-any-return]  # what is tested
+        plan: LoopPlan = self.plan
+        return plan
 
 
 def patched(**fields: Any) -> LoopPlan:
@@ -471,3 +472,13 @@ def test_middleware_is_not_imported_by_agents_without_any() -> None:
     )
 
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+def test_hooks_and_middleware_work_from_blocking_entry_points() -> None:
+    from langchain.agents.middleware import ModelRetryMiddleware, ToolRetryMiddleware
+
+    hooks = [Does(RERUN), ModelRetryMiddleware(), ToolRetryMiddleware()]
+    script = [ECHO_A, ECHO_B, "No more actions.", "Done."]
+    graph = create_graph_agent(ScriptedChatModel(script), tools=[echo], hooks=hooks)
+
+    assert [m.text for m in graph.invoke(says("go"))["messages"]] == ["go", "", "b", "Done."]

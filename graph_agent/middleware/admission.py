@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+import anyio
 import anyio.from_thread
 import anyio.to_thread
 from langchain.agents.middleware import AgentMiddleware, AgentState, PIIMiddleware
@@ -17,6 +19,8 @@ Handler = Callable[[Any], Awaitable[Any]]
 Wrap = Callable[[Any, Handler], Awaitable[Any]]
 """A request and what answers it → the answer, as langchain's `awrap_model_call` and `awrap_tool_call` have it."""
 
+# Wraps may stand inside wraps, each waiting in its thread: none may want for one.
+_THREADS = anyio.CapacityLimiter(math.inf)
 _AROUND_THE_LOOP = ("before_agent", "before_model", "after_model", "after_agent")
 
 
@@ -94,6 +98,8 @@ def _from_a_thread(wrap: Callable[[Any, Callable[[Any], Any]], Any]) -> Wrap:
         async def inside(again: Any) -> Any:
             return await handler(again)
 
-        return await anyio.to_thread.run_sync(lambda: wrap(request, lambda again: anyio.from_thread.run(inside, again)))
+        return await anyio.to_thread.run_sync(
+            lambda: wrap(request, lambda again: anyio.from_thread.run(inside, again)), limiter=_THREADS
+        )
 
     return wrapped

@@ -201,7 +201,7 @@ class _Whole(Runnable[Any, AIMessage]):
         self._client = client
         self._request = request
         self._settings = settings
-        self._mode = mode
+        self._mode: Mode = mode
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage:
         raise TypeError("This runs asynchronously only.")
