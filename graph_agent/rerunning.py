@@ -93,7 +93,8 @@ class AskingWithHooks(Asking):
         """The agent with a patch's model, and how that one is asked for calls."""
         ready = await self._agent.models.ready(request.model, PATCHED_MODEL)
         parts = replace(self._parts, client=ready.client, planner=ready.planner, tool_calling=ready.tool_calling)
-        return parts, parts.mode(request.settings)
+        mode = parts.mode(request.settings)
+        return parts, "text" if mode == "native" and ready.name in self.loop["text_tools"] else mode
 
 
 def _patched(parts: AgentParts, request: HookRequest) -> AgentParts:

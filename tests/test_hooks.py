@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, HumanMessage
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import (
@@ -21,7 +24,9 @@ from graph_agent import (
     create_graph_agent,
 )
 from graph_agent.hooks import HookRequest, HookResponse
+from graph_agent.request import with_carried
 from graph_agent.results import Token
+from graph_agent.state import Carried
 from tests.agents import add, asks, dialogue, echo, kinds, says
 from tests.openai_stub import Failure, Reply, StubFactory, openai_stub
 
@@ -241,7 +246,7 @@ class Broken(LoopHook):
         self.on_error = on_error
 
     def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
-        return self.plan == "no pair" or (True, None)  # type: ignore[return-value]  # what is tested
+        return self.plan == "no pair" or (True, None)
 
     def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:
         if isinstance(self.plan, Exception):
@@ -385,6 +390,32 @@ async def test_the_answer_of_the_second_phase_is_streamed_as_ever(openai_stub: S
     assert [part.text for part in parts if isinstance(part, Token)] == ["One", " two."]
 
 
+async def test_an_abort_stops_a_hook_at_work() -> None:
+    begun = asyncio.Event()
+
+    class Waits(LoopHook):
+        async def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
+            begun.set()
+            await asyncio.Event().wait()
+            return False, None
+
+    graph = create_graph_agent(ScriptedChatModel([ECHO_A]), tools=[echo], hooks=[Waits()], checkpointer=InMemorySaver())
+    session = Session(graph, "s1")
+    running = asyncio.create_task(session.run("go"))
+    await begun.wait()
+
+    await session.abort()
+
+    result = await running
+    assert (result.status, result.usage["model_calls"]) == ("ABORTED", 1)
+
+
+async def test_an_agent_with_nothing_to_call_may_have_to_plan_in_waves() -> None:
+    result, _ = await run(["Nothing to do.", "Hello."], Does(RERUN, times=0), tools=(), tool_calling="wave")
+
+    assert (result.answer, result.status) == ("Hello.", "COMPLETED")
+
+
 async def test_an_agent_with_nothing_to_call_answers_with_its_planning_reply() -> None:
     hook = Does(RERUN)
 
@@ -419,6 +450,21 @@ async def test_what_is_kept_stays_before_the_model_until_the_answer(openai_stub:
             ["go", "call", "a", "Done."],
         ],
     )
+
+
+@given(st.lists(st.lists(st.text(max_size=3), max_size=3), min_size=1, max_size=6))
+def test_what_is_kept_stands_where_it_was_said(said: list[list[str]]) -> None:
+    """Each list is what the history got at one time; a note is kept after each."""
+    history: list[AnyMessage] = []
+    carried: list[Carried] = []
+    expected: list[AnyMessage] = []
+    for number, texts in enumerate(said):
+        new, note = [HumanMessage(text) for text in texts], HumanMessage(f"note {number}")
+        history += new
+        carried.append({"at": len(history), "messages": [note]})
+        expected += [*new, note]
+
+    assert with_carried(history, carried) == expected
 
 
 def test_a_patch_makes_another_request() -> None:

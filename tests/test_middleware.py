@@ -157,6 +157,18 @@ async def test_what_is_personal_does_not_leave(openai_stub: StubFactory) -> None
     )
 
 
+async def test_what_is_personal_is_not_read_in_direct_mode(openai_stub: StubFactory) -> None:
+    pii: Any = PIIMiddleware("email", apply_to_output=True)
+    stub = openai_stub("Write to c@example.com now.")
+    async with stub.chat_model() as model:
+        config = LoopConfig(finalize="direct")
+        graph = create_graph_agent(model, tools=[echo], hooks=[pii], config=config, checkpointer=InMemorySaver())
+
+        parts = [part async for part in Session(graph, "s1").stream("go")]
+
+    assert [part.text for part in parts if isinstance(part, Token)] == ["Write to [REDACTED_EMAIL] now."]
+
+
 async def test_what_must_not_be_said_is_not_sent(openai_stub: StubFactory) -> None:
     stub = openai_stub()
     async with stub.chat_model() as model:
