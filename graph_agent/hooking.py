@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
-import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-import anyio
-import anyio.to_thread
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 
+from graph_agent.aside import call_aside
 from graph_agent.calls import fingerprint
 from graph_agent.hooks import HookError, HookRequest, HookResponse, LoopHook, LoopPlan, RequestPatch
 from graph_agent.invoking import meant_for_the_run
@@ -19,9 +16,6 @@ from graph_agent.models.client import without_calls
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned
 from graph_agent.types import Call
-
-# A hook may block for long, and one session's must not wait for another's.
-_THREADS = anyio.CapacityLimiter(math.inf)
 
 PATCHED_MODEL = "RequestPatch.model"
 """Who names a patch's model, for the error when it cannot be had."""
@@ -38,6 +32,7 @@ async def through_hooks(
     turns_left: Callable[[], int | None],
     ask: Ask,
     warn: Callable[[str], None],
+    heard: Callable[[AIMessage], None],
 ) -> Planned:
     """Show a reply to the hooks, in order, and whatever reply they have it replaced by, from the first hook again.
 
@@ -51,6 +46,7 @@ async def through_hooks(
         turns_left: Model calls the session may still make; None for any number.
         ask: Has a patched request answered; what it raises is the plan's failure.
         warn: Tells the user.
+        heard: Given each reply of a model that a hook asks by itself.
 
     Raises:
         HookError: When a hook fails that declares `on_error = "fail"`.
@@ -58,7 +54,7 @@ async def through_hooks(
     """
     rerun: set[str] = set()
     while True:
-        found = await _first_wish(parts, planned, request, warn)
+        found = await _first_wish(parts, planned, request, warn, heard)
         if found is None:
             return planned
         name, plan, patched = found
@@ -85,7 +81,11 @@ async def through_hooks(
 
 
 async def _first_wish(
-    parts: AgentParts, planned: Planned, request: HookRequest, warn: Callable[[str], None]
+    parts: AgentParts,
+    planned: Planned,
+    request: HookRequest,
+    warn: Callable[[str], None],
+    heard: Callable[[AIMessage], None],
 ) -> tuple[str, LoopPlan, HookRequest] | None:
     """The first hook that wants something: its name, what it wants, and the patched request; None without one."""
     for hook in parts.hooks:
@@ -94,7 +94,7 @@ async def _first_wish(
         response = HookResponse(planned.message, list(planned.calls), planned.usage)
         shown = replace(request, messages=list(request.messages), tools=list(request.tools))
         try:
-            plan = await _wish(hook, response, shown)
+            plan = await _wish(hook, response, shown, heard)
             if plan is None:
                 continue
             patched = (plan.request_patch or RequestPatch()).apply(request)
@@ -113,24 +113,19 @@ async def _first_wish(
     return None
 
 
-async def _wish(hook: LoopHook, response: HookResponse, request: HookRequest) -> LoopPlan | None:
-    said = await _call(hook.should_run, response, request)
+async def _wish(
+    hook: LoopHook, response: HookResponse, request: HookRequest, heard: Callable[[AIMessage], None]
+) -> LoopPlan | None:
+    said = await call_aside(hook.should_run, response, request, heard=heard)
     if not isinstance(said, tuple) or len(said) != 2:
         raise TypeError(f"should_run returned {said!r}; return a pair (bool, context)")
     wanted, context = said
     if not wanted:
         return None
-    plan = await _call(hook.build_plan, context, response, request)
+    plan = await call_aside(hook.build_plan, context, response, request, heard=heard)
     if not isinstance(plan, LoopPlan):
         raise TypeError(f"build_plan returned {plan!r}; return a LoopPlan")
     return plan if plan.response_override is not None or plan.terminate or plan.run_agentic_loop else None
-
-
-async def _call(method: Callable[..., Any], *args: Any) -> Any:
-    if inspect.iscoroutinefunction(method):
-        return await method(*args)
-    made = await anyio.to_thread.run_sync(lambda: method(*args), abandon_on_cancel=True, limiter=_THREADS)
-    return await made if inspect.isawaitable(made) else made
 
 
 def _check(messages: Sequence[Any]) -> None:

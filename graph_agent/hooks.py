@@ -142,7 +142,7 @@ class LoopHook:
 
     The answer of the second phase, which has no calls, is not shown to hooks. An agent with nothing to call answers
     with its planning reply, so that its hooks are asked too. One hook serves all sessions, at the same time; a method
-    that is no coroutine runs in a thread, so it may block.
+    that is no coroutine runs in a thread, so it may block. What models of its own say is not streamed, and is counted.
     """
 
     on_error: OnError = "fail"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from langchain_core.messages import AnyMessage
+from langchain_core.messages import AIMessage, AnyMessage
 
 from graph_agent.asking import Asking
 from graph_agent.hooking import PATCHED_MODEL, through_hooks
@@ -14,16 +14,17 @@ from graph_agent.models.client import Mode
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.retry import Spoken
 from graph_agent.parts import AgentParts
-from graph_agent.planned import Planned
+from graph_agent.planned import Planned, usage_of
 from graph_agent.planning import ask_for_calls, ask_for_plan
-from graph_agent.state import Carried
+from graph_agent.state import Carried, add_usage
 
 
 class AskingWithHooks(Asking):
     """One node's requests, each planning reply of which is shown to the agent's hooks.
 
     A rerun is retried, and goes to the next fallback model, as any request does; one that a patch has sent to another
-    model is that model's alone. What it takes is counted, as `usage` and as turns.
+    model is that model's alone. What it takes is counted, as `usage` and as turns, as
+    are the calls of models that a hook makes by itself.
     """
 
     async def plan_through_hooks(self, session_id: str) -> Planned:
@@ -46,6 +47,7 @@ class AskingWithHooks(Asking):
             turns_left=self._turns_left,
             ask=self._ask_again,
             warn=self._warn,
+            heard=self._heard,
         )
 
     def _first_request(self, session_id: str) -> HookRequest:
@@ -61,6 +63,9 @@ class AskingWithHooks(Asking):
             session_id=session_id,
             step=self.loop["step"] + 1,
         )
+
+    def _heard(self, reply: AIMessage) -> None:
+        self.usage = add_usage(self.usage, usage_of(reply, self._settings.prices))
 
     def _turns_left(self) -> int | None:
         if self._settings.max_turns is None:

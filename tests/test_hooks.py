@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 from typing import Any
 
 import pytest
@@ -390,8 +391,40 @@ async def test_the_answer_of_the_second_phase_is_streamed_as_ever(openai_stub: S
     assert [part.text for part in parts if isinstance(part, Token)] == ["One", " two."]
 
 
-async def test_an_abort_stops_a_hook_at_work() -> None:
-    begun = asyncio.Event()
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_a_hooks_own_model_is_counted_and_not_read(openai_stub: StubFactory, blocking: bool) -> None:
+    stub, judge_stub = openai_stub("No more actions.", "Done."), openai_stub("Fine by me.")
+    async with stub.chat_model() as model, judge_stub.chat_model(streaming=True) as judge:
+
+        class Judges(LoopHook):
+            def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
+                return judge.invoke("Is that so?").text == "no", None
+
+        class JudgesAsync(LoopHook):
+            async def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
+                return (await judge.ainvoke("Is that so?")).text == "no", None
+
+        hook = Judges() if blocking else JudgesAsync()
+        graph = create_graph_agent(model, tools=[echo], hooks=[hook], checkpointer=InMemorySaver())
+
+        parts = [part async for part in Session(graph, "s1").stream("go")]
+
+    result = parts[-1].result  # type: ignore[union-attr]  # the last part is Done
+    assert ([part.text for part in parts if isinstance(part, Token)], result.usage) == (
+        ["Done."],
+        {"input_tokens": 33, "output_tokens": 21, "total_tokens": 54, "model_calls": 3},
+    )
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+async def test_an_abort_stops_a_hook_at_work(blocking: bool) -> None:
+    loop, begun, released = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    class Blocks(LoopHook):
+        def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
+            loop.call_soon_threadsafe(begun.set)
+            released.wait()
+            return False, None
 
     class Waits(LoopHook):
         async def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
@@ -399,7 +432,8 @@ async def test_an_abort_stops_a_hook_at_work() -> None:
             await asyncio.Event().wait()
             return False, None
 
-    graph = create_graph_agent(ScriptedChatModel([ECHO_A]), tools=[echo], hooks=[Waits()], checkpointer=InMemorySaver())
+    hook = Blocks() if blocking else Waits()
+    graph = create_graph_agent(ScriptedChatModel([ECHO_A]), tools=[echo], hooks=[hook], checkpointer=InMemorySaver())
     session = Session(graph, "s1")
     running = asyncio.create_task(session.run("go"))
     await begun.wait()
@@ -407,6 +441,7 @@ async def test_an_abort_stops_a_hook_at_work() -> None:
     await session.abort()
 
     result = await running
+    released.set()
     assert (result.status, result.usage["model_calls"]) == ("ABORTED", 1)
 
 

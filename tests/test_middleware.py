@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -319,6 +320,42 @@ async def test_tools_and_options_of_a_request_may_be_changed(openai_stub: StubFa
 
     offered = [([tool["function"]["name"] for tool in body["tools"]], body["stop"]) for body in stub.bodies]
     assert (offered, shown) == ([(["add"], ["X"])] * 2, [([echo, add], True, True)] * 2)
+
+
+async def test_what_a_middleware_asks_by_itself_is_not_read(openai_stub: StubFactory) -> None:
+    stub, judge_stub = openai_stub("One two."), openai_stub("Fine by me.")
+    async with stub.chat_model() as model, judge_stub.chat_model(streaming=True) as judge:
+
+        @wrap_model_call
+        async def judging(request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[Any]]) -> Any:
+            await judge.ainvoke("Is that so?")
+            return await handler(request)
+
+        graph = create_graph_agent(model, hooks=[judging], checkpointer=InMemorySaver())
+
+        parts = [part async for part in Session(graph, "s1").stream("go")]
+
+    assert [part.text for part in parts if isinstance(part, Token)] == ["One", " two."]
+
+
+async def test_an_abort_reaches_through_middleware() -> None:
+    begun = asyncio.Event()
+
+    @wrap_model_call
+    async def waiting(request: ModelRequest[Any], handler: Any) -> Any:
+        begun.set()
+        await asyncio.Event().wait()
+
+    graph = create_graph_agent(
+        ScriptedChatModel(["never"]), tools=[echo], hooks=[waiting], checkpointer=InMemorySaver()
+    )
+    session = Session(graph, "s1")
+    running = asyncio.create_task(session.run("go"))
+    await begun.wait()
+
+    await session.abort()
+
+    assert (await running).status == "ABORTED"
 
 
 async def test_a_reply_without_any_model(openai_stub: StubFactory) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+import asyncio
+import contextvars
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, cast
 
 from langchain.agents.middleware.types import ExtendedModelResponse, ModelRequest, ModelResponse
@@ -12,6 +14,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime, get_runtime
 
+from graph_agent.aside import aside
 from graph_agent.config import LoopConfig
 from graph_agent.errors import ConfigError
 from graph_agent.hooks import tool_schema
@@ -23,7 +26,7 @@ from graph_agent.models.retry import Spoken
 from graph_agent.models.single_attempt import without_client_retries
 from graph_agent.models.structured import StructuredPlanner
 
-Send = Callable[[ModelRequest[Any], list[AnyMessage]], Awaitable[AIMessage]]
+Send = Callable[[ModelRequest[Any], list[AnyMessage]], Coroutine[Any, Any, AIMessage]]
 """Sends a request as middleware has left it; the second argument is its messages with the system prompt."""
 
 
@@ -83,7 +86,8 @@ class AroundModels:
                 raise ConfigError("A middleware set a response_format; give the agent its response_format instead.")
             prompt: list[AnyMessage] = [asked.system_message] if asked.system_message is not None else []
             try:
-                return ModelResponse(result=[await send(asked, [*prompt, *asked.messages])])
+                sending = send(asked, [*prompt, *asked.messages])
+                return ModelResponse(result=[await asyncio.create_task(sending, context=streamed)])
             except Exception as error:
                 failure = error
                 raise
@@ -96,7 +100,12 @@ class AroundModels:
             state={"messages": messages},
             runtime=_runtime(),
         )
-        response: ModelResponse[Any] = await through(self._wraps, asked, handler, _response)
+        # The request itself may be streamed; what a middleware asks models of its own is nobody's answer.
+        streamed = contextvars.copy_context()
+        with aside(lambda _: None) as context:
+            response: ModelResponse[Any] = await asyncio.create_task(
+                through(self._wraps, asked, handler, _response), context=context
+            )
         reply = response.result[-1] if response.result else None
         if len(response.result) != 1 or not isinstance(reply, AIMessage):
             raise ConfigError(f"A middleware answered a model request with {response.result!r}; give one AIMessage.")
