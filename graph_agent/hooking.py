@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
+from langgraph.errors import GraphBubbleUp
 
 from graph_agent.aside import call_aside
 from graph_agent.calls import fingerprint
@@ -97,12 +98,15 @@ async def _first_wish(
             plan = await _wish(hook, response, shown, heard)
             if plan is None:
                 continue
+            if not isinstance(plan.response_override, str | AIMessage | None):
+                raise TypeError(f"response_override is {plan.response_override!r}; give text or an AIMessage")
             patched = (plan.request_patch or RequestPatch()).apply(request)
             _check([*patched.messages, *plan.keep_messages])
             if patched.model is not request.model:
                 await parts.models.ready(patched.model, PATCHED_MODEL)
         except BaseException as error:
-            if meant_for_the_run(error):
+            # A question to a person cannot be asked here: resuming would ask the model anew.
+            if meant_for_the_run(error) and not isinstance(error, GraphBubbleUp):
                 raise
             fault = f"The hook {name} failed: {type(error).__name__}: {error}"
             if getattr(hook, "on_error", "fail") != "skip":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from uuid import uuid4
 
 from langchain_core.messages import AIMessage, AnyMessage
 
@@ -23,8 +24,8 @@ class AskingWithHooks(Asking):
     """One node's requests, each planning reply of which is shown to the agent's hooks.
 
     A rerun is retried, and goes to the next fallback model, as any request does; one that a patch has sent to another
-    model is that model's alone. What it takes is counted, as `usage` and as turns, as
-    are the calls of models that a hook makes by itself.
+    model is that model's alone. What it takes is counted, as `usage` and as turns; so is
+    what a hook asks models of its own.
     """
 
     async def plan_through_hooks(self, session_id: str) -> Planned:
@@ -88,7 +89,9 @@ class AskingWithHooks(Asking):
             return own and classify_model_error(error) == "transient" and self._fall_back(error)
 
         if keep:
-            piece: Carried = {"at": len(self._whole), "messages": list(keep)}
+            # Later requests may be cut at any message, by its id.
+            named = [one if one.id else one.model_copy(update={"id": str(uuid4())}) for one in keep]
+            piece: Carried = {"at": len(self._whole), "messages": named}
             self.loop = {**self.loop, "carried": [*self.loop.get("carried", []), piece]}
         planned = await self._through(send, recover)
         self._count(planned.usage, planned.message.usage_metadata if own else None)

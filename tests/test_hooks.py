@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import GraphInterrupt
 
 from graph_agent import (
     LoopConfig,
@@ -264,6 +265,8 @@ FAULTS = [
     (ValueError("out of order"), "ValueError: out of order"),
     ("no pair", "TypeError: should_run returned True; return a pair (bool, context)"),
     ("no plan", "TypeError: build_plan returned 'no plan'; return a LoopPlan"),
+    (LoopPlan(response_override=5), "TypeError: response_override is 5; give text or an AIMessage"),  # type: ignore[arg-type]  # what is tested
+    (GraphInterrupt(), "GraphInterrupt: "),
     (patched(messages=["hi"]), "TypeError: A patch's messages hold 'hi'; give LangChain messages"),
     (patched(tools=[{}]), "ValueError: {} is no tool; give an OpenAI schema or a LangChain tool ("),
     (patched(model="nowhere:model"), "ConfigError: RequestPatch.model: "),
