@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from graph_agent.graph import build_graph
     from graph_agent.graph_delegate import GraphDelegate
     from graph_agent.history import SessionMemory
+    from graph_agent.hooks import LoopHook, LoopPlan, RequestPatch
     from graph_agent.models.scripted import ScriptedChatModel
     from graph_agent.results import RunResult
     from graph_agent.session import Session
@@ -26,6 +27,9 @@ __all__ = [
     "AgentContext",
     "GraphDelegate",
     "LoopConfig",
+    "LoopHook",
+    "LoopPlan",
+    "RequestPatch",
     "RunResult",
     "ScriptedChatModel",
     "Session",
@@ -40,6 +44,9 @@ _HOMES = {
     "AgentContext": "context",
     "GraphDelegate": "graph_delegate",
     "LoopConfig": "config",
+    "LoopHook": "hooks",
+    "LoopPlan": "hooks",
+    "RequestPatch": "hooks",
     "RunResult": "results",
     "ScriptedChatModel": "models.scripted",
     "Session": "session",

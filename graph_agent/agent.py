@@ -16,6 +16,7 @@ from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext
 from graph_agent.delegation import Delegate
 from graph_agent.graph import DEFAULT_SYSTEM_PROMPT, CompiledAgentGraph, build_graph
+from graph_agent.hooks import LoopHook
 from graph_agent.models.mock import mock_model_from_env
 from graph_agent.models.resolve import resolve_model
 from graph_agent.waves import PlanningResult
@@ -26,7 +27,7 @@ def create_graph_agent(
     *,
     tools: Sequence[BaseTool | Callable[..., Any]] = (),
     delegates: Sequence[Delegate] = (),
-    hooks: Sequence[Any] = (),
+    hooks: Sequence[LoopHook | Any] = (),
     system_prompt: str | Callable[[], str] = DEFAULT_SYSTEM_PROMPT,
     prompts: Mapping[str, str] | None = None,
     response_format: type[BaseModel] | dict[str, Any] | None = None,
@@ -49,7 +50,8 @@ def create_graph_agent(
         tools: LangChain tools, or callables with a docstring and type hints. The list that `open_mcp_tools` gives may
             be passed as it is: servers that are down are then told in a `warning` event.
         delegates: Agents to hand tasks to; each is offered as `delegate_to_<name>`.
-        hooks: Loop hooks; this version has none.
+        hooks: What may look at each planning reply and have the model asked again (`LoopHook`), in order; and
+            `AgentMiddleware` of the `langchain` package, put around model requests and tool calls, outermost first.
         system_prompt: The system prompt, or a function that gives it at each request.
         prompts: Templates that replace shipped prompts, by name.
         response_format: Shape of the answer, as a pydantic class or JSON schema: the run's `structured_response`.

@@ -23,7 +23,7 @@ from graph_agent.models.retry import Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, usage_of
 from graph_agent.planning import AskingError, PlanningError, RefusedError, ask_for_calls, ask_for_plan
-from graph_agent.request import answer_request, plan_request
+from graph_agent.request import answer_request, plan_request, with_carried
 from graph_agent.rollout import planner_of
 from graph_agent.state import Bookkeeping, add_usage
 from graph_agent.types import NO_USAGE, Usage
@@ -162,8 +162,10 @@ class Asking:
         self._warn_of_refusal()
         return message.model_copy(update={"content": f"{sentence}\n\n{words}"}), None
 
-    async def _through(self, send: Callable[[Spoken], Awaitable[T]]) -> T:
-        """Send a request until it is answered, or nothing is left to try."""
+    async def _through(
+        self, send: Callable[[Spoken], Awaitable[T]], recover: Callable[[Exception], bool] | None = None
+    ) -> T:
+        """Send a request until it is answered, or nothing is left to try; `recover` in place of the usual ways."""
         while True:
             self.spoken = Spoken()
             try:
@@ -183,7 +185,7 @@ class Asking:
             if refused_by(failure):
                 self._warn_of_refusal()
                 raise RefusedError(AIMessage(REFUSED), NO_USAGE) from failure
-            if self.spoken.seen or not self._recover(failure):
+            if self.spoken.seen or not (recover or self._recover)(failure):
                 raise failure
 
     def _recover(self, error: Exception) -> bool:
@@ -251,8 +253,9 @@ class Asking:
     def _parts(self) -> AgentParts:
         """The agent, with the model in force."""
         model, agent = self._model, self._agent
-        if model.client is not agent.client:
-            agent = replace(agent, client=model.client, planner=model.planner, tool_calling=model.tool_calling)
+        client = agent.offering(model.client)
+        if client is not agent.client:
+            agent = replace(agent, client=client, planner=model.planner, tool_calling=model.tool_calling)
         return agent.without(self.loop.get("withheld", ()))
 
     @property
@@ -262,8 +265,9 @@ class Asking:
 
     @property
     def _history(self) -> Sequence[AnyMessage]:
-        cut = self.loop.get("kept_from")
-        return compacted_view(self._whole, cut) if cut else self._whole
+        cut, carried = self.loop.get("kept_from"), self.loop.get("carried")
+        whole = with_carried(self._whole, carried) if carried else self._whole
+        return compacted_view(whole, cut) if cut else whole
 
     def _count(self, usage: Usage, last: UsageMetadata | None) -> None:
         """Add what a reply used, and warn once when its request nearly filled the model's window."""

@@ -7,8 +7,8 @@ from typing import Any
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
-from graph_agent.output import Output
 from graph_agent.text import as_text, plain
+from graph_agent.tool_output import Output
 from graph_agent.types import Call
 
 CLIENT_CALL = "client_tool_call"

@@ -28,11 +28,6 @@ Planner = Literal["wave", "dag"]
 FallbackModel = Annotated[Any, WithJsonSchema({"type": "string"})]
 """A `provider:name`, or a chat model; which objects are chat models is found when the agent is built."""
 
-_NOT_YET = {
-    "max_agentic_loops": "hooks",
-}
-"""Fields of the agreed shape that nothing reads yet: a value other than the default is refused, never ignored."""
-
 
 class Price(BaseModel):
     """What a model costs, per million tokens, in any one currency."""
@@ -51,7 +46,7 @@ class LoopConfig(BaseModel):
     """How one agent's loop behaves. Frozen, complete, and checked once, at construction.
 
     Raises:
-        ConfigError: On an unknown field, a value out of range, or a setting this version does not have.
+        ConfigError: On an unknown field, a value out of range, or values that do not fit together.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -128,7 +123,7 @@ class LoopConfig(BaseModel):
     plan_cache_ttl_s: PositiveInt | None = None
     """Seconds a plan may be taken from the agent's cache for the very same request; None for never."""
     max_agentic_loops: NonNegativeInt = 3
-    """Hook reruns per request."""
+    """Times that hooks may have the model asked again for one planning request; 0 for never."""
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -144,11 +139,7 @@ class LoopConfig(BaseModel):
         return models
 
     @model_validator(mode="after")
-    def _only_what_works(self) -> Self:
-        for field, topic in _NOT_YET.items():
-            value = getattr(self, field)
-            if value != type(self).model_fields[field].default:
-                raise ValueError(f"{field}={value!r}: this version has no {topic}; leave the field out")
+    def _prices_for_a_cost(self) -> Self:
         if self.max_cost is not None and not self.prices:
             raise ValueError("max_cost needs prices, e.g. prices={'gpt-4o-mini': {'input': 0.15, 'output': 0.6}}")
         return self

@@ -57,6 +57,8 @@ class PlanEvent(_Event):
     calls: list[PlannedCall]
     slots: NotRequired[Any]
     """Parameters read from the user's message; only with structured planning."""
+    reruns: NotRequired[int]
+    """How many times hooks had the model asked again for this plan; absent for none."""
     planner: NotRequired[Literal["wave", "dag"]]
     """Which planner this session has; only with structured planning."""
     cached: NotRequired[Literal[True]]

@@ -24,6 +24,8 @@ from graph_agent.context import AgentContext
 from graph_agent.delegation import Delegate
 from graph_agent.effects import note_untouched
 from graph_agent.errors import ConfigError
+from graph_agent.hook_list import sort_hooks, surround
+from graph_agent.hooks import LoopHook
 from graph_agent.models.pool import ModelPool, Resolve, ready_only
 from graph_agent.nodes.delegate import delegate_node
 from graph_agent.nodes.finalize import finalize_node
@@ -159,7 +161,7 @@ def build_graph(
     *,
     tools: Sequence[BaseTool | Callable[..., Any]] = (),
     delegates: Sequence[Delegate] = (),
-    hooks: Sequence[Any] = (),
+    hooks: Sequence[LoopHook | Any] = (),
     system_prompt: str | Callable[[], str] = DEFAULT_SYSTEM_PROMPT,
     prompts: Mapping[str, str] | None = None,
     response_format: type[BaseModel] | dict[str, Any] | None = None,
@@ -176,7 +178,8 @@ def build_graph(
         model: The chat model.
         tools: LangChain tools, or callables with a docstring and type hints.
         delegates: Agents to hand tasks to; each is offered as `delegate_to_<name>`.
-        hooks: Loop hooks; this version has none.
+        hooks: What may look at each planning reply and have the model asked again (`LoopHook`), in order; and
+            `AgentMiddleware` of the `langchain` package, put around model requests and tool calls, outermost first.
         system_prompt: The system prompt, or a function that gives it at each request.
         prompts: Templates that replace shipped prompts, by name (see `graph_agent.prompts.VARIABLES`).
         response_format: Shape of the answer, as a pydantic class or JSON schema; the run's `structured_response`.
@@ -195,8 +198,6 @@ def build_graph(
     Raises:
         ConfigError: When the parts do not fit together.
     """
-    if hooks:
-        raise ConfigError("hooks: this version has no hooks; leave the argument out.")
     if not issubclass(plan_schema, PlanningResult):
         raise ConfigError(f"plan_schema must be PlanningResult or a subclass of it, not {plan_schema!r}.")
     if not issubclass(context_schema, AgentContext):
@@ -207,7 +208,9 @@ def build_graph(
     if config.plan_cache_ttl_s is not None and cache is None:
         raise ConfigError("plan_cache_ttl_s is set and there is no cache; pass e.g. cache=InMemoryCache().")
     templates = Prompts(prompts)
-    toolbox = Toolbox(with_reader(tools, config), delegates, templates)
+    registered = sort_hooks(hooks)
+    toolbox = Toolbox(with_reader(tools, config), delegates, templates, registered.offered)
+    middleware = surround(registered.middleware, toolbox)
     models = ModelPool(
         model,
         config=config,
@@ -215,6 +218,7 @@ def build_graph(
         schemas=toolbox.schemas,
         plan_schema=plan_schema.model_json_schema(),
         plan_tool=PLAN_TOOL,
+        around=middleware.around_model,
     )
     parts = AgentParts(
         models=models,
@@ -231,6 +235,9 @@ def build_graph(
         agentic_loop=agentic_loop_from_env(),
         context_schema=context_schema,
         warnings=tuple(warnings),
+        hooks=registered.hooks,
+        around_tool=middleware.around_tool,
+        whole_replies=middleware.whole_replies,
     )
     return _assemble(parts)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -15,14 +15,20 @@ from langgraph.runtime import Runtime
 from graph_agent.budget import BUDGET_LEFT, tightened
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.context import AgentContext, effective_config
+from graph_agent.hooks import LoopHook
 from graph_agent.models.client import Mode, ModelClient
 from graph_agent.models.pool import ModelPool
 from graph_agent.models.structured import StructuredPlanner
 from graph_agent.prompts import Prompts
 from graph_agent.schema import ResponseSchema
 from graph_agent.state import Bookkeeping
+from graph_agent.tool_output import Output
 from graph_agent.toolbox import Toolbox
+from graph_agent.types import Call
 from graph_agent.waves import PlanningResult
+
+AroundTool = Callable[[Call, RunnableConfig, Runtime[Any], Callable[[Call], Awaitable[Output]]], Awaitable[Output]]
+"""Runs a call, with the task's config and runtime, by what it is given for running it."""
 
 
 class Slots:
@@ -70,9 +76,18 @@ class AgentParts:
     """What a run may bring; under a parent graph it arrives as the parent's own mapping."""
     warnings: tuple[str, ...] = ()
     """What was not as it should be when the agent was built, e.g. a server that is down; told at each input."""
+    hooks: tuple[LoopHook, ...] = ()
+    """What planning replies are shown to, in order."""
+    around_tool: AroundTool | None = None
+    """What runs each tool call in its own way; None to run them directly."""
+    whole_replies: bool = False
+    """Whether something may rewrite a reply after its last token, so that none may be read before."""
+    client_tool_choice: str | None = None
+    """How the caller's own tools are to be chosen; None for as the model likes."""
     slots: Slots = field(default_factory=Slots)
     variants: dict[str, AgentParts] = field(init=False, repr=False, default_factory=dict)
     """What runs with parts of their own were given (see `run_parts`)."""
+    _offering: dict[ModelClient, ModelClient] = field(init=False, repr=False, default_factory=dict)
     _instructions: dict[tuple[str, str, int, tuple[str, ...]], str] = field(repr=False, default_factory=dict)
 
     def settings(self, runtime: Runtime[Any], config: RunnableConfig, loop: Bookkeeping) -> LoopConfig:
@@ -87,6 +102,15 @@ class AgentParts:
         left = config["configurable"].get(BUDGET_LEFT)
         return tightened(own, left) if left else own
 
+    def offering(self, client: ModelClient) -> ModelClient:
+        """A client with the caller's tools on offer beside the agent's; itself where the caller brought none."""
+        if not self.toolbox.client_tools:
+            return client
+        if client not in self._offering:
+            schemas = self.toolbox.schemas
+            self._offering[client] = client.asked_with(schemas, {}, tool_choice=self.client_tool_choice)
+        return self._offering[client]
+
     def without(self, names: Collection[str]) -> AgentParts:
         """The same agent offering some of its tools and delegates no more; itself where nothing would be left.
 
@@ -94,7 +118,8 @@ class AgentParts:
         """
         if not names or set(self.toolbox.names) <= set(names):
             return self
-        return replace(self, client=self.client.without(names), toolbox=self.toolbox.without(names))
+        narrower = self.toolbox.without(names)
+        return replace(self, client=self.client.without(names), toolbox=narrower, _instructions={})
 
     def mode(self, settings: LoopConfig) -> Mode:
         """How calls are asked for under a run's settings."""
@@ -107,8 +132,21 @@ class AgentParts:
             self._instructions.clear()
 
     def answers_directly(self, settings: LoopConfig) -> bool:
-        """Whether a plan's own text is the answer: not in wave mode, and not where an answer has a given shape."""
-        return settings.finalize == "direct" and self.mode(settings) != "wave" and self.response is None
+        """Whether a plan's own text is the answer: not in wave mode, and not where an answer has a given shape.
+
+        An agent that plans with nothing to call, for its hooks, has nothing to gain from a second request.
+        """
+        direct = settings.finalize == "direct" or not self.toolbox
+        return direct and self.mode(settings) != "wave" and self.response is None
+
+    def speaks_while_planning(self, settings: LoopConfig) -> bool:
+        """Whether a plan's tokens may be read as they come: they are the answer, and nothing can take them back."""
+        return self.answers_directly(settings) and not self.hooks and not self.whole_replies
+
+    @property
+    def plans(self) -> bool:
+        """Whether there is anything to plan: calls to make, or hooks that want to see the reply."""
+        return bool(self.toolbox) or bool(self.hooks)
 
     def instructions(self, settings: LoopConfig, mode: Mode, planner: Planner) -> str:
         """How the agent is told to work, beside its own system prompt.

@@ -33,6 +33,10 @@ class Planned:
     reasoning: str
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the `plan` event: `slots` and `planner` in wave mode, `cached`."""
+    final: bool = False
+    """Whether `message` is the answer, whatever the configuration says of answers; there are no calls then."""
+    ended: bool = False
+    """Whether the loop ends here, with `calls` not run."""
 
     def event(self, step: int) -> StoredEvent:
         """The `plan` event."""

@@ -73,7 +73,7 @@ async def ask_for_calls(
         Exception: What the provider raised.
     """
     # Prose before calls is plan text in direct mode; the JSON of calls in text is nobody's answer.
-    quiet = mode == "text" or not parts.answers_directly(settings)
+    quiet = mode == "text" or not parts.speaks_while_planning(settings)
     request = plan_request(parts, history, settings, mode, "wave")
 
     async def ask() -> Planned:

@@ -9,6 +9,7 @@ from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.models.client import Mode
 from graph_agent.parts import AgentParts
+from graph_agent.state import Carried
 from graph_agent.steering import STEERING_MARK
 
 
@@ -30,6 +31,20 @@ def plan_request(
     prompt = "\n\n".join(section for section in sections if section)
     said = [_steered(message, parts) for message in history]
     return [SystemMessage(prompt), *said] if prompt else said
+
+
+def with_carried(history: Sequence[AnyMessage], carried: Sequence[Carried]) -> list[AnyMessage]:
+    """The history with what hooks keep before the model, each in its place.
+
+    Args:
+        history: The conversation.
+        carried: In order of their places.
+    """
+    whole, done = list[AnyMessage](), 0
+    for piece in carried:
+        whole += [*history[done : piece["at"]], *piece["messages"]]
+        done = piece["at"]
+    return [*whole, *history[done:]]
 
 
 def _steered(message: AnyMessage, parts: AgentParts) -> AnyMessage:

@@ -10,7 +10,6 @@ from typing import Any
 from langgraph.runtime import Runtime
 
 from graph_agent.context import AgentContext, coerce_context
-from graph_agent.models.client import ModelClient
 from graph_agent.parts import AgentParts
 from graph_agent.schema import ResponseSchema
 
@@ -42,9 +41,9 @@ def parts_of_run(parts: AgentParts, runtime: Runtime[Any]) -> AgentParts:
 def _with(parts: AgentParts, context: AgentContext) -> AgentParts:
     if context.client_tools:
         toolbox = parts.toolbox.with_client_tools(context.client_tools)
-        client = ModelClient(parts.client.model, toolbox.schemas, tool_choice=context.client_tool_choice)
         # The instructions that are kept name the tools, where calls are asked for in text.
-        parts = replace(parts, toolbox=toolbox, client=client, _instructions={})
+        parts = replace(parts, toolbox=toolbox, client_tool_choice=context.client_tool_choice, _instructions={})
+        parts = replace(parts, client=parts.offering(parts.client))
     if context.instructions:
         parts = replace(parts, system_prompt=_below(parts.system_prompt, context.instructions))
     if context.response_schema is not None:

@@ -29,6 +29,7 @@ from graph_agent.agent import create_graph_agent
 from graph_agent.config import LoopConfig, explain
 from graph_agent.errors import ConfigError
 from graph_agent.graph import CompiledAgentGraph
+from graph_agent.hook_loading import HookSpec, load_hook
 from graph_agent.loading import load_attribute
 from graph_agent.models.mock import mock_model_from_env
 from graph_agent.models.resolve import resolve_model
@@ -67,7 +68,8 @@ class AgentSpec(BaseModel):
     delegates: list[DelegateSpec] = []
     skills: list[SkillSpec] = []
     """What the agent's card tells other agents, beside its tools."""
-    hooks: list[Any] = []
+    hooks: list[HookSpec] = []
+    """Each `module.Class`, or `{use: module.Class, with: {argument: value}}`."""
     config: dict[str, Any] = {}
     """Fields of `LoopConfig`."""
     db: str = DEFAULT_DB
@@ -160,7 +162,7 @@ def _build(
         _model(spec),
         tools=tools,
         delegates=[each.build(spec.folder) for each in spec.delegates],
-        hooks=spec.hooks,
+        hooks=[load_hook(hook, spec.folder) for hook in spec.hooks],
         system_prompt=_system_prompt(spec, today),
         prompts={name: read_prompt_file(spec.folder / file) for name, file in spec.prompts.items()},
         config=spec.loop_config(),

@@ -144,6 +144,14 @@ class Recovery(TypedDict, total=False):
     """The user was told that the model's context window is nearly full."""
 
 
+class Carried(TypedDict):
+    """Messages that requests hold and the history does not."""
+
+    at: int
+    """How many messages of the history stand before them."""
+    messages: list[AnyMessage]
+
+
 class Bookkeeping(TypedDict):
     """Where the loop is. One field of the state, because each field costs bytes in every checkpoint."""
 
@@ -179,6 +187,8 @@ class Bookkeeping(TypedDict):
     """The wave's writing calls are noted before they run; absent where they are not."""
     recovery: NotRequired[Recovery]
     """What it took so far to have this input's requests answered; absent at its start."""
+    carried: NotRequired[list[Carried]]
+    """What hooks keep before the model for the rest of this input; absent for nothing."""
     kept_from: NotRequired[str]
     """Id of the first message that requests still hold in full; absent while they hold them all."""
 

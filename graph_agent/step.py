@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 
@@ -32,6 +33,7 @@ from graph_agent.waves import select
 logger = logging.getLogger(__name__)
 
 _LIMIT_REASON = "Not run: the limit was reached before its turn came."
+_HOOK_REASON = "Not run: a hook ended the work with this reply."
 _ABORT_REASON = "Not run: the run was stopped before its turn came."
 
 
@@ -201,6 +203,18 @@ class Step:
             self.say(message)
             self.history = [*self.history, message]
             self.events.append(told)
+
+    def end_unrun(self, message: AIMessage, calls: Sequence[Call]) -> None:
+        """End planning with a reply whose calls are not run; its text, if it has any, is the answer."""
+        outcome: Outcome = {"stop_reason": "completed"}
+        if message.text.strip():
+            outcome["draft"] = AIMessage(message.text)
+            # A chat window would show the text twice.
+            message = message.model_copy(update={"content": ""})
+        self.say(message)
+        self.history = [*self.history, message]
+        self.skip([(call, _HOOK_REASON) for call in calls])
+        self.conclude(outcome)
 
     def say(self, message: Any) -> None:
         """Add a message to the history."""

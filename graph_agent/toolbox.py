@@ -8,14 +8,12 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, ToolException
 from langchain_core.tools import tool as as_tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import Runtime
-from langgraph.types import Command
 from pydantic import ValidationError
 
 from graph_agent._compat import InjectedArguments, read_state
@@ -24,11 +22,11 @@ from graph_agent.delegates import delegate_schema, withdraw
 from graph_agent.delegation import CALL_PREFIX, Delegate, LateDelegate
 from graph_agent.errors import CallError, ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
 from graph_agent.invoking import Invoker, meant_for_the_run
-from graph_agent.output import Output
 from graph_agent.prompts import Prompts
 from graph_agent.remote import RemoteTask
 from graph_agent.state import AgentState
-from graph_agent.text import as_text, clean, plain
+from graph_agent.text import clean
+from graph_agent.tool_output import Output, read_output
 from graph_agent.tool_retry import ToolRetry, after_attempts
 from graph_agent.types import Call
 
@@ -42,6 +40,8 @@ class Toolbox:
         tools: LangChain tools or plain callables.
         delegates: Agents to hand tasks to, offered as `delegate_to_<name>`.
         prompts: Where the delegates' descriptions come from.
+        offered: OpenAI schemas of tools that are offered and that somebody else fulfils; those named like one of the
+            agent's own are left out.
 
     Raises:
         ConfigError: On two tools of one name, a delegate named like a tool, a name that cannot be used, or a
@@ -49,7 +49,11 @@ class Toolbox:
     """
 
     def __init__(
-        self, tools: Sequence[BaseTool | Callable[..., Any]], delegates: Sequence[Delegate], prompts: Prompts
+        self,
+        tools: Sequence[BaseTool | Callable[..., Any]],
+        delegates: Sequence[Delegate],
+        prompts: Prompts,
+        offered: Sequence[dict[str, Any]] = (),
     ) -> None:
         self.tools: dict[str, BaseTool] = {}
         self.delegates: dict[str, Delegate] = {}
@@ -87,14 +91,21 @@ class Toolbox:
         self._prompts = prompts
         self._tool_schemas = [convert_to_openai_tool(tool) for tool in self.tools.values()]
         self._late = [delegate for delegate in self.delegates.values() if isinstance(delegate, LateDelegate)]
+        self._offered_schemas = [schema for schema in offered if schema["function"]["name"] not in self.names]
+        self._offered = {schema["function"]["name"] for schema in self._offered_schemas}
+        self.names += self._offered
         self.schemas = self._schemas()
+
+    def offering(self, schemas: Sequence[dict[str, Any]]) -> Toolbox:
+        """A toolbox that offers these; what it can run is the same."""
+        other = copy.copy(self)
+        other.names = [schema["function"]["name"] for schema in schemas]
+        other.schemas = list(schemas)
+        return other
 
     def without(self, names: Collection[str]) -> Toolbox:
         """A toolbox that offers none of these; what it can run is the same."""
-        other = copy.copy(self)
-        other.names = [name for name in self.names if name not in names]
-        other.schemas = [schema for schema in self.schemas if schema["function"]["name"] not in names]
-        return other
+        return self.offering([schema for schema in self.schemas if schema["function"]["name"] not in names])
 
     def __bool__(self) -> bool:
         return bool(self.names)
@@ -130,8 +141,8 @@ class Toolbox:
 
     def _schemas(self) -> list[dict[str, Any]]:
         delegates = self.delegates.items()
-        offered = (delegate_schema(name, each, self._prompts) for name, each in delegates)
-        return [*self._tool_schemas, *offered, *self._client_schemas]
+        told = (delegate_schema(name, each, self._prompts) for name, each in delegates)
+        return [*self._tool_schemas, *told, *self._offered_schemas, *self._client_schemas]
 
     def marks(self, name: str) -> dict[str, Any]:
         """The marks of a tool, e.g. `{"effect": "read", "timeout_s": 5}`; empty for an unknown one."""
@@ -167,10 +178,10 @@ class Toolbox:
             return asked_of_client(call)
         tool = self.tools.get(call["name"])
         if tool is None:
-            return Output(
-                str(UnknownToolError(f"Unknown tool {call['name']!r}; {did_you_mean(call['name'], self.names)}")),
-                "error",
-            )
+            if call["name"] in self._offered:
+                return Output(f"{call['name']} did not run: what fulfils its calls let this one pass.", "error")
+            known = did_you_mean(call["name"], [name for name in self.names if name not in self._offered])
+            return Output(str(UnknownToolError(f"Unknown tool {call['name']!r}; {known}")), "error")
         marks, retry, attempt = self.marks(tool.name), self._retries[tool.name], 1
         while True:
             clock = asyncio.timeout(marks.get("timeout_s", timeout_s))
@@ -178,12 +189,14 @@ class Toolbox:
                 arguments = self._inject(tool, call, config, runtime)
                 async with clock:
                     returned = await self._invokers[tool.name](arguments, call["id"], config)
-                return _output(returned, call)
+                return read_output(returned, call)
             except BaseException as error:
                 if meant_for_the_run(error):
                     raise
-                if _misfit(tool, error) or not retry.again(error, attempt, timed_out=clock.expired(), marks=marks):
-                    return Output(after_attempts(_fault(tool, clock, error), attempt), "error")
+                misfit = _misfit(tool, error)
+                if misfit or not retry.again(error, attempt, timed_out=clock.expired(), marks=marks):
+                    told = after_attempts(_fault(tool, clock, error), attempt)
+                    return Output(told, "error", raised=None if misfit else error)
             await asyncio.sleep(retry.wait_s(attempt))
             attempt += 1
 
@@ -236,47 +249,6 @@ def _coerce(given: BaseTool | Callable[..., Any]) -> BaseTool:
         raise ConfigError(
             f"The function {name!r} cannot be a tool: {error} Give it a docstring and type hints."
         ) from None
-
-
-def _output(returned: Any, call: Call) -> Output:
-    """Read what a tool returned: text, a message for its call, or a `Command` or list that holds just that message.
-
-    Anything more would stand between the results of parallel calls, an order that providers refuse, or would change
-    the state behind the loop's back.
-    """
-    if isinstance(returned, str):
-        return Output(clean(returned))
-    found: ToolMessage | None = None
-    refused: list[str] = []
-    for item in returned if isinstance(returned, list) else [returned]:
-        messages: Any = [item]
-        if isinstance(item, Command):
-            update = item.update if isinstance(item.update, dict) else {}
-            messages = update.get("messages", [])
-            refused += ["goto"] * bool(item.goto or item.graph is not None)
-            refused += [f"the state field {name!r}" for name in update if name != "messages"]
-        for message in messages if isinstance(messages, list) else [messages]:
-            if found is None and isinstance(message, ToolMessage) and message.tool_call_id == call["id"]:
-                found = message
-            else:
-                refused.append(f"a {type(message).__name__}")
-    if refused:
-        return Output(f"The tool ran, but asked for what this agent does not let it: {', '.join(refused)}.", "error")
-    if found is None:
-        return Output(f"{call['name']} returned no message for this call; its result is not known.", "error")
-    return Output(
-        _content(found.content),
-        "error" if found.status == "error" else "success",
-        None if found.artifact is None else plain(found.artifact),
-    )
-
-
-def _content(content: str | list[Any]) -> str | list[Any]:
-    """A message's content, cleaned. A list of bare texts is a tool's own list, which blocks run together would hide."""
-    if isinstance(content, list) and any(isinstance(block, dict) for block in content):
-        blocks: list[Any] = plain(content)
-        return blocks
-    return as_text(content)
 
 
 def _misfit(tool: BaseTool, error: BaseException) -> bool:

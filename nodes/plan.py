@@ -9,14 +9,15 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from graph_agent.asking import Asking
 from graph_agent.errors import UserError
+from graph_agent.hooks import HookError
 from graph_agent.limits import STEPS_FOR_A_WAVE
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, with_free_ids
 from graph_agent.planning import PlanningError, RefusedError
 from graph_agent.repetition import refused, stop_repetition
+from graph_agent.rerunning import AskingWithHooks
 from graph_agent.run_parts import parts_of_run
 from graph_agent.spending import work_left_s
 from graph_agent.state import Outcome, PlanState
@@ -47,7 +48,7 @@ async def plan_node(
         return Command(update=step.update())
     if state.get("arrived") and stop_repetition(step):
         return Command(update=step.update())
-    if (step.loop["last_wave"] and not steered) or not parts.toolbox:
+    if (step.loop["last_wave"] and not steered) or not parts.plans:
         step.conclude({"stop_reason": "completed"})
     elif not step.at_limit():
         await _ask_in_time(step)
@@ -83,6 +84,9 @@ async def _ask(step: Step) -> None:
     except PlanningError as error:
         step.fail("planning", str(error))
         return
+    except HookError as error:
+        step.fail("hook", str(error))
+        return
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
@@ -92,10 +96,12 @@ async def _ask(step: Step) -> None:
     step.loop["step"] += 1
     step.events.append(planned.event(step.loop["step"]))
     step.loop["last_wave"] = planned.last
-    if not planned.calls:
+    if planned.ended and planned.calls:
+        step.end_unrun(planned.message, planned.calls)
+    elif not planned.calls:
         logger.info("Final response received (no tool calls)")
         outcome: Outcome = {"stop_reason": "completed"}
-        if step.parts.answers_directly(step.settings):
+        if planned.final or step.parts.answers_directly(step.settings):
             outcome["draft"] = planned.message
         step.conclude(outcome)
     elif step.state["remaining_steps"] < STEPS_FOR_A_WAVE:
@@ -117,9 +123,9 @@ def _begin_wave(step: Step, planned: Planned) -> None:
 
 
 async def _planned(step: Step) -> Planned:
-    asking = await Asking.begin(step.parts, step.settings, step.history, step.loop, step.config)
+    asking = await AskingWithHooks.begin(step.parts, step.settings, step.history, step.loop, step.config)
     try:
-        planned = await asking.plan()
+        planned = await asking.plan_through_hooks(step.run.session_id)
     finally:
         step.loop = {**asking.loop}
         step.events += asking.events

@@ -10,13 +10,14 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent._compat import read_state
+from graph_agent.config import LoopConfig
 from graph_agent.in_turn import NotDone, in_turn
-from graph_agent.output import Output
 from graph_agent.parts import AgentParts
 from graph_agent.run_parts import parts_of_run
 from graph_agent.runs import run_of
 from graph_agent.shown import shown_output
 from graph_agent.telling import result_event
+from graph_agent.tool_output import Output
 from graph_agent.types import Call
 
 
@@ -41,7 +42,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
             state,
             settings,
             parts,
-            lambda: parts.toolbox.run(call, config, runtime, timeout_s=settings.tool_timeout_s),
+            lambda: _run(call, config, runtime, settings, parts),
         )
     if isinstance(output, NotDone):
         output = Output(output.content, output.status)
@@ -56,3 +57,12 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     step = state["loop"]["step"]
     told = result_event(call["id"], call["name"], output.status, output.content, step, truncated=truncated)
     return Command(update=[("messages", [result]), ("events", [told]), ("arrived", True)])
+
+
+async def _run(
+    call: Call, config: RunnableConfig, runtime: Runtime[Any], settings: LoopConfig, parts: AgentParts
+) -> Output:
+    async def run(call: Call) -> Output:
+        return await parts.toolbox.run(call, config, runtime, timeout_s=settings.tool_timeout_s)
+
+    return await (parts.around_tool(call, config, runtime, run) if parts.around_tool else run(call))

@@ -9,7 +9,7 @@ import pytest
 from langchain_core.tools import tool
 
 import graph_agent
-from graph_agent import AgentContext, GraphDelegate, LoopConfig, ScriptedChatModel, create_graph_agent
+from graph_agent import AgentContext, GraphDelegate, LoopConfig, LoopHook, ScriptedChatModel, create_graph_agent
 from graph_agent.context import coerce_context, effective_config
 from graph_agent.errors import ConfigError
 from graph_agent.spec import load_spec, open_agent
@@ -65,7 +65,8 @@ def pretender() -> str:
             {"prompts": {"planner": "{% if %}"}},
             "Prompt 'planner': line 1: Expected an expression, got 'end of statement block'.",
         ),
-        ({"hooks": ["x"]}, "hooks: this version has no hooks; leave the argument out."),
+        ({"hooks": ["x"]}, "hooks: 'x' is no hook; give a LoopHook, with should_run and build_plan, or an Agent"),
+        ({"hooks": [LoopHook]}, "hooks: LoopHook is a class; give an object of it: LoopHook(…)."),
         (
             {"response_format": {"type": "nonsense"}},
             "response_format is no valid JSON schema: 'nonsense' is not valid under any of the given schemas.",
@@ -246,6 +247,9 @@ def test_the_facade() -> None:
             "AgentContext",
             "GraphDelegate",
             "LoopConfig",
+            "LoopHook",
+            "LoopPlan",
+            "RequestPatch",
             "RunResult",
             "ScriptedChatModel",
             "Session",

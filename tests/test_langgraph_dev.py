@@ -193,6 +193,8 @@ async def test_another_client_aborts_a_run_through_the_servers_store(dev: DevSer
 async def tell(client: LangGraphClient, thread: str, note: Note) -> None:
     value = {"kind": note.kind, "content": note.content}
     await client.store.put_item(list(inbox_namespace(thread)), note.key, value, index=False)
+
+
 def test_the_chat_apis_are_beside_langgraphs_own(dev: DevServer) -> None:
     body = {"model": "hotel", "messages": [{"role": "user", "content": HANUKKAH}]}
     with httpx.Client(base_url=dev.url, trust_env=False, timeout=60) as http:

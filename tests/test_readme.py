@@ -7,7 +7,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import pytest
 import yaml
 
 from graph_agent.spec import AgentSpec
@@ -39,6 +41,20 @@ def test_the_agent_file_it_shows_is_one() -> None:
     shown = AgentSpec(**yaml.safe_load(block("yaml", "name: hotel")))
 
     assert (shown.name, shown.loop_config().max_steps) == ("hotel", 8)
+
+
+def test_the_hooks_it_shows_can_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "DEBUG_MOCK_RESPONSES",
+        '["{\\"tool_calls\\": [{\\"name\\": \\"web_search\\", \\"arguments\\": '
+        '{\\"query\\": \\"tides\\"}}]}", "No more actions.", "Nobody knows."]',
+    )
+    shown: dict[str, Any] = {}
+
+    exec(block("python", "hooks_shipped"), shown)
+
+    answered = shown["agent"].invoke({"messages": [("user", "When does the tide turn?")]})
+    assert answered["messages"][-1].text == "Nobody knows."
 
 
 def test_the_files_it_links_to_are_there() -> None:

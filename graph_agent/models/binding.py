@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import Runnable, RunnableBinding
+
+from graph_agent.config import LoopConfig
 
 
 class Bound(NamedTuple):
@@ -22,6 +25,12 @@ class Way(NamedTuple):
     runnable: Runnable[LanguageModelInput, AIMessage]
     options: dict[str, Any]
     request: list[BaseMessage]
+
+
+def with_options(settings: LoopConfig, further: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a model call: the configuration's, and others laid over them; None takes one out."""
+    options = {**dict(settings.model_options()), **further}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def unbound(runnable: Any) -> Bound:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
@@ -13,7 +13,7 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 
 from graph_agent.config import LoopConfig
 from graph_agent.models.aliases import ToolAliases
-from graph_agent.models.binding import Bound, Way, openai_response_format, unbound
+from graph_agent.models.binding import Bound, Way, openai_response_format, unbound, with_options
 from graph_agent.models.cleaning import cleaned
 from graph_agent.models.estimate import with_usage
 from graph_agent.models.prefixed import PrefixedChatModel
@@ -56,38 +56,56 @@ class ModelClient:
     ) -> None:
         self.model = model
         self._tool_choice = tool_choice
+        self.options: Mapping[str, Any] = {}
+        """Options of every call, laid over the configuration's; None for a value takes that one out."""
         self._narrower: dict[frozenset[str], ModelClient] = {}
-        names = [schema["function"]["name"] for schema in schemas]
-        self._aliases = ToolAliases(names)
-        self._bound: dict[tuple[Any, ...], Bound] = {}
+        self._names: list[str] = []
         self.offer(schemas)
-        self._renames = [name for name in names if self._aliases.to_alias(name) != name]
         self._none_choice = _TOOL_CHOICE_NONE.get(model._llm_type)
 
     def offer(self, schemas: Sequence[dict[str, Any]]) -> None:
-        """Offer the same tools from now on under other descriptions.
+        """Offer these tools from now on.
 
         Args:
-            schemas: As for the construction, with the same names.
+            schemas: As for the construction.
+
+        Raises:
+            ConfigError: When two tool names come to the same alias.
         """
+        self.schemas = list(schemas)
+        """The tools on offer, under their own names."""
+        # Names offered before stay known: the history may hold calls of what is not offered any more.
+        self._names = list(dict.fromkeys([*self._names, *(schema["function"]["name"] for schema in schemas)]))
+        self._aliases = ToolAliases(self._names)
         self._schemas = [
             {**schema, "function": {**function, "name": self._aliases.to_alias(function["name"])}}
             for schema in schemas
             for function in [schema["function"]]
         ]
-        self._bound.clear()
-        self._narrower.clear()
+        self._renames = [name for name in self._names if self._aliases.to_alias(name) != name]
+        self._bound: dict[tuple[Any, ...], Bound] = {}
+        self._narrower = {}
+
+    def asked_with(
+        self, schemas: Sequence[dict[str, Any]], options: Mapping[str, Any], *, tool_choice: str | None = None
+    ) -> ModelClient:
+        """The same model with other tools on offer, under their own names, further options, and a choice of tools.
+
+        Raises:
+            ConfigError: When two tool names come to the same alias.
+        """
+        other = copy.copy(self)
+        other.offer(schemas)
+        other.options = {**self.options, **options}
+        other._tool_choice = tool_choice or self._tool_choice
+        return other
 
     def without(self, names: Collection[str]) -> ModelClient:
         """The same model without some of its tools, by their own names."""
         key = frozenset(names)
         if key not in self._narrower:
-            # Its aliases are the same: the history may hold calls of what is not offered any more.
-            narrower = copy.copy(self)
-            aliases = {self._aliases.to_alias(name) for name in key}
-            narrower._schemas = [schema for schema in self._schemas if schema["function"]["name"] not in aliases]
-            narrower._bound = {}
-            self._narrower[key] = narrower
+            left = [schema for schema in self.schemas if schema["function"]["name"] not in key]
+            self._narrower[key] = self.asked_with(left, {})
         return self._narrower[key]
 
     async def plan(
@@ -227,10 +245,12 @@ class ModelClient:
         return self._bound[key]
 
     def _bind(self, phase: Phase, settings: LoopConfig, schema: dict[str, Any] | None, *, with_tools: bool) -> Bound:
-        options: dict[str, Any] = dict(settings.model_options())
+        options = with_options(settings, self.options)
         if not with_tools:
             if phase == "plan":
                 options.pop("stop", None)  # it is meant for answers, and would cut the JSON of calls
+            # Providers refuse a choice of tools where there are none.
+            options.pop("tool_choice", None)
             # Beside tools OpenAI's client insists on strict ones; the closing request holds the schema in any case.
             if schema is not None and (response_format := openai_response_format(self.model, schema, "response")):
                 options["response_format"] = response_format

@@ -20,6 +20,8 @@ from graph_agent.models.structured import StructuredPlanner
 Resolve = Callable[[Any], BaseChatModel]
 """Gives the chat model for a name, or for an object that should be one; raises `ConfigError` where there is none."""
 
+Around = Callable[[ModelClient, StructuredPlanner], tuple[ModelClient, StructuredPlanner]]
+
 _KEPT = 32
 """Models made for what runs bring; the one made first goes when there are more."""
 
@@ -40,6 +42,11 @@ class ReadyModel:
     """Tokens it can read, by its profile; None where that is not known."""
 
 
+def as_it_is(client: ModelClient, planner: StructuredPlanner) -> tuple[ModelClient, StructuredPlanner]:
+    """A model's two ways to be asked, with nothing around them."""
+    return client, planner
+
+
 class ModelPool:
     """Makes models ready, once each.
 
@@ -50,6 +57,7 @@ class ModelPool:
         schemas: The tools in OpenAI's function format.
         plan_schema: JSON schema of a structured plan.
         plan_tool: Name of the tool that hands a structured plan over.
+        around: Puts something around a model's requests; the default puts nothing there.
 
     Raises:
         ConfigError: When `config` names a model that cannot be had.
@@ -64,6 +72,7 @@ class ModelPool:
         schemas: Sequence[dict[str, Any]],
         plan_schema: dict[str, Any],
         plan_tool: str,
+        around: Around = as_it_is,
     ) -> None:
         self._own = own
         self._config = config
@@ -71,6 +80,7 @@ class ModelPool:
         self._schemas = schemas
         self._plan_schema = plan_schema
         self._plan_tool = plan_tool
+        self._around = around
         self._lock = threading.Lock()
         self._brought: dict[object, ReadyModel] = {}
         self._built: dict[object, ReadyModel] = {}
@@ -86,11 +96,20 @@ class ModelPool:
         Raises:
             ConfigError: When the run names a model that cannot be had.
         """
-        found = [await self._ready(settings.model or self._own, "model")]
-        found += [await self._ready(given, "fallback_models") for given in settings.fallback_models]
+        found = [await self.ready(settings.model or self._own, "model")]
+        found += [await self.ready(given, "fallback_models") for given in settings.fallback_models]
         return list(dict.fromkeys(found))
 
-    async def _ready(self, given: Any, field: str) -> ReadyModel:
+    async def ready(self, given: Any, field: str) -> ReadyModel:
+        """A model made ready, and kept for the next time.
+
+        Args:
+            given: A chat model, or a name that the agent's resolver knows.
+            field: Who names it, for the error.
+
+        Raises:
+            ConfigError: When it cannot be had.
+        """
         key = _key(given)
         ready = self._built.get(key) or self._brought.get(key)
         if ready is None:
@@ -109,11 +128,14 @@ class ModelPool:
             raise ConfigError(f"{field}: {error}") from error
         model = without_client_retries(found)
         window = (model.profile or {}).get("max_input_tokens")
+        client, planner = self._around(
+            ModelClient(model, self._schemas), StructuredPlanner(model, self._plan_schema, self._plan_tool)
+        )
         return ReadyModel(
             name=given if isinstance(given, str) else _name(model),
             given=given,
-            client=ModelClient(model, self._schemas),
-            planner=StructuredPlanner(model, self._plan_schema, self._plan_tool),
+            client=client,
+            planner=planner,
             tool_calling=choose_tool_calling(model, "auto", self._config.tool_calling_default),
             window=window if isinstance(window, int) and window > 0 else None,
         )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage
 
 from graph_agent.config import LoopConfig
-from graph_agent.models.binding import Bound, openai_response_format, unbound
+from graph_agent.models.binding import Bound, openai_response_format, unbound, with_options
 from graph_agent.models.capabilities import choose_tool_calling
 from graph_agent.models.cleaning import cleaned
 from graph_agent.models.errors import classify_model_error
@@ -40,11 +41,7 @@ class StructuredPlanner:
     """
 
     def __init__(self, model: BaseChatModel, schema: dict[str, Any], tool: str) -> None:
-        self._model = model
-        self._tool = {
-            "type": "function",
-            "function": {"name": tool, "description": "Hand the plan over.", "parameters": schema},
-        }
+        self.model, self.schema, self.tool = model, schema, tool
         self._response_format = openai_response_format(model, schema, "plan")
         self._ways: list[Way] = ["text"]
         if choose_tool_calling(model, "auto") == "native":
@@ -52,6 +49,13 @@ class StructuredPlanner:
         if self._response_format is not None:
             self._ways.insert(0, "schema")
         self._zero_temperature = True
+        self._options: Mapping[str, Any] = {}
+
+    def asked_with(self, options: Mapping[str, Any]) -> StructuredPlanner:
+        """The same planner with options laid over the configuration's; None for a value takes that one out."""
+        other = copy.copy(self)
+        other._options = {**self._options, **options}
+        return other
 
     async def plan(self, request: Sequence[AnyMessage], settings: LoopConfig) -> AIMessage:
         """Ask for one plan; nothing of it reaches the message stream.
@@ -99,13 +103,14 @@ class StructuredPlanner:
         return simpler
 
     def _bound(self, way: Way, settings: LoopConfig, *, cold: bool) -> Bound:
-        options: dict[str, Any] = dict(settings.model_options())
+        options = with_options(settings, self._options)
         options.pop("stop", None)  # it is meant for answers, and would cut a plan's JSON
         if cold:
             options.setdefault("temperature", 0)
         if way == "schema":
             options["response_format"] = self._response_format
         if way == "tool":
-            name = self._tool["function"]["name"]  # type: ignore[index]  # built above
-            return unbound(self._model.bind_tools([self._tool], tool_choice=name, **options))
-        return Bound(self._model, options)
+            function = {"name": self.tool, "description": "Hand the plan over.", "parameters": self.schema}
+            offered = [{"type": "function", "function": function}]
+            return unbound(self.model.bind_tools(offered, tool_choice=self.tool, **options))
+        return Bound(self.model, options)

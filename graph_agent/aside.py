@@ -1,0 +1,78 @@
+"""Running code that is not ours beside the loop: what models of its own say is heard here, and streamed to nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, LLMResult
+from langchain_core.runnables.config import ensure_config, merge_configs, set_config_context
+
+from graph_agent.models.retry import QUIET
+
+# Such code may block for long, and one session's must not wait for another's.
+_THREADS = anyio.CapacityLimiter(math.inf)
+
+
+class Meter(BaseCallbackHandler):
+    """Hears each reply of the models that some code asks by itself.
+
+    Args:
+        heard: Given each reply.
+    """
+
+    run_inline = True
+
+    def __init__(self, heard: Callable[[AIMessage], None]) -> None:
+        self._heard = heard
+
+    def on_llm_end(self, response: LLMResult, **_: Any) -> None:
+        """Hear one reply."""
+        for generations in response.generations:
+            first = generations[0] if generations else None
+            if isinstance(first, ChatGeneration) and isinstance(first.message, AIMessage):
+                self._heard(first.message)
+
+
+@contextlib.contextmanager
+def aside(heard: Callable[[AIMessage], None]) -> Iterator[contextvars.Context]:
+    """A context in which model calls are heard by `heard` and left out of the run's message stream."""
+    config = merge_configs(ensure_config(), QUIET, {"callbacks": [Meter(heard)]})
+    with set_config_context(config) as context:
+        # A copy: a thread that was given up may be in it still when this one is closed.
+        yield context.copy()
+
+
+async def call_aside(method: Callable[..., Any], *args: Any, heard: Callable[[AIMessage], None]) -> Any:
+    """Call a function or coroutine function beside the loop; a function runs in a thread, so it may block.
+
+    Args:
+        method: What to call.
+        args: Its arguments.
+        heard: Given each reply of a model that it asks.
+
+    Raises:
+        BaseException: What it raised.
+    """
+    with aside(heard) as context:
+        if inspect.iscoroutinefunction(method):
+            return await asyncio.create_task(method(*args), context=context)
+        made = await anyio.to_thread.run_sync(
+            lambda: context.run(method, *args), abandon_on_cancel=True, limiter=_THREADS
+        )
+        if not inspect.isawaitable(made):
+            return made
+        return await asyncio.create_task(_awaited(made), context=context)
+
+
+async def _awaited(made: Any) -> Any:
+    return await made

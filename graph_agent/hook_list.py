@@ -1,0 +1,86 @@
+"""What is given as `hooks=`, sorted: loop hooks, and middleware of the `langchain` package."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple, get_args
+
+from graph_agent.errors import ConfigError
+from graph_agent.hooks import LoopHook, OnError, tool_schema
+from graph_agent.models.pool import Around, as_it_is
+from graph_agent.parts import AroundTool
+from graph_agent.toolbox import Toolbox
+
+_METHODS = ("should_run", "build_plan")
+
+
+class HookList(NamedTuple):
+    """The hooks of an agent."""
+
+    hooks: tuple[LoopHook, ...]
+    """Loop hooks, in the order in which they are asked."""
+    middleware: tuple[Any, ...]
+    """`AgentMiddleware`, outermost first."""
+    offered: list[dict[str, Any]]
+    """OpenAI schemas of the tools that hooks offer."""
+
+
+class Surroundings(NamedTuple):
+    """What middleware puts around an agent's work."""
+
+    around_model: Around = as_it_is
+    around_tool: AroundTool | None = None
+    whole_replies: bool = False
+    """Whether replies may be rewritten after their last token."""
+
+
+def sort_hooks(given: Sequence[Any]) -> HookList:
+    """Tell loop hooks and middleware apart.
+
+    Raises:
+        ConfigError: On what is neither, a class where an object is wanted, or an `on_error` or tool that cannot be.
+    """
+    hooks: list[LoopHook] = []
+    middleware: list[Any] = []
+    offered: list[dict[str, Any]] = []
+    for hook in given:
+        if _is_middleware(hook):
+            middleware.append(hook)
+            continue
+        if isinstance(hook, type):
+            raise ConfigError(f"hooks: {hook.__name__} is a class; give an object of it: {hook.__name__}(…).")
+        if not all(callable(getattr(hook, method, None)) for method in _METHODS):
+            raise ConfigError(
+                f"hooks: {hook!r} is no hook; give a LoopHook, with should_run and build_plan, or an AgentMiddleware."
+            )
+        on_error = getattr(hook, "on_error", "fail")
+        if on_error not in get_args(OnError):
+            raise ConfigError(f"hooks: {type(hook).__name__}.on_error={on_error!r}; write 'fail' or 'skip'.")
+        try:
+            offered += [tool_schema(tool) for tool in getattr(hook, "tools", ())]
+        except ValueError as error:
+            raise ConfigError(f"hooks: {type(hook).__name__}.tools: {error}") from error
+        hooks.append(hook)
+    return HookList(tuple(hooks), tuple(middleware), offered)
+
+
+def surround(middleware: Sequence[Any], toolbox: Toolbox) -> Surroundings:
+    """Make what middleware puts around model requests and tool calls; nothing without any.
+
+    Raises:
+        ConfigError: When one of them needs what this agent does not have.
+    """
+    if not middleware:
+        return Surroundings()
+    # Whoever gives one has imported the package; everybody else is spared it.
+    from graph_agent.middleware import AroundModels, AroundTools, admit
+
+    admitted = [admit(one) for one in middleware]
+    models, tools = AroundModels(admitted, toolbox.tools), AroundTools(admitted, toolbox.tools)
+    return Surroundings(models.around, tools if tools else None, any(one.rewrites for one in admitted))
+
+
+def _is_middleware(hook: Any) -> bool:
+    types = sys.modules.get("langchain.agents.middleware.types")
+    return types is not None and isinstance(hook, types.AgentMiddleware)

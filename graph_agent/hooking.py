@@ -1,0 +1,149 @@
+"""Showing a planning reply to the hooks, and finding out what becomes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
+from langgraph.errors import GraphBubbleUp
+
+from graph_agent.aside import call_aside
+from graph_agent.calls import fingerprint
+from graph_agent.hooks import HookError, HookRequest, HookResponse, LoopHook, LoopPlan, RequestPatch
+from graph_agent.invoking import meant_for_the_run
+from graph_agent.models.client import without_calls
+from graph_agent.parts import AgentParts
+from graph_agent.planned import Planned
+from graph_agent.types import Call
+
+PATCHED_MODEL = "RequestPatch.model"
+"""Who names a patch's model, for the error when it cannot be had."""
+
+Ask = Callable[[HookRequest, Sequence[AnyMessage]], Awaitable[Planned]]
+"""Has a patched request answered, and keeps messages for the requests to come."""
+
+
+async def through_hooks(
+    parts: AgentParts,
+    planned: Planned,
+    request: HookRequest,
+    *,
+    turns_left: Callable[[], int | None],
+    ask: Ask,
+    warn: Callable[[str], None],
+    heard: Callable[[AIMessage], None],
+) -> Planned:
+    """Show a reply to the hooks, in order, and whatever reply they have it replaced by, from the first hook again.
+
+    A rerun is refused, with a warning, after `max_agentic_loops` of them, when the session has no turn left, and when a
+    reply brings the very calls that a rerun has already been asked for: the reply at hand counts then.
+
+    Args:
+        parts: The agent.
+        planned: The reply.
+        request: What it answers.
+        turns_left: Model calls the session may still make; None for any number.
+        ask: Has a patched request answered; what it raises is the plan's failure.
+        warn: Tells the user.
+        heard: Given each reply of a model that a hook asks by itself.
+
+    Raises:
+        HookError: When a hook fails that declares `on_error = "fail"`.
+        Exception: What `ask` raised.
+    """
+    rerun: set[str] = set()
+    while True:
+        found = await _first_wish(parts, planned, request, warn, heard)
+        if found is None:
+            return planned
+        name, plan, patched = found
+        if plan.response_override is not None:
+            return _answered(planned, plan.response_override)
+        if plan.terminate:
+            return replace(planned, ended=True)
+        calls = _fingerprint(planned.calls)
+        left, most = turns_left(), request.settings.max_agentic_loops
+        if calls in rerun:
+            refused = "the model makes the same calls again"
+        elif request.depth >= most:
+            refused = f"the model was asked again {request.depth} times, which is all that max_agentic_loops allows"
+        elif left is not None and left < 1:
+            refused = "the session has no turn left"
+        else:
+            rerun |= {calls} if calls else set()
+            request = replace(patched, depth=request.depth + 1)
+            planned = await ask(request, plan.keep_messages)
+            planned = replace(planned, extra={**planned.extra, "reruns": request.depth})
+            continue
+        warn(f"The hook {name} wants the model asked again, but {refused}; its last reply counts.")
+        return planned
+
+
+async def _first_wish(
+    parts: AgentParts,
+    planned: Planned,
+    request: HookRequest,
+    warn: Callable[[str], None],
+    heard: Callable[[AIMessage], None],
+) -> tuple[str, LoopPlan, HookRequest] | None:
+    """The first hook that wants something: its name, what it wants, and the patched request; None without one."""
+    for hook in parts.hooks:
+        name = type(hook).__name__
+        # Each hook has lists of its own: one that changes them in place changes nothing.
+        response = HookResponse(planned.message, list(planned.calls), planned.usage)
+        shown = replace(request, messages=list(request.messages), tools=list(request.tools))
+        try:
+            plan = await _wish(hook, response, shown, heard)
+            if plan is None:
+                continue
+            if not isinstance(plan.response_override, str | AIMessage | None):
+                raise TypeError(f"response_override is {plan.response_override!r}; give text or an AIMessage")
+            patched = (plan.request_patch or RequestPatch()).apply(request)
+            _check([*patched.messages, *plan.keep_messages])
+            if patched.model is not request.model:
+                await parts.models.ready(patched.model, PATCHED_MODEL)
+        except BaseException as error:
+            # A question to a person cannot be asked here: resuming would ask the model anew.
+            if meant_for_the_run(error) and not isinstance(error, GraphBubbleUp):
+                raise
+            fault = f"The hook {name} failed: {type(error).__name__}: {error}"
+            if getattr(hook, "on_error", "fail") != "skip":
+                raise HookError(fault) from error
+            warn(f"{fault}; it is skipped.")
+        else:
+            return name, plan, patched
+    return None
+
+
+async def _wish(
+    hook: LoopHook, response: HookResponse, request: HookRequest, heard: Callable[[AIMessage], None]
+) -> LoopPlan | None:
+    said = await call_aside(hook.should_run, response, request, heard=heard)
+    if not isinstance(said, tuple) or len(said) != 2:
+        raise TypeError(f"should_run returned {said!r}; return a pair (bool, context)")
+    wanted, context = said
+    if not wanted:
+        return None
+    plan = await call_aside(hook.build_plan, context, response, request, heard=heard)
+    if not isinstance(plan, LoopPlan):
+        raise TypeError(f"build_plan returned {plan!r}; return a LoopPlan")
+    return plan if plan.response_override is not None or plan.terminate or plan.run_agentic_loop else None
+
+
+def _check(messages: Sequence[Any]) -> None:
+    for message in messages:
+        if not isinstance(message, BaseMessage):
+            raise TypeError(f"A patch's messages hold {message!r}; give LangChain messages")
+
+
+def _answered(planned: Planned, override: str | AIMessage) -> Planned:
+    """The plan of a reply that is not used: nothing is called, and the answer is given."""
+    message = without_calls(override) if isinstance(override, AIMessage) else AIMessage(override)
+    return replace(planned, message=message, calls=[], last=True, action="answer", reasoning="", final=True)
+
+
+def _fingerprint(calls: Sequence[Call]) -> str:
+    """What is called, whatever the order and the ids; empty for nothing."""
+    return "\n".join(sorted(fingerprint(call) for call in calls))

@@ -1,0 +1,105 @@
+"""Which middleware can be run here, and by which of its methods."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import anyio
+import anyio.from_thread
+import anyio.to_thread
+from langchain.agents.middleware import AgentMiddleware, AgentState, PIIMiddleware
+
+from graph_agent.errors import ConfigError
+from graph_agent.middleware.pii import around_request
+
+Handler = Callable[[Any], Awaitable[Any]]
+Wrap = Callable[[Any, Handler], Awaitable[Any]]
+"""A request and what answers it → the answer, as langchain's `awrap_model_call` and `awrap_tool_call` have it."""
+
+# Wraps may stand inside wraps, each waiting in its thread: none may want for one.
+_THREADS = anyio.CapacityLimiter(math.inf)
+_AROUND_THE_LOOP = ("before_agent", "before_model", "after_model", "after_agent")
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """One middleware's ways to wrap; None where it has none."""
+
+    name: str
+    model: Wrap | None
+    tool: Wrap | None
+    rewrites: bool
+    """Whether it promises that nobody reads a reply before it has seen the whole."""
+
+
+def admit(middleware: AgentMiddleware[Any, Any, Any]) -> Admitted:
+    """Find how a middleware wraps requests and calls.
+
+    Raises:
+        ConfigError: When it needs more than that: state or tools of its own, hooks of the loop, stream transformers.
+    """
+    if isinstance(middleware, PIIMiddleware):
+        # It has no wrap_model_call; its two hooks do nothing but rewrite the messages of one request and its reply.
+        return Admitted(middleware.name, around_request(middleware), None, middleware.apply_to_output)
+    needs = _needs(middleware)
+    if needs:
+        raise ConfigError(
+            f"hooks: the middleware {middleware.name} needs what this agent does not have: {'; '.join(needs)}. "
+            "Only wrap_model_call and wrap_tool_call are run here."
+        )
+    return Admitted(middleware.name, _wrap(middleware, "model"), _wrap(middleware, "tool"), rewrites=False)
+
+
+def _needs(middleware: AgentMiddleware[Any, Any, Any]) -> list[str]:
+    needs: list[str] = []
+    if fields := sorted(_fields(middleware.state_schema) - _fields(AgentState)):
+        needs.append(f"state fields of its own ({', '.join(fields)})")
+    if tools := [tool.name for tool in getattr(middleware, "tools", ())]:
+        needs.append(f"tools of its own ({', '.join(tools)})")
+    if hooks := [hook for hook in _AROUND_THE_LOOP if _has(middleware, hook) or _has(middleware, f"a{hook}")]:
+        needs.append(f"hooks of another loop ({', '.join(hooks)})")
+    if any(_jumps(middleware, hook) or _jumps(middleware, f"a{hook}") for hook in hooks):
+        needs.append("jump_to")
+    if middleware.transformers:
+        needs.append("stream transformers")
+    return needs
+
+
+def _fields(schema: Any) -> set[str]:
+    if hasattr(schema, "__required_keys__"):
+        return set(schema.__required_keys__ | schema.__optional_keys__)
+    return set(getattr(schema, "__annotations__", {}))
+
+
+def _has(middleware: AgentMiddleware[Any, Any, Any], method: str) -> bool:
+    return getattr(type(middleware), method) is not getattr(AgentMiddleware, method)
+
+
+def _jumps(middleware: AgentMiddleware[Any, Any, Any], method: str) -> bool:
+    return bool(getattr(getattr(type(middleware), method), "__can_jump_to__", None))
+
+
+def _wrap(middleware: AgentMiddleware[Any, Any, Any], what: str) -> Wrap | None:
+    if _has(middleware, f"awrap_{what}_call"):
+        wrap: Wrap = getattr(middleware, f"awrap_{what}_call")
+        return wrap
+    if _has(middleware, f"wrap_{what}_call"):
+        return _from_a_thread(getattr(middleware, f"wrap_{what}_call"))
+    return None
+
+
+def _from_a_thread(wrap: Callable[[Any, Callable[[Any], Any]], Any]) -> Wrap:
+    """A blocking wrap as a coroutine: it runs in a thread, and what it calls runs in the loop again."""
+
+    async def wrapped(request: Any, handler: Handler) -> Any:
+        async def inside(again: Any) -> Any:
+            return await handler(again)
+
+        return await anyio.to_thread.run_sync(
+            lambda: wrap(request, lambda again: anyio.from_thread.run(inside, again)), limiter=_THREADS
+        )
+
+    return wrapped

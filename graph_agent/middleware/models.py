@@ -1,0 +1,255 @@
+"""Middleware around model requests: planning, in every mode, and the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from typing import Any, cast
+
+from langchain.agents.middleware.types import ExtendedModelResponse, ModelRequest, ModelResponse
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, SystemMessage
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.tools import BaseTool
+from langgraph.runtime import Runtime, get_runtime
+
+from graph_agent.aside import aside
+from graph_agent.config import LoopConfig
+from graph_agent.errors import ConfigError
+from graph_agent.hooks import tool_schema
+from graph_agent.middleware.admission import Admitted
+from graph_agent.middleware.chain import through
+from graph_agent.models.binding import Way
+from graph_agent.models.client import Mode, ModelClient
+from graph_agent.models.retry import Spoken
+from graph_agent.models.single_attempt import without_client_retries
+from graph_agent.models.structured import StructuredPlanner
+
+Send = Callable[[ModelRequest[Any], list[AnyMessage]], Coroutine[Any, Any, AIMessage]]
+"""Sends a request as middleware has left it; the second argument is its messages with the system prompt."""
+
+
+class AroundModels:
+    """The middleware of one agent that wraps model calls.
+
+    Args:
+        middleware: Outermost first.
+        tools: The agent's tools, by name.
+    """
+
+    def __init__(self, middleware: Sequence[Admitted], tools: Mapping[str, BaseTool]) -> None:
+        self._wraps = [one.model for one in middleware if one.model is not None]
+        self._quiet = any(one.rewrites for one in middleware)
+        self._tools = tools
+
+    def around(self, client: ModelClient, planner: StructuredPlanner) -> tuple[ModelClient, StructuredPlanner]:
+        """A model's two ways to be asked, with the middleware around them."""
+        if not self._wraps:
+            return client, planner
+        return _WrappedClient(client, self, quiet=self._quiet), _WrappedPlanner(planner, self)
+
+    def tools_of(self, client: ModelClient) -> list[BaseTool | dict[str, Any]]:
+        """What a client offers, as middleware sees it: the agent's tools themselves, and schemas for what is none."""
+        names = [(schema["function"]["name"], schema) for schema in client.schemas]
+        return [self._tools.get(name, schema) for name, schema in names]
+
+    async def ask(
+        self,
+        model: BaseChatModel,
+        request: Sequence[AnyMessage],
+        tools: list[BaseTool | dict[str, Any]],
+        send: Send,
+        watch: Spoken,
+    ) -> AIMessage:
+        """Have a request answered through the middleware.
+
+        Args:
+            model: The model in force.
+            request: System prompt and conversation.
+            tools: What is offered through the provider; empty where tools are told of in text.
+            send: Sends the request.
+            watch: What the reader has seen. A request that fails after its first token is not sent again.
+
+        Raises:
+            ConfigError: When a middleware asks for what this agent does not have.
+            Exception: What `send` or a middleware raised.
+        """
+        system, messages = _split(request)
+        failure: Exception | None = None
+
+        async def handler(asked: ModelRequest[Any]) -> ModelResponse[Any]:
+            nonlocal failure
+            if failure is not None and watch.seen:
+                raise failure
+            if asked.response_format is not None:
+                raise ConfigError("A middleware set a response_format; give the agent its response_format instead.")
+            prompt: list[AnyMessage] = [asked.system_message] if asked.system_message is not None else []
+            try:
+                sending = send(asked, [*prompt, *asked.messages])
+                return ModelResponse(result=[await asyncio.create_task(sending, context=streamed)])
+            except Exception as error:
+                failure = error
+                raise
+
+        asked: ModelRequest[Any] = ModelRequest(
+            model=model,
+            messages=messages,
+            system_message=system,
+            tools=tools,
+            state={"messages": messages},
+            runtime=_runtime(),
+        )
+        # The request itself may be streamed; what a middleware asks models of its own is nobody's answer.
+        streamed = contextvars.copy_context()
+        with aside(lambda _: None) as context:
+            response: ModelResponse[Any] = await asyncio.create_task(
+                through(self._wraps, asked, handler, _response), context=context
+            )
+        reply = response.result[-1] if response.result else None
+        if len(response.result) != 1 or not isinstance(reply, AIMessage):
+            raise ConfigError(f"A middleware answered a model request with {response.result!r}; give one AIMessage.")
+        return reply
+
+
+class _WrappedClient(ModelClient):
+    """A model's client with middleware around each request."""
+
+    def __init__(self, client: ModelClient, middleware: AroundModels, *, quiet: bool) -> None:
+        super().__init__(client.model, client.schemas)
+        self._middleware = middleware
+        self._quiet = quiet
+
+    async def plan(
+        self,
+        request: Sequence[AnyMessage],
+        settings: LoopConfig,
+        *,
+        mode: Mode,
+        quiet: bool,
+        watch: Spoken | None = None,
+    ) -> AIMessage:
+        heard = watch or Spoken()
+
+        async def send(asked: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
+            client = self._for(asked, mode)
+            return await ModelClient.plan(client, messages, settings, mode=mode, quiet=quiet, watch=heard)
+
+        return await self._middleware.ask(self.model, request, self._offered(mode), send, heard)
+
+    async def answer(
+        self,
+        request: Sequence[AnyMessage],
+        settings: LoopConfig,
+        *,
+        mode: Mode,
+        quiet: bool,
+        schema: dict[str, Any] | None = None,
+        watch: Spoken | None = None,
+    ) -> AIMessage:
+        heard, silent = watch or Spoken(), quiet or self._quiet
+
+        async def send(asked: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
+            return await ModelClient.answer(
+                self._for(asked, mode), messages, settings, mode=mode, quiet=silent, schema=schema, watch=heard
+            )
+
+        return await self._middleware.ask(self.model, request, self._offered(mode), send, heard)
+
+    def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> Way:
+        # Whoever takes this way tries it again, and stops it, by the same settings.
+        once = settings.with_values({"model_retries": 0, "model_timeout_s": None})
+        return Way(cast("Any", _Whole(self, request, once, mode)), {}, list(request))
+
+    def _offered(self, mode: Mode) -> list[BaseTool | dict[str, Any]]:
+        return self._middleware.tools_of(self) if mode == "native" else []
+
+    def _for(self, asked: ModelRequest[Any], mode: Mode) -> ModelClient:
+        """The client of a request as middleware has left it; this very one where it has left model and tools."""
+        options = {**asked.model_settings}
+        if asked.tool_choice is not None:
+            options["tool_choice"] = asked.tool_choice
+        same_tools = mode != "native" or asked.tools == self._offered(mode)
+        if asked.model is self.model and same_tools and not options:
+            return self
+        schemas = self.schemas if same_tools else [self._schema(tool) for tool in asked.tools]
+        if asked.model is self.model:
+            return self.asked_with(schemas, options)
+        other = ModelClient(without_client_retries(asked.model), self.schemas)
+        return other.asked_with(schemas, {**self.options, **options})
+
+    def _schema(self, tool: Any) -> dict[str, Any]:
+        name = tool.name if isinstance(tool, BaseTool) else tool.get("function", {}).get("name")
+        own = [schema for schema in self.schemas if schema["function"]["name"] == name]
+        return own[0] if own and isinstance(tool, BaseTool) else tool_schema(tool)
+
+
+class _WrappedPlanner(StructuredPlanner):
+    """A model's structured planner with middleware around each request."""
+
+    def __init__(self, planner: StructuredPlanner, middleware: AroundModels) -> None:
+        super().__init__(planner.model, planner.schema, planner.tool)
+        self._middleware = middleware
+
+    async def plan(self, request: Sequence[AnyMessage], settings: LoopConfig) -> AIMessage:
+        async def send(asked: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
+            planner: StructuredPlanner = self
+            if asked.model is not self.model:
+                planner = StructuredPlanner(without_client_retries(asked.model), self.schema, self.tool)
+            if asked.model_settings:
+                planner = planner.asked_with(asked.model_settings)
+            return await StructuredPlanner.plan(planner, messages, settings)
+
+        return await self._middleware.ask(self.model, request, [], send, Spoken())
+
+
+class _Whole(Runnable[Any, AIMessage]):
+    """An answer that stands below a sentence: it comes in one piece, once the middleware has seen it."""
+
+    def __init__(self, client: ModelClient, request: Sequence[AnyMessage], settings: LoopConfig, mode: Mode) -> None:
+        self._client = client
+        self._request = request
+        self._settings = settings
+        self._mode: Mode = mode
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage:
+        raise TypeError("This runs asynchronously only.")
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AIMessage:
+        return await self._client.answer(self._request, self._settings, mode=self._mode, quiet=True)
+
+    async def astream(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any | None
+    ) -> AsyncIterator[AIMessage]:
+        reply = await self.ainvoke(input, config)
+        yield AIMessageChunk(
+            content=reply.content,
+            usage_metadata=reply.usage_metadata,
+            response_metadata=reply.response_metadata,
+            additional_kwargs=reply.additional_kwargs,
+        )
+
+
+def _split(request: Sequence[AnyMessage]) -> tuple[SystemMessage | None, list[AnyMessage]]:
+    first = request[0] if request else None
+    return (first, list(request[1:])) if isinstance(first, SystemMessage) else (None, list(request))
+
+
+def _response(answer: Any) -> ModelResponse[Any]:
+    """What a middleware gave, in the form the next one outside is shown."""
+    if isinstance(answer, ExtendedModelResponse):
+        if answer.command is not None:
+            raise ConfigError("A middleware asked for a state update with its answer; that is not supported here.")
+        answer = answer.model_response
+    if isinstance(answer, AIMessage):
+        return ModelResponse(result=[answer])
+    if not isinstance(answer, ModelResponse):
+        raise ConfigError(f"A middleware answered a model request with {answer!r}; give a ModelResponse or AIMessage.")
+    return answer
+
+
+def _runtime() -> Runtime[Any] | None:
+    try:
+        return get_runtime()
+    except (RuntimeError, KeyError):
+        return None

@@ -1,0 +1,98 @@
+"""Middleware around tool calls."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from langchain.agents.middleware.types import ToolCallRequest
+from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
+from langgraph.prebuilt import ToolRuntime
+from langgraph.runtime import Runtime
+
+from graph_agent._compat import read_state
+from graph_agent.invoking import meant_for_the_run
+from graph_agent.middleware.admission import Admitted
+from graph_agent.middleware.chain import through
+from graph_agent.state import AgentState
+from graph_agent.text import clean, plain
+from graph_agent.tool_output import Output, read_output
+from graph_agent.types import Call
+
+
+class AroundTools:
+    """The middleware of one agent that wraps tool calls.
+
+    Args:
+        middleware: Outermost first.
+        tools: The agent's tools, by name.
+    """
+
+    def __init__(self, middleware: Sequence[Admitted], tools: Mapping[str, BaseTool]) -> None:
+        self._wraps = [one.tool for one in middleware if one.tool is not None]
+        self._tools = tools
+
+    def __bool__(self) -> bool:
+        return bool(self._wraps)
+
+    async def __call__(
+        self, call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Callable[[Call], Awaitable[Output]]
+    ) -> Output:
+        """Run a call through the middleware; whatever goes wrong is an error output.
+
+        Args:
+            call: The call.
+            config: The task's config.
+            runtime: The task's runtime.
+            run: Runs a call.
+
+        Raises:
+            GraphBubbleUp: When the tool, or a middleware, interrupts the graph to ask a person.
+        """
+        told: dict[int, Output] = {}
+
+        async def handler(request: ToolCallRequest) -> ToolMessage:
+            asked = request.tool_call
+            output = await run({**call, "name": asked["name"], "arguments": plain(asked["args"])})
+            if isinstance(output.raised, Exception):
+                # Middleware is to meet what the tool raised; what the model is told of it is ours.
+                told[id(output.raised)] = output
+                raise output.raised
+            return ToolMessage(
+                output.content,
+                tool_call_id=call["id"],
+                name=call["name"],
+                status="success" if output.status == "success" else "error",
+                artifact=output.artifact,
+            )
+
+        try:
+            returned = await through(self._wraps, self._request(call, config, runtime), handler)
+        except BaseException as error:
+            if meant_for_the_run(error):
+                raise
+            return told.get(id(error)) or Output(
+                clean(f"{call['name']} failed: {type(error).__name__}: {error}"), "error"
+            )
+        return read_output(returned, call)
+
+    def _request(self, call: Call, config: RunnableConfig, runtime: Runtime[Any]) -> ToolCallRequest:
+        state = read_state(config, list(AgentState.__annotations__))
+        return ToolCallRequest(
+            tool_call=ToolCall(name=call["name"], args=dict(call["arguments"]), id=call["id"], type="tool_call"),
+            tool=self._tools.get(call["name"]),
+            state=state,
+            runtime=ToolRuntime(
+                state=state,
+                tool_call_id=call["id"],
+                config=config,
+                context=runtime.context,
+                store=runtime.store,
+                stream_writer=runtime.stream_writer,
+                tools=list(self._tools.values()),
+                execution_info=runtime.execution_info,
+                server_info=runtime.server_info,
+            ),
+        )

@@ -1,0 +1,121 @@
+"""Asking for the next wave where hooks may have the model asked again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from uuid import uuid4
+
+from langchain_core.messages import AIMessage, AnyMessage
+
+from graph_agent.asking import Asking
+from graph_agent.hooking import PATCHED_MODEL, through_hooks
+from graph_agent.hooks import HookRequest
+from graph_agent.models.client import Mode
+from graph_agent.models.errors import classify_model_error
+from graph_agent.models.retry import Spoken
+from graph_agent.parts import AgentParts
+from graph_agent.planned import Planned, usage_of
+from graph_agent.planning import ask_for_calls, ask_for_plan
+from graph_agent.state import Carried, add_usage
+
+
+class AskingWithHooks(Asking):
+    """One node's requests, each planning reply of which is shown to the agent's hooks.
+
+    A rerun is retried, and goes to the next fallback model, as any request does; one that a patch has sent to another
+    model is that model's alone. What it takes is counted, as `usage` and as turns; so is
+    what a hook asks models of its own.
+    """
+
+    async def plan_through_hooks(self, session_id: str) -> Planned:
+        """As `plan`, with what the hooks made of the reply.
+
+        Args:
+            session_id: What hooks are told the session is.
+
+        Raises:
+            HookError: When a hook fails that declares `on_error = "fail"`.
+            Exception: As for `plan`.
+        """
+        planned = await self.plan()
+        if not self._agent.hooks:
+            return planned
+        return await through_hooks(
+            self._agent,
+            planned,
+            self._first_request(session_id),
+            turns_left=self._turns_left,
+            ask=self._ask_again,
+            warn=self._warn,
+            heard=self._heard,
+        )
+
+    def _first_request(self, session_id: str) -> HookRequest:
+        options = dict(self._settings.model_options())
+        return HookRequest(
+            model=self._model.client.model,
+            messages=list(self._history),
+            tools=list(self._parts.toolbox.schemas),
+            max_tokens=options.pop("max_tokens", None),
+            optional_params=options,
+            kwargs={},
+            settings=self._settings,
+            session_id=session_id,
+            step=self.loop["step"] + 1,
+        )
+
+    def _heard(self, reply: AIMessage) -> None:
+        self.usage = add_usage(self.usage, usage_of(reply, self._settings.prices))
+
+    def _turns_left(self) -> int | None:
+        if self._settings.max_turns is None:
+            return None
+        return self._settings.max_turns - self.loop["turn"] - self.usage["model_calls"]
+
+    async def _ask_again(self, request: HookRequest, keep: Sequence[AnyMessage]) -> Planned:
+        own = request.model is self._model.client.model
+
+        async def send(_: Spoken) -> Planned:
+            parts, mode = (self._parts, self._mode) if own else await self._moved(request)
+            parts = _patched(parts, request)
+            if mode == "wave":
+                return await ask_for_plan(parts, request.messages, request.settings, self._planner)
+            # Nothing of it is streamed: the next hook may want another reply still.
+            return await ask_for_calls(parts, request.messages, request.settings, mode, Spoken())
+
+        def recover(error: Exception) -> bool:
+            # Its messages are the hook's: what would shorten or rewrite the history changes nothing here.
+            return own and classify_model_error(error) == "transient" and self._fall_back(error)
+
+        if keep:
+            # Later requests may be cut at any message, by its id.
+            named = [one if one.id else one.model_copy(update={"id": str(uuid4())}) for one in keep]
+            piece: Carried = {"at": len(self._whole), "messages": named}
+            self.loop = {**self.loop, "carried": [*self.loop.get("carried", []), piece]}
+        planned = await self._through(send, recover)
+        self._count(planned.usage, planned.message.usage_metadata if own else None)
+        return planned
+
+    async def _moved(self, request: HookRequest) -> tuple[AgentParts, Mode]:
+        """The agent with a patch's model, and how that one is asked for calls."""
+        ready = await self._agent.models.ready(request.model, PATCHED_MODEL)
+        parts = replace(self._parts, client=ready.client, planner=ready.planner, tool_calling=ready.tool_calling)
+        mode = parts.mode(request.settings)
+        return parts, "text" if mode == "native" and ready.name in self.loop["text_tools"] else mode
+
+
+def _patched(parts: AgentParts, request: HookRequest) -> AgentParts:
+    """The agent as it sends a patched request."""
+    options = {**request.optional_params, **request.kwargs}
+    if request.max_tokens is not None:
+        options["max_tokens"] = request.max_tokens
+    return replace(
+        parts,
+        client=parts.client.asked_with(request.tools, options),
+        planner=parts.planner.asked_with(options),
+        toolbox=parts.toolbox.offering(request.tools),
+        # What a hook makes of a request may differ each time.
+        cache=None,
+        _instructions={},
+    )
