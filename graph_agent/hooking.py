@@ -13,7 +13,7 @@ from graph_agent.aside import call_aside
 from graph_agent.calls import fingerprint
 from graph_agent.hooks import HookError, HookRequest, HookResponse, LoopHook, LoopPlan, RequestPatch
 from graph_agent.invoking import meant_for_the_run
-from graph_agent.models.client import without_calls
+from graph_agent.models.cleaning import without_calls
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned
 from graph_agent.types import Call

@@ -1,10 +1,10 @@
-"""Messages whose text every provider and every store can take."""
+"""Messages made such that every provider and every store can take them."""
 
 from __future__ import annotations
 
 from typing import TypeVar
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage
 
 from graph_agent.text import clean, plain
 
@@ -28,3 +28,23 @@ def cleaned(message: M) -> M:
         # Too deep to look at; whether the provider takes it is the provider's to say.
         return message
     return message if plainly == content else message.model_copy(update={"content": plainly})
+
+
+def without_calls(reply: AIMessage) -> AIMessage:
+    """The reply with its calls taken out, so that it can end a history."""
+    if not reply.tool_calls and not reply.invalid_tool_calls:
+        return reply
+    content = reply.content
+    if isinstance(content, list):
+        content = [block for block in content if not (isinstance(block, dict) and block.get("type") in _CALL_BLOCKS)]
+    kwargs = {name: value for name, value in reply.additional_kwargs.items() if name != "tool_calls"}
+    return AIMessage(
+        content,
+        id=reply.id,
+        usage_metadata=reply.usage_metadata,
+        response_metadata=reply.response_metadata,
+        additional_kwargs=kwargs,
+    )
+
+
+_CALL_BLOCKS = {"tool_use", "tool_call", "function_call"}

@@ -14,7 +14,7 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 from graph_agent.config import LoopConfig
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.models.binding import Bound, Way, openai_response_format, unbound, with_options
-from graph_agent.models.cleaning import cleaned
+from graph_agent.models.cleaning import cleaned, without_calls
 from graph_agent.models.estimate import with_usage
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.prose import as_plans, as_prose
@@ -274,26 +274,6 @@ class ModelClient:
         if not self._renames:
             return reply
         return _rename_calls(reply, self._aliases.to_name)
-
-
-def without_calls(reply: AIMessage) -> AIMessage:
-    """The reply with its calls taken out, so that it can end a history."""
-    if not reply.tool_calls and not reply.invalid_tool_calls:
-        return reply
-    content = reply.content
-    if isinstance(content, list):
-        content = [block for block in content if not (isinstance(block, dict) and block.get("type") in _CALL_BLOCKS)]
-    kwargs = {name: value for name, value in reply.additional_kwargs.items() if name != "tool_calls"}
-    return AIMessage(
-        content,
-        id=reply.id,
-        usage_metadata=reply.usage_metadata,
-        response_metadata=reply.response_metadata,
-        additional_kwargs=kwargs,
-    )
-
-
-_CALL_BLOCKS = {"tool_use", "tool_call", "function_call"}
 
 
 def _rename_calls(message: AIMessage, rename: Any) -> AIMessage:
