@@ -1,0 +1,41 @@
+"""Marks on a tool: what the loop may know of its calls. They are LangChain tool metadata, as MCP's annotations become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from langchain_core.tools import BaseTool
+from langchain_core.tools import tool as as_tool
+
+from graph_agent.errors import ConfigError, did_you_mean
+
+MARKS: dict[str, str] = {
+    "effect": '`"read"` for a tool that changes nothing; `"write"`, the default, for one that may',
+    "idempotent": "running a call again does no more than running it once",
+    "poll": "the same call is meant to be repeated: no circle is seen in it",
+    "timeout_s": "seconds one call may run; None for no limit",
+    "retry": 'LangGraph\'s `RetryPolicy` by its names, such as `{"max_attempts": 2}`',
+    "max_output_chars": "characters of one output shown to the model",
+    "max_output_lines": "lines of one output shown to the model",
+    "truncate": '`"head_tail"` or `"tail"`: which part of a long output is shown',
+    "kind": '`"file_read"`, `"shell"`, `"search"` or `"listing"`: which limits fit its outputs',
+}
+"""The marks there are, and what each says."""
+
+
+def marked(given: BaseTool | Callable[..., Any], **marks: Any) -> BaseTool:
+    """A tool with marks, e.g. `marked(weather, effect="read", timeout_s=5)`.
+
+    Args:
+        given: A LangChain tool, or a callable with a docstring and type hints; it is not changed.
+        marks: Keys of `MARKS` with their values, laid over those it has.
+
+    Raises:
+        ConfigError: On a mark that there is not.
+    """
+    for name in marks:
+        if name not in MARKS:
+            raise ConfigError(f"Unknown mark {name!r} on a tool; {did_you_mean(name, MARKS)}")
+    tool = given if isinstance(given, BaseTool) else as_tool(given)
+    return tool.model_copy(update={"metadata": {**(tool.metadata or {}), **marks}})
