@@ -21,7 +21,14 @@ from pydantic import ValidationError
 
 from graph_agent._compat import InjectedArguments, read_state
 from graph_agent.delegation import CALL_PREFIX, Delegate
-from graph_agent.errors import CallError, ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
+from graph_agent.errors import (
+    CallError,
+    ConfigError,
+    McpServerError,
+    ToolArgumentsError,
+    UnknownToolError,
+    did_you_mean,
+)
 from graph_agent.events import ResultStatus
 from graph_agent.invoking import Invoker, meant_for_the_run
 from graph_agent.prompts import Prompts
@@ -110,13 +117,17 @@ class Toolbox:
         return (tool.metadata or {}) if tool else {}
 
     def writes(self, name: str) -> bool:
-        """Whether a call may change something: all but those of tools marked as reading.
+        """Whether a call may change something: all but those of tools marked as reading; a delegation may."""
+        return self.marks(name).get("effect") != "read"
 
-        A delegation may, unless its delegate goes on by itself where it stopped.
+    def repeatable(self, name: str) -> bool:
+        """Whether a call that may write can be run again after a crash without writing twice.
+
+        A tool says so with the mark `idempotent`, a delegate by going on by itself where it stopped (`resumes`).
         """
         if name in self.delegates:
-            return not getattr(self.delegates[name], "resumes", False)
-        return self.marks(name).get("effect") != "read"
+            return bool(getattr(self.delegates[name], "resumes", False))
+        return self.marks(name).get("idempotent") is True
 
     async def run(
         self, call: Call, config: RunnableConfig, runtime: Runtime[Any], *, timeout_s: float | None
@@ -139,6 +150,7 @@ class Toolbox:
                 "error",
             )
         marks, retry, attempt = self.marks(tool.name), self._retries[tool.name], 1
+        status: ResultStatus = "error"
         while True:
             clock = asyncio.timeout(marks.get("timeout_s", timeout_s))
             try:
@@ -149,8 +161,12 @@ class Toolbox:
             except BaseException as error:
                 if meant_for_the_run(error):
                     raise
-                if _misfit(tool, error) or not retry.again(error, attempt, timed_out=clock.expired(), marks=marks):
-                    return Output(after_attempts(_fault(tool, clock, error), attempt), "error")
+                cut_off = _may_have_run(clock, error)
+                if cut_off and self.writes(tool.name):
+                    # Also when another attempt follows: what the last one says is not all that happened.
+                    status = "unknown"
+                if _misfit(tool, error) or not retry.again(error, attempt, cut_off=cut_off, marks=marks):
+                    return Output(after_attempts(_fault(tool, clock, error), attempt), status)
             await asyncio.sleep(retry.wait_s(attempt))
             attempt += 1
 
@@ -264,6 +280,13 @@ def _content(content: str | list[Any]) -> str | list[Any]:
 def _misfit(tool: BaseTool, error: BaseException) -> bool:
     """Whether an exception says that the model's arguments do not fit."""
     return isinstance(error, ValidationError) and error.title == getattr(tool.args_schema, "__name__", None)
+
+
+def _may_have_run(clock: asyncio.Timeout, error: BaseException) -> bool:
+    """Whether a call may have taken effect though it ended with this exception, whose cause lies outside its tool."""
+    if isinstance(error, McpServerError):
+        return error.may_have_run
+    return isinstance(error, TimeoutError) and clock.expired()
 
 
 def _fault(tool: BaseTool, clock: asyncio.Timeout, error: BaseException) -> str:
