@@ -28,7 +28,7 @@ def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
     """
     if not asked:
         raise InputError(
-            f"The session asks nothing, and was given the answer {answer!r}; resume it without one, or give it an input."
+            f"The session asks nothing, and was given the answer {answer!r}; resume it without, or give it an input."
         )
     known = ", ".join(f"{interrupt.id}: {interrupt.value!r}" for interrupt in asked)
     if _is_by_id(answer):

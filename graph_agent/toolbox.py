@@ -11,29 +11,22 @@ from typing import Any
 
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool, ToolException
+from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as as_tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import Runtime
 from langgraph.types import Command
-from pydantic import ValidationError
 
 from graph_agent._compat import InjectedArguments, read_state
 from graph_agent.delegation import CALL_PREFIX, Delegate
-from graph_agent.errors import (
-    CallError,
-    ConfigError,
-    McpServerError,
-    ToolArgumentsError,
-    UnknownToolError,
-    did_you_mean,
-)
+from graph_agent.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
 from graph_agent.events import ResultStatus
 from graph_agent.invoking import Invoker, meant_for_the_run
 from graph_agent.prompts import Prompts
 from graph_agent.state import AgentState
 from graph_agent.text import as_text, clean, plain
+from graph_agent.tool_faults import fault, may_have_run, misfit
 from graph_agent.tool_retry import ToolRetry, after_attempts
 from graph_agent.types import Call
 
@@ -161,12 +154,12 @@ class Toolbox:
             except BaseException as error:
                 if meant_for_the_run(error):
                     raise
-                cut_off = _may_have_run(clock, error)
+                cut_off = may_have_run(clock, error)
                 if cut_off and self.writes(tool.name):
                     # Also when another attempt follows: what the last one says is not all that happened.
                     status = "unknown"
-                if _misfit(tool, error) or not retry.again(error, attempt, cut_off=cut_off, marks=marks):
-                    return Output(after_attempts(_fault(tool, clock, error), attempt), status)
+                if misfit(tool, error) or not retry.again(error, attempt, cut_off=cut_off, marks=marks):
+                    return Output(after_attempts(fault(tool, clock, error), attempt), status)
             await asyncio.sleep(retry.wait_s(attempt))
             attempt += 1
 
@@ -275,31 +268,3 @@ def _content(content: str | list[Any]) -> str | list[Any]:
         blocks: list[Any] = plain(content)
         return blocks
     return as_text(content)
-
-
-def _misfit(tool: BaseTool, error: BaseException) -> bool:
-    """Whether an exception says that the model's arguments do not fit."""
-    return isinstance(error, ValidationError) and error.title == getattr(tool.args_schema, "__name__", None)
-
-
-def _may_have_run(clock: asyncio.Timeout, error: BaseException) -> bool:
-    """Whether a call may have taken effect though it ended with this exception, whose cause lies outside its tool."""
-    if isinstance(error, McpServerError):
-        return error.may_have_run
-    return isinstance(error, TimeoutError) and clock.expired()
-
-
-def _fault(tool: BaseTool, clock: asyncio.Timeout, error: BaseException) -> str:
-    """What the model is told of an exception."""
-    if isinstance(error, CallError):
-        return str(error)
-    if isinstance(error, ToolException):
-        return clean(str(error)) or f"{tool.name} failed without saying why."
-    if isinstance(error, TimeoutError) and clock.expired():
-        return f"{tool.name} was stopped at its time limit; it is not known whether it took effect."
-    if isinstance(error, ValidationError) and _misfit(tool, error):
-        faults = [f"{'.'.join(map(str, fault['loc'])) or 'arguments'}: {fault['msg']}" for fault in error.errors()]
-        return (
-            f"The arguments do not fit the tool {tool.name!r}: {'; '.join(faults)}. It takes: {', '.join(tool.args)}."
-        )
-    return clean(f"{tool.name} failed: {type(error).__name__}: {error}")
