@@ -34,6 +34,7 @@ class CallRecord:
 def call_records(
     snapshot: StateSnapshot,
     stored: CheckpointTuple | None,
+    before: Sequence[CheckpointTuple],
     run: Run | None,
     *,
     idle: bool,
@@ -44,14 +45,17 @@ def call_records(
     Args:
         snapshot: The session's state.
         stored: Its checkpoint; None for none.
+        before: The checkpoints that it was edited from, newest first.
         run: The session's run in this process; None for none.
         idle: Whether no run is under way anywhere.
         writes: Tells of a call's name whether it may change something; None where nobody can tell.
     """
-    pending = (stored.pending_writes if stored else None) or []
     events = since_last_input(snapshot.values.get("events", []))
     ledger = snapshot.values.get("loop", NOT_BEGUN).get("ledger", False)
-    begun = begun_in(stored)
+    begun = begun_in(stored, before)
+    perhaps = {call["id"] for call in begun.perhaps}
+    pending = [("", *write) for _, writes in begun.finished for write in writes]
+    pending += (stored.pending_writes if stored else None) or []
     asking = _asking(snapshot, begun)
 
     def state(call: PlannedCall) -> CallProgress:
@@ -64,7 +68,9 @@ def call_records(
             return "started"
         # A ledger notes a wave's writing calls before the first of them runs.
         noted = ledger and (writes is None or writes(name))
-        return "planned" if noted or id_ in begun.untouched else "unknown"
+        if id_ in perhaps:
+            return "started" if noted else "unknown"
+        return "planned" if noted or begun.anew or id_ in begun.untouched else "unknown"
 
     calls = planned_calls([*events, *_events_in(pending)])
     return [CallRecord(call.planned["id"], call.planned["name"], state(call)) for call in calls]

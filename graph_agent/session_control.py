@@ -10,6 +10,7 @@ from langgraph.graph.state import CompiledStateGraph
 
 from graph_agent.call_records import CallRecord, call_records
 from graph_agent.checkpoints import load
+from graph_agent.edited import edited_from
 from graph_agent.errors import ConfigError, InputError
 from graph_agent.graph import AgentStateGraph
 from graph_agent.listening import checked_fields
@@ -79,7 +80,8 @@ class SessionControl:
         run = await run_under_way(self._saver, self._id)
         writes = self._graph.builder.writes if isinstance(self._graph.builder, AgentStateGraph) else None
         idle = run is None and await is_idle(self._saver, self._id)
-        return call_records(snapshot, stored, run, idle=idle, writes=writes)
+        before = await edited_from(self._saver, stored)
+        return call_records(snapshot, stored, before, run, idle=idle, writes=writes)
 
     async def abort(self) -> bool:
         """Stop the session's run, wherever it is; the run itself settles its calls and ends with status `ABORTED`.

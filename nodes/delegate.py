@@ -13,6 +13,7 @@ from graph_agent._compat import read_state
 from graph_agent.budget import Left, has_budget, left_to_delegate
 from graph_agent.config import LoopConfig
 from graph_agent.delegation import CALL_PREFIX, DEPTH_LEFT, Delegation, DelegationResult
+from graph_agent.effects import finished_before
 from graph_agent.errors import did_you_mean
 from graph_agent.in_turn import NotDone, in_turn
 from graph_agent.intake import CONTEXT_MARK, NOT_SHOWN
@@ -34,6 +35,10 @@ async def delegate_node(
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
     """
+    run = run_of(config)
+    if (kept := await finished_before(call, config, runtime, run)) is not None:
+        run.taken_up.add(call["id"])
+        return Command(update=kept)
     state = read_state(config, ["messages", "loop", "ready", "usage"])
     settings = parts.settings(runtime, config, state["loop"])
     result = await in_turn(

@@ -10,6 +10,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent._compat import read_state
+from graph_agent.effects import finished_before
 from graph_agent.in_turn import NotDone, in_turn
 from graph_agent.parts import AgentParts
 from graph_agent.runs import run_of
@@ -25,11 +26,15 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
     """
+    run = run_of(config)
+    if (kept := await finished_before(call, config, runtime, run)) is not None:
+        run.taken_up.add(call["id"])
+        return Command(update=kept)
     state = read_state(config, ["loop", "ready"])
     settings = parts.settings(runtime, config, state["loop"])
     output: Output | NotDone
     if "fault" in call:
-        run_of(config).taken_up.add(call["id"])
+        run.taken_up.add(call["id"])
         output = Output(call["fault"], "error")
     else:
         output = await in_turn(
