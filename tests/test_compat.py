@@ -155,7 +155,7 @@ def test_a_tools_output_becomes_its_message() -> None:
 async def test_a_node_knows_whether_its_run_was_given_a_durability(durability: Any, inherited: bool) -> None:
     found: list[bool] = []
 
-    def look(_: Any, config: RunnableConfig) -> None:
+    def look(state: MessagesState, config: RunnableConfig) -> None:
         found.append(inherits_durability(config["configurable"]))
 
     graph: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)

@@ -76,7 +76,7 @@ async def test_a_delegate_that_keeps_nothing_is_not_asked_twice(checkpointer: An
 @pytest.mark.parametrize("durability", [None, "sync", "async", "exit"])
 async def test_a_plain_graph_that_keeps_nothing_can_be_a_delegate(durability: Any) -> None:
     graph: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)
-    graph.add_node("say", lambda _: {"messages": [("ai", "Said.")]})
+    graph.add_node("say", lambda state: {"messages": [("ai", "Said.")]})
     graph.add_edge(START, "say")
     graph.add_edge("say", END)
     delegate = GraphDelegate("scribe", "Writes.", graph.compile(checkpointer=False))

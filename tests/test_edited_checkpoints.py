@@ -129,7 +129,7 @@ async def test_new_input_after_an_edit_tells_the_truth_of_every_call(ledger: boo
     told = [
         (event["status"], event["content"])
         for event in await stopped.talk.events()
-        if event["type"] in ("tool_result", "delegation_response")
+        if event["type"] == "tool_result" or event["type"] == "delegation_response"
     ]
     assert (sorted(stopped.ran), told) == (
         ["delegated", "one", "two"],
