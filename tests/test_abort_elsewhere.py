@@ -35,7 +35,8 @@ async def test_a_run_elsewhere_is_reached_through_the_store() -> None:
     await gate.reached()
 
     stopped = await session(SharedSaver(saver), store, Gate()).abort()
-    result = await run
+    async with asyncio.timeout(30):
+        result = await run
 
     assert (stopped, gate.cancelled, result.status, result.stop_reason) == (
         True,
