@@ -6,7 +6,7 @@ a name that begins with an underscore from another distribution.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -24,6 +24,10 @@ messages_delta_reducer = _messages_delta_reducer
 _CHECKPOINTER = "__pregel_checkpointer"
 _READ = "__pregel_read"
 _SCRATCHPAD = "__pregel_scratchpad"
+_DURABILITY = "__pregel_durability"
+
+KEEPING_NOTHING: dict[str, Any] = {_DURABILITY: "async"}
+"""For the `configurable` of a graph compiled with `checkpointer=False`, which fails under a parent's `"sync"`."""
 
 
 def both_ways(sync: Callable[..., Any], coroutine: Callable[..., Awaitable[Any]], name: str) -> Runnable[Any, Any]:
@@ -51,6 +55,15 @@ def checkpointer_of(config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
     """The saver of the running graph, from inside one of its nodes; None without one."""
     saver = config["configurable"].get(_CHECKPOINTER)
     return saver if isinstance(saver, BaseCheckpointSaver) else None
+
+
+def inherits_durability(configurable: Mapping[str, Any]) -> bool:
+    """Whether the run that surrounds this one was given a durability, which is then this one's too.
+
+    Args:
+        configurable: The `configurable` around the run.
+    """
+    return _DURABILITY in configurable
 
 
 def answers_at_hand(config: RunnableConfig) -> int:

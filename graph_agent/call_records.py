@@ -12,7 +12,7 @@ from langgraph.types import StateSnapshot
 from graph_agent.account import OUTCOMES
 from graph_agent.effects import Begun, begun_in
 from graph_agent.events import StoredEvent
-from graph_agent.results import since_last_input
+from graph_agent.results import PlannedCall, planned_calls, since_last_input
 from graph_agent.runs import Run
 from graph_agent.state import NOT_BEGUN
 
@@ -34,6 +34,7 @@ class CallRecord:
 def call_records(
     snapshot: StateSnapshot,
     stored: CheckpointTuple | None,
+    before: Sequence[CheckpointTuple],
     run: Run | None,
     *,
     idle: bool,
@@ -44,31 +45,35 @@ def call_records(
     Args:
         snapshot: The session's state.
         stored: Its checkpoint; None for none.
+        before: The checkpoints that it was edited from, newest first.
         run: The session's run in this process; None for none.
         idle: Whether no run is under way anywhere.
         writes: Tells of a call's name whether it may change something; None where nobody can tell.
     """
-    pending = (stored.pending_writes if stored else None) or []
     events = since_last_input(snapshot.values.get("events", []))
-    told = {entry["id"]: entry["status"] for entry in [*events, *_events_in(pending)] if _is_result(entry)}
-    ready = {entry["id"] for entry in events if entry["type"] in ("tool_call", "delegation_request")}
     ledger = snapshot.values.get("loop", NOT_BEGUN).get("ledger", False)
-    begun = begun_in(stored)
+    begun = begun_in(stored, before)
+    perhaps = {call["id"] for call in begun.perhaps}
+    pending = [("", *write) for _, writes in begun.finished for write in writes]
+    pending += (stored.pending_writes if stored else None) or []
     asking = _asking(snapshot, begun)
 
-    def state(id_: str, name: str) -> CallProgress:
-        if id_ in told:
-            return OUTCOMES[told[id_]]
-        if id_ not in ready or (run is not None and id_ in run.planned and id_ not in run.begun):
+    def state(call: PlannedCall) -> CallProgress:
+        id_, name = call.planned["id"], call.planned["name"]
+        if call.result is not None:
+            return OUTCOMES[call.result["status"]]
+        if not call.ready or (run is not None and id_ in run.planned and id_ not in run.begun):
             return "planned"
         if id_ in begun.noted or id_ in asking or not idle:
             return "started"
         # A ledger notes a wave's writing calls before the first of them runs.
         noted = ledger and (writes is None or writes(name))
-        return "planned" if noted or id_ in begun.untouched else "unknown"
+        if id_ in perhaps:
+            return "started" if noted else "unknown"
+        return "planned" if noted or begun.anew or id_ in begun.untouched else "unknown"
 
-    planned = [call for entry in events if entry["type"] == "plan" for call in entry["calls"]]
-    return [CallRecord(call["id"], call["name"], state(call["id"], call["name"])) for call in planned]
+    calls = planned_calls([*events, *_events_in(pending)])
+    return [CallRecord(call.planned["id"], call.planned["name"], state(call)) for call in calls]
 
 
 def _asking(snapshot: StateSnapshot, begun: Begun) -> set[str]:
@@ -85,7 +90,3 @@ def _calls_of(snapshot: StateSnapshot) -> list[tuple[str, str]]:
 
 def _events_in(pending: Sequence[PendingWrite]) -> list[StoredEvent]:
     return [entry for _, channel, value in pending if channel == "events" for entry in value]
-
-
-def _is_result(entry: StoredEvent) -> bool:
-    return entry["type"] in ("tool_result", "delegation_response")

@@ -42,6 +42,23 @@ async def load(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> Check
     return await asyncio.to_thread(saver.get_tuple, config)
 
 
+async def newest_before(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> str | None:
+    """The id of the checkpoint that was stored last before another one of its thread; None for none."""
+    at = config["configurable"]
+    thread: RunnableConfig = {
+        "configurable": {"thread_id": at["thread_id"], "checkpoint_ns": at.get("checkpoint_ns", "")}
+    }
+    if not in_blocking_run.get():
+        try:
+            return await anext(
+                (found.checkpoint["id"] async for found in saver.alist(thread, before=config, limit=1)), None
+            )
+        except NotImplementedError:
+            pass  # a saver that only blocks
+    listed = await asyncio.to_thread(lambda: list(saver.list(thread, before=config, limit=1)))
+    return listed[0].checkpoint["id"] if listed else None
+
+
 async def put_writes(
     saver: BaseCheckpointSaver[Any], config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str
 ) -> None:

@@ -7,7 +7,8 @@ it is certain that it was never begun:
 - An effect ledger (`LoopConfig.effect_ledger`) has the wave's writing calls noted beside its checkpoint, in the saver's
   own storage, before the first of them runs.
 - A run that stops at a step's end, because it is drained or has a breakpoint there, notes what it has not begun.
-- A checkpoint that a person has edited, or has gone back to, has begun nothing by itself.
+- A checkpoint that a person has edited, or has gone back to, has begun nothing by itself. What had been begun before
+  it was edited stays begun, as long as the edit leaves the call as it was; what had finished keeps its result.
 
 Once such a call is run after all, it is noted as started first.
 """
@@ -26,7 +27,9 @@ from langgraph.types import Checkpointer
 
 from graph_agent._compat import answers_at_hand, checkpointer_of
 from graph_agent.checkpoints import load, put_writes, running_checkpoint
+from graph_agent.edited import Write, edited_from, finished_writes
 from graph_agent.runs import Run
+from graph_agent.state import NOT_BEGUN
 from graph_agent.types import Call
 
 STARTED = "graph_agent_started"
@@ -53,10 +56,16 @@ class Begun:
     """Ids of the calls that a run had left alone when it stopped at the end of a step."""
     anew: bool = False
     """Whether the checkpoint is a person's: edited, or gone back to."""
+    perhaps: Sequence[Call] = ()
+    """The calls that may have been begun before the checkpoint was edited."""
+    asked: Sequence[Call] = ()
+    """Those of them that waited for a person then, and had heard nothing."""
+    finished: Sequence[tuple[Call, list[Write]]] = ()
+    """The calls that had finished before the checkpoint was edited, with what they wrote."""
 
     def is_certain(self, call: Call, *, ledger: bool) -> bool:
         """Whether a call that is not `noted` has certainly not been begun."""
-        return ledger or self.anew or call["id"] in self.untouched
+        return call not in self.perhaps and (ledger or self.anew or call["id"] in self.untouched)
 
 
 async def may_begin(call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Run, *, ledger: bool) -> bool:
@@ -75,7 +84,22 @@ async def may_begin(call: Call, config: RunnableConfig, runtime: Runtime[Any], r
     task = runtime.execution_info.task_id if runtime.execution_info else ""
     if task in begun.asking:
         return await _may_go_on(task, begun, config, runtime, run)
-    return begun.is_certain(call, ledger=ledger) and call["id"] not in begun.noted
+    return call["id"] not in begun.noted and (call in begun.asked or begun.is_certain(call, ledger=ledger))
+
+
+async def finished_before(call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Run) -> list[Write] | None:
+    """What a call wrote that had finished before a person edited the checkpoint; None for any other.
+
+    Args:
+        call: The call, as it is now.
+        config: The task's config.
+        runtime: The task's runtime.
+        run: The run.
+    """
+    if call["id"] in run.planned:
+        return None
+    begun = await _begun_before(config, runtime, run)
+    return next((writes for finished, writes in begun.finished if finished == call), None)
 
 
 async def _may_go_on(task: str, begun: Begun, config: RunnableConfig, runtime: Runtime[Any], run: Run) -> bool:
@@ -137,8 +161,10 @@ async def _begun_before(config: RunnableConfig, runtime: Runtime[Any], run: Run)
 
 async def _begun(config: RunnableConfig, runtime: Runtime[Any]) -> Begun:
     saver, at = checkpointer_of(config), running_checkpoint(config, runtime)
-    found = await load(saver, at) if saver is not None and at is not None else None
-    return begun_in(found)
+    if saver is None or at is None:
+        return Begun()
+    found = await load(saver, at)
+    return begun_in(found, await edited_from(saver, found))
 
 
 async def note_untouched(run: Run, config: RunnableConfig, checkpointer: Checkpointer) -> None:
@@ -158,11 +184,17 @@ async def note_untouched(run: Run, config: RunnableConfig, checkpointer: Checkpo
         await put_writes(saver, newest.config, [(UNTOUCHED, run.untouched)], f"{UNTOUCHED}:{run.id}")
 
 
-def begun_in(stopped: CheckpointTuple | None) -> Begun:
-    """Read what a wave's checkpoint tells of it; nothing for None."""
+def begun_in(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple] = ()) -> Begun:
+    """Read what a wave's checkpoint tells of it; nothing for None.
+
+    Args:
+        stopped: The checkpoint.
+        before: The checkpoints that it was edited from, newest first.
+    """
     if stopped is None:
         return Begun()
     writes = stopped.pending_writes or []
+    edits = [_left_by(edited) for edited in before]
     return Begun(
         noted=frozenset(id_ for _, channel, ids in writes if channel == STARTED for id_ in ids),
         asking=frozenset(task for task, channel, _ in writes if channel == INTERRUPT),
@@ -170,8 +202,31 @@ def begun_in(stopped: CheckpointTuple | None) -> Begun:
             task: len(value) if isinstance(value, list) else 1 for task, channel, value in writes if channel == RESUME
         },
         answered=frozenset(note for _, channel, notes in writes if channel == ANSWERED for note in notes),
-        untouched=frozenset(id_ for _, channel, ids in writes if channel == UNTOUCHED for id_ in ids),
+        untouched=frozenset(id_ for _, channel, ids in writes if channel == UNTOUCHED for id_ in ids).union(
+            *(left.untouched for left in edits)
+        ),
         anew=stopped.metadata.get("source") in ("update", "fork"),
+        perhaps=[call for left in edits for call in left.perhaps],
+        asked=[call for left in edits for call in left.asked],
+        finished=[kept for left in edits for kept in left.finished],
+    )
+
+
+def _left_by(edited: CheckpointTuple) -> Begun:
+    """What a checkpoint leaves to one that is edited from it."""
+    begun, values = begun_in(edited), edited.checkpoint["channel_values"]
+    ready: list[Call] = values.get("ready") or []
+    noted = begun.anew or values.get("loop", NOT_BEGUN).get("ledger", False)
+    finished = finished_writes(edited.pending_writes or [])
+    perhaps = [call for call in ready if call["id"] in begun.noted or not (noted or call["id"] in begun.untouched)]
+    unfinished = [call for call in ready if call["id"] not in finished]
+    # A task is not told by its call: only where all wait is it known of each.
+    all_wait = len(unfinished) == len(begun.asking) and not begun.heard
+    return Begun(
+        untouched=begun.untouched,
+        perhaps=perhaps,
+        asked=unfinished if all_wait else (),
+        finished=[(call, finished[call["id"]]) for call in ready if call["id"] in finished],
     )
 
 

@@ -69,6 +69,9 @@ class OperatorError(GraphAgentError):
 class McpServerError(OperatorError):
     """An MCP server could not be started, reached or spoken to."""
 
+    may_have_run: bool = False
+    """Whether a call that it ended may have taken effect."""
+
 
 def did_you_mean(got: str, known: Iterable[str]) -> str:
     """Say which names are known and which is nearest, as a sentence tail.

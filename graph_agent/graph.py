@@ -17,7 +17,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from pydantic import BaseModel
 
-from graph_agent._compat import both_ways
+from graph_agent._compat import KEEPING_NOTHING, both_ways, checkpointer_of, inherits_durability
 from graph_agent.blocking import blocking, refuse_running_loop
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext
@@ -55,8 +55,9 @@ class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
     A session has one run at a time: a second one is refused, in this process and in others on the same SQLite database.
 
     Where a call may write, its plan is in the checkpoint before it runs (`durability="sync"`, unless a run asks for
-    another), so that a crash can never hide that the call was made; an agent whose tools only read has nothing to hide,
-    and keeps LangGraph's default. And a blocking entry point says so when it would block a running loop.
+    another; as a subgraph too, in its parent's checkpoints), so that a crash can never hide that the call was made; an
+    agent whose tools only read has nothing to hide, and keeps LangGraph's default. And a blocking entry point says so
+    when it would block a running loop.
     """
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
@@ -72,7 +73,9 @@ class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
     def _stream(self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Iterator[Any]:
         configurable = self._configurable(config)
         with running_blocking(configurable, self.checkpointer, self.store) as run:
-            chunks = super().stream(input, _with_threads(_with_run(config, run)), **self._durable(kwargs))
+            chunks = super().stream(
+                input, _with_threads(self._with_run(config, run)), **self._durable(kwargs, configurable)
+            )
             drained: GraphDrained | None = None
             try:
                 with contextlib.closing(cast("Generator[Any]", chunks)):
@@ -92,7 +95,7 @@ class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
         """
         configurable = self._configurable(config)
         async with running(configurable, self.checkpointer, self.store) as run:
-            chunks = super().astream(input, _with_run(config, run), **self._durable(kwargs))
+            chunks = super().astream(input, self._with_run(config, run), **self._durable(kwargs, configurable))
             drained: GraphDrained | None = None
             try:
                 async with contextlib.aclosing(cast("AsyncGenerator[Any]", chunks)):
@@ -109,16 +112,25 @@ class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
         """What a run can be told of itself: the graph's own, what surrounds the run, and what it was given."""
         return {**ensure_config(self.config)["configurable"], **(config or {}).get("configurable", {})}
 
-    def _durable(self, kwargs: dict[str, Any]) -> dict[str, Any]:
-        if not self.checkpointer or kwargs.get("durability") is not None or "checkpoint_during" in kwargs:
+    def _with_run(self, config: RunnableConfig | None, run: Run) -> RunnableConfig:
+        nothing = KEEPING_NOTHING if self.checkpointer is False else {}
+        configurable = {**(config or {}).get("configurable", {}), **nothing, RUN: run}
+        return {**(config or {}), "configurable": configurable}
+
+    def _durable(self, kwargs: dict[str, Any], configurable: dict[str, Any]) -> dict[str, Any]:
+        if kwargs.get("durability") is not None or "checkpoint_during" in kwargs:
+            return kwargs
+        if not self.checkpointer and not self._keeps_with_its_parent(configurable):
             return kwargs
         if isinstance(self.builder, AgentStateGraph) and not self.builder.may_write:
             return kwargs
         return {**kwargs, "durability": "sync"}
 
-
-def _with_run(config: RunnableConfig | None, run: Run) -> RunnableConfig:
-    return {**(config or {}), "configurable": {**(config or {}).get("configurable", {}), RUN: run}}
+    def _keeps_with_its_parent(self, configurable: dict[str, Any]) -> bool:
+        """Whether it stores its steps with a surrounding run that leaves it open how."""
+        if self.checkpointer is False or inherits_durability(configurable):
+            return False
+        return checkpointer_of({"configurable": configurable}) is not None
 
 
 def _with_threads(config: RunnableConfig) -> RunnableConfig:

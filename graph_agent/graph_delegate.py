@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 from uuid import UUID
 
 import anyio.to_thread
@@ -17,6 +17,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import get_runtime
 from langgraph.types import StreamMode
 
+from graph_agent._compat import KEEPING_NOTHING
 from graph_agent.blocking import in_blocking_run
 from graph_agent.budget import BUDGET_LEFT
 from graph_agent.config import Price
@@ -43,20 +44,24 @@ class GraphDelegate:
     description: str
     """What it is good for, for the model."""
     graph: CompiledStateGraph[Any, Any, Any, Any]
-    resumes: ClassVar[bool] = True
-    """With the delegating agent's checkpointer, its own steps are in that agent's checkpoints."""
+
+    @property
+    def resumes(self) -> bool:
+        """Whether it goes on where it stopped: its steps are in the delegating agent's checkpoints, or in its own.
+
+        One that was compiled with `checkpointer=False` keeps nothing, and is not asked twice for one call.
+        """
+        return self.graph.checkpointer is not False
 
     async def run(self, delegation: Delegation) -> DelegationResult:
         """Run the graph on the task and return its last message."""
         left = delegation.left
         counter = _UsageCounter(delegation.prices, estimates=(left.tokens, left.cost) != (None, None))
+        configurable = {DEPTH_LEFT: delegation.depth_left, BUDGET_LEFT: delegation.left.as_json()}
+        if not self.resumes:
+            configurable |= KEEPING_NOTHING
         config: RunnableConfig = merge_configs(
-            ensure_config(),
-            {
-                "tags": ["nostream"],
-                "callbacks": [counter],
-                "configurable": {DEPTH_LEFT: delegation.depth_left, BUDGET_LEFT: delegation.left.as_json()},
-            },
+            ensure_config(), {"tags": ["nostream"], "callbacks": [counter], "configurable": configurable}
         )
         given = {"messages": [*delegation.context, HumanMessage(delegation.task)]}
         options: dict[str, Any] = {}

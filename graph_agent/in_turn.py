@@ -67,7 +67,7 @@ async def in_turn(
             # A call would run on to its first wait otherwise, or ask a person once more.
             await anyio.lowlevel.checkpoint_if_cancelled()
             if writes:
-                repeatable = parts.toolbox.marks(call["name"]).get("idempotent") is True
+                repeatable = parts.toolbox.repeatable(call["name"])
                 if not repeatable and not await may_begin(call, config, runtime, run, ledger=ledger):
                     return done
                 if ledger or call["id"] not in run.planned:
@@ -79,8 +79,7 @@ async def in_turn(
                 done = await work()
     if not scope.cancelled_caught:
         return done
-    harmless = call["name"] in parts.toolbox.tools and not writes
-    return NotDone(*cut_short("abort" if run.aborted else "deadline", begun=begun, writes=not harmless))
+    return NotDone(*cut_short("abort" if run.aborted else "deadline", begun=begun, writes=writes))
 
 
 def _wave(config: RunnableConfig, loop: Bookkeeping) -> str:

@@ -1,4 +1,4 @@
-"""Marks on a tool: what the loop may know of its calls. They are LangChain tool metadata, as MCP's annotations become."""
+"""Marks on a tool: what the loop may know of its calls. They are LangChain tool metadata, like MCP's annotations."""
 
 from __future__ import annotations
 

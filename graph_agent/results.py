@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -28,7 +29,10 @@ class RunResult:
     reasoning: str
     """What the last plan said beside its calls."""
     results: dict[str, Any]
-    """Call id → the result's whole content, `{"error": …}` for a call that failed."""
+    """Call id → the result's whole content, `{"error": …}` for a call that failed.
+
+    Where a model gives an id to several calls, each further one is told as `<id>#2`, `<id>#3`, in the order planned.
+    """
     iterations: int
     """Waves run."""
     usage: Usage
@@ -118,41 +122,87 @@ def run_result(state: StateSnapshot) -> RunResult:
     plan = next((entry for entry in reversed(events) if entry["type"] == "plan"), {})
     answer = next((entry["content"] for entry in reversed(events) if entry["type"] == "agent_response"), "")
     error = next((entry["message"] for entry in reversed(events) if entry["type"] == "error"), "")
-    answered = [entry for entry in events if entry["type"] in ("tool_result", "delegation_response")]
-    results = {
-        entry["id"]: entry["content"] if entry["status"] == "success" else {"error": entry["content"]}
-        for entry in answered
-    }
-    undone = _left_undone(events) if values.get("stop_reason") not in (None, "completed") else set()
+    calls = planned_calls(events)
+    stopped = values.get("stop_reason") not in (None, "completed")
     # Before the first plan is stored the channel holds an empty mapping.
     used = values.get("usage") or NO_USAGE
-    planned = [call for entry in events if entry["type"] == "plan" for call in entry["calls"]]
     return RunResult(
         answer=text_of(answer),
         status=SessionStatus(values.get("status", SessionStatus.CREATED)),
         stop_reason=values.get("stop_reason"),
         action=plan.get("action", ""),
         reasoning=plan.get("reasoning", ""),
-        results=results,
+        results=_results(calls),
         iterations=values.get("loop", NOT_BEGUN)["waves"],
         usage=without_cost(used),
         cost=used.get("cost"),
-        pending=[call for call in planned if call["id"] not in results or call["id"] in undone],
-        interrupts=list(state.interrupts),
+        pending=[call.planned for call in calls if call.result is None or (stopped and call.left_alone)],
+        interrupts=open_interrupts(state),
         structured_response=values.get("structured_response"),
         error=error,
     )
 
 
-def _left_undone(events: Sequence[StoredEvent]) -> set[str]:
-    """Ids of the newest wave's calls that were not begun."""
-    found: set[str] = set()
-    for entry in reversed(events):
+@dataclass(slots=True)
+class PlannedCall:
+    """A call of a plan, and what has become of it so far."""
+
+    planned: dict[str, Any]
+    """What the plan says of it: its `id` and `name`."""
+    ready: bool = False
+    """Whether it was made ready to run."""
+    result: StoredEvent | None = None
+    """The event of its result; None for none yet."""
+    newest: bool = True
+    """Whether no plan came after it."""
+
+    @property
+    def left_alone(self) -> bool:
+        """Whether it is of the newest plan, and was not run."""
+        return self.newest and self.result is not None and self.result["status"] == "skipped"
+
+
+def planned_calls(events: Sequence[StoredEvent]) -> list[PlannedCall]:
+    """The calls of one input's plans, in order.
+
+    An id may come again in a later plan; what is told of it from then on is of the later call.
+
+    Args:
+        events: The input's events, oldest first.
+    """
+    calls: list[PlannedCall] = []
+    by_id: dict[str, PlannedCall] = {}
+    for entry in events:
         if entry["type"] == "plan":
-            break
-        if entry.get("status") == "skipped":
-            found.add(entry["id"])
+            for call in calls:
+                call.newest = False
+            planned = [PlannedCall(call) for call in entry["calls"]]
+            calls += planned
+            by_id |= {call.planned["id"]: call for call in planned}
+        elif (told := by_id.get(entry.get("id", ""))) is None:
+            continue
+        elif entry["type"] in ("tool_call", "delegation_request"):
+            told.ready = True
+        elif entry["type"] in ("tool_result", "delegation_response"):
+            told.result = entry
+    return calls
+
+
+def _results(calls: Sequence[PlannedCall]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    times: Counter[str] = Counter()
+    for call in calls:
+        id_ = call.planned["id"]
+        times[id_] += 1
+        if (result := call.result) is not None:
+            key = id_ if times[id_] == 1 else f"{id_}#{times[id_]}"
+            found[key] = result["content"] if result["status"] == "success" else {"error": result["content"]}
     return found
+
+
+def open_interrupts(state: StateSnapshot) -> list[Interrupt]:
+    """What a session asks a person now: without the questions of calls that have gone on to their end since."""
+    return [interrupt for task in state.tasks if task.result is None for interrupt in task.interrupts]
 
 
 def without_cost(used: Usage) -> Usage:

@@ -8,9 +8,11 @@ import logging
 import os
 from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
@@ -47,6 +49,11 @@ async def is_idle(saver: BaseCheckpointSaver[Any], session_id: str) -> bool:
     """Whether no run of a session is under way, in this process or in another on the same SQLite database."""
     place = await place_of(saver)
     return _locks.is_free(place, session_id)
+
+
+async def sees_every_run(saver: BaseCheckpointSaver[Any]) -> bool:
+    """Whether `is_idle` knows of other processes: with an SQLite file it does, and a saver in memory has none."""
+    return isinstance(await place_of(saver), Path) or type(saver) is InMemorySaver
 
 
 @asynccontextmanager
@@ -133,11 +140,12 @@ async def _watch(run: Run) -> None:
         await asyncio.sleep(POLL_S)
         try:
             notes = await run.inbox.read(run.session_id)
-        except Exception:
-            logger.exception("The Store could not be asked whether session %r is to be aborted", run.session_id)
-        else:
             if any(note.kind == "abort" and note.sent_ns >= run.started_ns for note in notes):
                 run.abort()
+                # That it is gone tells the sender that it was heard.
+                await run.inbox.forget(run.session_id, [note.key for note in notes if note.kind == "abort"])
+        except Exception:
+            logger.exception("The Store could not be asked whether session %r is to be aborted", run.session_id)
 
 
 def _begin_anew() -> None:

@@ -11,6 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Command
 
+from graph_agent.answering import answers_by_id
 from graph_agent.call_records import CallRecord
 from graph_agent.context import AgentContext
 from graph_agent.delegation import CALL_PREFIX
@@ -27,6 +28,7 @@ from graph_agent.results import (
     Progress,
     RunResult,
     Token,
+    open_interrupts,
     run_result,
 )
 from graph_agent.session_control import SessionControl
@@ -86,7 +88,7 @@ class Session:
             context: As for `run`.
 
         Raises:
-            InputError: When there is nothing to go on with.
+            InputError: When there is nothing to go on with, or the answer is to nothing that is asked now.
             SessionBusyError: When the session is running.
         """
         return await self._to_end(await self._answer(answer), context)
@@ -134,6 +136,9 @@ class Session:
         The model's stream and the tools at work are cancelled, every call gets a true result, and the run ends with
         status `ABORTED` and an answer that says what was done. A session that waits for a person, or that a crash left
         in the middle, is settled before this returns.
+
+        Whether another process runs the session is known with an SQLite database only. With any other saver, a run
+        elsewhere is reached through the Store; without one it cannot be aborted from here.
 
         Returns:
             False when there was nothing to stop.
@@ -200,9 +205,10 @@ class Session:
     async def _answer(self, answer: Any) -> Any:
         """The graph's input that goes on with a session."""
         # After a crash between a step's last write and its checkpoint, `next` is empty and the step is not over.
-        if not (await self._graph.aget_state(self._config)).tasks:
+        state = await self._graph.aget_state(self._config)
+        if not state.tasks:
             raise InputError(f"Session {self.id!r} has nothing to resume: its last input was taken to its end.")
-        return None if answer is None else Command(resume=answer)
+        return None if answer is None else Command(resume=answers_by_id(answer, open_interrupts(state)))
 
     async def _result(self) -> RunResult:
         return run_result(await self._graph.aget_state(self._config))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -10,12 +11,16 @@ from langgraph.graph.state import CompiledStateGraph
 
 from graph_agent.call_records import CallRecord, call_records
 from graph_agent.checkpoints import load
+from graph_agent.edited import edited_from
 from graph_agent.errors import ConfigError, InputError
 from graph_agent.graph import AgentStateGraph
 from graph_agent.listening import checked_fields
-from graph_agent.running import ABORTED, inbox_of, is_idle, run_under_way
+from graph_agent.running import ABORTED, POLL_S, inbox_of, is_idle, run_under_way, sees_every_run
 from graph_agent.steering import Note, NoteKind, new_note
 from graph_agent.types import SessionStatus
+
+_LOOKS = 4
+"""How many times `POLL_S` a note waits for a run that nobody here can see."""
 
 
 class SessionControl:
@@ -79,12 +84,15 @@ class SessionControl:
         run = await run_under_way(self._saver, self._id)
         writes = self._graph.builder.writes if isinstance(self._graph.builder, AgentStateGraph) else None
         idle = run is None and await is_idle(self._saver, self._id)
-        return call_records(snapshot, stored, run, idle=idle, writes=writes)
+        before = await edited_from(self._saver, stored)
+        return call_records(snapshot, stored, before, run, idle=idle, writes=writes)
 
     async def abort(self) -> bool:
         """Stop the session's run, wherever it is; the run itself settles its calls and ends with status `ABORTED`.
 
-        A session that waits for a person, or that a crash left in the middle, is settled here and now.
+        A session that waits for a person, or that a crash left in the middle, is settled here and now. Only an SQLite
+        database tells whether another process runs a session: with any other saver a run elsewhere is asked through the
+        Store first, for about a second, and without a Store it cannot be aborted from here.
 
         Returns:
             False when there was nothing to stop.
@@ -107,9 +115,25 @@ class SessionControl:
         # The status tells less: an input whose plan was never stored left it as it was.
         if not (await self._graph.aget_state(self._config)).tasks:
             return False
+        if (
+            self._store is not None
+            and not await sees_every_run(self._saver)
+            and await self._is_heard(new_note("abort"))
+        ):
+            return True
         config: RunnableConfig = {"configurable": {**self._config["configurable"], ABORTED: True}}
         ended = await self._graph.ainvoke(None, config)
         return bool(ended.get("status") == SessionStatus.ABORTED)
+
+    async def _is_heard(self, note: Note) -> bool:
+        """Whether a run takes a note out of the inbox in the time a run elsewhere needs to look; if not, it is gone."""
+        await self._send(note)
+        for _ in range(_LOOKS):
+            await asyncio.sleep(POLL_S)
+            if all(waiting.key != note.key for waiting in await self._inbox.read(self._id)):
+                return True
+        await self._inbox.forget(self._id, [note.key])
+        return False
 
     async def _send(self, note: Note) -> None:
         await self._inbox.add(self._id, note)

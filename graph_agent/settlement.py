@@ -13,6 +13,7 @@ from langgraph.runtime import Runtime
 
 from graph_agent._compat import checkpointer_of
 from graph_agent.checkpoints import load, running_checkpoint
+from graph_agent.edited import edited_from
 from graph_agent.effects import begun_in
 from graph_agent.events import StoredEvent, event
 from graph_agent.intake import in_order, open_calls, with_results
@@ -65,10 +66,13 @@ async def settle(
     if not found:
         return messages, events
     stopped = await _before_input(config, runtime)
-    pending = stopped.pending_writes or [] if stopped else []
-    finished, recorded = _finished(pending)
+    saver = checkpointer_of(config)
+    before = await edited_from(saver, stopped) if saver is not None else []
+    stored = [*reversed(before), stopped] if stopped else []
+    finished, recorded = _finished([write for at in stored for write in at.pending_writes or []])
     waited = {call["id"] for call in loop["waiting"]}
-    begun = begun_in(stopped)
+    begun = begun_in(stopped, before)
+    noted = begun.noted | {call["id"] for call in begun.perhaps}
     results: dict[tuple[int, str], ToolMessage] = {}
     for group in found:
         for call in group.calls:
@@ -84,7 +88,7 @@ async def settle(
                 reason, status = NEVER_STARTED, "skipped"
             elif not writes(call["name"]):
                 reason = READING
-            elif newest and id_ not in begun.noted and (loop.get("ledger") or id_ in begun.untouched):
+            elif newest and id_ not in noted and (loop.get("ledger") or id_ in begun.untouched):
                 reason, status = NEVER_BEGUN, "skipped"
             results[group.at, id_] = ToolMessage(reason, tool_call_id=id_, name=call["name"], status="error")
             events.append(result_event(id_, call["name"], status, reason, step))

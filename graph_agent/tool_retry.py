@@ -16,7 +16,8 @@ class ToolRetry(BaseModel):
     """How often, and after which waits, a tool that raised an exception is run again.
 
     Arguments that do not fit are not tried again, nor what the tool itself returns as an error. A call that was stopped
-    at its time limit may have taken effect: it is run again only where the tool reads, or is marked as idempotent.
+    at its time limit, or whose MCP server was lost under it, may have taken effect: it is run again only where the tool
+    reads, or is marked as idempotent.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -61,18 +62,18 @@ class ToolRetry(BaseModel):
             longest = min(longest * self.backoff_factor, self.max_interval)
         return longest * random.uniform(0.5, 1) if self.jitter else longest
 
-    def again(self, error: BaseException, attempt: int, *, timed_out: bool, marks: Mapping[str, Any]) -> bool:
+    def again(self, error: BaseException, attempt: int, *, cut_off: bool, marks: Mapping[str, Any]) -> bool:
         """Whether a failed attempt is followed by another.
 
         Args:
             error: What the tool raised.
             attempt: The attempt that failed, counted from 1.
-            timed_out: Whether it was stopped at its time limit.
+            cut_off: Whether it may have taken effect: it was stopped at its time limit, or its server was lost.
             marks: The tool's marks.
         """
         if attempt >= self.max_attempts or isinstance(error, CallError) or not isinstance(error, Exception):
             return False
-        return not timed_out or marks.get("effect") == "read" or marks.get("idempotent") is True
+        return not cut_off or marks.get("effect") == "read" or marks.get("idempotent") is True
 
 
 def after_attempts(text: str, attempts: int) -> str:

@@ -9,23 +9,23 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool, ToolException
+from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as as_tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import Runtime
-from pydantic import ValidationError
 
 from graph_agent._compat import InjectedArguments, read_state
 from graph_agent.client_tools import asked_of_client
 from graph_agent.delegates import delegate_schema, withdraw
 from graph_agent.delegation import CALL_PREFIX, Delegate, LateDelegate
-from graph_agent.errors import CallError, ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
+from graph_agent.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
+from graph_agent.events import ResultStatus
 from graph_agent.invoking import Invoker, meant_for_the_run
 from graph_agent.prompts import Prompts
 from graph_agent.remote import RemoteTask
 from graph_agent.state import AgentState
-from graph_agent.text import clean
+from graph_agent.tool_faults import fault, may_have_run, misfit
 from graph_agent.tool_output import Output, read_output
 from graph_agent.tool_retry import ToolRetry, after_attempts
 from graph_agent.types import Call
@@ -152,13 +152,17 @@ class Toolbox:
         return (tool.metadata or {}) if tool else {}
 
     def writes(self, name: str) -> bool:
-        """Whether a call may change something: all but those of tools marked as reading.
+        """Whether a call may change something: all but those of tools marked as reading; a delegation may."""
+        return self.marks(name).get("effect") != "read"
 
-        A delegation may, unless its delegate goes on by itself where it stopped.
+    def repeatable(self, name: str) -> bool:
+        """Whether a call that may write can be run again after a crash without writing twice.
+
+        A tool says so with the mark `idempotent`, a delegate by going on by itself where it stopped (`resumes`).
         """
         if name in self.delegates:
-            return not getattr(self.delegates[name], "resumes", False)
-        return self.marks(name).get("effect") != "read"
+            return bool(getattr(self.delegates[name], "resumes", False))
+        return self.marks(name).get("idempotent") is True
 
     async def run(
         self, call: Call, config: RunnableConfig, runtime: Runtime[Any], *, timeout_s: float | None
@@ -183,6 +187,7 @@ class Toolbox:
             known = did_you_mean(call["name"], [name for name in self.names if name not in self._offered])
             return Output(str(UnknownToolError(f"Unknown tool {call['name']!r}; {known}")), "error")
         marks, retry, attempt = self.marks(tool.name), self._retries[tool.name], 1
+        status: ResultStatus = "error"
         while True:
             clock = asyncio.timeout(marks.get("timeout_s", timeout_s))
             try:
@@ -193,10 +198,13 @@ class Toolbox:
             except BaseException as error:
                 if meant_for_the_run(error):
                     raise
-                misfit = _misfit(tool, error)
-                if misfit or not retry.again(error, attempt, timed_out=clock.expired(), marks=marks):
-                    told = after_attempts(_fault(tool, clock, error), attempt)
-                    return Output(told, "error", raised=None if misfit else error)
+                cut_off, unfit = may_have_run(clock, error), misfit(tool, error)
+                if cut_off and self.writes(tool.name):
+                    # Also when another attempt follows: what the last one says is not all that happened.
+                    status = "unknown"
+                if unfit or not retry.again(error, attempt, cut_off=cut_off, marks=marks):
+                    told = after_attempts(fault(tool, clock, error), attempt)
+                    return Output(told, status, raised=None if unfit else error)
             await asyncio.sleep(retry.wait_s(attempt))
             attempt += 1
 
@@ -249,24 +257,3 @@ def _coerce(given: BaseTool | Callable[..., Any]) -> BaseTool:
         raise ConfigError(
             f"The function {name!r} cannot be a tool: {error} Give it a docstring and type hints."
         ) from None
-
-
-def _misfit(tool: BaseTool, error: BaseException) -> bool:
-    """Whether an exception says that the model's arguments do not fit."""
-    return isinstance(error, ValidationError) and error.title == getattr(tool.args_schema, "__name__", None)
-
-
-def _fault(tool: BaseTool, clock: asyncio.Timeout, error: BaseException) -> str:
-    """What the model is told of an exception."""
-    if isinstance(error, CallError):
-        return str(error)
-    if isinstance(error, ToolException):
-        return clean(str(error)) or f"{tool.name} failed without saying why."
-    if isinstance(error, TimeoutError) and clock.expired():
-        return f"{tool.name} was stopped at its time limit; it is not known whether it took effect."
-    if isinstance(error, ValidationError) and _misfit(tool, error):
-        faults = [f"{'.'.join(map(str, fault['loc'])) or 'arguments'}: {fault['msg']}" for fault in error.errors()]
-        return (
-            f"The arguments do not fit the tool {tool.name!r}: {'; '.join(faults)}. It takes: {', '.join(tool.args)}."
-        )
-    return clean(f"{tool.name} failed: {type(error).__name__}: {error}")

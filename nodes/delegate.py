@@ -14,6 +14,7 @@ from graph_agent.budget import Left, has_budget, left_to_delegate
 from graph_agent.config import LoopConfig
 from graph_agent.delegating import Telling, answered, ask_person, conversation_with, go_on, waiting_task
 from graph_agent.delegation import CALL_PREFIX, DEPTH_LEFT, Delegation, DelegationResult
+from graph_agent.effects import finished_before
 from graph_agent.errors import did_you_mean
 from graph_agent.in_turn import NotDone, in_turn
 from graph_agent.intake import CONTEXT_MARK, NOT_SHOWN
@@ -37,6 +38,10 @@ async def delegate_node(
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
     """
+    run = run_of(config)
+    if (kept := await finished_before(call, config, runtime, run)) is not None:
+        run.taken_up.add(call["id"])
+        return Command(update=kept)
     parts = parts_of_run(parts, runtime)
     state = read_state(config, ["messages", "loop", "ready", "usage", "remote"])
     settings = parts.settings(runtime, config, state["loop"])

@@ -11,6 +11,7 @@ from langgraph.types import Command
 
 from graph_agent._compat import read_state
 from graph_agent.config import LoopConfig
+from graph_agent.effects import finished_before
 from graph_agent.in_turn import NotDone, in_turn
 from graph_agent.parts import AgentParts
 from graph_agent.run_parts import parts_of_run
@@ -27,12 +28,16 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
     """
+    run = run_of(config)
+    if (kept := await finished_before(call, config, runtime, run)) is not None:
+        run.taken_up.add(call["id"])
+        return Command(update=kept)
     parts = parts_of_run(parts, runtime)
     state = read_state(config, ["loop", "ready"])
     settings = parts.settings(runtime, config, state["loop"])
     output: Output | NotDone
     if "fault" in call:
-        run_of(config).taken_up.add(call["id"])
+        run.taken_up.add(call["id"])
         output = Output(call["fault"], "error")
     else:
         output = await in_turn(

@@ -9,7 +9,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool, tool
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, InjectedStore, ToolRuntime
 from langgraph.types import Command, Send, interrupt
 
@@ -20,6 +20,7 @@ from graph_agent._compat import (
     both_ways,
     checkpointer_of,
     config_parameter,
+    inherits_durability,
     messages_delta_reducer,
     read_state,
 )
@@ -148,3 +149,21 @@ def test_a_tools_output_becomes_its_message() -> None:
     message = as_tool_output({"a": 1}, None, made, "c1")
 
     assert (message.content, message.tool_call_id, message.name, message.status) == ('{"a": 1}', "c1", "t", "success")
+
+
+@pytest.mark.parametrize(("durability", "inherited"), [(None, False), ("exit", True)], ids=str)
+async def test_a_node_knows_whether_its_run_was_given_a_durability(durability: Any, inherited: bool) -> None:
+    found: list[bool] = []
+
+    def look(state: MessagesState, config: RunnableConfig) -> None:
+        found.append(inherits_durability(config["configurable"]))
+
+    graph: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)
+    graph.add_node("look", look)
+    graph.add_edge(START, "look")
+
+    given: Any = {"messages": []}
+    saver = InMemorySaver()
+    await graph.compile(checkpointer=saver).ainvoke(given, {"configurable": {"thread_id": "t"}}, durability=durability)
+
+    assert found == [inherited]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graph_agent.errors import SessionBusyError
+from graph_agent.results import open_interrupts
 from graph_agent.running import _under_way
 from graph_agent.session_control import SessionControl
 from graph_agent.status import NEXT
@@ -82,7 +83,7 @@ class Driver:
     async def _answers(self) -> dict[str, str]:
         """An answer for each question that the session has."""
         state = await self.watched.graph.aget_state(self.watched.config)
-        return {question.id: "yes" for question in state.interrupts}
+        return {question.id: "yes" for question in open_interrupts(state)}
 
     async def end(self) -> None:
         """Bring it to its end: answer what it asks, and give it inputs until everything said to it is taken in."""

@@ -290,6 +290,6 @@ def test_a_plan_is_stored_first_where_a_call_may_write(effects: list[str | None]
     ]
     graph = create_graph_agent(ScriptedChatModel(["x"]), tools=tools, checkpointer=InMemorySaver())
 
-    assert (graph._durable({}), graph.copy()._durable({})) == (
+    assert (graph._durable({}, {}), graph.copy()._durable({}, {})) == (
         (({"durability": durability} if durability else {}),) * 2
     )

@@ -1,0 +1,39 @@
+"""What an exception says of the tool call that ended with it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from langchain_core.tools import BaseTool, ToolException
+from pydantic import ValidationError
+
+from graph_agent.errors import CallError, McpServerError
+from graph_agent.text import clean
+
+
+def misfit(tool: BaseTool, error: BaseException) -> bool:
+    """Whether an exception says that the model's arguments do not fit."""
+    return isinstance(error, ValidationError) and error.title == getattr(tool.args_schema, "__name__", None)
+
+
+def may_have_run(clock: asyncio.Timeout, error: BaseException) -> bool:
+    """Whether a call may have taken effect though it ended with this exception, whose cause lies outside its tool."""
+    if isinstance(error, McpServerError):
+        return error.may_have_run
+    return isinstance(error, TimeoutError) and clock.expired()
+
+
+def fault(tool: BaseTool, clock: asyncio.Timeout, error: BaseException) -> str:
+    """What the model is told of an exception."""
+    if isinstance(error, CallError):
+        return str(error)
+    if isinstance(error, ToolException):
+        return clean(str(error)) or f"{tool.name} failed without saying why."
+    if isinstance(error, TimeoutError) and clock.expired():
+        return f"{tool.name} was stopped at its time limit; it is not known whether it took effect."
+    if isinstance(error, ValidationError) and misfit(tool, error):
+        faults = [f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}" for one in error.errors()]
+        return (
+            f"The arguments do not fit the tool {tool.name!r}: {'; '.join(faults)}. It takes: {', '.join(tool.args)}."
+        )
+    return clean(f"{tool.name} failed: {type(error).__name__}: {error}")

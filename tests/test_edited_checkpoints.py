@@ -1,0 +1,186 @@
+"""`update_state` on a session that a crash left in the middle of a wave: what had been begun stays begun."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.tools import BaseTool, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import interrupt
+
+from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.settlement import NEVER_BEGUN, UNKNOWN
+from tests.agents import asks, marked
+from tests.gates import Gate
+from tests.test_session_abort import has_results
+
+DONE = ["No more actions.", "Done."]
+TASK = {"task": "write"}
+NOTE = {"messages": [AIMessage("A note.")]}
+
+
+class Stopped:
+    """A session that was cancelled when one call had finished, and another stood in front of a gate."""
+
+    def __init__(self, *, ledger: bool = False, **marks: Any) -> None:
+        """`marks` are the gated tool's."""
+        self.ran: list[str] = []
+        self.gate = Gate()
+        wave = asks(("1", "write", {"text": "one"}), ("2", "hold", {"text": "two"}), ("3", "delegate_to_d", TASK))
+        self.graph = create_graph_agent(
+            ScriptedChatModel([wave, *DONE, *DONE]),
+            tools=[self._write(), marked(self._hold(), **marks)],
+            delegates=[GraphDelegate("d", "Writes.", self._delegate())],
+            checkpointer=InMemorySaver(),
+            config=LoopConfig(effect_ledger=ledger),
+        )
+        self.talk = Session(self.graph, "s1")
+        self.config: Any = {"configurable": {"thread_id": "s1"}}
+
+    def _write(self) -> BaseTool:
+        @tool
+        async def write(text: str) -> str:
+            """Change something."""
+            self.ran.append(text)
+            return f"wrote {text}"
+
+        return write
+
+    def _hold(self) -> BaseTool:
+        @tool
+        async def hold(text: str) -> str:
+            """Change something, and take long."""
+            self.ran.append(text)
+            await self.gate.passing()
+            return f"held {text}"
+
+        return hold
+
+    def _delegate(self) -> Any:
+        script = [asks(("w", "write", {"text": "delegated"})), "No more actions.", "Written."]
+        return create_graph_agent(ScriptedChatModel(script * 2), tools=[self._write()])
+
+    async def stop(self) -> None:
+        run = asyncio.create_task(self.talk.run("go"))
+        await self.gate.reached()
+        await has_results(self.talk, 2)
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+        self.gate.open()
+
+    async def edit(self, **values: Any) -> None:
+        await self.graph.aupdate_state(self.config, {**NOTE, **values}, as_node="plan")
+
+
+@pytest.mark.parametrize("ledger", [False, True], ids=["no ledger", "ledger"])
+@pytest.mark.parametrize("edits", [1, 2])
+async def test_an_edit_runs_nothing_twice(edits: int, ledger: bool) -> None:
+    stopped = Stopped(ledger=ledger)
+    await stopped.stop()
+    for _ in range(edits):
+        await stopped.edit()
+    before = [record.state for record in await stopped.talk.calls()]
+
+    result = await stopped.talk.resume()
+
+    assert (sorted(stopped.ran), before, result.results, result.usage["model_calls"]) == (
+        ["delegated", "one", "two"],
+        ["finished", "started" if ledger else "unknown", "finished"],
+        {"1": "wrote one", "2": {"error": UNKNOWN}, "3": "Written."},
+        6,
+    )
+
+
+async def test_a_call_that_can_be_repeated_is_run_again_after_an_edit() -> None:
+    stopped = Stopped(idempotent=True)
+    await stopped.stop()
+    await stopped.edit()
+
+    result = await stopped.talk.resume()
+
+    assert (sorted(stopped.ran), result.results["2"]) == (["delegated", "one", "two", "two"], "held two")
+
+
+async def test_a_call_that_an_edit_changes_is_run() -> None:
+    stopped = Stopped()
+    await stopped.stop()
+    ready = (await stopped.graph.aget_state(stopped.config)).values["ready"]
+    await stopped.edit(ready=[ready[0], {**ready[1], "arguments": {"text": "other"}}, ready[2]])
+
+    result = await stopped.talk.resume()
+
+    assert (sorted(stopped.ran), result.results) == (
+        ["delegated", "one", "other", "two"],
+        {"1": "wrote one", "2": "held other", "3": "Written."},
+    )
+
+
+@pytest.mark.parametrize("ledger", [False, True], ids=["no ledger", "ledger"])
+async def test_new_input_after_an_edit_tells_the_truth_of_every_call(ledger: bool) -> None:
+    stopped = Stopped(ledger=ledger)
+    await stopped.stop()
+    await stopped.edit()
+
+    await stopped.talk.run("never mind")
+
+    told = [
+        (event["status"], event["content"])
+        for event in await stopped.talk.events()
+        if event["type"] == "tool_result" or event["type"] == "delegation_response"
+    ]
+    assert (sorted(stopped.ran), told) == (
+        ["delegated", "one", "two"],
+        [("success", "wrote one"), ("unknown", UNKNOWN), ("success", "Written.")],
+    )
+
+
+async def test_an_edit_at_a_point_that_is_left_behind_does_its_work_again() -> None:
+    stopped = Stopped()
+    stopped.gate.open()
+    await stopped.talk.run("go")
+    history = stopped.graph.aget_state_history(stopped.config)
+    planned = await anext(state async for state in history if "tools" in state.next)
+    edited = await stopped.graph.aupdate_state(planned.config, NOTE, as_node="plan")
+
+    await stopped.graph.ainvoke(None, edited)
+
+    assert sorted(stopped.ran) == ["delegated", "delegated", "one", "one", "two", "two"]
+
+
+async def test_a_call_that_asked_a_person_asks_again_after_an_edit() -> None:
+    ran: list[str] = []
+
+    @tool
+    async def ask() -> str:
+        """Ask a person, and do as they say."""
+        ran.append(interrupt("May I?"))
+        return "done"
+
+    model = ScriptedChatModel([asks(("1", "ask", {})), *DONE])
+    graph: Any = create_graph_agent(model, tools=[ask], checkpointer=InMemorySaver())
+    talk = Session(graph, "s1")
+    await talk.run("go")
+    await graph.aupdate_state({"configurable": {"thread_id": "s1"}}, NOTE, as_node="plan")
+
+    asked = await talk.resume()
+    result = await talk.resume("yes")
+
+    assert ([question.value for question in asked.interrupts], ran, result.results) == (
+        ["May I?"],
+        ["yes"],
+        {"1": "done"},
+    )
+
+
+async def test_what_a_breakpoint_held_back_is_not_begun_by_an_edit() -> None:
+    stopped = Stopped()
+    await stopped.graph.ainvoke({"messages": [("user", "go")]}, stopped.config, interrupt_before=["tools", "delegate"])
+    await stopped.edit()
+
+    await stopped.talk.run("never mind")
+
+    told = [event["content"] for event in await stopped.talk.events() if event["type"] == "tool_result"]
+    assert (stopped.ran, told) == ([], [NEVER_BEGUN] * 2)
