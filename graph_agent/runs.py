@@ -6,17 +6,15 @@ import asyncio
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 import anyio
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from graph_agent.steering import Inbox, MemoryInbox
+from graph_agent.steering import Inbox, MemoryInbox, Note
 
 T = TypeVar("T")
 
@@ -36,7 +34,7 @@ class Run:
     """The run this one is part of, as a delegate or a subgraph; its abort is this one's too."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     started_ns: int = field(default_factory=time.time_ns)
-    """Wall clock, to tell notes sent to it from older ones."""
+    """Wall clock, to tell notes sent to it from those it found when it first read its inbox."""
     planned: set[str] = field(default_factory=set)
     """Ids of the calls made ready in this very run, which no run before it can have begun."""
     taken_up: set[str] = field(default_factory=set)
@@ -45,6 +43,7 @@ class Run:
     """Ids of the calls begun in this run."""
     has_listened: bool = False
     """Whether its inbox has been read: the state it began with is stored, so what that had taken in can go."""
+    _old_aborts: frozenset[str] | None = None
     _stopped: bool = False
     _children: set[Run] = field(default_factory=set)
     _scopes: dict[anyio.CancelScope, asyncio.AbstractEventLoop] = field(default_factory=dict)
@@ -74,6 +73,25 @@ class Run:
                 loop.call_soon_threadsafe(scope.cancel)
         for child in children:
             child.abort()
+
+    def obey(self, notes: Iterable[Note]) -> list[str]:
+        """Stop when a note asks for it that was sent to this run.
+
+        What the first look finds from before the run's start was meant for another; every later one counts, whatever
+        its sender's clock says.
+
+        Args:
+            notes: Its inbox as it is.
+
+        Returns:
+            Keys of the aborts among them, which have done what they can.
+        """
+        aborts = {note.key: note for note in notes if note.kind == "abort"}
+        if self._old_aborts is None:
+            self._old_aborts = frozenset(key for key, note in aborts.items() if note.sent_ns < self.started_ns)
+        if aborts.keys() - self._old_aborts:
+            self.abort()
+        return list(aborts)
 
     @contextmanager
     def interruptible(self, seconds: float | None = None) -> Iterator[anyio.CancelScope]:
@@ -140,11 +158,3 @@ def run_of(config: RunnableConfig) -> Run:
     """The run a node belongs to; one of its own for a node that is called outside a compiled agent."""
     run = config["configurable"].get(RUN)
     return run if isinstance(run, Run) else Run()
-
-
-_inboxes: WeakKeyDictionary[BaseCheckpointSaver[Any], MemoryInbox] = WeakKeyDictionary()
-
-
-def inbox_in_memory(saver: BaseCheckpointSaver[Any]) -> MemoryInbox:
-    """The notes to a saver's sessions where there is no Store: kept as long as the saver."""
-    return _inboxes.setdefault(saver, MemoryInbox())
