@@ -12,6 +12,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.cache.base import BaseCache
 from langgraph.runtime import Runtime
 
+from graph_agent.bounded import Bounded
 from graph_agent.budget import BUDGET_LEFT, tightened
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.context import AgentContext, effective_config
@@ -71,7 +72,7 @@ class AgentParts:
     warnings: tuple[str, ...] = ()
     """What was not as it should be when the agent was built, e.g. a server that is down; told at each input."""
     slots: Slots = field(default_factory=Slots)
-    _instructions: dict[tuple[str, str, int, tuple[str, ...]], str] = field(repr=False, default_factory=dict)
+    _instructions: Bounded[tuple[str, str, int, tuple[str, ...]], str] = field(repr=False, default_factory=Bounded)
 
     def settings(self, runtime: Runtime[Any], config: RunnableConfig, loop: Bookkeeping) -> LoopConfig:
         """The configuration in force: the agent's own, under what the run brings, under what was changed since.
@@ -112,10 +113,12 @@ class AgentParts:
         """
         style = planner if mode == "wave" else "direct" if self.answers_directly(settings) else "calls"
         key = (style, mode, settings.max_calls_per_wave, tuple(self.toolbox.names))
-        if key not in self._instructions:
+
+        def make() -> str:
             sections = [self.prompts.render("planner", style=style, max_calls=settings.max_calls_per_wave)]
             if mode != "native":
                 tools = [schema["function"] for schema in self.toolbox.schemas]
                 sections.append(self.prompts.render("text_tools", tools=tools, plan=mode == "wave"))
-            self._instructions[key] = "\n\n".join(sections)
-        return self._instructions[key]
+            return "\n\n".join(sections)
+
+        return self._instructions.get(key, make)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 
@@ -59,6 +60,8 @@ class Step:
         self.settings = parts.settings(runtime, config, self.loop)
         self.events: list[StoredEvent] = []
         self.changes: dict[str, Any] = {}
+        self.newest_reply: AIMessage | None = None
+        """The newest plan's, in this pass."""
 
     async def take_input(self) -> None:
         """Settle what an earlier run left open, note the user's words, and start counting anew."""
@@ -116,8 +119,10 @@ class Step:
         if self.run.aborted:
             met = "aborted", None
         elif has_budget(self.settings):
-            usage = self.state.get("usage", NO_USAGE) if "usage" not in self.changes else NO_USAGE
-            met = budget_met(spent(self.run, self.loop, usage, self.history, self.settings), self.settings)
+            usage = add_usage(self.state.get("usage"), self.changes.get("usage"))
+            # A plan that was not followed is in no history.
+            replies = self.history if self.newest_reply is None else [self.newest_reply]
+            met = budget_met(spent(self.run, self.loop, usage, replies, self.settings), self.settings)
         if met is None:
             return False
         self.skip([(call, _ABORT_REASON if met[0] == "aborted" else _LIMIT_REASON) for call in self.loop["waiting"]])

@@ -50,7 +50,8 @@ async def plan_node(
         await _ask_in_time(step)
         while _can_be_steered(step) and await step.listen(["configure", "steer"]):
             step.loop["outcome"] = None
-            if not step.at_limit():
+            # Each of these plans is one more, whatever made it due.
+            if not step.cut_short() and not step.at_limit():
                 await _ask_in_time(step)
     return Command(update=step.update())
 
@@ -88,6 +89,7 @@ async def _ask(step: Step) -> None:
         return
     step.loop["step"] += 1
     step.events.append(planned.event(step.loop["step"]))
+    step.newest_reply = planned.message
     step.loop["last_wave"] = planned.last
     if not planned.calls:
         logger.info("Final response received (no tool calls)")

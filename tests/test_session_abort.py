@@ -507,7 +507,7 @@ async def test_a_stream_that_nobody_reads_to_its_end_can_be_gone_on_with() -> No
     talk = session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate, effect="read"))
     parts = talk.stream("go")
     await anext(parts)
-    await parts.aclose()  # type: ignore[attr-defined]  # an asynchronous generator
+    await parts.aclose()
 
     left = nothing_under_way()
     gate.open()

@@ -11,6 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
 from langchain_core.runnables.config import ensure_config, merge_configs
 
+from graph_agent.bounded import Bounded
 from graph_agent.config import LoopConfig
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.models.binding import Bound, Way, openai_response_format, unbound
@@ -61,7 +62,7 @@ class ModelClient:
         ]
         self._renames = [name for name in names if self._aliases.to_alias(name) != name]
         self._none_choice = _TOOL_CHOICE_NONE.get(model._llm_type)
-        self._bound: dict[tuple[Any, ...], Bound] = {}
+        self._bound: Bounded[tuple[Any, ...], Bound] = Bounded()
 
     def without(self, names: Collection[str]) -> ModelClient:
         """The same model without some of its tools, by their own names."""
@@ -71,7 +72,7 @@ class ModelClient:
             narrower = copy.copy(self)
             aliases = {self._aliases.to_alias(name) for name in key}
             narrower._schemas = [schema for schema in self._schemas if schema["function"]["name"] not in aliases]
-            narrower._bound = {}
+            narrower._bound = Bounded()
             self._narrower[key] = narrower
         return self._narrower[key]
 
@@ -207,9 +208,8 @@ class ModelClient:
         self, phase: Phase, settings: LoopConfig, *, mode: Mode, schema: dict[str, Any] | None = None
     ) -> Bound:
         key = (phase, mode, settings.model_options(), repr(schema), repr(self._none_choice))
-        if key not in self._bound:
-            self._bound[key] = self._bind(phase, settings, schema, with_tools=bool(self._schemas) and mode == "native")
-        return self._bound[key]
+        with_tools = bool(self._schemas) and mode == "native"
+        return self._bound.get(key, lambda: self._bind(phase, settings, schema, with_tools=with_tools))
 
     def _bind(self, phase: Phase, settings: LoopConfig, schema: dict[str, Any] | None, *, with_tools: bool) -> Bound:
         options: dict[str, Any] = dict(settings.model_options())
