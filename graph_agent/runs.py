@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -43,6 +44,8 @@ class Run:
     """Ids of the calls begun in this run."""
     has_listened: bool = False
     """Whether its inbox has been read: the state it began with is stored, so what that had taken in can go."""
+    fingerprints: dict[int, tuple[Any, str]] = field(default_factory=dict)
+    """What `recent_calls` remembers of the calls it has read."""
     _old_aborts: frozenset[str] | None = None
     _stopped: bool = False
     _children: set[Run] = field(default_factory=set)
@@ -93,8 +96,7 @@ class Run:
             self.abort()
         return list(aborts)
 
-    @contextmanager
-    def interruptible(self, seconds: float | None = None) -> Iterator[anyio.CancelScope]:
+    def interruptible(self, seconds: float | None = None) -> AbstractContextManager[anyio.CancelScope]:
         """A scope that an abort cancels, and so does the end of its time.
 
         The scope swallows the cancellation: `cancelled_caught` says that the work inside was cut short.
@@ -102,16 +104,7 @@ class Run:
         Args:
             seconds: How long the work may take; None for no limit.
         """
-        with anyio.move_on_after(seconds) as scope:
-            with self._guard:
-                self._scopes[scope] = asyncio.get_running_loop()
-            try:
-                if self.aborted:
-                    scope.cancel()
-                yield scope
-            finally:
-                with self._guard:
-                    self._scopes.pop(scope, None)
+        return _Interruptible(self, seconds)
 
     @contextmanager
     def under(self) -> Iterator[None]:
@@ -152,6 +145,29 @@ class Run:
         if self._worked_s is None:
             self._worked_s = before_s
         return self._worked_s + time.monotonic() - self._since
+
+
+class _Interruptible:
+    # A class, as every node of every run passes through it, and a generator takes twice as long.
+    __slots__ = ("_run", "_scope")
+
+    def __init__(self, run: Run, seconds: float | None) -> None:
+        self._run = run
+        deadline = math.inf if seconds is None else anyio.current_time() + seconds
+        self._scope = anyio.CancelScope(deadline=deadline)
+
+    def __enter__(self) -> anyio.CancelScope:
+        scope, run = self._scope.__enter__(), self._run
+        with run._guard:
+            run._scopes[scope] = asyncio.get_running_loop()
+        if run.aborted:
+            scope.cancel()
+        return scope
+
+    def __exit__(self, *raised: Any) -> bool:
+        with self._run._guard:
+            self._run._scopes.pop(self._scope, None)
+        return bool(self._scope.__exit__(*raised))
 
 
 def run_of(config: RunnableConfig) -> Run:
