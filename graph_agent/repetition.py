@@ -12,7 +12,7 @@ from langchain_core.messages import HumanMessage
 
 from graph_agent.events import StoredEvent, event
 from graph_agent.intake import NOT_SHOWN
-from graph_agent.loops import Loop, find_loop, unchanging
+from graph_agent.loops import REPEATS, Loop, find_loop, unchanging
 from graph_agent.recent import Known, fingerprint_of, recent_calls
 from graph_agent.step import Step
 from graph_agent.telling import call_of
@@ -23,6 +23,10 @@ _WARN, _WITHHOLD = 1, 2
 
 def stop_repetition(step: Step) -> bool:
     """Look for a loop at the end of the input's calls, and do what is due; True when that ended the input."""
+    settings, waves = step.settings, step.loop["waves"]
+    # Equal calls of one wave count once, so that nothing has come round often enough yet.
+    if waves < 2 or (waves < REPEATS and settings.loop_window >= REPEATS * settings.loop_max_period):
+        return False
     told = step.state["events"]
     recent = recent_calls(told, step.parts.toolbox.marks, step.settings.loop_window, step.run.fingerprints)
     found = find_loop(recent.fingerprints, window=step.settings.loop_window, max_period=step.settings.loop_max_period)

@@ -31,7 +31,7 @@ def plan_request(
     # Of a whole history hardly one message steers, so that looking for it may cost next to nothing.
     said = [
         _steered(message, parts)
-        if message.additional_kwargs and STEERING_MARK in message.additional_kwargs
+        if isinstance(message, HumanMessage) and STEERING_MARK in message.additional_kwargs
         else message
         for message in history
     ]
