@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from graph_agent.calls import fingerprint
 from graph_agent.events import StoredEvent
 from graph_agent.telling import call_of
-from graph_agent.types import Call
 
 _POLLS_PASSED = 8
 """How many windows of calls are passed over at most, so that an input of nothing but polls is not read whole."""
@@ -26,25 +25,26 @@ class RecentCalls(NamedTuple):
     """For `unchanging`: `(name, fingerprint, content)` of those that have a result and are not marked as writing."""
 
 
-Known = dict[int, tuple[Any, str]]
-"""Identity of an event → the event, which keeps its identity, and the fingerprint of its call."""
+Known = dict[int, tuple[Any, str, str]]
+"""Identity of an event → the event, which keeps its identity, and its call's name and fingerprint."""
 
 
-def fingerprint_of(entry: StoredEvent, call: Call, known: Known) -> str:
-    """The fingerprint of an event's call, worked out once.
+def named_call(entry: StoredEvent, known: Known) -> tuple[str, str] | None:
+    """The name and the fingerprint of an event's call, worked out once; None for an event of another kind.
 
     Args:
         entry: The event.
-        call: Its call.
         known: What is known, which is added to.
     """
     found = known.get(id(entry))
-    if found is not None:
-        return found[1]
-    if len(known) >= _KNOWN:
-        known.clear()
-    known[id(entry)] = entry, (called := fingerprint(call))
-    return called
+    if found is None:
+        call = call_of(entry)
+        if call is None:
+            return None
+        if len(known) >= _KNOWN:
+            known.clear()
+        found = known[id(entry)] = entry, call["name"], fingerprint(call)
+    return found[1:]
 
 
 def recent_calls(
@@ -81,15 +81,15 @@ def recent_calls(
             in_wave.clear()
         elif kind in ("tool_result", "delegation_response"):
             contents[entry["id"]] = entry["content"]
-        elif (call := call_of(entry)) is not None:
+        elif (call := named_call(entry, known)) is not None:
             passed += 1
-            marked = marks(call["name"])
+            name, called = call
+            marked = marks(name)
             if marked.get("poll"):
                 continue
-            called = fingerprint_of(entry, call, known)
             if called not in in_wave:
                 fingerprints.append(called)
-            if call["id"] in contents and marked.get("effect") != "write" and call["name"] not in in_wave:
-                results.append((call["name"], called, contents[call["id"]]))
-            in_wave |= {called, call["name"]}
+            if entry["id"] in contents and marked.get("effect") != "write" and name not in in_wave:
+                results.append((name, called, contents[entry["id"]]))
+            in_wave.update(call)
     return RecentCalls(fingerprints[::-1], results[::-1])

@@ -13,9 +13,8 @@ from langchain_core.messages import HumanMessage
 from graph_agent.events import StoredEvent, event
 from graph_agent.intake import NOT_SHOWN
 from graph_agent.loops import REPEATS, Loop, find_loop, unchanging
-from graph_agent.recent import Known, fingerprint_of, recent_calls
+from graph_agent.recent import Known, named_call, recent_calls
 from graph_agent.step import Step
-from graph_agent.telling import call_of
 from graph_agent.types import Call
 
 _WARN, _WITHHOLD = 1, 2
@@ -71,9 +70,9 @@ def _newest_wave(events: list[StoredEvent], known: Known) -> Iterable[str]:
     for entry in reversed(events):
         if entry["type"] == "plan":
             return
-        call = call_of(entry)
+        call = named_call(entry, known)
         if call is not None:
-            yield fingerprint_of(entry, call, known)
+            yield call[1]
 
 
 def refused(call: Call, withheld: Iterable[str]) -> Call:

@@ -44,7 +44,7 @@ class Run:
     """Ids of the calls begun in this run."""
     has_listened: bool = False
     """Whether its inbox has been read: the state it began with is stored, so what that had taken in can go."""
-    fingerprints: dict[int, tuple[Any, str]] = field(default_factory=dict)
+    fingerprints: dict[int, tuple[Any, str, str]] = field(default_factory=dict)
     """What `recent_calls` remembers of the calls it has read."""
     _old_aborts: frozenset[str] | None = None
     _stopped: bool = False
