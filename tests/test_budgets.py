@@ -214,7 +214,7 @@ async def test_a_session_that_is_steered_on_and_on_keeps_to_its_budget() -> None
                 await talk.steer("And this.")
             return await super()._agenerate(*args, **kwargs)
 
-    model = Steered(responses=[used("No more actions.", 90, 10)] * 3 + [used("Best I can say.", 90, 10)])
+    model = Steered(responses=[*[used("No more actions.", 90, 10)] * 3, used("Best I can say.", 90, 10)])
     talk = session(model, echo)
 
     assert (await ended(talk, max_tokens_total=450, max_steps=50), len(model.requests)) == (
