@@ -35,7 +35,7 @@ async def send(spec: AgentSpec, db: str | None, session_id: str, kind: NoteKind,
     async with open_saver(address) as saver, open_store(address) as store:
         if await saver.aget_tuple({"configurable": {"thread_id": session_id}}) is None:
             raise InputError(f"There is no session {session_id!r} in {address}; `graph-agent sessions` lists them.")
-        await inbox_of(saver, store).add(session_id, new_note(kind, text))
+        await (await inbox_of(saver, store)).add(session_id, new_note(kind, text))
 
 
 async def stop(spec: AgentSpec, db: str | None, session_id: str) -> bool:
@@ -52,7 +52,7 @@ async def stop(spec: AgentSpec, db: str | None, session_id: str) -> bool:
     address = _shared(spec, db)
     async with open_saver(address) as saver, open_store(address) as store:
         if not await is_idle(saver, session_id):
-            await inbox_of(saver, store).add(session_id, new_note("abort"))
+            await (await inbox_of(saver, store)).add(session_id, new_note("abort"))
             return True
         found = await saver.aget_tuple({"configurable": {"thread_id": session_id}})
         if found is None or found.checkpoint["channel_values"].get("status") != "RUNNING":

@@ -65,7 +65,8 @@ async def in_turn(
     with run.interruptible(work_left_s(run, loop, settings)) as scope:
         async with parts.slots.of_wave(runtime, settings.max_parallel_calls):
             # A call would run on to its first wait otherwise, or ask a person once more.
-            await anyio.lowlevel.checkpoint_if_cancelled()
+            if scope.cancel_called:
+                await anyio.lowlevel.checkpoint_if_cancelled()
             if writes:
                 repeatable = parts.toolbox.repeatable(call["name"])
                 if not repeatable and not await may_begin(call, config, runtime, run, ledger=ledger):

@@ -50,7 +50,8 @@ async def listen(
     heard = Heard()
     notes = await _new_notes(run, loop)
     for note in notes:
-        if note.kind not in kinds:
+        # What would only begin when all else is done is left for the next answer.
+        if note.kind not in kinds or (note.kind == "follow_up" and run.aborted):
             continue
         if note.kind == "configure":
             heard.events += await _reconfigure(loop, note, step, check)
@@ -67,9 +68,7 @@ async def listen(
 
 async def _new_notes(run: Run, loop: Bookkeeping) -> list[Note]:
     notes = await run.inbox.read(run.session_id)
-    gone = [note.key for note in notes if note.kind == "abort"]
-    if any(note.kind == "abort" and note.sent_ns >= run.started_ns for note in notes):
-        run.abort()
+    gone = run.obey(notes)
     taken = set(loop.get("taken", ()))
     if taken and not run.has_listened:
         gone += [note.key for note in notes if note.key in taken]

@@ -2,11 +2,12 @@
 
 The operating system lets go of a killed process's locks, so that nobody waits for the dead. The file lies beside the
 SQLite database and stays empty: each session is one byte of it, by a hash of its id. Where the system has no such locks
-(Windows), or the database is not a file, a session is guarded within its process only.
+(Windows, some network file systems), or the database is not a file, a session is guarded within its process only.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import sys
@@ -21,6 +22,9 @@ if sys.platform != "win32":
 _HAS_LOCKS = sys.platform != "win32"
 
 _LOOK_S = 0.002
+
+_NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+"""How a file system says that it has no locks."""
 
 SUFFIX = ".sessions-lock"
 """What the lock file's name adds to the database's."""
@@ -67,7 +71,7 @@ class SessionLocks:
         self._held.discard((place, session_id))
         if isinstance(place, Path) and (file := self._files.get(place)) is not None:
             file.unlock(session_id)
-            if not file.users:
+            if not file.locked:
                 # The system drops every lock of a process on a file when it closes any descriptor of it.
                 file.close()
                 del self._files[place]
@@ -78,12 +82,19 @@ class SessionLocks:
             file = _File.open(place)
             if file is None:
                 return True
-        if file.lock(session_id):
-            self._files[place] = file
+        taken = False
+        try:
+            taken = file.lock(session_id)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
             return True
-        if not file.users:
-            file.close()
-        return False
+        finally:
+            if file.locked:
+                self._files[place] = file
+            else:
+                file.close()
+        return taken
 
     def forget(self) -> None:
         """Begin anew, in a forked child: the parent's runs and locks are not the child's."""
@@ -97,7 +108,8 @@ class SessionLocks:
 class _File:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self.users = 0
+        self.locked: set[str] = set()
+        """Ids of the sessions whose bytes this process has locked."""
 
     @classmethod
     def open(cls, database: Path) -> _File | None:
@@ -118,12 +130,13 @@ class _File:
             if isinstance(error, PermissionError):
                 return False  # how some systems say that another process holds it
             raise
-        self.users += 1
+        self.locked.add(session_id)
         return True
 
     def unlock(self, session_id: str) -> None:
-        _lock(self._descriptor, fcntl.LOCK_UN, session_id)
-        self.users -= 1
+        if session_id in self.locked:
+            _lock(self._descriptor, fcntl.LOCK_UN, session_id)
+            self.locked.discard(session_id)
 
     def close(self) -> None:
         os.close(self._descriptor)

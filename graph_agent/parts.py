@@ -12,6 +12,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.cache.base import BaseCache
 from langgraph.runtime import Runtime
 
+from graph_agent.bounded import Bounded
 from graph_agent.budget import BUDGET_LEFT, tightened
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.context import AgentContext, effective_config
@@ -88,7 +89,7 @@ class AgentParts:
     variants: dict[str, AgentParts] = field(init=False, repr=False, default_factory=dict)
     """What runs with parts of their own were given (see `run_parts`)."""
     _offering: dict[ModelClient, ModelClient] = field(init=False, repr=False, default_factory=dict)
-    _instructions: dict[tuple[str, str, int, tuple[str, ...]], str] = field(repr=False, default_factory=dict)
+    _instructions: Bounded[tuple[str, str, int, tuple[str, ...]], str] = field(repr=False, default_factory=Bounded)
 
     def settings(self, runtime: Runtime[Any], config: RunnableConfig, loop: Bookkeeping) -> LoopConfig:
         """The configuration in force: the agent's own, under what the run brings, under what was changed since.
@@ -119,7 +120,7 @@ class AgentParts:
         if not names or set(self.toolbox.names) <= set(names):
             return self
         narrower = self.toolbox.without(names)
-        return replace(self, client=self.client.without(names), toolbox=narrower, _instructions={})
+        return replace(self, client=self.client.without(names), toolbox=narrower, _instructions=Bounded())
 
     def mode(self, settings: LoopConfig) -> Mode:
         """How calls are asked for under a run's settings."""
@@ -158,10 +159,12 @@ class AgentParts:
         """
         style = planner if mode == "wave" else "direct" if self.answers_directly(settings) else "calls"
         key = (style, mode, settings.max_calls_per_wave, tuple(self.toolbox.names))
-        if key not in self._instructions:
+
+        def make() -> str:
             sections = [self.prompts.render("planner", style=style, max_calls=settings.max_calls_per_wave)]
             if mode != "native":
                 tools = [schema["function"] for schema in self.toolbox.schemas]
                 sections.append(self.prompts.render("text_tools", tools=tools, plan=mode == "wave"))
-            self._instructions[key] = "\n\n".join(sections)
-        return self._instructions[key]
+            return "\n\n".join(sections)
+
+        return self._instructions.get(key, make)

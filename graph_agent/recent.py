@@ -12,6 +12,9 @@ from graph_agent.telling import call_of
 _POLLS_PASSED = 8
 """How many windows of calls are passed over at most, so that an input of nothing but polls is not read whole."""
 
+_KNOWN = 1024
+"""Fingerprints that are remembered at most."""
+
 
 class RecentCalls(NamedTuple):
     """The newest calls of an input, oldest first, those of polling tools left out."""
@@ -22,7 +25,34 @@ class RecentCalls(NamedTuple):
     """For `unchanging`: `(name, fingerprint, content)` of those that have a result and are not marked as writing."""
 
 
-def recent_calls(events: Sequence[StoredEvent], marks: Callable[[str], Mapping[str, Any]], window: int) -> RecentCalls:
+Known = dict[int, tuple[Any, str, str]]
+"""Identity of an event → the event, which keeps its identity, and its call's name and fingerprint."""
+
+
+def named_call(entry: StoredEvent, known: Known) -> tuple[str, str] | None:
+    """The name and the fingerprint of an event's call, worked out once; None for an event of another kind.
+
+    Args:
+        entry: The event.
+        known: What is known, which is added to.
+    """
+    found = known.get(id(entry))
+    if found is None:
+        call = call_of(entry)
+        if call is None:
+            return None
+        if len(known) >= _KNOWN:
+            known.clear()
+        found = known[id(entry)] = entry, call["name"], fingerprint(call)
+    return found[1:]
+
+
+def recent_calls(
+    events: Sequence[StoredEvent],
+    marks: Callable[[str], Mapping[str, Any]],
+    window: int,
+    known: Known | None = None,
+) -> RecentCalls:
     """Read the last calls of the newest input, delegations included.
 
     A model goes round in a circle from one wave to the next: equal calls of one wave count once, and of each tool's
@@ -35,7 +65,9 @@ def recent_calls(events: Sequence[StoredEvent], marks: Callable[[str], Mapping[s
         events: The stored history, newest last; it is read from its end, as far back as needed and no further.
         marks: Gives the marks of a tool by its name; empty for an unknown one.
         window: How many calls are read at most.
+        known: Fingerprints of earlier looks at the same events; added to. None to remember nothing.
     """
+    known = {} if known is None else known
     fingerprints: list[str] = []
     results: list[tuple[str, str, Any]] = []
     contents: dict[str, Any] = {}
@@ -49,15 +81,15 @@ def recent_calls(events: Sequence[StoredEvent], marks: Callable[[str], Mapping[s
             in_wave.clear()
         elif kind in ("tool_result", "delegation_response"):
             contents[entry["id"]] = entry["content"]
-        elif (call := call_of(entry)) is not None:
+        elif (call := named_call(entry, known)) is not None:
             passed += 1
-            marked = marks(call["name"])
+            name, called = call
+            marked = marks(name)
             if marked.get("poll"):
                 continue
-            called = fingerprint(call)
             if called not in in_wave:
                 fingerprints.append(called)
-            if call["id"] in contents and marked.get("effect") != "write" and call["name"] not in in_wave:
-                results.append((call["name"], called, contents[call["id"]]))
-            in_wave |= {called, call["name"]}
+            if entry["id"] in contents and marked.get("effect") != "write" and name not in in_wave:
+                results.append((name, called, contents[entry["id"]]))
+            in_wave.update(call)
     return RecentCalls(fingerprints[::-1], results[::-1])

@@ -10,13 +10,11 @@ from collections.abc import Iterable
 
 from langchain_core.messages import HumanMessage
 
-from graph_agent.calls import fingerprint
 from graph_agent.events import StoredEvent, event
 from graph_agent.intake import NOT_SHOWN
-from graph_agent.loops import Loop, find_loop, unchanging
-from graph_agent.recent import recent_calls
+from graph_agent.loops import REPEATS, Loop, find_loop, unchanging
+from graph_agent.recent import Known, named_call, recent_calls
 from graph_agent.step import Step
-from graph_agent.telling import call_of
 from graph_agent.types import Call
 
 _WARN, _WITHHOLD = 1, 2
@@ -24,10 +22,14 @@ _WARN, _WITHHOLD = 1, 2
 
 def stop_repetition(step: Step) -> bool:
     """Look for a loop at the end of the input's calls, and do what is due; True when that ended the input."""
+    settings, waves = step.settings, step.loop["waves"]
+    # Equal calls of one wave count once, so that nothing has come round often enough yet.
+    if waves < 2 or (waves < REPEATS and settings.loop_window >= REPEATS * settings.loop_max_period):
+        return False
     told = step.state["events"]
-    recent = recent_calls(told, step.parts.toolbox.marks, step.settings.loop_window)
+    recent = recent_calls(told, step.parts.toolbox.marks, step.settings.loop_window, step.run.fingerprints)
     found = find_loop(recent.fingerprints, window=step.settings.loop_window, max_period=step.settings.loop_max_period)
-    if found is not None and set(_newest_wave(told)) & set(found.pattern):
+    if found is not None and set(_newest_wave(told, step.run.fingerprints)) & set(found.pattern):
         return _climb(step, found)
     same = unchanging(recent.results, window=step.settings.loop_window, told=step.loop.get("unchanging", ()))
     if same is not None:
@@ -63,14 +65,14 @@ def _tell(step: Step, text: str) -> None:
     step.history = [*step.history, message]
 
 
-def _newest_wave(events: list[StoredEvent]) -> Iterable[str]:
+def _newest_wave(events: list[StoredEvent], known: Known) -> Iterable[str]:
     """Fingerprints of the newest plan's calls: a wave of others does not make an older pattern go on."""
     for entry in reversed(events):
         if entry["type"] == "plan":
             return
-        call = call_of(entry)
+        call = named_call(entry, known)
         if call is not None:
-            yield fingerprint(call)
+            yield call[1]
 
 
 def refused(call: Call, withheld: Iterable[str]) -> Call:

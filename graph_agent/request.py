@@ -29,7 +29,13 @@ def plan_request(
     if parts.toolbox:
         sections.append(parts.instructions(settings, mode, planner))
     prompt = "\n\n".join(section for section in sections if section)
-    said = [_steered(message, parts) for message in history]
+    # Of a whole history hardly one message steers, so that looking for it may cost next to nothing.
+    said = [
+        _steered(message, parts)
+        if isinstance(message, HumanMessage) and STEERING_MARK in message.additional_kwargs
+        else message
+        for message in history
+    ]
     return [SystemMessage(prompt), *said] if prompt else said
 
 
@@ -48,9 +54,7 @@ def with_carried(history: Sequence[AnyMessage], carried: Sequence[Carried]) -> l
 
 
 def _steered(message: AnyMessage, parts: AgentParts) -> AnyMessage:
-    """What steered the agent, as its model is told; any other message as it is."""
-    if STEERING_MARK not in message.additional_kwargs:
-        return message
+    """What steered the agent, as its model is told."""
     return message.model_copy(update={"content": parts.prompts.render("steering", content=message.text)})
 
 

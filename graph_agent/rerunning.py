@@ -9,6 +9,7 @@ from uuid import uuid4
 from langchain_core.messages import AIMessage, AnyMessage
 
 from graph_agent.asking import Asking
+from graph_agent.bounded import Bounded
 from graph_agent.hooking import PATCHED_MODEL, through_hooks
 from graph_agent.hooks import HookRequest
 from graph_agent.models.client import Mode
@@ -117,5 +118,5 @@ def _patched(parts: AgentParts, request: HookRequest) -> AgentParts:
         toolbox=parts.toolbox.offering(request.tools),
         # What a hook makes of a request may differ each time.
         cache=None,
-        _instructions={},
+        _instructions=Bounded(),
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from langgraph.runtime import Runtime
 
+from graph_agent.bounded import Bounded
 from graph_agent.context import AgentContext, coerce_context
 from graph_agent.parts import AgentParts
 from graph_agent.schema import ResponseSchema
@@ -42,7 +43,7 @@ def _with(parts: AgentParts, context: AgentContext) -> AgentParts:
     if context.client_tools:
         toolbox = parts.toolbox.with_client_tools(context.client_tools)
         # The instructions that are kept name the tools, where calls are asked for in text.
-        parts = replace(parts, toolbox=toolbox, client_tool_choice=context.client_tool_choice, _instructions={})
+        parts = replace(parts, toolbox=toolbox, client_tool_choice=context.client_tool_choice, _instructions=Bounded())
         parts = replace(parts, client=parts.offering(parts.client))
     if context.instructions:
         parts = replace(parts, system_prompt=_below(parts.system_prompt, context.instructions))

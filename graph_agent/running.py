@@ -6,11 +6,13 @@ import asyncio
 import contextlib
 import logging
 import os
+import weakref
 from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from langchain_core.runnables.config import ensure_config
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore
@@ -19,8 +21,8 @@ from langgraph.types import Checkpointer
 from graph_agent.errors import SessionBusyError
 from graph_agent.locks import SessionLocks
 from graph_agent.places import place_of, place_of_blocking
-from graph_agent.runs import RUN, Run, inbox_in_memory
-from graph_agent.steering import Inbox
+from graph_agent.runs import RUN, Run
+from graph_agent.steering import Inbox, MemoryInbox
 from graph_agent.store_inbox import StoreInbox
 
 logger = logging.getLogger(__name__)
@@ -33,11 +35,25 @@ POLL_S = 0.25
 
 _locks = SessionLocks()
 _under_way: dict[tuple[Hashable, str], Run] = {}
+_inboxes: dict[Hashable, MemoryInbox] = {}
 
 
-def inbox_of(saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> Inbox:
-    """Where notes to an agent's sessions wait: in its Store, or in this process without one."""
-    return StoreInbox(store) if store is not None else inbox_in_memory(saver)
+async def inbox_of(saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> Inbox:
+    """Where notes to an agent's sessions wait: in its Store, or in this process without one.
+
+    Without one, all savers of one SQLite database share an inbox, and the notes to any other saver's sessions are kept
+    as long as the saver.
+    """
+    return _inbox(await place_of(saver), saver, store)
+
+
+def _inbox(place: Hashable, saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> Inbox:
+    if store is not None:
+        return StoreInbox(store)
+    if place not in _inboxes and place == id(saver):
+        # Another saver may get the same identity.
+        weakref.finalize(saver, _inboxes.pop, place, None).atexit = False
+    return _inboxes.setdefault(place, MemoryInbox())
 
 
 async def run_under_way(saver: BaseCheckpointSaver[Any], session_id: str) -> Run | None:
@@ -51,9 +67,22 @@ async def is_idle(saver: BaseCheckpointSaver[Any], session_id: str) -> bool:
     return _locks.is_free(place, session_id)
 
 
-async def sees_every_run(saver: BaseCheckpointSaver[Any]) -> bool:
+async def sees_other_processes(saver: BaseCheckpointSaver[Any]) -> bool:
     """Whether `is_idle` knows of other processes: with an SQLite file it does, and a saver in memory has none."""
     return isinstance(await place_of(saver), Path) or type(saver) is InMemorySaver
+
+
+def refuse_within(session_id: str) -> None:
+    """Refuse a run of a session from inside that session's own run, such as by one of its tools.
+
+    Raises:
+        SessionBusyError: When the code that asks is part of the session's run.
+    """
+    around: Run | None = ensure_config().get("configurable", {}).get(RUN)
+    while around is not None:
+        if around.session_id == session_id:
+            raise _busy(session_id)
+        around = around.parent
 
 
 @asynccontextmanager
@@ -70,12 +99,14 @@ async def running(
     Raises:
         SessionBusyError: When a run of the session is under way.
     """
-    run = _new_run(configurable, checkpointer, store)
+    run = _new_run(configurable)
     with run.under():
         if not isinstance(checkpointer, BaseCheckpointSaver) or not _has_session(run):
             yield run
             return
-        with _session(await place_of(checkpointer), run):
+        place = await place_of(checkpointer)
+        run.inbox = _inbox(place, checkpointer, store)
+        with _session(place, run):
             watcher = asyncio.create_task(_watch(run)) if store is not None else None
             try:
                 yield run
@@ -91,23 +122,19 @@ def running_blocking(
     configurable: Mapping[str, Any], checkpointer: Checkpointer, store: BaseStore | None
 ) -> Iterator[Run]:
     """As `running`, from a blocking entry point; an abort in the Store is seen when the next step is planned."""
-    run = _new_run(configurable, checkpointer, store)
+    run = _new_run(configurable)
     with run.under():
         if not isinstance(checkpointer, BaseCheckpointSaver) or not _has_session(run):
             yield run
             return
-        with _session(place_of_blocking(checkpointer), run):
+        place = place_of_blocking(checkpointer)
+        run.inbox = _inbox(place, checkpointer, store)
+        with _session(place, run):
             yield run
 
 
-def _new_run(configurable: Mapping[str, Any], checkpointer: Checkpointer, store: BaseStore | None) -> Run:
-    parent = configurable.get(RUN)
-    run = Run(
-        session_id=str(configurable.get("thread_id", "")),
-        parent=parent,
-    )
-    if isinstance(checkpointer, BaseCheckpointSaver) and _has_session(run):
-        run.inbox = inbox_of(checkpointer, store)
+def _new_run(configurable: Mapping[str, Any]) -> Run:
+    run = Run(session_id=str(configurable.get("thread_id", "")), parent=configurable.get(RUN))
     if configurable.get(ABORTED):
         run.abort()
     return run
@@ -115,17 +142,18 @@ def _new_run(configurable: Mapping[str, Any], checkpointer: Checkpointer, store:
 
 def _has_session(run: Run) -> bool:
     """Whether a run is its session's own, and not a part of another run of it."""
-    return bool(run.session_id) and (run.parent is None or run.parent.session_id != run.session_id)
+    if not run.session_id or (run.parent is not None and run.parent.session_id == run.session_id):
+        return False
+    # A node of somebody else's graph: what is one run at a time there is that graph's.
+    around = ensure_config().get("configurable", {})
+    return not (around.get("checkpoint_ns") and str(around.get("thread_id", "")) == run.session_id)
 
 
 @contextmanager
 def _session(place: Hashable, run: Run) -> Iterator[None]:
     key = (place, run.session_id)
     if not _locks.take(*key):
-        raise SessionBusyError(
-            f"Session {run.session_id!r} is running already. Talk to that run (Session.steer, Session.follow_up), stop "
-            "it (Session.abort), or wait for its end."
-        )
+        raise _busy(run.session_id)
     _under_way[key] = run
     try:
         yield
@@ -134,18 +162,26 @@ def _session(place: Hashable, run: Run) -> Iterator[None]:
         _locks.give_back(*key)
 
 
+def _busy(session_id: str) -> SessionBusyError:
+    return SessionBusyError(
+        f"Session {session_id!r} is running already. Talk to that run (Session.steer, Session.follow_up), stop it "
+        "(Session.abort), or wait for its end."
+    )
+
+
 async def _watch(run: Run) -> None:
-    """Look for an abort from another process, as long as the run lasts."""
+    """Look for an abort from another process, as long as the run lasts.
+
+    It is taken out at once, which tells its sender that somebody has heard it.
+    """
     while not run.aborted:
-        await asyncio.sleep(POLL_S)
         try:
-            notes = await run.inbox.read(run.session_id)
-            if any(note.kind == "abort" and note.sent_ns >= run.started_ns for note in notes):
-                run.abort()
-                # That it is gone tells the sender that it was heard.
-                await run.inbox.forget(run.session_id, [note.key for note in notes if note.kind == "abort"])
+            heard = run.obey(await run.inbox.read(run.session_id))
+            if heard:
+                await run.inbox.forget(run.session_id, heard)
         except Exception:
             logger.exception("The Store could not be asked whether session %r is to be aborted", run.session_id)
+        await asyncio.sleep(POLL_S)
 
 
 def _begin_anew() -> None:

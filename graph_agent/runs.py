@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 import anyio
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from graph_agent.steering import Inbox, MemoryInbox
+from graph_agent.steering import Inbox, MemoryInbox, Note
 
 T = TypeVar("T")
 
@@ -36,7 +35,7 @@ class Run:
     """The run this one is part of, as a delegate or a subgraph; its abort is this one's too."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     started_ns: int = field(default_factory=time.time_ns)
-    """Wall clock, to tell notes sent to it from older ones."""
+    """Wall clock, to tell notes sent to it from those it found when it first read its inbox."""
     planned: set[str] = field(default_factory=set)
     """Ids of the calls made ready in this very run, which no run before it can have begun."""
     taken_up: set[str] = field(default_factory=set)
@@ -45,6 +44,9 @@ class Run:
     """Ids of the calls begun in this run."""
     has_listened: bool = False
     """Whether its inbox has been read: the state it began with is stored, so what that had taken in can go."""
+    fingerprints: dict[int, tuple[Any, str, str]] = field(default_factory=dict)
+    """What `recent_calls` remembers of the calls it has read."""
+    _old_aborts: frozenset[str] | None = None
     _stopped: bool = False
     _children: set[Run] = field(default_factory=set)
     _scopes: dict[anyio.CancelScope, asyncio.AbstractEventLoop] = field(default_factory=dict)
@@ -75,8 +77,26 @@ class Run:
         for child in children:
             child.abort()
 
-    @contextmanager
-    def interruptible(self, seconds: float | None = None) -> Iterator[anyio.CancelScope]:
+    def obey(self, notes: Iterable[Note]) -> list[str]:
+        """Stop when a note asks for it that was sent to this run.
+
+        What the first look finds from before the run's start was meant for another; every later one counts, whatever
+        its sender's clock says.
+
+        Args:
+            notes: Its inbox as it is.
+
+        Returns:
+            Keys of the aborts among them, which have done what they can.
+        """
+        aborts = {note.key: note for note in notes if note.kind == "abort"}
+        if self._old_aborts is None:
+            self._old_aborts = frozenset(key for key, note in aborts.items() if note.sent_ns < self.started_ns)
+        if aborts.keys() - self._old_aborts:
+            self.abort()
+        return list(aborts)
+
+    def interruptible(self, seconds: float | None = None) -> AbstractContextManager[anyio.CancelScope]:
         """A scope that an abort cancels, and so does the end of its time.
 
         The scope swallows the cancellation: `cancelled_caught` says that the work inside was cut short.
@@ -84,16 +104,7 @@ class Run:
         Args:
             seconds: How long the work may take; None for no limit.
         """
-        with anyio.move_on_after(seconds) as scope:
-            with self._guard:
-                self._scopes[scope] = asyncio.get_running_loop()
-            try:
-                if self.aborted:
-                    scope.cancel()
-                yield scope
-            finally:
-                with self._guard:
-                    self._scopes.pop(scope, None)
+        return _Interruptible(self, seconds)
 
     @contextmanager
     def under(self) -> Iterator[None]:
@@ -136,15 +147,30 @@ class Run:
         return self._worked_s + time.monotonic() - self._since
 
 
+class _Interruptible:
+    # A class, as every node of every run passes through it, and a generator takes twice as long.
+    __slots__ = ("_run", "_scope")
+
+    def __init__(self, run: Run, seconds: float | None) -> None:
+        self._run = run
+        deadline = math.inf if seconds is None else anyio.current_time() + seconds
+        self._scope = anyio.CancelScope(deadline=deadline)
+
+    def __enter__(self) -> anyio.CancelScope:
+        scope, run = self._scope.__enter__(), self._run
+        with run._guard:
+            run._scopes[scope] = asyncio.get_running_loop()
+        if run.aborted:
+            scope.cancel()
+        return scope
+
+    def __exit__(self, *raised: Any) -> bool:
+        with self._run._guard:
+            self._run._scopes.pop(self._scope, None)
+        return bool(self._scope.__exit__(*raised))
+
+
 def run_of(config: RunnableConfig) -> Run:
     """The run a node belongs to; one of its own for a node that is called outside a compiled agent."""
     run = config["configurable"].get(RUN)
     return run if isinstance(run, Run) else Run()
-
-
-_inboxes: WeakKeyDictionary[BaseCheckpointSaver[Any], MemoryInbox] = WeakKeyDictionary()
-
-
-def inbox_in_memory(saver: BaseCheckpointSaver[Any]) -> MemoryInbox:
-    """The notes to a saver's sessions where there is no Store: kept as long as the saver."""
-    return _inboxes.setdefault(saver, MemoryInbox())

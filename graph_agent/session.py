@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -31,6 +31,7 @@ from graph_agent.results import (
     open_interrupts,
     run_result,
 )
+from graph_agent.running import refuse_within
 from graph_agent.session_control import SessionControl
 from graph_agent.types import SessionStatus
 
@@ -93,8 +94,12 @@ class Session:
         """
         return await self._to_end(await self._answer(answer), context)
 
-    def stream(self, given: Given, *, context: Context | None = None) -> AsyncIterator[Part]:
+    def stream(self, given: Given, *, context: Context | None = None) -> AsyncGenerator[Part]:
         """Take one input to its end and tell of it as it goes; the last part is `Done`.
+
+        The run goes on while its parts are asked for. Whoever may stop before the last one leaves the run open until
+        the generator is closed, and the session busy: `async with contextlib.aclosing(session.stream(...)) as parts`
+        closes it on leaving.
 
         Args:
             given: What the user says, as text or as messages.
@@ -106,7 +111,7 @@ class Session:
         """
         return self._stream(_input(given), context)
 
-    async def stream_resume(self, answer: Any = None, *, context: Context | None = None) -> AsyncIterator[Part]:
+    async def stream_resume(self, answer: Any = None, *, context: Context | None = None) -> AsyncGenerator[Part]:
         """As `resume`, and tell of it as `stream` does."""
         async with aclosing(self._stream(await self._answer(answer), context)) as parts:
             async for part in parts:
@@ -116,7 +121,7 @@ class Session:
         """Say something to the model before its next plan, also while a wave runs; with the next input when idle.
 
         Raises:
-            InputError: When the text is empty.
+            InputError: When the text is empty; or when another process runs the session, and there is no Store.
         """
         await self._control.steer(text)
 
@@ -126,7 +131,7 @@ class Session:
         Nothing that is queued is lost by an abort or a failure: it is taken after the next answer.
 
         Raises:
-            InputError: When the text is empty.
+            InputError: When the text is empty; or when another process runs the session, and there is no Store.
         """
         await self._control.follow_up(text)
 
@@ -134,8 +139,8 @@ class Session:
         """Stop the session's run, from any task, thread or process, without waiting for its end.
 
         The model's stream and the tools at work are cancelled, every call gets a true result, and the run ends with
-        status `ABORTED` and an answer that says what was done. A session that waits for a person, or that a crash left
-        in the middle, is settled before this returns.
+        status `ABORTED` and an answer that says what was done; one whose answer was complete ends `COMPLETED` all the
+        same. A session that waits for a person, or that a crash left in the middle, is settled before this returns.
 
         Whether another process runs the session is known with an SQLite database only. With any other saver, a run
         elsewhere is reached through the Store; without one it cannot be aborted from here.
@@ -155,10 +160,12 @@ class Session:
 
         Raises:
             ConfigError: On a field that there is not, or a value that does not fit.
+            InputError: When another process runs the session, and there is no Store to reach it through.
         """
         await self._control.configure(**fields)
 
     async def _stream(self, given: Any, context: Context | None) -> AsyncGenerator[Part]:
+        refuse_within(self.id)
         order = _HistoryOrder(len(await self.events()))
         stream = self._graph.astream(
             given, self._config, context=context, stream_mode=["messages", "custom", "updates"]
@@ -199,6 +206,7 @@ class Session:
         return (await self._result()).status
 
     async def _to_end(self, given: Any, context: Context | None) -> RunResult:
+        refuse_within(self.id)
         await self._graph.ainvoke(given, self._config, context=context)
         return await self._result()
 

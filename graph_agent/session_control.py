@@ -15,18 +15,20 @@ from graph_agent.edited import edited_from
 from graph_agent.errors import ConfigError, InputError
 from graph_agent.graph import AgentStateGraph
 from graph_agent.listening import checked_fields
-from graph_agent.running import ABORTED, POLL_S, inbox_of, is_idle, run_under_way, sees_every_run
-from graph_agent.steering import Note, NoteKind, new_note
+from graph_agent.running import ABORTED, POLL_S, inbox_of, is_idle, run_under_way, sees_other_processes
+from graph_agent.steering import Inbox, Note, NoteKind, new_note
 from graph_agent.types import SessionStatus
 
-_LOOKS = 4
-"""How many times `POLL_S` a note waits for a run that nobody here can see."""
+_HEARD_S = 4 * POLL_S
+"""Seconds that a run in another process has to take an abort out of the Store."""
+_LOOKS = 20
 
 
 class SessionControl:
     """The way to one session from outside its run.
 
-    In one process it needs nothing. A session that another process runs is reached through the graph's Store.
+    In one process it needs nothing. A session that another process runs is reached through the graph's Store; that it
+    is running there is seen where sessions are in an SQLite file, and nowhere else.
 
     Args:
         graph: The compiled agent, with its checkpointer.
@@ -43,13 +45,12 @@ class SessionControl:
         self._saver = graph.checkpointer
         self._store = graph.store
         self._id = session_id
-        self._inbox = inbox_of(self._saver, self._store)
 
     async def steer(self, text: str) -> None:
         """Say something to the model before its next plan, also while a wave runs; with the next input when idle.
 
         Raises:
-            InputError: When the text is empty.
+            InputError: When the text is empty; or when another process runs the session, and there is no Store.
         """
         await self._send(new_note("steer", _said(text, "steer")))
 
@@ -57,7 +58,7 @@ class SessionControl:
         """Queue an input for after the current answer, or for after the next one when the session is idle.
 
         Raises:
-            InputError: When the text is empty.
+            InputError: When the text is empty; or when another process runs the session, and there is no Store.
         """
         await self._send(new_note("follow_up", _said(text, "follow_up")))
 
@@ -68,13 +69,14 @@ class SessionControl:
 
         Raises:
             ConfigError: On a field that there is not, or a value that does not fit.
+            InputError: When another process runs the session, and there is no Store to reach it through.
         """
         await self._send(new_note("configure", checked_fields(fields)))
 
     async def pending(self, kind: NoteKind) -> list[str]:
         """What waits to be taken in, in order: the words of steering or of follow-ups."""
         taken = set((await self._graph.aget_state(self._config)).values.get("loop", {}).get("taken", ()))
-        notes = await self._inbox.read(self._id)
+        notes = await (await self._inbox()).read(self._id)
         return [str(note.content) for note in notes if note.kind == kind and note.key not in taken]
 
     async def calls(self) -> list[CallRecord]:
@@ -90,9 +92,10 @@ class SessionControl:
     async def abort(self) -> bool:
         """Stop the session's run, wherever it is; the run itself settles its calls and ends with status `ABORTED`.
 
-        A session that waits for a person, or that a crash left in the middle, is settled here and now. Only an SQLite
-        database tells whether another process runs a session: with any other saver a run elsewhere is asked through the
-        Store first, for about a second, and without a Store it cannot be aborted from here.
+        A run whose answer was complete ends `COMPLETED` all the same. A session that waits for a person, or that a
+        crash left in the middle, is settled here and now. Where sessions are not in an SQLite file, nothing but a Store
+        tells whether another process is at work on one: it is given a second to take the note out. Without a Store such
+        a session may not be aborted from elsewhere, as it would be settled under the hands of its run.
 
         Returns:
             False when there was nothing to stop.
@@ -105,38 +108,45 @@ class SessionControl:
             run.abort()
             return True
         if not await is_idle(self._saver, self._id):
-            if self._store is None:
-                raise InputError(
-                    f"Session {self._id!r} runs in another process, which can only be reached through a Store; build "
-                    "the agent with store=... in both."
-                )
             await self._send(new_note("abort"))
             return True
         # The status tells less: an input whose plan was never stored left it as it was.
         if not (await self._graph.aget_state(self._config)).tasks:
             return False
-        if (
-            self._store is not None
-            and not await sees_every_run(self._saver)
-            and await self._is_heard(new_note("abort"))
-        ):
+        if await self._was_heard_elsewhere():
             return True
         config: RunnableConfig = {"configurable": {**self._config["configurable"], ABORTED: True}}
         ended = await self._graph.ainvoke(None, config)
         return bool(ended.get("status") == SessionStatus.ABORTED)
 
-    async def _is_heard(self, note: Note) -> bool:
-        """Whether a run takes a note out of the inbox in the time a run elsewhere needs to look; if not, it is gone."""
-        await self._send(note)
+    async def _was_heard_elsewhere(self) -> bool:
+        """Whether a run in a process that cannot be seen from here has taken an abort out of the Store."""
+        if self._store is None or await sees_other_processes(self._saver):
+            return False
+        inbox, note = await self._inbox(), new_note("abort")
+        await inbox.add(self._id, note)
         for _ in range(_LOOKS):
-            await asyncio.sleep(POLL_S)
-            if all(waiting.key != note.key for waiting in await self._inbox.read(self._id)):
+            await asyncio.sleep(_HEARD_S / _LOOKS)
+            if note not in await inbox.read(self._id):
                 return True
-        await self._inbox.forget(self._id, [note.key])
+        await inbox.forget(self._id, [note.key])
         return False
 
     async def _send(self, note: Note) -> None:
-        await self._inbox.add(self._id, note)
+        if self._store is None and await self._runs_elsewhere():
+            raise InputError(
+                f"Session {self._id!r} runs in another process, which can only be reached through a Store; build "
+                "the agent with store=... in both."
+            )
+        await (await self._inbox()).add(self._id, note)
+
+    async def _runs_elsewhere(self) -> bool:
+        if await run_under_way(self._saver, self._id) is not None:
+            return False
+        return not await is_idle(self._saver, self._id)
+
+    async def _inbox(self) -> Inbox:
+        return await inbox_of(self._saver, self._store)
 
     @property
     def _config(self) -> RunnableConfig:

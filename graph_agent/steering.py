@@ -52,10 +52,12 @@ class MemoryInbox:
 
     def __init__(self) -> None:
         self._notes: dict[str, dict[str, Note]] = {}
+        self._guard = threading.Lock()
 
     async def add(self, session_id: str, note: Note) -> None:
         """As `Inbox.add`."""
-        self._notes.setdefault(session_id, {})[note.key] = note
+        with self._guard:
+            self._notes.setdefault(session_id, {})[note.key] = note
 
     async def read(self, session_id: str) -> list[Note]:
         """As `Inbox.read`."""
@@ -64,9 +66,10 @@ class MemoryInbox:
 
     async def forget(self, session_id: str, keys: Collection[str]) -> None:
         """As `Inbox.forget`."""
-        notes = self._notes.get(session_id, {})
-        for key in keys:
-            notes.pop(key, None)
+        with self._guard:
+            left = {key: note for key, note in self._notes.pop(session_id, {}).items() if key not in keys}
+            if left:
+                self._notes[session_id] = left
 
 
 def new_note(kind: NoteKind, content: Any = "") -> Note:

@@ -64,6 +64,8 @@ class Step:
         self.changes: dict[str, Any] = {}
         self.asking = calls_that_wait(state.get("remote"), state["ready"]) if state.get("arrived") else []
         """Calls of the wave whose delegates wait for a person's answer."""
+        self.newest_reply: AIMessage | None = None
+        """The newest plan's, in this pass."""
 
     async def take_input(self) -> None:
         """Settle what an earlier run left open, note the user's words, and start counting anew."""
@@ -127,8 +129,10 @@ class Step:
         if self.run.aborted:
             met = "aborted", None
         elif has_budget(self.settings):
-            usage = self.state.get("usage", NO_USAGE) if "usage" not in self.changes else NO_USAGE
-            met = budget_met(spent(self.run, self.loop, usage, self.history, self.settings), self.settings)
+            usage = add_usage(self.state.get("usage"), self.changes.get("usage"))
+            # A plan that was not followed is in no history.
+            replies = self.history if self.newest_reply is None else [self.newest_reply]
+            met = budget_met(spent(self.run, self.loop, usage, replies, self.settings), self.settings)
         if met is None:
             return False
         reason = _ABORT_REASON if met[0] == "aborted" else _LIMIT_REASON

@@ -25,7 +25,7 @@ from graph_agent.planning import RefusedError
 from graph_agent.run_parts import parts_of_run
 from graph_agent.runs import run_of
 from graph_agent.spending import answer_left_s, spent
-from graph_agent.state import Bookkeeping, Outcome, PlanState
+from graph_agent.state import Bookkeeping, Outcome, PlanState, add_usage
 from graph_agent.status import status_event
 from graph_agent.types import NO_USAGE, STATUS_OF, StopReason, Usage
 
@@ -129,14 +129,20 @@ class _Answering:
         self.answer = await asking.answer()
         if not self.answer.text.strip() and self.parts.toolbox:
             # It called a tool all the same, and that call was left out.
-            self.answer = await asking.answer([HumanMessage(_IN_WORDS)])
+            if self._exhausted(asking.usage):
+                self.answer = AIMessage(self._with_account(self._sentence()))
+            else:
+                self.answer = await asking.answer([HumanMessage(_IN_WORDS)])
 
     async def _structured(self, asking: Asking, sentence: str) -> None:
         """Ask for an answer that fits the schema. Its tries are not streamed: only one of them is the answer."""
         assert self.parts.response is not None
         fault = ""
         tail: list[AnyMessage] = []
-        for _ in range(1 + REPAIRS):
+        for tries in range(1 + REPAIRS):
+            if tries and self._exhausted(asking.usage):
+                self.answer = AIMessage(self._with_account(sentence or self._sentence()))
+                return
             reply = await asking.answer(tail, quiet=True, schema=self.parts.response.json_schema)
             self.answer = reply
             try:
@@ -162,11 +168,16 @@ class _Answering:
         done = self.parts.prompts.render("account", **account(self.state["events"]))
         return f"{sentence}\n\n{done}" if done else sentence
 
-    def _exhausted(self) -> bool:
-        """Whether a budget has nothing left for a model call; where nothing else has stopped the input, it has."""
+    def _exhausted(self, asked: Usage = NO_USAGE) -> bool:
+        """Whether a budget has nothing left for a model call; where nothing else has stopped the input, it has.
+
+        Args:
+            asked: What this pass has used.
+        """
         if not has_budget(self.settings):
             return False
-        used = spent(self.under_way, self.loop, self.state["usage"], self.state["messages"], self.settings)
+        usage = add_usage(self.state["usage"], asked)
+        used = spent(self.under_way, self.loop, usage, self.state["messages"], self.settings)
         met = exhausted(used, self.settings)
         if met is not None and self.reason == "completed":
             self._stop(*met)

@@ -54,7 +54,8 @@ async def plan_node(
         await _ask_in_time(step)
         while _can_be_steered(step) and await step.listen(["configure", "steer"]):
             step.loop["outcome"] = None
-            if not step.at_limit():
+            # Each of these plans is one more, whatever made it due.
+            if not step.cut_short() and not step.at_limit():
                 await _ask_in_time(step)
     return Command(update=step.update())
 
@@ -95,6 +96,7 @@ async def _ask(step: Step) -> None:
         return
     step.loop["step"] += 1
     step.events.append(planned.event(step.loop["step"]))
+    step.newest_reply = planned.message
     step.loop["last_wave"] = planned.last
     if planned.ended and planned.calls:
         step.end_unrun(planned.message, planned.calls)

@@ -11,6 +11,7 @@ import pytest
 from langchain_core.messages import AIMessage
 from langchain_core.tools import tool
 from langgraph.types import interrupt
+from pydantic import BaseModel
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.budget import Left, Spent, budget_met, cost_of, exhausted, left_to_delegate, price_of
@@ -203,6 +204,45 @@ async def test_a_budget_that_is_used_up_leaves_no_model_call_for_the_answer() ->
             [],
         ),
         1,
+    )
+
+
+async def test_a_session_that_is_steered_on_and_on_keeps_to_its_budget() -> None:
+    class Steered(ScriptedChatModel):
+        async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
+            if len(self.requests) < 8:
+                await talk.steer("And this.")
+            return await super()._agenerate(*args, **kwargs)
+
+    model = Steered(responses=[*[used("No more actions.", 90, 10)] * 3, used("Best I can say.", 90, 10)])
+    talk = session(model, echo)
+
+    assert (await ended(talk, max_tokens_total=450, max_steps=50), len(model.requests)) == (
+        (SessionStatus.ROUND_LIMIT, "token_limit", "Reached the token budget (450 tokens)\n\nBest I can say.", [], []),
+        4,
+    )
+
+
+async def test_the_repairs_of_an_answer_keep_to_the_budget() -> None:
+    class City(BaseModel):
+        people: int
+
+    model = ScriptedChatModel([call(1), used("No more actions.", 90, 10), *[used("No object.", 90, 10)] * 3])
+    talk = session(model, echo, response_format=City)
+
+    assert (await ended(talk, max_tokens_total=400, answer_reserve=0), len(model.requests)) == (
+        (SessionStatus.ROUND_LIMIT, "token_limit", "Reached the token budget (400 tokens)\n\nDone: echo.", ["1"], []),
+        4,
+    )
+
+
+async def test_an_answer_that_says_nothing_is_not_asked_for_again_where_nothing_is_left() -> None:
+    model = ScriptedChatModel([used("No more actions.", 90, 10), call(1), "In words."])
+    talk = session(model, echo)
+
+    assert (await ended(talk, max_tokens_total=200, answer_reserve=0), len(model.requests)) == (
+        (SessionStatus.ROUND_LIMIT, "token_limit", "Reached the token budget (200 tokens)", [], []),
+        2,
     )
 
 

@@ -158,7 +158,7 @@ async def test_what_cannot_be_is_refused_and_nothing_is_sent(fields: dict[str, A
     with pytest.raises(ConfigError, match=complaint):
         await talk.configure(**fields)
 
-    assert await talk._control._inbox.read("s1") == []
+    assert await (await talk._control._inbox()).read("s1") == []
 
 
 @pytest.mark.parametrize(

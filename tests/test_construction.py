@@ -10,10 +10,11 @@ from langchain_core.tools import tool
 
 import graph_agent
 from graph_agent import AgentContext, GraphDelegate, LoopConfig, LoopHook, ScriptedChatModel, create_graph_agent
+from graph_agent.bounded import Bounded
 from graph_agent.context import coerce_context, effective_config
 from graph_agent.errors import ConfigError
 from graph_agent.spec import load_spec, open_agent
-from tests.agents import echo
+from tests.agents import echo, says
 
 OF_A_RUN = ["credentials", "client_tools", "client_tool_choice", "instructions", "response_schema"]
 
@@ -272,3 +273,23 @@ def test_a_second_copy_of_the_nodes_is_refused() -> None:
 
     with pytest.raises(ImportError, match=r"Import the nodes as 'graph_agent\.nodes'"):
         importlib.import_module("nodes")
+
+
+async def test_what_is_kept_for_the_values_of_runs_is_bounded() -> None:
+    graph = create_graph_agent(ScriptedChatModel(["No more actions.", "Done."], cycle=True), tools=[echo])
+    node: Any = graph.nodes["plan"].bound
+    parts = node.afunc.keywords["parts"]
+
+    for number in range(1, 100):
+        await graph.ainvoke(says("hi"), context={"temperature": number / 100, "max_calls_per_wave": number})
+
+    assert (len(parts.client._bound), len(parts._instructions)) == (64, 64)
+
+
+def test_the_oldest_gives_way() -> None:
+    kept: Bounded[str, str] = Bounded(2)
+
+    made = [kept.get(key, lambda key=key: key * 2) for key in ["a", "b", "a", "c"]]  # type: ignore[misc]  # bound at once
+    again = [kept.get(key, lambda: "anew") for key in ["b", "c", "a"]]
+
+    assert (made, again, len(kept)) == (["aa", "bb", "aa", "cc"], ["bb", "cc", "anew"], 2)

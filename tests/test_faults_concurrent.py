@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
@@ -10,8 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
@@ -147,3 +150,56 @@ async def test_two_sessions_run_side_by_side() -> None:
     results = await asyncio.gather(*(session.run("go") for session in sessions))
 
     assert [result.results for result in results] == [{"1": "met"}] * 2
+
+
+async def test_a_session_is_not_run_from_inside_its_own_run() -> None:
+    @tool
+    async def again() -> str:
+        """Run the session that is running."""
+        return str((await Session(graph, "s1").run("again")).answer)
+
+    @tool
+    async def stream_again() -> str:
+        """Stream the session that is running."""
+        return str([part async for part in Session(graph, "s1").stream("again")])
+
+    model = ScriptedChatModel([asks(("1", "again", {}), ("2", "stream_again", {})), "No more actions.", "Done."])
+    graph = create_graph_agent(model, tools=[again, stream_again], checkpointer=InMemorySaver())
+
+    result = await Session(graph, "s1").run("go")
+
+    why = (
+        "SessionBusyError: Session 's1' is running already. Talk to that run (Session.steer, Session.follow_up), stop "
+        "it (Session.abort), or wait for its end."
+    )
+    assert (result.results, result.answer) == (
+        {"1": {"error": f"again failed: {why}"}, "2": {"error": f"stream_again failed: {why}"}},
+        "Done.",
+    )
+
+
+@pytest.mark.parametrize("savers", [1, 2])
+async def test_agents_with_savers_of_their_own_are_parallel_nodes_of_one_graph(savers: int) -> None:
+    saver = InMemorySaver()
+    parent = StateGraph(MessagesState)
+    for name in "ab":
+        own = saver if savers == 1 else InMemorySaver()
+        parent.add_node(name, create_graph_agent(ScriptedChatModel([name]), checkpointer=own, name=name))
+        parent.add_edge(START, name)
+        parent.add_edge(name, END)
+
+    result = await parent.compile(checkpointer=saver).ainvoke({"messages": [HumanMessage("hi")]}, thread())
+
+    assert [message.text for message in result["messages"]] == ["hi", "a", "b"]
+
+
+async def test_a_stream_that_is_closed_frees_its_session_at_once() -> None:
+    door = Door()
+    talk = Session(door.graph, "s1")
+    async with contextlib.aclosing(talk.stream("go")) as parts:
+        async for part in parts:
+            if part.type == "progress":
+                break
+    door.open.set()
+
+    assert (await talk.run("again")).answer == "Done."

@@ -12,6 +12,7 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 from langgraph.store.memory import InMemoryStore
@@ -23,6 +24,8 @@ from graph_agent.mcp import open_mcp_tools
 from graph_agent.persistence import open_saver
 from graph_agent.results import Token
 from graph_agent.settlement import UNKNOWN
+from graph_agent.steering import Note
+from graph_agent.store_inbox import StoreInbox
 from graph_agent.types import SessionStatus
 from tests.agents import asks, dialogue, echo, marked, says, thread
 from tests.gates import Gate, GatedModel, gated_tool, nothing_under_way, until
@@ -335,6 +338,62 @@ async def test_another_process_cannot_be_stopped_without_a_store(tmp_path: Path)
     await process.communicate()
 
 
+async def test_another_process_is_stopped_where_nothing_but_the_store_tells_of_it() -> None:
+    gate, store, one, other = Gate(), InMemoryStore(), InMemorySaver(), InMemorySaver()
+    # Two savers over the same threads, as of two processes on one server's database.
+    other.storage, other.writes, other.blobs = one.storage, one.writes, one.blobs
+    talk = session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate), checkpointer=one, store=store)
+    elsewhere = session(ScriptedChatModel([]), gated_tool(gate), checkpointer=other, store=store)
+    run = asyncio.create_task(talk.run("go"))
+    await gate.reached()
+
+    stopped = await elsewhere.abort()
+    result = await run
+
+    assert (stopped, gate.cancelled, result.status, result.results, await goes_on(talk)) == (
+        True,
+        True,
+        SessionStatus.ABORTED,
+        {"1": {"error": NOT_KNOWN}},
+        True,
+    )
+
+
+async def test_an_abort_that_nobody_hears_is_taken_back() -> None:
+    @tool
+    async def ask() -> str:
+        """Ask a person."""
+        return str(interrupt("Sure?"))
+
+    store = InMemoryStore()
+    talk = session(ScriptedChatModel([asks(("1", "ask", {})), *GO_ON]), ask, store=store)
+    await talk.run("go")
+
+    stopped = await talk.abort()
+
+    assert (stopped, await talk.status(), store.search(("graph_agent",)), await goes_on(talk)) == (
+        True,
+        SessionStatus.ABORTED,
+        [],
+        True,
+    )
+
+
+async def test_the_clock_of_whoever_stops_a_run_may_be_behind() -> None:
+    gate, store = Gate(), InMemoryStore()
+    inbox = StoreInbox(store)
+    long_ago = Note(f"{5:020d}-left", "abort")
+    await inbox.add("s1", long_ago)
+    talk = session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate), store=store)
+    run = asyncio.create_task(talk.run("go"))
+    await gate.reached()
+
+    await inbox.add("s1", Note(f"{7:020d}-behind", "abort"))
+    result = await run
+
+    assert (result.status, await inbox.read("s1"), await goes_on(talk)) == (SessionStatus.ABORTED, [], True)
+
+
 async def test_a_session_that_a_killed_process_left_is_settled(tmp_path: Path) -> None:
     process = await at_work(tmp_path)
     process.kill()
@@ -448,7 +507,7 @@ async def test_a_stream_that_nobody_reads_to_its_end_can_be_gone_on_with() -> No
     talk = session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate, effect="read"))
     parts = talk.stream("go")
     await anext(parts)
-    await parts.aclose()  # type: ignore[attr-defined]  # an asynchronous generator
+    await parts.aclose()
 
     left = nothing_under_way()
     gate.open()

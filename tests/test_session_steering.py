@@ -14,10 +14,10 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
-from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import InputError
 from graph_agent.persistence import open_saver, open_store
-from graph_agent.steering import STEERING_MARK
+from graph_agent.steering import STEERING_MARK, MemoryInbox, new_note
 from graph_agent.store_inbox import StoreInbox
 from tests.agents import asks, dialogue, echo, kinds
 from tests.gates import Gate, GatedModel, gated_tool, until
@@ -227,6 +227,83 @@ async def test_an_abort_leaves_follow_ups_for_after_the_next_answer() -> None:
         "Two.",
         [("ai", "One."), ("human", "two"), ("ai", "Two.")],
     )
+
+
+async def test_an_abort_beside_the_answer_leaves_follow_ups_for_after_the_next_one() -> None:
+    talks: list[Session] = []
+
+    class Stopping(InMemorySaver):
+        """Stops the session between the plan that is its answer and that answer's end."""
+
+        async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+            outcome = checkpoint["channel_values"].get("loop", {}).get("outcome")
+            stored = await super().aput(config, checkpoint, metadata, new_versions)
+            if outcome and talks:
+                await talks.pop().abort()
+            return stored
+
+    model = ScriptedChatModel(["One.", "Two.", "And."])
+    talk = session(model, echo, checkpointer=Stopping(), config=LoopConfig(finalize="direct"))
+    talks.append(talk)
+    await talk.follow_up("and")
+
+    first = await talk.run("one")
+    queued = await talk._control.pending("follow_up")
+    await talk.run("two")
+
+    assert (first.answer, queued, [content for _, content in await told(talk)]) == (
+        "One.",
+        ["and"],
+        ["one", "One.", "two", "Two.", "and", "And."],
+    )
+
+
+async def test_savers_of_one_file_share_what_is_said(tmp_path: Path) -> None:
+    gate, url = Gate(), f"sqlite:///{tmp_path}/s.db"
+    async with open_saver(url) as saver, open_saver(url) as another:
+        model = ScriptedChatModel([WORK, "No more actions.", "Done."])
+        talk = session(model, gated_tool(gate), checkpointer=saver)
+        run = asyncio.create_task(talk.run("go"))
+        await gate.reached()
+
+        await session(model, checkpointer=another).steer("Turn left.")
+        gate.open()
+        await run
+
+        assert ("steering", "Turn left.") in await told(talk)
+
+
+async def test_a_session_in_another_process_is_not_told_what_it_could_never_hear(tmp_path: Path) -> None:
+    process = await at_work(tmp_path)
+    async with open_saver(f"sqlite:///{tmp_path}/s.db") as saver:
+        talk = session(ScriptedChatModel([]), checkpointer=saver)
+        refused: list[str] = []
+        for say in (talk.steer("left"), talk.follow_up("left"), talk.configure(temperature=0)):
+            with pytest.raises(InputError) as caught:
+                await say
+            refused.append(str(caught.value))
+    process.kill()
+    await process.communicate()
+
+    why = (
+        "Session 's1' runs in another process, which can only be reached through a Store; build the agent with "
+        "store=... in both."
+    )
+    assert refused == [why] * 3
+
+
+async def test_an_inbox_keeps_nothing_of_a_session_whose_notes_are_forgotten() -> None:
+    inbox = MemoryInbox()
+    notes = [new_note("steer", "one"), new_note("steer", "two")]
+    for note in notes:
+        await inbox.add("s1", note)
+
+    await inbox.forget("s1", [notes[0].key])
+    left = await inbox.read("s1")
+    await inbox.forget("s1", [notes[1].key])
+    await inbox.forget("s2", ["never sent"])
+
+    assert (left, inbox._notes) == ([notes[1]], {})
 
 
 async def test_another_thread_with_its_own_loop_steers() -> None:

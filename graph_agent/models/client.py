@@ -11,6 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
 from langchain_core.runnables.config import ensure_config, merge_configs
 
+from graph_agent.bounded import Bounded
 from graph_agent.config import LoopConfig
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.models.binding import Bound, Way, openai_response_format, unbound, with_options
@@ -83,7 +84,7 @@ class ModelClient:
             for function in [schema["function"]]
         ]
         self._renames = [name for name in self._names if self._aliases.to_alias(name) != name]
-        self._bound: dict[tuple[Any, ...], Bound] = {}
+        self._bound: Bounded[tuple[Any, ...], Bound] = Bounded()
         self._narrower = {}
 
     def asked_with(
@@ -240,9 +241,8 @@ class ModelClient:
         self, phase: Phase, settings: LoopConfig, *, mode: Mode, schema: dict[str, Any] | None = None
     ) -> Bound:
         key = (phase, mode, settings.model_options(), repr(schema), repr(self._none_choice))
-        if key not in self._bound:
-            self._bound[key] = self._bind(phase, settings, schema, with_tools=bool(self._schemas) and mode == "native")
-        return self._bound[key]
+        with_tools = bool(self._schemas) and mode == "native"
+        return self._bound.get(key, lambda: self._bind(phase, settings, schema, with_tools=with_tools))
 
     def _bind(self, phase: Phase, settings: LoopConfig, schema: dict[str, Any] | None, *, with_tools: bool) -> Bound:
         options = with_options(settings, self.options)

@@ -1,0 +1,112 @@
+"""Where sessions are kept and guarded: whichever saver, whichever way in, whatever the file system can do."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import gc
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+
+from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.locks import SUFFIX, SessionLocks
+from graph_agent.persistence import open_saver
+from graph_agent.places import place_of, place_of_blocking
+from graph_agent.running import inbox_of
+from tests.agents import says, thread
+
+
+async def test_a_blocking_run_guards_the_file_of_an_asynchronous_saver(tmp_path: Path) -> None:
+    async with open_saver(f"sqlite:///{tmp_path}/s.db") as saver:
+        graph = create_graph_agent(ScriptedChatModel(["One."]), checkpointer=saver)
+
+        await asyncio.to_thread(graph.invoke, says("one"), thread())
+
+        assert (await place_of(saver), (tmp_path / f"s.db{SUFFIX}").exists()) == (tmp_path / "s.db", True)
+
+
+def test_a_place_that_cannot_be_asked_for_now_is_asked_for_again(tmp_path: Path) -> None:
+    async def opened() -> Any:
+        async with open_saver(f"sqlite:///{tmp_path}/s.db") as saver:
+            return saver
+
+    saver = asyncio.run(opened())
+    guessed = place_of_blocking(saver)
+
+    async def in_a_loop() -> Any:
+        async with open_saver(f"sqlite:///{tmp_path}/s.db") as other:
+            saver.conn, saver.is_setup = other.conn, True  # type: ignore[attr-defined]  # the SQLite saver's own
+            return await place_of(saver)
+
+    assert (guessed, asyncio.run(in_a_loop())) == (id(saver), tmp_path / "s.db")
+
+
+@dataclass
+class _ComparedByValue(InMemorySaver):
+    """A saver that Python cannot hash."""
+
+    tag: str = ""
+
+    def __post_init__(self) -> None:
+        InMemorySaver.__init__(self)
+
+
+async def test_a_saver_need_not_be_hashable() -> None:
+    one, other = (
+        Session(create_graph_agent(ScriptedChatModel([answer]), checkpointer=_ComparedByValue()), "s1")
+        for answer in ("One.", "Other.")
+    )
+    await one.steer("Be brief.")
+
+    answers = [(await talk.run("hi")).answer for talk in (other, one)]
+
+    assert (answers, [event["type"] for event in await other.events()].count("steering")) == (["Other.", "One."], 0)
+
+
+async def test_an_inbox_is_forgotten_with_its_saver() -> None:
+    saver = InMemorySaver()
+    inbox = await inbox_of(saver, None)
+    kept = await inbox_of(saver, None) is inbox
+    identity = id(saver)
+
+    del saver
+    gc.collect()
+    from graph_agent import places, running
+
+    assert (kept, identity in running._inboxes, identity in places._known) == (True, False, False)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL])
+async def test_a_file_system_without_locks_guards_within_the_process(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    locks, place = SessionLocks(), tmp_path / "s.db"
+    before = len(os.listdir("/proc/self/fd"))
+
+    taken = [locks.take(place, "s1"), locks.take(place, "s1"), locks.take(place, "s2")]
+    locks.give_back(place, "s1")
+
+    assert (taken, locks.take(place, "s1"), len(os.listdir("/proc/self/fd"))) == ([True, False, True], True, before)
+
+
+async def test_a_lock_that_fails_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(fcntl, "lockf", fail)
+    before = len(os.listdir("/proc/self/fd"))
+
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        SessionLocks().take(tmp_path / "s.db", "s1")
+
+    assert len(os.listdir("/proc/self/fd")) == before
