@@ -166,11 +166,12 @@ async def upper(text: str) -> str:
     [
         (HistoryCompression(upper, over_chars=100), [13_005, 4]),
         (HistoryCompression(lambda text: text[:50], over_chars=100), [13_005, 50]),
+        (HistoryCompression(lambda text: upper(text), over_chars=100), [13_005, 4]),
         (HistoryCompression(lambda text: text, over_chars=100), [13_005, 13_005]),
         (HistoryCompression(over_chars=100, keep_newest=1), [13_005]),
         (HistoryCompression(over_chars=20_000), [13_005]),
     ],
-    ids=["coroutine", "function", "not shorter", "newest kept", "short enough"],
+    ids=["coroutine", "function", "function that gives a coroutine", "not shorter", "newest kept", "short enough"],
 )
 async def test_long_results_are_compressed_for_one_request(
     openai_stub: StubFactory, hook: HistoryCompression, lengths: list[int]
