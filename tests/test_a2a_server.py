@@ -27,7 +27,12 @@ from a2a.types import (
     TaskState,
     TaskStatus,
 )
-from a2a.utils.errors import ContentTypeNotSupportedError, InvalidParamsError, TaskNotCancelableError
+from a2a.utils.errors import (
+    ContentTypeNotSupportedError,
+    InvalidParamsError,
+    TaskNotCancelableError,
+    UnsupportedOperationError,
+)
 from google.protobuf.json_format import MessageToDict
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -228,6 +233,43 @@ async def test_two_interrupts_are_asked_one_after_the_other() -> None:
     ) == (["Book 1?", "Book 2?"], "TASK_STATE_COMPLETED", ["1: yes", "2: no"])
 
 
+TWO_BOOKINGS = [asks(("1", "book", {"room": "1"})), asks(("2", "book", {"room": "2"})), "Booked."]
+
+
+async def test_an_answer_is_for_the_task_that_asked() -> None:
+    graph = agent(TWO_BOOKINGS, tools=[book])
+    with serving_ours(graph) as url:
+        async with calling(url, streaming=False) as client:
+            left = await sent(client, message("go", context_id="s1"))
+            newer = await sent(client, message("another", context_id="s1"))
+            late = await sent(client, message("no", left))
+            done = await sent(client, message("yes", newer))
+
+    results = [event["content"] for event in await Session(graph, "s1").events() if event["type"] == "tool_result"]
+    assert (state_of(late), state_of(done), words(done), results[-1]) == (
+        "TASK_STATE_REJECTED",
+        "TASK_STATE_COMPLETED",
+        ["Booked."],
+        "2: yes",
+    )
+
+
+async def test_cancelling_a_task_leaves_the_question_of_another() -> None:
+    graph = agent(TWO_BOOKINGS, tools=[book])
+    with serving_ours(graph) as url:
+        async with calling(url, streaming=False) as client:
+            left = await sent(client, message("go", context_id="s1"))
+            newer = await sent(client, message("another", context_id="s1"))
+            cancelled = await client.cancel_task(CancelTaskRequest(id=left.id))
+            done = await sent(client, message("yes", newer))
+
+    assert (state_of(cancelled), state_of(done), words(done)) == (
+        "TASK_STATE_CANCELED",
+        "TASK_STATE_COMPLETED",
+        ["Booked."],
+    )
+
+
 async def test_a_task_that_fails_says_why() -> None:
     with serving_ours(agent([])) as url:
         async with calling(url, streaming=False) as client:
@@ -302,6 +344,52 @@ async def test_cancelling_a_task_aborts_its_run() -> None:
         "ABORTED",
         "TASK_STATE_CANCELED",
     )
+
+
+async def test_cancelling_a_task_that_waits_for_its_turn() -> None:
+    held = Held()
+    with serving_ours(agent([asks(("1", "hold", {})), "Done."], tools=[held.tool])) as url:
+        async with calling(url) as first, calling(url) as second, calling(url) as third:
+            seen: list[tuple[Any, ...]] = []
+
+            async def watch(client: Client, text: str) -> str:
+                return [brief(each) async for each in client.send_message(message(text, context_id="s1"))][-1][0]
+
+            working = asyncio.create_task(watch(first, "one"))
+            await held.begun.wait()
+            async for event in second.send_message(message("two", context_id="s1")):
+                seen.append(brief(event))
+                if event.task.id:
+                    cancelled = await third.cancel_task(CancelTaskRequest(id=event.task.id))
+            held.let_go.set()
+            last = await working
+
+    assert (state_of(cancelled), seen, last) == (
+        "TASK_STATE_CANCELED",
+        [("task", "TASK_STATE_SUBMITTED"), ("TASK_STATE_CANCELED", "")],
+        "TASK_STATE_COMPLETED",
+    )
+
+
+async def test_a_message_to_a_task_at_work_does_not_begin_it_anew() -> None:
+    held = Held()
+    graph = agent([asks(("1", "hold", {})), "Done.", "Never said."], tools=[held.tool])
+    with serving_ours(graph, heartbeat_s=0.05) as url:
+        async with calling(url) as first, calling(url) as second:
+
+            async def watch() -> list[tuple[Any, ...]]:
+                return [brief(each) async for each in first.send_message(message("go", context_id="s1"))]
+
+            watching = asyncio.create_task(watch())
+            await held.begun.wait()
+            (task,) = (await second.list_tasks(ListTasksRequest(context_id="s1"))).tasks
+            with pytest.raises(UnsupportedOperationError, match="The task has ended"):
+                async for _ in second.send_message(message("more", task)):
+                    held.let_go.set()
+            seen = await watching
+            kept = await second.get_task(GetTaskRequest(id=task.id))
+
+    assert (seen[-1][0], state_of(kept), words(kept)) == ("TASK_STATE_COMPLETED", "TASK_STATE_COMPLETED", ["Done."])
 
 
 async def test_cancelling_a_task_that_waits_for_a_person() -> None:

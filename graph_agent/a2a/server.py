@@ -127,5 +127,5 @@ class _Handler(DefaultRequestHandler):
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task | None:
         task: Task | None = await super().on_cancel_task(params, context)
         if task is not None:
-            await self.agent_executor.forget(context.user.user_name, task.context_id)
+            await self.agent_executor.forget(context.user.user_name, task)
         return task
