@@ -154,6 +154,16 @@ async def test_an_agent_that_falls_silent_is_told_to_stop() -> None:
     assert (result, cancelled) == (DelegationResult(text, "error"), True)
 
 
+async def test_an_agent_that_names_no_task_cannot_be_told_to_stop() -> None:
+    agent = PlainAgent(never)
+    agent.makes_tasks = False
+    with serving_plain(agent) as url:
+        result = await asked(A2ADelegate("researcher", url, timeout_s=0.3))
+
+    text = "The agent 'researcher' was silent for 0.3 seconds, or time ran out; it may be at work still"
+    assert result == DelegationResult(text, "error")
+
+
 async def test_what_an_agent_says_while_it_works_gives_it_more_time() -> None:
     steps = 5
 
