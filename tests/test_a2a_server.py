@@ -39,12 +39,14 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from graph_agent import A2ADelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.a2a.server import a2a_app
 from graph_agent.a2a.server_card import agent_card
+from graph_agent.a2a.server_executor import session_id_of
+from graph_agent.a2a.server_push import open_push_http
 from graph_agent.a2a.server_store import open_stores
 from graph_agent.a2a.wire import EXTENSION
 from graph_agent.persistence import open_saver
@@ -352,19 +354,19 @@ async def test_cancelling_a_task_that_waits_for_its_turn() -> None:
         async with calling(url) as first, calling(url) as second, calling(url) as third:
             seen: list[tuple[Any, ...]] = []
 
-            async def watch(client: Client, text: str) -> str:
-                return [brief(each) async for each in client.send_message(message(text, context_id="s1"))][-1][0]
+            async def watch() -> list[tuple[Any, ...]]:
+                return [brief(each) async for each in first.send_message(message("one", context_id="s1"))]
 
-            working = asyncio.create_task(watch(first, "one"))
+            working = asyncio.create_task(watch())
             await held.begun.wait()
             async for event in second.send_message(message("two", context_id="s1")):
                 seen.append(brief(event))
                 if event.task.id:
                     cancelled = await third.cancel_task(CancelTaskRequest(id=event.task.id))
             held.let_go.set()
-            last = await working
+            others = await working
 
-    assert (state_of(cancelled), seen, last) == (
+    assert (state_of(cancelled), seen, others[-1][0]) == (
         "TASK_STATE_CANCELED",
         [("task", "TASK_STATE_SUBMITTED"), ("TASK_STATE_CANCELED", "")],
         "TASK_STATE_COMPLETED",
@@ -383,9 +385,13 @@ async def test_a_message_to_a_task_at_work_does_not_begin_it_anew() -> None:
             watching = asyncio.create_task(watch())
             await held.begun.wait()
             (task,) = (await second.list_tasks(ListTasksRequest(context_id="s1"))).tasks
-            with pytest.raises(UnsupportedOperationError, match="The task has ended"):
+
+            async def say_more() -> None:
                 async for _ in second.send_message(message("more", task)):
                     held.let_go.set()
+
+            with pytest.raises(UnsupportedOperationError, match="The task has ended"):
+                await say_more()
             seen = await watching
             kept = await second.get_task(GetTaskRequest(id=task.id))
 
@@ -570,6 +576,27 @@ async def test_every_change_of_a_task_is_pushed_to_who_asked_for_it() -> None:
     )
 
 
+async def test_nothing_of_a_receivers_answer_but_its_status_is_read() -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x" * 1_000_000
+
+    app = Starlette(routes=[Route("/hook", lambda request: StreamingResponse(endless(), 202), methods=["POST"])])
+    with serving(lambda url: app) as url:
+        async with open_push_http() as http:
+            response = await http.post(f"{url}/hook", json={})
+
+    assert (response.status_code, response.content) == (202, b"")
+
+
+def test_nobody_reaches_the_session_of_another_by_naming_it() -> None:
+    named = [("", "b/c"), ("", "/b/c"), ("", "c"), ("b", "c"), ("a", "b/c"), ("a/b", "c"), ("a%2Fb", "c")]
+
+    ids = [session_id_of(user, context_id) for user, context_id in named]
+
+    assert ids == ["/b/c", "//b/c", "c", "b/c", "a/b/c", "a%2Fb/c", "a%252Fb/c"]
+
+
 async def test_an_address_inside_the_network_is_not_pushed_to() -> None:
     graph = agent([], tools=[])
     with serving(lambda url: a2a_app(graph, agent_card(graph, url, push_notifications=True))) as url:
@@ -590,13 +617,18 @@ async def test_a_task_that_a_stopped_server_worked_on_has_failed(tmp_path: Path)
     async with open_stores(url) as stores:
         found = await stores.tasks.get("t1", nobody)
         listed = await stores.tasks.list(ListTasksRequest(), nobody)
+    async with open_stores(url) as stores:
+        await stores.tasks.save(Task(id="t2", context_id="c1", status=working.status), nobody)
+    async with open_stores(url) as stores:
+        at_work = await stores.tasks.list(ListTasksRequest(status=TaskState.TASK_STATE_WORKING), nobody)
 
     assert live is not None
     assert found is not None
-    assert (state_of(live), state_of(found), [state_of(task) for task in listed.tasks]) == (
+    assert (state_of(live), state_of(found), [state_of(task) for task in listed.tasks], at_work.total_size) == (
         "TASK_STATE_WORKING",
         "TASK_STATE_FAILED",
         ["TASK_STATE_FAILED"],
+        0,
     )
 
 

@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
+from urllib.parse import quote
 from weakref import WeakValueDictionary
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
@@ -57,7 +58,10 @@ def session_id_of(user: str, context_id: str) -> str:
 
     The protocol lets a client name the conversation; nobody may go on with another user's by naming it.
     """
-    return f"{user}/{context_id}" if user else context_id
+    if user:
+        return f"{quote(user, safe='@')}/{context_id}"
+    # What nobody in particular names must not look like what is within a user's name.
+    return f"/{context_id}" if "/" in context_id else context_id
 
 
 class GraphExecutor(AgentExecutor):
