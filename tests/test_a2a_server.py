@@ -42,13 +42,14 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from graph_agent import A2ADelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent import A2ADelegate, LoopConfig, LoopHook, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.a2a.server import a2a_app
 from graph_agent.a2a.server_card import agent_card
 from graph_agent.a2a.server_executor import session_id_of
 from graph_agent.a2a.server_push import open_push_http
 from graph_agent.a2a.server_store import open_stores
 from graph_agent.a2a.wire import EXTENSION
+from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.persistence import open_saver
 from tests.a2a_servers import serving, serving_here, serving_ours
 from tests.agents import asks, echo, kinds
@@ -530,6 +531,21 @@ async def test_what_a_delegating_run_has_left_is_kept_to() -> None:
         "TASK_STATE_COMPLETED",
         "token_limit",
     )
+
+
+class Fails(LoopHook):
+    def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
+        raise ValueError("no")
+
+
+async def test_what_a_failed_task_has_used_counts_for_who_delegated_it() -> None:
+    specialist = agent([asks(("1", "echo", {"text": "hi"}))], hooks=[Fails()])
+    with serving_ours(specialist) as url:
+        script = [asks(("d", "delegate_to_weather", {"task": "Bergen"})), "No more actions.", "Not known."]
+        graph = agent(script, tools=[], delegates=[A2ADelegate("weather", url)])
+        result = await Session(graph, "s1").run("go")
+
+    assert ("failed" in result.results["d"]["error"], result.usage["model_calls"]) == (True, 4)
 
 
 async def test_a_long_silence_is_broken_by_heartbeats() -> None:

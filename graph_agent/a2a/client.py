@@ -173,7 +173,9 @@ class A2ADelegate:
             case state:
                 how = _ENDS.get(state, "stopped without an answer")
                 said = f" It said: {self._harmless(task.said)}" if task.said else ""
-                return replace(self._error(f"{how}.{said}"), context_id=task.context_id, untrusted=bool(said))
+                failed = self._error(f"{how}.{said}")
+                used = read_usage(task.metadata)
+                return replace(failed, usage=used, context_id=task.context_id, untrusted=bool(said))
 
     def _success(self, task: FollowedTask, parts: list[Part]) -> DelegationResult:
         content = content_of(parts)

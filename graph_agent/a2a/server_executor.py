@@ -192,9 +192,9 @@ class GraphExecutor(AgentExecutor):
         elif result.interrupts:
             await teller.asks(result.interrupts)
         elif result.status == SessionStatus.ABORTED:
-            await teller.cancelled()
+            await teller.cancelled(result)
         elif result.status == SessionStatus.FAILED:
-            await teller.failed(result.error or "The model did not answer.")
+            await teller.failed(result.error or "The model did not answer.", result)
         else:
             await teller.answered(result)
 

@@ -95,8 +95,7 @@ class TaskTeller:
         """The whole answer, in place of what was streamed, and the task completed."""
         parts = [Part(text=result.answer), *_data_parts(result.structured_response)]
         await self._updater.add_artifact(parts, artifact_id=self._artifact_id, name=ARTIFACT, last_chunk=True)
-        told = outcome_of(result.stop_reason, result.usage)
-        await self._updater.update_status(TaskState.TASK_STATE_COMPLETED, metadata=told)
+        await self._end(TaskState.TASK_STATE_COMPLETED, None, result)
 
     async def asks(self, waiting: Sequence[Interrupt]) -> None:
         """The graph waits for a person; the first question counts, the others follow when it is answered."""
@@ -108,17 +107,22 @@ class TaskTeller:
         message = self._message([*_text_parts(text), *_data_parts(data)], about)
         await self._updater.requires_input(message)
 
-    async def failed(self, why: str) -> None:
+    async def failed(self, why: str, result: RunResult | None = None) -> None:
         """The task failed."""
-        await self._updater.failed(self._message(_text_parts(why)))
+        await self._end(TaskState.TASK_STATE_FAILED, self._message(_text_parts(why)), result)
 
     async def rejected(self, why: str) -> None:
         """The task is none that this agent takes."""
         await self._updater.reject(self._message(_text_parts(why)))
 
-    async def cancelled(self) -> None:
+    async def cancelled(self, result: RunResult | None = None) -> None:
         """The task was cancelled."""
-        await self._updater.cancel()
+        await self._end(TaskState.TASK_STATE_CANCELED, None, result)
+
+    async def _end(self, state: TaskState, message: Message | None, result: RunResult | None) -> None:
+        """However it ends, it tells what its run has used: that is taken from a delegating run's budget."""
+        told = outcome_of(result.stop_reason, result.usage) if result is not None else None
+        await self._updater.update_status(state, message, metadata=told)
 
     @property
     def _artifact_id(self) -> str:
