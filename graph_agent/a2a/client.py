@@ -140,14 +140,15 @@ class A2ADelegate:
                 )
                 try:
                     await work(task)
+                except RemoteTimeoutError:
+                    await task.cancel()
+                    told = "it was told to stop" if task.told_to_stop else "it may be at work still"
+                    return self._error(f"was silent for {self._timeout_s:g} seconds, or time ran out; {told}")
                 except BaseException:
                     await task.cancel()
                     raise
                 if task.status.state == TaskState.TASK_STATE_AUTH_REQUIRED:
                     await task.cancel()
-        except RemoteTimeoutError:
-            told = "it was told to stop" if task.told_to_stop else "it may be at work still"
-            return self._error(f"was silent for {self._timeout_s:g} seconds, or time ran out; {told}")
         except Exception as error:  # noqa: BLE001 - whatever a remote agent causes is the result of that call alone
             self._card = None
             self._tried_at = None
