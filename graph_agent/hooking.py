@@ -21,8 +21,8 @@ from graph_agent.types import Call
 PATCHED_MODEL = "RequestPatch.model"
 """Who names a patch's model, for the error when it cannot be had."""
 
-Ask = Callable[[HookRequest, Sequence[AnyMessage]], Awaitable[Planned]]
-"""Has a patched request answered, and keeps messages for the requests to come."""
+Ask = Callable[[HookRequest, Sequence[AnyMessage]], Awaitable[tuple[Planned, HookRequest]]]
+"""Has a patched request answered, and keeps messages for the requests to come; gives the request as it was answered."""
 
 
 async def through_hooks(
@@ -74,7 +74,7 @@ async def through_hooks(
         else:
             rerun |= {calls} if calls else set()
             request = replace(patched, depth=request.depth + 1)
-            planned = await ask(request, plan.keep_messages)
+            planned, request = await ask(request, plan.keep_messages)
             planned = replace(planned, extra={**planned.extra, "reruns": request.depth})
             continue
         warn(f"The hook {name} wants the model asked again, but {refused}; its last reply counts.")
@@ -141,6 +141,8 @@ def _check(messages: Sequence[Any]) -> None:
 def _answered(planned: Planned, override: str | AIMessage) -> Planned:
     """The plan of a reply that is not used: nothing is called, and the answer is given."""
     message = without_calls(override) if isinstance(override, AIMessage) else AIMessage(override)
+    # A message that a hook gives twice, or took from the history, would take the place of the one that is there.
+    message = message.model_copy(update={"id": None})
     return replace(planned, message=message, calls=[], last=True, action="answer", reasoning="", final=True)
 
 

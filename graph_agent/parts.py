@@ -104,8 +104,8 @@ class AgentParts:
         return tightened(own, left) if left else own
 
     def offering(self, client: ModelClient) -> ModelClient:
-        """A client with the caller's tools on offer beside the agent's; itself where the caller brought none."""
-        if not self.toolbox.client_tools:
+        """A client with all tools on offer: the caller's, and the delegates as they are known by now."""
+        if not self.toolbox.client_tools and client.schemas == self.toolbox.schemas:
             return client
         if client not in self._offering:
             schemas = self.toolbox.schemas
@@ -130,6 +130,7 @@ class AgentParts:
         """Let the delegates learn what they are good for, and offer them to the model under what they say now."""
         if await self.toolbox.refresh():
             self.client.offer(self.toolbox.schemas)
+            self._offering.clear()
             self._instructions.clear()
 
     def answers_directly(self, settings: LoopConfig) -> bool:

@@ -74,7 +74,7 @@ class AskingWithHooks(Asking):
             return None
         return self._settings.max_turns - self.loop["turn"] - self.usage["model_calls"]
 
-    async def _ask_again(self, request: HookRequest, keep: Sequence[AnyMessage]) -> Planned:
+    async def _ask_again(self, request: HookRequest, keep: Sequence[AnyMessage]) -> tuple[Planned, HookRequest]:
         own = request.model is self._model.client.model
 
         async def send(_: Spoken) -> Planned:
@@ -96,12 +96,14 @@ class AskingWithHooks(Asking):
             self.loop = {**self.loop, "carried": [*self.loop.get("carried", []), piece]}
         planned = await self._through(send, recover)
         self._count(planned.usage, planned.message.usage_metadata if own else None)
-        return planned
+        # Another model may have taken over: the next rerun must not go back to the one that fell silent.
+        return planned, replace(request, model=self._model.client.model) if own else request
 
     async def _moved(self, request: HookRequest) -> tuple[AgentParts, Mode]:
         """The agent with a patch's model, and how that one is asked for calls."""
         ready = await self._agent.models.ready(request.model, PATCHED_MODEL)
-        parts = replace(self._parts, client=ready.client, planner=ready.planner, tool_calling=ready.tool_calling)
+        client = self._agent.offering(ready.client)
+        parts = replace(self._parts, client=client, planner=ready.planner, tool_calling=ready.tool_calling)
         mode = parts.mode(request.settings)
         return parts, "text" if mode == "native" and ready.name in self.loop["text_tools"] else mode
 

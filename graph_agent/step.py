@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import AIMessage
@@ -18,6 +18,7 @@ from graph_agent.intake import new_user_messages, rewrite
 from graph_agent.limits import STEPS_FOR_A_WAVE, limit_met
 from graph_agent.listening import listen
 from graph_agent.parts import AgentParts
+from graph_agent.remote import RemoteTask
 from graph_agent.runs import run_of
 from graph_agent.settlement import never_run, settle
 from graph_agent.spending import spent
@@ -72,8 +73,7 @@ class Step:
         remote = self.state.get("remote")
         if remote and remote["open"]:
             # New input answers no question that was asked before it.
-            await self.parts.toolbox.withdraw(remote["open"])
-            self.changes["remote"] = {"contexts": {}, "open": dict.fromkeys(remote["open"])}
+            await self._withdraw(remote["open"])
         await self.parts.prepare()
         settled, events = await settle(self.history, self.config, self.runtime, self.loop, self.parts.toolbox.writes)
         if settled is not self.history:
@@ -155,6 +155,16 @@ class Step:
             self.changes["ready"] = self.asking
             self.run.planned.update(call["id"] for call in self.asking)
         return True
+
+    async def withdraw_unanswered(self) -> None:
+        """Tell the agents that asked a person, where planning is over, that nobody will answer."""
+        remote = self.state.get("remote")
+        if remote and self.asking and self.concluded:
+            await self._withdraw({call["id"]: remote["open"][call["id"]] for call in self.asking})
+
+    async def _withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
+        await self.parts.toolbox.withdraw(tasks)
+        self.changes["remote"] = {"contexts": {}, "open": dict.fromkeys(tasks)}
 
     def _give_up_asking(self) -> None:
         for call in self.asking:

@@ -126,10 +126,12 @@ class Toolbox:
 
     async def refresh(self) -> bool:
         """Let the delegates that know themselves late learn what they are good for; whether `schemas` has changed."""
-        changed = await asyncio.gather(*(delegate.prepare() for delegate in self._late))
-        if any(changed):
-            self.schemas = self._schemas()
-        return any(changed)
+        if not self._late:
+            return False
+        await asyncio.gather(*(delegate.prepare() for delegate in self._late))
+        # Another toolbox with the same delegates may be the one that had them learn it.
+        before, self.schemas = self.schemas, self._schemas()
+        return self.schemas != before
 
     async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
         """Tell the agents whose tasks wait for a person that no answer will come.

@@ -45,6 +45,7 @@ async def plan_node(
     within = bool(step.loop["waiting"] or step.asking)
     steered = await step.listen(["configure"] if within else ["configure", "steer"])
     if step.cut_short() or step.send_again() or step.go_on_with_the_wave():
+        await step.withdraw_unanswered()
         return Command(update=step.update())
     if state.get("arrived") and stop_repetition(step):
         return Command(update=step.update())

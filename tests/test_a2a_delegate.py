@@ -259,6 +259,39 @@ async def test_two_questions_of_one_wave_are_answered_by_their_ids() -> None:
     assert result.results == {"1": "Rain in 1 2026.", "2": "Rain in 2 2026."}
 
 
+async def test_a_question_is_withdrawn_where_a_budget_ends_the_input() -> None:
+    with serving_plain(agent := PlainAgent(asks_the_year)) as url:
+        model = ScriptedChatModel([asks(("1", "delegate_to_researcher", {"task": "Bergen"})), "Not known."])
+        delegates = [A2ADelegate("researcher", url)]
+        # Less than two plans take.
+        config = LoopConfig(max_tokens_total=250)
+        graph = create_graph_agent(model, delegates=delegates, config=config, checkpointer=InMemorySaver())
+        result = await Session(graph, "s1").run("go")
+        cancelled = await asyncio.to_thread(agent.cancelled.wait, 10)
+
+    state = await graph.aget_state({"configurable": {"thread_id": "s1"}})
+    assert (result.stop_reason, cancelled, state.values["remote"]["open"]) == ("token_limit", True, {})
+
+
+async def test_what_a_card_says_reaches_every_run_and_every_model() -> None:
+    schema = {"type": "function", "function": {"name": "theirs", "parameters": {"type": "object", "properties": {}}}}
+    spare = ScriptedChatModel(["No more actions.", "Done."])
+    with serving_plain(PlainAgent(asks_the_year)) as url:
+        model = ScriptedChatModel(["No more actions.", "Done."] * 2)
+        graph = create_graph_agent(
+            model,
+            delegates=[A2ADelegate("researcher", url)],
+            checkpointer=InMemorySaver(),
+            resolve=lambda given: spare if given == "mine:spare" else given,
+        )
+        await Session(graph, "s1").run("go", context={"client_tools": [schema]})
+        await Session(graph, "s2").run("go")
+        await Session(graph, "s3").run("go", context={"model": "mine:spare"})
+
+    offered = [request.tools[0]["function"] for request in (*model.requests, *spare.requests)]
+    assert [("Knows facts." in function["description"]) for function in offered] == [True] * 6
+
+
 async def test_new_input_instead_of_an_answer() -> None:
     with serving_plain(agent := PlainAgent(asks_the_year)) as url:
         model = ScriptedChatModel(

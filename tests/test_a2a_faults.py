@@ -15,7 +15,7 @@ import pytest
 from a2a.server.agent_execution import RequestContext
 from a2a.server.routes import create_agent_card_routes
 from a2a.server.tasks import TaskUpdater
-from a2a.types import AgentCard, Part
+from a2a.types import AgentCard, Part, TaskState
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
@@ -23,6 +23,7 @@ from starlette.routing import Route
 
 from graph_agent import A2ADelegate
 from graph_agent.a2a.client_auth import A2AAuth
+from graph_agent.a2a.wire import EXTENSION
 from graph_agent.budget import Left
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import ConfigError
@@ -153,6 +154,16 @@ async def test_an_agent_that_falls_silent_is_told_to_stop() -> None:
     assert (result, cancelled) == (DelegationResult(text, "error"), True)
 
 
+async def test_an_agent_that_names_no_task_cannot_be_told_to_stop() -> None:
+    agent = PlainAgent(never)
+    agent.makes_tasks = False
+    with serving_plain(agent) as url:
+        result = await asked(A2ADelegate("researcher", url, timeout_s=0.3))
+
+    text = "The agent 'researcher' was silent for 0.3 seconds, or time ran out; it may be at work still"
+    assert result == DelegationResult(text, "error")
+
+
 async def test_what_an_agent_says_while_it_works_gives_it_more_time() -> None:
     steps = 5
 
@@ -202,6 +213,20 @@ async def test_a_task_that_does_not_succeed(end: str, text: str) -> None:
         result = await asked(A2ADelegate("researcher", url))
 
     assert (result.status, result.content, result.untrusted) == ("error", text, True)
+
+
+async def test_a_usage_that_cannot_be_is_none() -> None:
+    async def boasts(given: str, updater: TaskUpdater, context: RequestContext) -> None:
+        await updater.add_artifact([Part(text="Rain.")])
+        usage = {"totalTokens": 1e300, "inputTokens": 1.5, "outputTokens": -1, "modelCalls": "many"}
+        await updater.update_status(TaskState.TASK_STATE_COMPLETED, metadata={EXTENSION: {"usage": usage}})
+
+    with serving_plain(PlainAgent(boasts)) as url:
+        session, _ = delegating(url, "Bergen")
+        result = await session.run("go")
+        own = result.usage["total_tokens"] < 10_000
+
+    assert (result.status, result.results["1"], own) == ("COMPLETED", "Rain.", True)
 
 
 async def test_a_process_that_is_killed_in_the_middle() -> None:

@@ -27,21 +27,29 @@ from a2a.types import (
     TaskState,
     TaskStatus,
 )
-from a2a.utils.errors import ContentTypeNotSupportedError, InvalidParamsError, TaskNotCancelableError
+from a2a.utils.errors import (
+    ContentTypeNotSupportedError,
+    InvalidParamsError,
+    TaskNotCancelableError,
+    UnsupportedOperationError,
+)
 from google.protobuf.json_format import MessageToDict
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from graph_agent import A2ADelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent import A2ADelegate, LoopConfig, LoopHook, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.a2a.server import a2a_app
 from graph_agent.a2a.server_card import agent_card
+from graph_agent.a2a.server_executor import session_id_of
+from graph_agent.a2a.server_push import open_push_http
 from graph_agent.a2a.server_store import open_stores
 from graph_agent.a2a.wire import EXTENSION
+from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.persistence import open_saver
 from tests.a2a_servers import serving, serving_here, serving_ours
 from tests.agents import asks, echo, kinds
@@ -228,6 +236,43 @@ async def test_two_interrupts_are_asked_one_after_the_other() -> None:
     ) == (["Book 1?", "Book 2?"], "TASK_STATE_COMPLETED", ["1: yes", "2: no"])
 
 
+TWO_BOOKINGS = [asks(("1", "book", {"room": "1"})), asks(("2", "book", {"room": "2"})), "Booked."]
+
+
+async def test_an_answer_is_for_the_task_that_asked() -> None:
+    graph = agent(TWO_BOOKINGS, tools=[book])
+    with serving_ours(graph) as url:
+        async with calling(url, streaming=False) as client:
+            left = await sent(client, message("go", context_id="s1"))
+            newer = await sent(client, message("another", context_id="s1"))
+            late = await sent(client, message("no", left))
+            done = await sent(client, message("yes", newer))
+
+    results = [event["content"] for event in await Session(graph, "s1").events() if event["type"] == "tool_result"]
+    assert (state_of(late), state_of(done), words(done), results[-1]) == (
+        "TASK_STATE_REJECTED",
+        "TASK_STATE_COMPLETED",
+        ["Booked."],
+        "2: yes",
+    )
+
+
+async def test_cancelling_a_task_leaves_the_question_of_another() -> None:
+    graph = agent(TWO_BOOKINGS, tools=[book])
+    with serving_ours(graph) as url:
+        async with calling(url, streaming=False) as client:
+            left = await sent(client, message("go", context_id="s1"))
+            newer = await sent(client, message("another", context_id="s1"))
+            cancelled = await client.cancel_task(CancelTaskRequest(id=left.id))
+            done = await sent(client, message("yes", newer))
+
+    assert (state_of(cancelled), state_of(done), words(done)) == (
+        "TASK_STATE_CANCELED",
+        "TASK_STATE_COMPLETED",
+        ["Booked."],
+    )
+
+
 async def test_a_task_that_fails_says_why() -> None:
     with serving_ours(agent([])) as url:
         async with calling(url, streaming=False) as client:
@@ -302,6 +347,56 @@ async def test_cancelling_a_task_aborts_its_run() -> None:
         "ABORTED",
         "TASK_STATE_CANCELED",
     )
+
+
+async def test_cancelling_a_task_that_waits_for_its_turn() -> None:
+    held = Held()
+    with serving_ours(agent([asks(("1", "hold", {})), "Done."], tools=[held.tool])) as url:
+        async with calling(url) as first, calling(url) as second, calling(url) as third:
+            seen: list[tuple[Any, ...]] = []
+
+            async def watch() -> list[tuple[Any, ...]]:
+                return [brief(each) async for each in first.send_message(message("one", context_id="s1"))]
+
+            working = asyncio.create_task(watch())
+            await held.begun.wait()
+            async for event in second.send_message(message("two", context_id="s1")):
+                seen.append(brief(event))
+                if event.task.id:
+                    cancelled = await third.cancel_task(CancelTaskRequest(id=event.task.id))
+            held.let_go.set()
+            others = await working
+
+    assert (state_of(cancelled), seen, others[-1][0]) == (
+        "TASK_STATE_CANCELED",
+        [("task", "TASK_STATE_SUBMITTED"), ("TASK_STATE_CANCELED", "")],
+        "TASK_STATE_COMPLETED",
+    )
+
+
+async def test_a_message_to_a_task_at_work_does_not_begin_it_anew() -> None:
+    held = Held()
+    graph = agent([asks(("1", "hold", {})), "Done.", "Never said."], tools=[held.tool])
+    with serving_ours(graph, heartbeat_s=0.05) as url:
+        async with calling(url) as first, calling(url) as second:
+
+            async def watch() -> list[tuple[Any, ...]]:
+                return [brief(each) async for each in first.send_message(message("go", context_id="s1"))]
+
+            watching = asyncio.create_task(watch())
+            await held.begun.wait()
+            (task,) = (await second.list_tasks(ListTasksRequest(context_id="s1"))).tasks
+
+            async def say_more() -> None:
+                async for _ in second.send_message(message("more", task)):
+                    held.let_go.set()
+
+            with pytest.raises(UnsupportedOperationError, match="The task has ended"):
+                await say_more()
+            seen = await watching
+            kept = await second.get_task(GetTaskRequest(id=task.id))
+
+    assert (seen[-1][0], state_of(kept), words(kept)) == ("TASK_STATE_COMPLETED", "TASK_STATE_COMPLETED", ["Done."])
 
 
 async def test_cancelling_a_task_that_waits_for_a_person() -> None:
@@ -438,6 +533,21 @@ async def test_what_a_delegating_run_has_left_is_kept_to() -> None:
     )
 
 
+class Fails(LoopHook):
+    def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
+        raise ValueError("no")
+
+
+async def test_what_a_failed_task_has_used_counts_for_who_delegated_it() -> None:
+    specialist = agent([asks(("1", "echo", {"text": "hi"}))], hooks=[Fails()])
+    with serving_ours(specialist) as url:
+        script = [asks(("d", "delegate_to_weather", {"task": "Bergen"})), "No more actions.", "Not known."]
+        graph = agent(script, tools=[], delegates=[A2ADelegate("weather", url)])
+        result = await Session(graph, "s1").run("go")
+
+    assert ("failed" in result.results["d"]["error"], result.usage["model_calls"]) == (True, 4)
+
+
 async def test_a_long_silence_is_broken_by_heartbeats() -> None:
     held = Held()
     beats = 0
@@ -482,6 +592,27 @@ async def test_every_change_of_a_task_is_pushed_to_who_asked_for_it() -> None:
     )
 
 
+async def test_nothing_of_a_receivers_answer_but_its_status_is_read() -> None:
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x" * 1_000_000
+
+    app = Starlette(routes=[Route("/hook", lambda request: StreamingResponse(endless(), 202), methods=["POST"])])
+    with serving(lambda url: app) as url:
+        async with open_push_http() as http:
+            response = await http.post(f"{url}/hook", json={})
+
+    assert (response.status_code, response.content) == (202, b"")
+
+
+def test_nobody_reaches_the_session_of_another_by_naming_it() -> None:
+    named = [("", "b/c"), ("", "/b/c"), ("", "c"), ("b", "c"), ("a", "b/c"), ("a/b", "c"), ("a%2Fb", "c")]
+
+    ids = [session_id_of(user, context_id) for user, context_id in named]
+
+    assert ids == ["/b/c", "//b/c", "c", "b/c", "a/b/c", "a%2Fb/c", "a%252Fb/c"]
+
+
 async def test_an_address_inside_the_network_is_not_pushed_to() -> None:
     graph = agent([], tools=[])
     with serving(lambda url: a2a_app(graph, agent_card(graph, url, push_notifications=True))) as url:
@@ -502,13 +633,18 @@ async def test_a_task_that_a_stopped_server_worked_on_has_failed(tmp_path: Path)
     async with open_stores(url) as stores:
         found = await stores.tasks.get("t1", nobody)
         listed = await stores.tasks.list(ListTasksRequest(), nobody)
+    async with open_stores(url) as stores:
+        await stores.tasks.save(Task(id="t2", context_id="c1", status=working.status), nobody)
+    async with open_stores(url) as stores:
+        at_work = await stores.tasks.list(ListTasksRequest(status=TaskState.TASK_STATE_WORKING), nobody)
 
     assert live is not None
     assert found is not None
-    assert (state_of(live), state_of(found), [state_of(task) for task in listed.tasks]) == (
+    assert (state_of(live), state_of(found), [state_of(task) for task in listed.tasks], at_work.total_size) == (
         "TASK_STATE_WORKING",
         "TASK_STATE_FAILED",
         ["TASK_STATE_FAILED"],
+        0,
     )
 
 

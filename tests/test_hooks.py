@@ -348,6 +348,28 @@ async def test_a_patch_names_another_model(openai_stub: StubFactory) -> None:
     )
 
 
+async def test_a_patch_of_the_model_leaves_the_callers_choice_of_tools(openai_stub: StubFactory) -> None:
+    theirs = Reply(tool_calls=(("theirs", {}),))
+    first, second = openai_stub(theirs), openai_stub(theirs)
+    schema = {"type": "function", "function": {"name": "theirs", "parameters": {"type": "object", "properties": {}}}}
+    async with first.chat_model() as model, second.chat_model("other") as other:
+        graph = create_graph_agent(
+            model, tools=[echo], hooks=[Does(patched(model=other))], checkpointer=InMemorySaver()
+        )
+        context = {"client_tools": [schema], "client_tool_choice": "any"}
+
+        result = await Session(graph, "s1").run("go", context=context)
+
+    asked = [
+        ([each["function"]["name"] for each in body["tools"]], body.get("tool_choice"))
+        for body in (*first.bodies, *second.bodies)
+    ]
+    assert (asked, [each.value["name"] for each in result.interrupts]) == (
+        [(["echo", "theirs"], "required")] * 2,
+        ["theirs"],
+    )
+
+
 async def test_a_rerun_goes_to_the_next_model_where_one_falls_silent(openai_stub: StubFactory) -> None:
     down = Failure(503, "Try later.", type="server_error", headers={"retry-after": "0"})
     first = openai_stub(Reply(tool_calls=(("echo", {"text": "a"}),)), down)
@@ -359,6 +381,19 @@ async def test_a_rerun_goes_to_the_next_model_where_one_falls_silent(openai_stub
         state = await graph.ainvoke(says("go"))
 
     assert (state["messages"][-1].text, len(first.bodies), len(second.bodies)) == ("Done.", 2, 2)
+
+
+async def test_further_reruns_stay_with_the_model_that_took_over(openai_stub: StubFactory) -> None:
+    down = Failure(503, "Try later.", type="server_error", headers={"retry-after": "0"})
+    first = openai_stub(Reply(tool_calls=(("echo", {"text": "a"}),)), down)
+    second = openai_stub(Reply(tool_calls=(("echo", {"text": "b"}),)), "No more actions.", "Done.")
+    async with first.chat_model() as model, second.chat_model() as spare:
+        config = LoopConfig(model_retries=0, fallback_models=(spare,))
+        graph = create_graph_agent(model, tools=[echo], hooks=[Does(RERUN, times=2)], config=config)
+
+        state = await graph.ainvoke(says("go"))
+
+    assert (state["messages"][-1].text, len(first.bodies), len(second.bodies)) == ("Done.", 2, 3)
 
 
 async def test_a_rerun_that_fails_ends_the_input(openai_stub: StubFactory) -> None:
@@ -537,6 +572,21 @@ async def test_a_hook_that_changes_what_it_is_shown_changes_nothing() -> None:
     result, events = await run([ECHO_A, "No more actions.", "Done."], Vandal())
 
     assert (result.answer, [e["content"] for e in events if e["type"] == "tool_result"]) == ("Done.", ["a"])
+
+
+async def test_the_same_message_may_override_many_replies() -> None:
+    hook = Does(LoopPlan(response_override=AIMessage("No.")), times=2)
+    graph = create_graph_agent(
+        ScriptedChatModel([ECHO_A, ECHO_B]), tools=[echo], hooks=[hook], checkpointer=InMemorySaver()
+    )
+    session = Session(graph, "s1")
+
+    await session.run("one")
+    await session.run("two")
+
+    state = await graph.aget_state({"configurable": {"thread_id": "s1"}})
+    said = [(message.type, message.text) for message in state.values["messages"]]
+    assert said == [("human", "one"), ("ai", "No."), ("human", "two"), ("ai", "No.")]
 
 
 async def test_an_override_may_be_a_message() -> None:

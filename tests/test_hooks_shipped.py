@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -161,16 +162,21 @@ async def upper(text: str) -> str:
     return text[:4].upper()
 
 
+def begins_upper(text: str) -> Awaitable[str]:
+    return upper(text)
+
+
 @pytest.mark.parametrize(
     ("hook", "lengths"),
     [
         (HistoryCompression(upper, over_chars=100), [13_005, 4]),
         (HistoryCompression(lambda text: text[:50], over_chars=100), [13_005, 50]),
+        (HistoryCompression(begins_upper, over_chars=100), [13_005, 4]),
         (HistoryCompression(lambda text: text, over_chars=100), [13_005, 13_005]),
         (HistoryCompression(over_chars=100, keep_newest=1), [13_005]),
         (HistoryCompression(over_chars=20_000), [13_005]),
     ],
-    ids=["coroutine", "function", "not shorter", "newest kept", "short enough"],
+    ids=["coroutine", "function", "function that gives a coroutine", "not shorter", "newest kept", "short enough"],
 )
 async def test_long_results_are_compressed_for_one_request(
     openai_stub: StubFactory, hook: HistoryCompression, lengths: list[int]

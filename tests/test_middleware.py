@@ -74,6 +74,30 @@ async def test_a_fallback_model_is_asked_in_every_mode(openai_stub: StubFactory,
     )
 
 
+async def test_a_fallback_model_keeps_to_the_callers_choice_of_tools(openai_stub: StubFactory) -> None:
+    schema = {"type": "function", "function": {"name": "theirs", "parameters": {"type": "object", "properties": {}}}}
+    first, second = openai_stub(DOWN), openai_stub(Reply(tool_calls=(("theirs", {}),)))
+    async with first.chat_model() as model, second.chat_model() as spare:
+        graph = create_graph_agent(
+            model,
+            tools=[echo],
+            hooks=[ModelFallbackMiddleware(spare)],
+            config=NO_RETRY,
+            checkpointer=InMemorySaver(),
+        )
+        context = {"client_tools": [schema], "client_tool_choice": "any"}
+
+        result = await Session(graph, "s1").run("go", context=context)
+
+    assert (
+        [body.get("tool_choice") for body in second.bodies],
+        [each.value["name"] for each in result.interrupts],
+    ) == (
+        ["required"],
+        ["theirs"],
+    )
+
+
 async def test_a_model_is_tried_again_by_middleware(openai_stub: StubFactory) -> None:
     retry: ModelRetryMiddleware[Any, Any] = ModelRetryMiddleware(max_retries=1, initial_delay=0.0, jitter=False)
     stub = openai_stub(DOWN, CALL, DOWN, "No more actions.", DOWN, "Done.")

@@ -76,15 +76,14 @@ class A2ADelegate:
         self._max_bytes = max_response_bytes
         self._origins = frozenset({origin_of(url), *map(origin_of, allowed_origins)})
         self._card: AgentCard | None = None
+        self._described = ""
         self._tried_at: float | None = None
         self._busy: set[str] = set()
 
     @property
     def description(self) -> str:
-        """What it is good for: as configured, else as its card says; its skills once the card is read."""
-        if self._card is None:
-            return self._given or _UNKNOWN
-        return f"{self._given} {describe(self._card)}" if self._given else describe(self._card)
+        """What it is good for: as configured, and as its card says once that was read."""
+        return " ".join(filter(None, [self._given, self._described])) or _UNKNOWN
 
     async def prepare(self) -> bool:
         """Read the card, unless it is known or was not to be had a moment ago; whether the description has changed."""
@@ -141,13 +140,15 @@ class A2ADelegate:
                 )
                 try:
                     await work(task)
+                except RemoteTimeoutError:
+                    await task.cancel()
+                    told = "it was told to stop" if task.told_to_stop else "it may be at work still"
+                    return self._error(f"was silent for {self._timeout_s:g} seconds, or time ran out; {told}")
                 except BaseException:
                     await task.cancel()
                     raise
                 if task.status.state == TaskState.TASK_STATE_AUTH_REQUIRED:
                     await task.cancel()
-        except RemoteTimeoutError:
-            return self._error(f"was silent for {self._timeout_s:g} seconds, or time ran out; it was told to stop")
         except Exception as error:  # noqa: BLE001 - whatever a remote agent causes is the result of that call alone
             self._card = None
             self._tried_at = None
@@ -173,7 +174,9 @@ class A2ADelegate:
             case state:
                 how = _ENDS.get(state, "stopped without an answer")
                 said = f" It said: {self._harmless(task.said)}" if task.said else ""
-                return replace(self._error(f"{how}.{said}"), context_id=task.context_id, untrusted=bool(said))
+                failed = self._error(f"{how}.{said}")
+                used = read_usage(task.metadata)
+                return replace(failed, usage=used, context_id=task.context_id, untrusted=bool(said))
 
     def _success(self, task: FollowedTask, parts: list[Part]) -> DelegationResult:
         content = content_of(parts)
@@ -206,6 +209,8 @@ class A2ADelegate:
                     self._card = await read_card(http, self.url, self._origins)
             except TimeoutError:
                 raise OperatorError(f"its card did not come within {CARD_TIMEOUT_S:g} seconds") from None
+            # Kept when the card is read anew after a failure: the model's tools are to stay as they were.
+            self._described = describe(self._card)
         return self._card
 
     def _headers(self) -> dict[str, str]:

@@ -71,6 +71,8 @@ class FollowedTask:
         self.status = TaskStatus()
         self.artifacts = Artifacts()
         self.metadata: dict[str, Any] = {}
+        self.told_to_stop = False
+        """Whether the agent has heard that it is to stop."""
         self.message: Message | None = None
         """The answer of an agent that makes no task of it."""
 
@@ -117,6 +119,7 @@ class FollowedTask:
         # Shielded, because most often our own run is being cancelled.
         with anyio.move_on_after(CANCEL_S, shield=True), suppress(Exception):
             await self._client.cancel_task(CancelTaskRequest(id=self.id))
+            self.told_to_stop = True
 
     @property
     def _waits(self) -> bool:

@@ -19,6 +19,7 @@ from starlette.routing import BaseRoute, Route
 
 from graph_agent.a2a.server_card import REST_PATH, RPC_PATH
 from graph_agent.a2a.server_executor import A2A_DEFAULTS, HEARTBEAT_S, GraphExecutor, SessionIds, session_id_of
+from graph_agent.a2a.server_push import open_push_http
 from graph_agent.a2a.server_store import LiveTaskStore, Stores
 from graph_agent.errors import ConfigError
 from graph_agent.graph import CompiledAgentGraph
@@ -70,7 +71,7 @@ class A2AServer:
         self._http: httpx.AsyncClient | None = None
         sender: BasePushNotificationSender | None = None
         if card.capabilities.push_notifications:
-            self._http = httpx.AsyncClient(follow_redirects=False, timeout=10)
+            self._http = open_push_http()
             sender = BasePushNotificationSender(self._http, stores.push, push_url_validator=push_url_check)
         self._handler = _Handler(
             self._executor,
@@ -127,5 +128,5 @@ class _Handler(DefaultRequestHandler):
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task | None:
         task: Task | None = await super().on_cancel_task(params, context)
         if task is not None:
-            await self.agent_executor.forget(context.user.user_name, task.context_id)
+            await self.agent_executor.forget(context.user.user_name, task)
         return task

@@ -5,20 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
+from urllib.parse import quote
 from weakref import WeakValueDictionary
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import Message, Part, TaskState
-from a2a.utils.errors import InvalidParamsError
+from a2a.types import Message, Part, Task, TaskState
+from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict
 from langchain_core.messages import AnyMessage, HumanMessage
 from langgraph.types import Interrupt
 
 from graph_agent.a2a.client_reply import content_of
-from graph_agent.a2a.server_updates import TaskTeller
+from graph_agent.a2a.server_updates import TaskTeller, question_of
 from graph_agent.a2a.wire import EXTENSION, read_left, whole
 from graph_agent.errors import InputError, SessionBusyError
 from graph_agent.graph import CompiledAgentGraph
@@ -38,6 +39,15 @@ REQUEST = "graph_agent_a2a"
 
 HEARTBEAT_S = 15.0
 _CANCEL_S = 10.0
+_AGAIN_S = 0.1
+_ENDED = frozenset(
+    {
+        TaskState.TASK_STATE_COMPLETED,
+        TaskState.TASK_STATE_FAILED,
+        TaskState.TASK_STATE_CANCELED,
+        TaskState.TASK_STATE_REJECTED,
+    }
+)
 
 SessionIds = Callable[[str, str], str]
 """Makes a session's id of a user's name (empty for nobody) and a conversation's id."""
@@ -48,7 +58,10 @@ def session_id_of(user: str, context_id: str) -> str:
 
     The protocol lets a client name the conversation; nobody may go on with another user's by naming it.
     """
-    return f"{user}/{context_id}" if user else context_id
+    if user:
+        return f"{quote(user, safe='@')}/{context_id}"
+    # What nobody in particular names must not look like what is within a user's name.
+    return f"/{context_id}" if "/" in context_id else context_id
 
 
 class GraphExecutor(AgentExecutor):
@@ -91,6 +104,9 @@ class GraphExecutor(AgentExecutor):
         task_id, context_id = _ids(context)
         teller = TaskTeller(event_queue, task_id, context_id, show_outputs=self._show_outputs)
         known = context.current_task
+        if known is not None and known.status.state in _ENDED:
+            # The message was sent while the task was at work; what has ended must not begin again.
+            raise UnsupportedOperationError(message="The task has ended. Send the message without its id to go on.")
         if known is None:
             await teller.submitted(context.message)
         session = self._session(context)
@@ -100,12 +116,11 @@ class GraphExecutor(AgentExecutor):
         try:
             async with turn:
                 if running.cancelled:
-                    await teller.cancelled()
                     return
                 running.started = True
                 await teller.working()
                 async with _heartbeats(teller, self._heartbeat_s):
-                    result = await self._run(session, context.message, teller, answers=answers)
+                    result = await self._run(session, context.message, teller, known if answers else None)
             await self._settle(result, teller)
         except (InputError, SessionBusyError) as error:
             await teller.rejected(str(error))
@@ -120,20 +135,25 @@ class GraphExecutor(AgentExecutor):
         """Stop a task's run; the task is cancelled when the run has stopped, so that status and history agree."""
         task_id, context_id = _ids(context)
         running = self._running.get(task_id)
-        if running is None:
-            await self.forget(context.call_context.user.user_name, context_id)
+        if running is None and context.current_task is not None:
+            await self.forget(context.call_context.user.user_name, context.current_task)
+        if running is None or not running.started:
+            if running is not None:
+                running.cancelled = True
             await TaskTeller(event_queue, task_id, context_id, show_outputs=False).cancelled()
             return
         running.cancelled = True
-        if running.started:
-            await running.session.abort()
-            async with asyncio.timeout(_CANCEL_S):
-                await running.ended.wait()
+        async with asyncio.timeout(_CANCEL_S):
+            # The run may be about to begin only, so that there is nothing to abort yet.
+            while not running.ended.is_set():
+                await running.session.abort()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(running.ended.wait(), _AGAIN_S)
 
-    async def forget(self, user: str, context_id: str) -> None:
-        """Abort a conversation's session, should it wait for a person."""
-        session = Session(self._graph, self._session_ids(user, context_id))
-        if await self._asked(session):
+    async def forget(self, user: str, task: Task) -> None:
+        """Abort a task's session, should it wait for a person to answer what the task has asked."""
+        session = Session(self._graph, self._session_ids(user, task.context_id))
+        if question_of(task) in [each.id for each in await self._asked(session)]:
             await session.abort()
 
     async def _asked(self, session: Session) -> tuple[Interrupt, ...]:
@@ -150,13 +170,14 @@ class GraphExecutor(AgentExecutor):
         return Session(self._graph, self._session_ids(user, context_id), configurable=configurable)
 
     async def _run(
-        self, session: Session, message: Message | None, teller: TaskTeller, *, answers: bool
+        self, session: Session, message: Message | None, teller: TaskTeller, asked: Task | None
     ) -> RunResult | None:
-        if answers:
-            waiting = await self._asked(session)
-            said = _answer(message)
-            # Several may wait; an answer is for the one that was told, and the others ask again.
-            parts = session.stream_resume({waiting[0].id: said} if waiting else said, context=self._context)
+        if asked is not None:
+            # Several may wait, of other tasks too; an answer is for the one that was told, and the others ask again.
+            question = question_of(asked)
+            if question not in [each.id for each in await self._asked(session)]:
+                raise InputError("The question is not open any more: the conversation has gone on without an answer.")
+            parts = session.stream_resume({question: _answer(message)}, context=self._context)
         else:
             parts = session.stream(_input(message), context=self._context)
         async for part in parts:
@@ -169,11 +190,11 @@ class GraphExecutor(AgentExecutor):
         if result is None:
             await teller.failed("The run ended without a result.")
         elif result.interrupts:
-            await teller.asks([interrupt.value for interrupt in result.interrupts])
+            await teller.asks(result.interrupts)
         elif result.status == SessionStatus.ABORTED:
-            await teller.cancelled()
+            await teller.cancelled(result)
         elif result.status == SessionStatus.FAILED:
-            await teller.failed(result.error or "The model did not answer.")
+            await teller.failed(result.error or "The model did not answer.", result)
         else:
             await teller.answered(result)
 

@@ -107,16 +107,23 @@ class LiveTaskStore(TaskStore):
 
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
         """As the SDK's."""
+        owner = resolve_user_scope(context)
         page = await self._kept.list(params, context)
-        for at, task in enumerate(page.tasks):
-            live = self._live.get((resolve_user_scope(context), task.id))
-            page.tasks[at].CopyFrom(live[0] if live else await self._found(task, context))
+        while lost := [each for each in page.tasks if _is_running(each) and (owner, each.id) not in self._live]:
+            for task in lost:
+                await self._found(task, context)
+            # Their state is another now, and with it whether and where they are listed.
+            page = await self._kept.list(params, context)
+        for task in page.tasks:
+            if live := self._live.get((owner, task.id)):
+                task.CopyFrom(live[0])
         return page
 
     async def _found(self, task: Task, context: ServerCallContext) -> Task:
-        if task.status.state not in _RUNNING:
+        if not _is_running(task):
             return task
         task.status.state = TaskState.TASK_STATE_FAILED
+        task.status.timestamp.GetCurrentTime()
         task.status.message.CopyFrom(
             Message(
                 message_id=f"{task.id}-lost",
@@ -128,3 +135,7 @@ class LiveTaskStore(TaskStore):
         )
         await self._kept.save(task, context)
         return task
+
+
+def _is_running(task: Task) -> bool:
+    return task.status.state in _RUNNING

@@ -8,9 +8,10 @@ from typing import Any
 from a2a.server.events import EventQueue
 from a2a.server.tasks import TaskUpdater
 from a2a.types import Message, Part, Task, TaskState, TaskStatus
-from google.protobuf.json_format import ParseDict
+from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Value
 from google.protobuf.timestamp_pb2 import Timestamp
+from langgraph.types import Interrupt
 
 from graph_agent.a2a.wire import EXTENSION, outcome_of
 from graph_agent.results import CallState, DelegateProgress, EventAdded, PlanText, RunResult, Token
@@ -18,6 +19,7 @@ from graph_agent.results import Part as SessionPart
 from graph_agent.text import plain
 
 ARTIFACT = "answer"
+_INTERRUPT = "interrupt"
 
 
 class TaskTeller:
@@ -93,29 +95,34 @@ class TaskTeller:
         """The whole answer, in place of what was streamed, and the task completed."""
         parts = [Part(text=result.answer), *_data_parts(result.structured_response)]
         await self._updater.add_artifact(parts, artifact_id=self._artifact_id, name=ARTIFACT, last_chunk=True)
-        told = outcome_of(result.stop_reason, result.usage)
-        await self._updater.update_status(TaskState.TASK_STATE_COMPLETED, metadata=told)
+        await self._end(TaskState.TASK_STATE_COMPLETED, None, result)
 
-    async def asks(self, questions: Sequence[Any]) -> None:
+    async def asks(self, waiting: Sequence[Interrupt]) -> None:
         """The graph waits for a person; the first question counts, the others follow when it is answered."""
-        question = questions[0]
+        question = waiting[0].value
         text = question if isinstance(question, str) else _words(question)
         # What a question says beside its words, such as the choices, goes along for programs.
         data = None if question == text or (text and len(question) == 1) else question
-        message = self._message([*_text_parts(text), *_data_parts(data)], {"type": "question"})
+        about = {"type": "question", _INTERRUPT: waiting[0].id}
+        message = self._message([*_text_parts(text), *_data_parts(data)], about)
         await self._updater.requires_input(message)
 
-    async def failed(self, why: str) -> None:
+    async def failed(self, why: str, result: RunResult | None = None) -> None:
         """The task failed."""
-        await self._updater.failed(self._message(_text_parts(why)))
+        await self._end(TaskState.TASK_STATE_FAILED, self._message(_text_parts(why)), result)
 
     async def rejected(self, why: str) -> None:
         """The task is none that this agent takes."""
         await self._updater.reject(self._message(_text_parts(why)))
 
-    async def cancelled(self) -> None:
+    async def cancelled(self, result: RunResult | None = None) -> None:
         """The task was cancelled."""
-        await self._updater.cancel()
+        await self._end(TaskState.TASK_STATE_CANCELED, None, result)
+
+    async def _end(self, state: TaskState, message: Message | None, result: RunResult | None) -> None:
+        """However it ends, it tells what its run has used: that is taken from a delegating run's budget."""
+        told = outcome_of(result.stop_reason, result.usage) if result is not None else None
+        await self._updater.update_status(state, message, metadata=told)
 
     @property
     def _artifact_id(self) -> str:
@@ -131,6 +138,12 @@ class TaskTeller:
 
     def _message(self, parts: list[Part], about: Mapping[str, Any] | None = None) -> Message:
         return self._updater.new_agent_message(parts, metadata={EXTENSION: dict(about)} if about else None)
+
+
+def question_of(task: Task | None) -> str:
+    """The id of the interrupt that a task has told as its question; empty for none."""
+    told = MessageToDict(task.status.message.metadata).get(EXTENSION) if task is not None else None
+    return str(told.get(_INTERRUPT, "")) if isinstance(told, dict) else ""
 
 
 def _words(question: Any) -> str:

@@ -12,6 +12,8 @@ from graph_agent.types import NO_USAGE, Usage
 EXTENSION = "urn:graph-agent:delegation:1"
 """Key of our metadata, and the extension's URI in our agent cards: what is left of a delegating run goes along."""
 
+_MOST = 2**53
+"""Up to here a float holds every whole number."""
 
 _USAGE = {
     "input_tokens": "inputTokens",
@@ -37,7 +39,7 @@ def metadata_of(delegation: Delegation) -> dict[str, Any]:
 def read_left(metadata: Any) -> dict[str, Any]:
     """What a message's metadata tells of the delegating run, as the `configurable` of the run it begins.
 
-    What is no number, or below zero, is not there.
+    What is no number, below zero, or beyond 2⁵³ is not there.
     """
     told = _ours(metadata)
     depth, tokens = _number(told.get("depth")), _number(told.get("tokens"))
@@ -69,7 +71,7 @@ def read_usage(metadata: Any) -> Usage:
 
 def whole(value: Any) -> Any:
     """JSON as it was before the protocol made every number a float: whole ones are integers again."""
-    if isinstance(value, float) and value.is_integer() and abs(value) <= 2**53:
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _MOST:
         return int(value)
     if isinstance(value, list):
         return [whole(item) for item in value]
@@ -84,6 +86,7 @@ def _ours(metadata: Any) -> dict[str, Any]:
 
 
 def _number(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    """A count or amount; None for what is none, beyond what a float tells apart or a checkpoint holds included."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
-    return float(value)
+    return float(value) if 0 <= value <= _MOST else None

@@ -68,10 +68,12 @@ class HistoryCompression(LoopHook):
         return len(message.text) > self._over_chars and _MARK not in message.additional_kwargs
 
     async def _compressed(self, message: AnyMessage) -> AnyMessage:
+        text: object
         if inspect.iscoroutinefunction(self._compress):
             text = await self._compress(message.text)
         else:
             text = await anyio.to_thread.run_sync(lambda: self._compress(message.text), abandon_on_cancel=True)
+            text = await text if isinstance(text, Awaitable) else text
         if not isinstance(text, str):
             raise TypeError(f"compress returned {text!r}; return text")
         # Marked, so that one that is long still is not compressed for ever.

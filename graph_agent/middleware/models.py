@@ -176,7 +176,7 @@ class _WrappedClient(ModelClient):
         if asked.model is self.model:
             return self.asked_with(schemas, options)
         other = ModelClient(without_client_retries(asked.model), self.schemas)
-        return other.asked_with(schemas, {**self.options, **options})
+        return other.asked_with(schemas, {**self.options, **options}, tool_choice=self._tool_choice)
 
     def _schema(self, tool: Any) -> dict[str, Any]:
         name = tool.name if isinstance(tool, BaseTool) else tool.get("function", {}).get("name")
