@@ -10,15 +10,14 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from graph_agent.models.errors import mask_secrets
 from graph_agent.server.anthropic_shapes import anthropic_refusal
+from graph_agent.server.failures import log_failure
 from graph_agent.server.openai_shapes import openai_refusal
 from graph_agent.server.problems import ProblemError
 
 logger = logging.getLogger(__name__)
 
 _SHOWN_FAULTS = 3
-_SHOWN_CHARS = 300
 
 
 def refusal(path: str, problem: ProblemError) -> Response:
@@ -58,13 +57,7 @@ async def on_http(request: Request, error: Exception) -> Response:
 
 def internal(path: str, error: Exception) -> Response:
     """The response to a request that we failed at. The log has one line, and a trace only where it is at DEBUG."""
-    logger.error(
-        "%s failed: %s: %s",
-        path,
-        type(error).__name__,
-        mask_secrets(str(error))[:_SHOWN_CHARS],
-        exc_info=error if logger.isEnabledFor(logging.DEBUG) else None,
-    )
+    log_failure(logger, path, error)
     return refusal(path, ProblemError("internal", "The server could not answer; its log says why."))
 
 
