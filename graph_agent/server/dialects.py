@@ -9,6 +9,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import get_route_path
 
 from graph_agent.server.anthropic_shapes import anthropic_refusal
 from graph_agent.server.failures import log_failure
@@ -32,24 +33,26 @@ def refusal(path: str, problem: ProblemError) -> Response:
 async def on_problem(request: Request, error: Exception) -> Response:
     """Turns away what our own code refuses."""
     assert isinstance(error, ProblemError)
-    return refusal(request.url.path, error)
+    return refusal(get_route_path(request.scope), error)
 
 
 async def on_invalid(request: Request, error: Exception) -> Response:
     """Turns away what does not fit the API's schema."""
     assert isinstance(error, RequestValidationError)
     faults = [_fault(fault) for fault in error.errors()[:_SHOWN_FAULTS]]
-    return refusal(request.url.path, ProblemError("invalid", "; ".join(faults), param=_param(error)))
+    return refusal(get_route_path(request.scope), ProblemError("invalid", "; ".join(faults), param=_param(error)))
 
 
 async def on_http(request: Request, error: Exception) -> Response:
     """Turns away what the framework refuses: an unknown path, a method that is not there, an unreadable body."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        return refusal(request.url.path, ProblemError("not_found", f"There is nothing at {request.url.path}."))
+        return refusal(
+            get_route_path(request.scope), ProblemError("not_found", f"There is nothing at {request.url.path}.")
+        )
     if error.status_code == 400:
-        return refusal(request.url.path, ProblemError("invalid", "The request's body is no JSON."))
-    response = refusal(request.url.path, ProblemError("invalid", str(error.detail)))
+        return refusal(get_route_path(request.scope), ProblemError("invalid", "The request's body is no JSON."))
+    response = refusal(get_route_path(request.scope), ProblemError("invalid", str(error.detail)))
     response.status_code = error.status_code
     response.headers.update(error.headers or {})
     return response

@@ -78,5 +78,5 @@ def app_from_environment() -> FastAPI:
     keys_file = os.environ[_KEYS]
     given = ServerSettings.model_validate_json(os.environ[_SETTINGS])
     settings = given.model_copy(update={"keys": read_keys(Path(keys_file) if keys_file else None)})
-    BoundedProtocol.first_request_s = settings.body_timeout_s
+    BoundedProtocol.request_within_s = settings.body_timeout_s
     return create_app(of_file(os.environ[_CONFIG]), settings=settings, db=os.environ[_DB] or None, handle_signals=True)
