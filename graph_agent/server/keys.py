@@ -63,7 +63,8 @@ def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.envi
         The keys; one without a name is named by a hash of it.
 
     Raises:
-        ConfigError: When the file cannot be read, a key is too short, two have one name, or two names one key. No message shows a key.
+        ConfigError: When the file cannot be read, a key is too short, two have one name, or two names have one
+            key. No message shows a key.
     """
     entries = [(f"{KEYS_VARIABLE}, entry {i}", text) for i, text in _entries(environment.get(KEYS_VARIABLE, ""))]
     if file is not None:

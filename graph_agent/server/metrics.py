@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 _CALLS = {"tool_call": "name", "delegation_request": "target"}
 _RESULTS = {"tool_result": "name", "delegation_response": "target"}
 _OF_THE_MODEL = {"transient", "auth", "permission", "unknown_model"}
-"""Kinds of errors that the next request will meet too; others are about one request, which any caller can bring about."""
+"""Kinds of errors that the next request will meet too; any caller can bring about the others for itself."""
 
 
 class Metrics:

@@ -13,7 +13,7 @@ def foreign_page(request: HTTPConnection, origins: Collection[str]) -> str:
     """Why a request may come from a page that has no business here; empty where it does not.
 
     A page on another site names its origin. One whose name was made to lead to this machine (DNS rebinding) is of our
-    own origin, and is known by the name in `Host`: a name with a dot can be anybody's, an address or a bare name cannot.
+    own origin, and is known by the name in `Host`: one with a dot can be anybody's, an address or a bare name cannot.
 
     Args:
         request: The request.

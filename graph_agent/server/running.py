@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -206,6 +206,8 @@ class Runs:
         self.host = host
         self.metrics = metrics
         self._running: set[Running] = set()
+        self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._closing: set[asyncio.Future[None]] = set()
         self._draining = False
 
     @contextlib.asynccontextmanager
@@ -240,3 +242,24 @@ class Runs:
         """Stop every run now."""
         for running in list(self._running):
             running.cancel()
+        for close in self._closers:
+            self._closing.add(asyncio.ensure_future(close()))
+
+    def closed_with(self, close: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        """Have something else that works on sessions closed when every run is stopped.
+
+        Args:
+            close: Closes it.
+
+        Returns:
+            The same, which closes it once however often it is called.
+        """
+        closed: list[asyncio.Future[None]] = []
+
+        async def once() -> None:
+            if not closed:
+                closed.append(asyncio.ensure_future(close()))
+            await closed[0]
+
+        self._closers.append(once)
+        return once
