@@ -87,7 +87,9 @@ class Running:
             ProblemError: When the run cannot be begun, or is stopped with the server.
         """
         part, self._next = self._next, None
-        if part is None:
+        if part is None and not self._parts.empty():
+            part = self._parts.get_nowait()
+        elif part is None:
             try:
                 async with asyncio.timeout(timeout_s):
                     part = await self._parts.get()

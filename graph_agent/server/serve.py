@@ -7,6 +7,7 @@ from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
+from sse_starlette.sse import AppStatus
 
 from graph_agent.server.app import create_app
 from graph_agent.server.connections import BoundedProtocol
@@ -80,6 +81,8 @@ def app_from_environment() -> FastAPI:
     keys_file = os.environ[_KEYS]
     given = ServerSettings.model_validate_json(os.environ[_SETTINGS])
     settings = given.model_copy(update={"keys": read_keys(Path(keys_file) if keys_file else None)})
+    # The A2A SDK's streams would end at the first signal, and their tasks with them; runs are given time to end.
+    AppStatus.disable_automatic_graceful_drain()
     BoundedProtocol.request_within_s = settings.body_timeout_s
     return create_app(
         of_file(os.environ[_CONFIG]),
