@@ -82,7 +82,7 @@ def app_from_environment() -> FastAPI:
     given = ServerSettings.model_validate_json(os.environ[_SETTINGS])
     settings = given.model_copy(update={"keys": read_keys(Path(keys_file) if keys_file else None)})
     # The A2A SDK's streams would end at the first signal, and their tasks with them; runs are given time to end.
-    AppStatus.disable_automatic_graceful_drain()
+    AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # it has no types
     BoundedProtocol.request_within_s = settings.body_timeout_s
     return create_app(
         of_file(os.environ[_CONFIG]),
