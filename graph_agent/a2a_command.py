@@ -7,7 +7,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import uvicorn
@@ -75,16 +75,24 @@ async def open_a2a(
     async with AsyncExitStack() as stack:
         graph = await stack.enter_async_context(open_agent(spec, db=address))
         stores = await stack.enter_async_context(open_stores(address))
-        skills = [
-            AgentSkill(
-                id=skill.id,
-                name=skill.name or skill.id,
-                description=skill.description,
-                tags=skill.tags or ["skill"],
-                examples=skill.examples,
-            )
-            for skill in spec.skills
-        ]
-        card = agent_card(graph, url, name=spec.name, description=spec.description, skills=skills)
-        own = {name: value for name, value in A2A_DEFAULTS.items() if name not in spec.config}
-        yield a2a_app(graph, card, stores=stores, context=own, show_outputs=show_outputs)
+        card = agent_card(graph, url, name=spec.name, description=spec.description, skills=skills_of(spec))
+        yield a2a_app(graph, card, stores=stores, context=a2a_context_of(spec), show_outputs=show_outputs)
+
+
+def skills_of(spec: AgentSpec) -> list[AgentSkill]:
+    """What an agent file says that the agent can do, for its card."""
+    return [
+        AgentSkill(
+            id=skill.id,
+            name=skill.name or skill.id,
+            description=skill.description,
+            tags=skill.tags or ["skill"],
+            examples=skill.examples,
+        )
+        for skill in spec.skills
+    ]
+
+
+def a2a_context_of(spec: AgentSpec) -> dict[str, Any]:
+    """Overrides for the runs of A2A clients: what they take there, where an agent file says nothing."""
+    return {name: value for name, value in A2A_DEFAULTS.items() if name not in spec.config}

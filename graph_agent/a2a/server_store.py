@@ -28,13 +28,15 @@ class Stores:
 
 
 @asynccontextmanager
-async def open_stores(url: str) -> AsyncIterator[Stores]:
+async def open_stores(url: str, *, alone: bool = True) -> AsyncIterator[Stores]:
     """Open the stores of a server, and close them on leaving.
 
     The tables are the SDK's: `tasks` and `push_notification_configs`.
 
     Args:
         url: `memory:`, `sqlite:///FILE`, or `postgresql://…`; the database of the sessions will do.
+        alone: Whether this is the one process that has the database's tasks. Where there are others, each token of an
+            answer is written down, and a task whose process was lost stays as it was.
 
     Raises:
         ConfigError: On an address of another kind.
@@ -51,7 +53,7 @@ async def open_stores(url: str) -> AsyncIterator[Stores]:
         await tasks.initialize()
         push = DatabasePushNotificationConfigStore(engine)
         await push.initialize()
-        yield Stores(LiveTaskStore(tasks), push)
+        yield Stores(LiveTaskStore(tasks) if alone else tasks, push)
     finally:
         await engine.dispose()
 

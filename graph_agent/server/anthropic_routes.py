@@ -19,6 +19,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     for status, what in {
         400: "Malformed, or not to be answered as it is",
         401: "No known key",
+        403: "Sent by a page of another origin, to a server without keys",
         404: "No such model",
         408: "The body did not come in time",
         413: "The body is too large",

@@ -23,6 +23,7 @@ _STOP: dict[Ending, str] = {
 _TYPES: dict[Kind, tuple[str, int]] = {
     "invalid": ("invalid_request_error", 400),
     "key": ("authentication_error", 401),
+    "origin": ("permission_error", 403),
     "model": ("not_found_error", 404),
     "not_found": ("not_found_error", 404),
     "conflict": ("invalid_request_error", 409),

@@ -13,6 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 
 from graph_agent.server import anthropic_routes, control_routes, health_routes, openai_routes
+from graph_agent.server.a2a_mount import CARD_PATH, PATHS, a2a_routes
 from graph_agent.server.chat import Chat
 from graph_agent.server.dialects import on_http, on_invalid, on_problem
 from graph_agent.server.gate import Gate
@@ -26,8 +27,19 @@ from graph_agent.server.settings import ServerSettings
 from graph_agent.server.shutdown import draining_on_sigterm
 from graph_agent.server.sources import AgentSource
 
-GUARDED = ("/v1/", "/memory/", "/sessions/", "/health", "/ready", "/metrics", "/openapi.json", "/docs")
-"""Beginnings of the paths that are ours."""
+GUARDED = (
+    "/v1/",
+    "/memory/",
+    "/sessions/",
+    *PATHS,
+    CARD_PATH,
+    "/health",
+    "/ready",
+    "/metrics",
+    "/openapi.json",
+    "/docs",
+)
+"""The paths that are ours; with a slash at the end, whatever is below them."""
 
 
 def create_app(
@@ -37,6 +49,7 @@ def create_app(
     db: str | None = None,
     mounted: bool = False,
     handle_signals: bool = False,
+    processes: int = 1,
 ) -> FastAPI:
     """Make the application of one agent; the agent is opened when the application starts.
 
@@ -46,6 +59,7 @@ def create_app(
         db: Another database than the agent's own, e.g. `sqlite:///my.db` or `memory:`.
         mounted: Whether another server's routes stand beside ours, as in `langgraph dev`, which has an OpenAPI and
             metrics of its own.
+        processes: How many processes serve the database.
         handle_signals: Whether SIGTERM lets runs stop at their next boundary, and a second one stops them at once.
     """
     settings = settings or ServerSettings()
@@ -56,11 +70,14 @@ def create_app(
             runs = Runs(host, Metrics(frozenset(host.tool_names)))
             limits = Limits(settings.concurrent_requests, settings.requests_per_minute)
             app.state.graph_agent = Services(Chat(runs, limits))
-            with draining_on_sigterm(runs, settings.drain_s, enabled=handle_signals):
-                try:
-                    yield
-                finally:
-                    app.state.graph_agent = None
+            async with a2a_routes(runs, limits, db or source.db, processes=processes) as routes:
+                app.router.routes[:0] = routes
+                with draining_on_sigterm(runs, settings.drain_s, enabled=handle_signals):
+                    try:
+                        yield
+                    finally:
+                        app.state.graph_agent = None
+                        app.router.routes[:] = [route for route in app.router.routes if route not in routes]
 
     app = FastAPI(
         title=source.name,

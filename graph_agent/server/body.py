@@ -8,6 +8,7 @@ from collections.abc import Callable
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from graph_agent.server.paths import path_of
 from graph_agent.server.problems import ProblemError
 
 
@@ -48,7 +49,7 @@ class BodyLimits:
             if body is not None:
                 await self._app(scope, _Replay(body, receive), send)
             return
-        response = self._refuse(scope["path"], problem)
+        response = self._refuse(path_of(scope), problem)
         response.headers["connection"] = "close"  # what is still to come of the body is nobody's request
         await response(scope, receive, send)
 

@@ -127,34 +127,32 @@ async def _frames(
     first: Part | None, running: Running, ask: Ask, voice: Voice, keepalive_s: float
 ) -> AsyncGenerator[str, None]:
     said = ""
-    for text in voice.begins():
-        yield text
+    begun = "".join(voice.begins())
+    part = first
     try:
-        part = first
         while True:
             match part:
                 case None:
-                    yield comment("still at work")
+                    told = comment("still at work")
                 case Said(piece):
                     said += piece
-                    for text in voice.says(piece):
-                        yield text
+                    told = "".join(voice.says(piece))
                 case Ended(outcome):
                     if outcome.problem is not None:
                         raise outcome.problem
                     # What was not streamed is told now: an answer of a given shape, a question, words beside calls.
-                    if outcome.text.startswith(said) and len(outcome.text) > len(said):
-                        for text in voice.says(outcome.text[len(said) :]):
-                            yield text
-                    for text in voice.ends(outcome):
-                        yield text
-                    return
+                    rest = outcome.text[len(said) :] if outcome.text.startswith(said) else ""
+                    told = "".join([*(voice.says(rest) if rest else ()), *voice.ends(outcome)])
+                case stepped if ask.progress_as_field:
+                    told = "".join(voice.steps(stepped.progress))
                 case stepped:
-                    for text in voice.steps(stepped.progress) if ask.progress_as_field else ():
-                        yield text
-                    if not ask.progress_as_field:
-                        yield progress_comment(stepped.progress)
+                    told = progress_comment(stepped.progress)
+            # One write for each part, and the beginning goes with the first: every write is a packet.
+            if told := begun + told:
+                begun = ""
+                yield told
+            if isinstance(part, Ended):
+                return
             part = await running.part(keepalive_s)
     except ProblemError as problem:
-        for text in voice.breaks(problem):
-            yield text
+        yield begun + "".join(voice.breaks(problem))

@@ -19,6 +19,7 @@ from graph_agent.server.sse import EventStream
 _WORDS = {
     400: "Malformed",
     401: "No known key",
+    403: "Sent by a page of another origin, to a server without keys",
     404: "No such session",
     408: "The body did not come in time",
     409: "The session cannot do that now",
@@ -128,9 +129,16 @@ async def abort_session(session_id: _SessionId, mine: _Mine) -> Accepted:
 
 
 @router.post("/sessions/{session_id}/resume")
-async def resume_session(session_id: _SessionId, mine: _Mine, body: Answer | None = None) -> SessionInfo:
+async def resume_session(
+    session_id: _SessionId,
+    mine: _Mine,
+    who: Annotated[Caller, Depends(caller)],
+    here: Annotated[Services, Depends(services)],
+    body: Answer | None = None,
+) -> SessionInfo:
     """Go on where a session stopped: with an answer it waits for, or after a stop or a crash."""
-    return SessionInfo(**await mine.resume(session_id, body.answer if body else None))
+    with here.chat.limits.held(who.name):
+        return SessionInfo(**await mine.resume(session_id, body.answer if body else None))
 
 
 async def _nothing() -> None:

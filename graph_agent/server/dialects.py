@@ -10,15 +10,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from graph_agent.models.errors import mask_secrets
 from graph_agent.server.anthropic_shapes import anthropic_refusal
+from graph_agent.server.failures import log_failure
 from graph_agent.server.openai_shapes import openai_refusal
+from graph_agent.server.paths import path_of
 from graph_agent.server.problems import ProblemError
 
 logger = logging.getLogger(__name__)
 
 _SHOWN_FAULTS = 3
-_SHOWN_CHARS = 300
 
 
 def refusal(path: str, problem: ProblemError) -> Response:
@@ -33,24 +33,25 @@ def refusal(path: str, problem: ProblemError) -> Response:
 async def on_problem(request: Request, error: Exception) -> Response:
     """Turns away what our own code refuses."""
     assert isinstance(error, ProblemError)
-    return refusal(request.url.path, error)
+    return refusal(path_of(request.scope), error)
 
 
 async def on_invalid(request: Request, error: Exception) -> Response:
     """Turns away what does not fit the API's schema."""
     assert isinstance(error, RequestValidationError)
     faults = [_fault(fault) for fault in error.errors()[:_SHOWN_FAULTS]]
-    return refusal(request.url.path, ProblemError("invalid", "; ".join(faults), param=_param(error)))
+    return refusal(path_of(request.scope), ProblemError("invalid", "; ".join(faults), param=_param(error)))
 
 
 async def on_http(request: Request, error: Exception) -> Response:
     """Turns away what the framework refuses: an unknown path, a method that is not there, an unreadable body."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        return refusal(request.url.path, ProblemError("not_found", f"There is nothing at {request.url.path}."))
+        problem = ProblemError("not_found", f"There is nothing at {request.url.path}.")
+        return refusal(path_of(request.scope), problem)
     if error.status_code == 400:
-        return refusal(request.url.path, ProblemError("invalid", "The request's body is no JSON."))
-    response = refusal(request.url.path, ProblemError("invalid", str(error.detail)))
+        return refusal(path_of(request.scope), ProblemError("invalid", "The request's body is no JSON."))
+    response = refusal(path_of(request.scope), ProblemError("invalid", str(error.detail)))
     response.status_code = error.status_code
     response.headers.update(error.headers or {})
     return response
@@ -58,13 +59,7 @@ async def on_http(request: Request, error: Exception) -> Response:
 
 def internal(path: str, error: Exception) -> Response:
     """The response to a request that we failed at. The log has one line, and a trace only where it is at DEBUG."""
-    logger.error(
-        "%s failed: %s: %s",
-        path,
-        type(error).__name__,
-        mask_secrets(str(error))[:_SHOWN_CHARS],
-        exc_info=error if logger.isEnabledFor(logging.DEBUG) else None,
-    )
+    log_failure(logger, path, error)
     return refusal(path, ProblemError("internal", "The server could not answer; its log says why."))
 
 

@@ -10,10 +10,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from graph_agent.server.body import BodyLimits
 from graph_agent.server.dialects import internal, refusal
 from graph_agent.server.keys import Caller, caller_of
+from graph_agent.server.pages import foreign_page
+from graph_agent.server.paths import path_of
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.settings import ServerSettings
 
-OPEN = frozenset({"/health", "/ready", "/openapi.json", "/docs"})
+OPEN = frozenset({"/.well-known/agent-card.json", "/health", "/ready", "/openapi.json", "/docs"})
 """Paths that need no key."""
 
 
@@ -23,7 +25,8 @@ class Gate:
     Args:
         app: The application.
         settings: The keys and sizes.
-        guarded: Beginnings of the paths that are ours; any other goes through, to whoever serves it.
+        guarded: The paths that are ours, with a slash at the end whatever is below them; any other goes through, to
+            whoever serves it.
     """
 
     def __init__(self, app: ASGIApp, *, settings: ServerSettings, guarded: Sequence[str]) -> None:
@@ -32,14 +35,19 @@ class Gate:
             app, max_bytes=settings.max_body_bytes, timeout_s=settings.body_timeout_s, refuse=refusal
         )
         self._keys = settings.keys
+        self._origins = settings.cors_origins
         self._guarded = tuple(guarded)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As ASGI calls it."""
-        if scope["type"] != "http" or not scope["path"].startswith(self._guarded):
+        # As the routes see it: without the path that the application is mounted at.
+        path = path_of(scope) if scope["type"] == "http" else ""
+        if not any(path == one or (path.startswith(one) and one.endswith("/")) for one in self._guarded):
             await self._app(scope, receive, send)
             return
-        path = scope["path"]
+        if not self._keys and (foreign := foreign_page(HTTPConnection(scope), self._origins)):
+            await refusal(path, ProblemError("origin", foreign))(scope, receive, send)
+            return
         caller = caller_of(HTTPConnection(scope), self._keys)
         if caller is None and path not in OPEN:
             problem = ProblemError("key", "An API key is needed: send it as 'Authorization: Bearer' or 'x-api-key'.")

@@ -19,6 +19,7 @@ from graph_agent.errors import ConfigError
 from graph_agent.graph import AgentStateGraph, CompiledAgentGraph
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.persistence import open_saver, open_store, strict_serializer
+from graph_agent.server.failures import log_failure
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.settings import ServerSettings
 from graph_agent.server.sources import AgentSource
@@ -140,6 +141,6 @@ async def _sweep(host: Host) -> None:
     while True:
         try:
             await host.sweep()
-        except Exception:
-            logger.exception("Requests that waited too long for their callers could not be thrown away")
+        except Exception as error:  # noqa: BLE001 - the next look may work; nothing else would sweep
+            log_failure(logger, "Throwing away what waited too long", error)
         await asyncio.sleep(max(1.0, min(60.0, host.settings.park_s / 2)))

@@ -63,7 +63,8 @@ def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.envi
         The keys; one without a name is named by a hash of it.
 
     Raises:
-        ConfigError: When the file cannot be read, a key is too short, or two have one name. No message shows a key.
+        ConfigError: When the file cannot be read, a key is too short, two have one name, or two names have one
+            key. No message shows a key.
     """
     entries = [(f"{KEYS_VARIABLE}, entry {i}", text) for i, text in _entries(environment.get(KEYS_VARIABLE, ""))]
     if file is not None:
@@ -77,6 +78,8 @@ def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.envi
     for where, name in ((entries[i][0], key.name) for i, key in enumerate(keys)):
         if sum(key.name == name for key in keys) > 1:
             raise ConfigError(f"{where}: another key is named {name!r} too; give each a name of its own.")
+    if len({key.key.get_secret_value() for key in keys}) < len(keys):
+        raise ConfigError(f"{KEYS_VARIABLE} and the keys file: two names have one key; give each a key of its own.")
     return tuple(keys)
 
 

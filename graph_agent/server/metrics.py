@@ -10,6 +10,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 _CALLS = {"tool_call": "name", "delegation_request": "target"}
 _RESULTS = {"tool_result": "name", "delegation_response": "target"}
+_OF_THE_MODEL = {"transient", "auth", "permission", "unknown_model"}
+"""Kinds of errors that the next request will meet too; any caller can bring about the others for itself."""
 
 
 class Metrics:
@@ -64,7 +66,7 @@ class Metrics:
                 seconds = (datetime.fromisoformat(entry["ts"]) - begun).total_seconds()
                 label = name if name in self._tools else "other"
                 self._latency.labels(label, entry["status"]).observe(max(0.0, seconds))
-        elif kind == "error":
+        elif kind == "error" and entry["kind"] in _OF_THE_MODEL:
             self.last_model_error = (entry["kind"], datetime.fromisoformat(entry["ts"]).timestamp())
         elif kind == "agent_response":
             self.last_model_error = None

@@ -20,6 +20,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     for status, what in {
         400: "Malformed, or not to be answered as it is",
         401: "No known key",
+        403: "Sent by a page of another origin, to a server without keys",
         404: "No such model",
         408: "The body did not come in time",
         413: "The body is too large",
@@ -54,7 +55,7 @@ async def create_chat_completion(
 
 
 _MODEL_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: error for status, error in _ERRORS.items() if status in (400, 401, 404, 408, 413, 503)
+    status: error for status, error in _ERRORS.items() if status in (400, 401, 403, 404, 408, 413, 503)
 }
 
 

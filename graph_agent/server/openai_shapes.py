@@ -24,6 +24,7 @@ _FINISH: dict[Ending, str] = {
 _TYPES: dict[Kind, tuple[str, str | None]] = {
     "invalid": ("invalid_request_error", None),
     "key": ("authentication_error", "invalid_api_key"),
+    "origin": ("invalid_request_error", "origin_not_allowed"),
     "model": ("invalid_request_error", "model_not_found"),
     "not_found": ("invalid_request_error", "not_found"),
     "conflict": ("invalid_request_error", "conflict"),

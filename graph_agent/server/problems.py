@@ -10,6 +10,7 @@ from typing import Literal
 Kind = Literal[
     "invalid",
     "key",
+    "origin",
     "model",
     "not_found",
     "conflict",
@@ -26,6 +27,7 @@ Kind = Literal[
 STATUS: dict[Kind, int] = {
     "invalid": 400,
     "key": 401,
+    "origin": 403,
     "model": 404,
     "not_found": 404,
     "conflict": 409,

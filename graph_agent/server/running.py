@@ -6,16 +6,17 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 
 from graph_agent.errors import SessionBusyError, UserError
+from graph_agent.server.failures import log_failure
 from graph_agent.server.host import Host
 from graph_agent.server.metrics import Metrics
 from graph_agent.server.outcomes import Outcome, outcome_of
@@ -86,7 +87,9 @@ class Running:
             ProblemError: When the run cannot be begun, or is stopped with the server.
         """
         part, self._next = self._next, None
-        if part is None:
+        if part is None and not self._parts.empty():
+            part = self._parts.get_nowait()
+        elif part is None:
             try:
                 async with asyncio.timeout(timeout_s):
                     part = await self._parts.get()
@@ -102,6 +105,11 @@ class Running:
                 self._next = following
         return part
 
+    @property
+    def ended(self) -> bool:
+        """Whether the run is over, told or not."""
+        return self._over
+
     def drain(self) -> None:
         """Let it stop at its next boundary; its session goes on from there."""
         self._control.request_drain()
@@ -115,12 +123,13 @@ class Running:
 
         A session is aborted, so that it knows what was done; what keeps no session is only cancelled.
         """
-        if not self._over:
-            self._left = True
-            while not self._parts.empty():
-                self._parts.get_nowait()
-            if self.turn.session_id is None or not await Session(self.turn.graph, self.turn.thread).abort():
-                self._task.cancel()
+        self._left = True
+        # A run that is over may still wait for room to say so.
+        while not self._parts.empty():
+            self._parts.get_nowait()
+        keeps_none = self.turn.session_id is None
+        if not self._over and (keeps_none or not await Session(self.turn.graph, self.turn.thread).abort()):
+            self._task.cancel()
         await asyncio.wait([self._task])
 
     async def _run(self) -> None:
@@ -138,12 +147,14 @@ class Running:
             status, last = "REFUSED", ProblemError("invalid", str(error))
         except asyncio.CancelledError:
             last = stopping()
-        except Exception:
-            logger.exception("A run failed")
+        except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear of it
+            log_failure(logger, "A run", error)
             status, last = "FAILED", ProblemError("internal", "The server could not answer; its log says why.")
-        finally:
+        try:
             await asyncio.shield(self._tidy(status))
-            self._metrics.run_ended(status, time.perf_counter() - begun)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - who waits must hear of the end
+            log_failure(logger, "Tidying up after a run", error)
+        self._metrics.run_ended(status, time.perf_counter() - begun)
         self._over = True
         await self._tell(last)
 
@@ -180,7 +191,9 @@ class Running:
 
 
 def _answer_text(message: BaseMessage, metadata: Mapping[str, Any]) -> str:
-    return message.text if metadata.get("langgraph_node") in ("finalize", "plan") else ""
+    # What the user follows up with comes from the same node, and is not the agent's.
+    answers = isinstance(message, AIMessage) and metadata.get("langgraph_node") in ("finalize", "plan")
+    return message.text if answers else ""
 
 
 class Runs:
@@ -195,6 +208,8 @@ class Runs:
         self.host = host
         self.metrics = metrics
         self._running: set[Running] = set()
+        self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._closing: set[asyncio.Future[None]] = set()
         self._draining = False
 
     @contextlib.asynccontextmanager
@@ -229,3 +244,24 @@ class Runs:
         """Stop every run now."""
         for running in list(self._running):
             running.cancel()
+        for close in self._closers:
+            self._closing.add(asyncio.ensure_future(close()))
+
+    def closed_with(self, close: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+        """Have something else that works on sessions closed when every run is stopped.
+
+        Args:
+            close: Closes it.
+
+        Returns:
+            The same, which closes it once however often it is called.
+        """
+        closed: list[asyncio.Future[None]] = []
+
+        async def once() -> None:
+            if not closed:
+                closed.append(asyncio.ensure_future(close()))
+            await closed[0]
+
+        self._closers.append(once)
+        return once

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import uvicorn
 from fastapi import FastAPI
+from sse_starlette.sse import AppStatus
 
 from graph_agent.server.app import create_app
 from graph_agent.server.connections import BoundedProtocol
@@ -20,6 +21,7 @@ _CONFIG, _DB, _KEYS, _SETTINGS = (
     "GRAPH_AGENT_SERVE_KEYS_FILE",
     "GRAPH_AGENT_SERVE_SETTINGS",
 )
+_WORKERS = "GRAPH_AGENT_SERVE_WORKERS"
 """Environment variables that tell worker processes what they serve; no key is in them."""
 
 
@@ -55,6 +57,7 @@ def serve(
     # Not in our own environment alone: uvicorn starts its workers as new processes.
     os.environ[_CONFIG] = str(config.resolve())
     os.environ[_DB] = db or ""
+    os.environ[_WORKERS] = str(workers)
     os.environ[_KEYS] = str(keys_file.resolve()) if keys_file else ""
     os.environ[_SETTINGS] = settings.model_dump_json(exclude={"keys"})
     uvicorn.run(
@@ -78,5 +81,13 @@ def app_from_environment() -> FastAPI:
     keys_file = os.environ[_KEYS]
     given = ServerSettings.model_validate_json(os.environ[_SETTINGS])
     settings = given.model_copy(update={"keys": read_keys(Path(keys_file) if keys_file else None)})
-    BoundedProtocol.first_request_s = settings.body_timeout_s
-    return create_app(of_file(os.environ[_CONFIG]), settings=settings, db=os.environ[_DB] or None, handle_signals=True)
+    # The A2A SDK's streams would end at the first signal, and their tasks with them; runs are given time to end.
+    AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # it has no types
+    BoundedProtocol.request_within_s = settings.body_timeout_s
+    return create_app(
+        of_file(os.environ[_CONFIG]),
+        settings=settings,
+        db=os.environ[_DB] or None,
+        handle_signals=True,
+        processes=int(os.environ[_WORKERS]),
+    )

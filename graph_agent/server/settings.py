@@ -43,6 +43,8 @@ class ServerSettings(BaseModel):
     """Such requests kept at most; the oldest goes first."""
     drain_s: NonNegativeInt = 30
     """Seconds that runs are given to come to a boundary when the server is asked to stop."""
+    public_url: str = ""
+    """Where clients reach this server, for the agent card; empty for the address that the card was asked at."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose pages may call this server; empty for none."""
 

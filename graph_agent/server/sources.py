@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from a2a.types import AgentSkill
+
+from graph_agent.a2a.server_executor import A2A_DEFAULTS
+from graph_agent.a2a_command import a2a_context_of, skills_of
 from graph_agent.graph import CompiledAgentGraph
 from graph_agent.serving import ServedAgent, today_from_env
 from graph_agent.spec import AgentSpec, load_spec, open_agent
@@ -23,6 +28,10 @@ class AgentSource:
     """Where its sessions are kept, unless the server is told another place."""
     open: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]]
     """Opens it without any memory; the server brings its own."""
+    skills: tuple[AgentSkill, ...] = ()
+    """What A2A clients are told that it can do, beside its tools."""
+    a2a_context: Mapping[str, Any] = field(default_factory=lambda: A2A_DEFAULTS)
+    """Overrides for the runs of A2A clients."""
 
 
 def of_file(path: str | Path) -> AgentSource:
@@ -47,4 +56,4 @@ def of_served(agent: ServedAgent) -> AgentSource:
 
 
 def _source(spec: AgentSpec, opened: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]]) -> AgentSource:
-    return AgentSource(spec.name, spec.description, spec.db, opened)
+    return AgentSource(spec.name, spec.description, spec.db, opened, tuple(skills_of(spec)), a2a_context_of(spec))

@@ -1,0 +1,145 @@
+"""The agent for A2A clients, on the application's own address and behind its own keys."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from a2a.auth.user import UnauthenticatedUser, User
+from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
+from a2a.server.context import ServerCallContext
+from a2a.server.routes import create_agent_card_routes
+from a2a.server.routes.common import ServerCallContextBuilder
+from a2a.types import AgentCard
+from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from graph_agent.a2a.server import CARD_AGE_S, A2AServer
+from graph_agent.a2a.server_card import REST_PATH, RPC_PATH, agent_card
+from graph_agent.a2a.server_store import open_stores
+from graph_agent.server.gate import caller
+from graph_agent.server.keys import Caller
+from graph_agent.server.limits import Limits
+from graph_agent.server.problems import stopping
+from graph_agent.server.running import Runs
+from graph_agent.server.schemas import SESSION_ID
+
+CARD_PATH = AGENT_CARD_WELL_KNOWN_PATH
+PATHS = (RPC_PATH, f"{REST_PATH}/")
+"""Where A2A requests go, the card aside."""
+_SECRET = frozenset({"authorization", "x-api-key", "cookie"})
+
+
+@asynccontextmanager
+async def a2a_routes(runs: Runs, limits: Limits, db: str, *, processes: int) -> AsyncIterator[list[BaseRoute]]:
+    """Open the agent for A2A clients, and stop their tasks on leaving.
+
+    A conversation is a session of the caller's, under its own id where that may be a session's id.
+
+    Args:
+        runs: The server's runs; when they are stopped, so are the tasks.
+        limits: How many requests each caller may have.
+        db: Where tasks are kept.
+        processes: How many processes serve this database; with several, a task is watched and cancelled in the one
+            that runs it.
+    """
+    host = runs.host
+    async with open_stores(db, alone=processes == 1) as stores:
+        server = A2AServer(
+            host.kept,
+            _card(runs, ""),
+            stores=stores,
+            context=host.source.a2a_context,
+            session_ids=_thread,
+            context_builder=_CallerContext(),
+        )
+        closing = runs.closed_with(server.aclose)
+        for route in server.routes:
+            if isinstance(route, Route):
+                route.app = _Limited(route.app, runs, limits)
+        card = Route(CARD_PATH, _card_endpoint(runs), methods=["GET"])
+        try:
+            yield [card, *(route for route in server.routes if getattr(route, "path", "") != CARD_PATH)]
+        finally:
+            await asyncio.shield(closing())
+
+
+def _card(runs: Runs, url: str) -> AgentCard:
+    source = runs.host.source
+    card = agent_card(runs.host.kept, url, name=source.name, description=source.description, skills=source.skills)
+    if runs.host.settings.keys:
+        card.security_schemes["bearer"].http_auth_security_scheme.scheme = "Bearer"
+        card.security_schemes["x-api-key"].api_key_security_scheme.name = "x-api-key"
+        card.security_schemes["x-api-key"].api_key_security_scheme.location = "header"
+        for name in ("bearer", "x-api-key"):
+            card.security_requirements.add().schemes[name].list.extend([])
+    return card
+
+
+def _card_endpoint(runs: Runs) -> ASGIApp:
+    class _Endpoint:
+        """The card, with the address it was asked at unless the server was told another."""
+
+        async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+            request = Request(scope, receive)
+            url = runs.host.settings.public_url or str(request.base_url)
+            [route] = create_agent_card_routes(_card(runs, url), cache_control=f"private, max-age={CARD_AGE_S}")
+            response: Response = await route.endpoint(request)
+            await response(scope, receive, send)
+
+    return _Endpoint()
+
+
+class _Limited:
+    """One A2A request counts as a request of its caller, and none is begun while the server stops."""
+
+    def __init__(self, app: ASGIApp, runs: Runs, limits: Limits) -> None:
+        self._app = app
+        self._runs = runs
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._runs.draining:
+            raise stopping()
+        with self._limits.held(caller(Request(scope)).name):
+            await self._app(scope, receive, send)
+
+
+class _KeyUser(User):
+    """The owner of a key."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def is_authenticated(self) -> bool:
+        return True
+
+    @property
+    def user_name(self) -> str:
+        return self._name
+
+
+class _CallerContext(ServerCallContextBuilder):
+    """Tells the SDK whose request it is, and its headers without the key."""
+
+    def build(self, request: Request) -> ServerCallContext:
+        name = caller(request).name
+        return ServerCallContext(
+            user=_KeyUser(name) if name else UnauthenticatedUser(),
+            state={"headers": {name: value for name, value in request.headers.items() if name not in _SECRET}},
+            requested_extensions=get_requested_extensions(request.headers.getlist(HTTP_EXTENSION_HEADER)),
+        )
+
+
+def _thread(user: str, context_id: str) -> str:
+    # A client may name its conversation as it likes, also with a slash, which would reach out of its own sessions.
+    fits = re.fullmatch(SESSION_ID, context_id)
+    session_id = context_id if fits else f"a2a-{hashlib.sha256(context_id.encode()).hexdigest()}"
+    return Caller(user).thread(session_id)

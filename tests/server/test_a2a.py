@@ -1,0 +1,103 @@
+"""The served agent, called by the A2A SDK's own client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
+from a2a.types import CancelTaskRequest, GetTaskRequest, Message, Part, Role, SendMessageRequest, Task
+from a2a.utils.constants import TransportProtocol
+from a2a.utils.errors import TaskNotFoundError
+
+from tests.server.process import PARROT, Served, serving
+
+ANNA, BERT = "anna-0123456789abcdef", "bert-0123456789abcdef"
+AGENT = {**PARROT, "config": {"model_retries": 0, "finalize": "compose"}}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    environment = {"GRAPH_AGENT_API_KEYS": f"anna:{ANNA},bert:{BERT}"}
+    options = ["--set", "max_body_bytes=100000"]
+    with serving(tmp_path_factory.mktemp("a2a"), *options, agent=AGENT, environment=environment) as server:
+        yield server
+
+
+@asynccontextmanager
+async def calling(url: str, key: str, binding: TransportProtocol = TransportProtocol.JSONRPC) -> AsyncIterator[Client]:
+    headers = {"authorization": f"Bearer {key}"}
+    async with httpx.AsyncClient(trust_env=False, headers=headers, timeout=60) as http:
+        card = await A2ACardResolver(http, url).get_agent_card()
+        config = ClientConfig(httpx_client=http, supported_protocol_bindings=[binding])
+        yield ClientFactory(config).create(card)
+
+
+async def said(client: Client, text: str, context_id: str = "") -> Task:
+    message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text=text)], context_id=context_id)
+    task = Task()
+    async for event in client.send_message(SendMessageRequest(message=message)):
+        if event.HasField("task"):
+            task.CopyFrom(event.task)
+    return await client.get_task(GetTaskRequest(id=task.id))
+
+
+def text_of(task: Task) -> str:
+    return "".join(part.text for artifact in task.artifacts for part in artifact.parts)
+
+
+@pytest.mark.parametrize("binding", [TransportProtocol.JSONRPC, TransportProtocol.HTTP_JSON])
+async def test_the_sdks_client_is_answered_on_the_servers_own_port(shared: Served, binding: TransportProtocol) -> None:
+    async with calling(shared.url, ANNA, binding) as client:
+        task = await said(client, "hi")
+
+    assert text_of(task) == "You said: hi"
+
+
+async def test_a_conversation_is_a_session_of_its_keys_own(shared: Served) -> None:
+    async with calling(shared.url, ANNA) as anna, calling(shared.url, BERT) as bert:
+        own = await said(anna, "mine", "talk")
+        other = await said(bert, "yours", "talk")
+        reaching = await said(bert, "hello", "../anna/talk")
+        refusals = []
+        for request in (bert.get_task(GetTaskRequest(id=own.id)), bert.cancel_task(CancelTaskRequest(id=own.id))):
+            with pytest.raises(TaskNotFoundError) as told:
+                await request
+            refusals.append(told.type)
+    with shared.http(headers={"x-api-key": ANNA}) as http:
+        answer = http.get("/sessions/talk").json()["answer"]
+
+    assert (text_of(other), text_of(reaching), answer) == ("You said: yours", "You said: hello", "You said: mine")
+    assert refusals == [TaskNotFoundError] * 2
+
+
+def test_the_card_is_public_and_what_is_behind_it_is_not(shared: Served) -> None:
+    with shared.http() as http:
+        card = http.get("/.well-known/agent-card.json").json()
+        strangers = [http.post("/a2a", json={}), http.post("/a2a/rest/message:send", json={})]
+        large = http.post("/a2a", content=b"x" * 100_001, headers={"x-api-key": ANNA})
+
+    assert (card["name"], {interface["url"] for interface in card["supportedInterfaces"]}) == (
+        "parrot",
+        {f"{shared.url}/a2a", f"{shared.url}/a2a/rest"},
+    )
+    assert [answer.status_code for answer in (*strangers, large)] == [401, 401, 413]
+    assert [sorted(one["schemes"]) for one in card["securityRequirements"]] == [["bearer"], ["x-api-key"]]
+
+
+async def test_tasks_are_in_the_agents_own_database_for_every_worker(tmp_path: Path) -> None:
+    with serving(tmp_path, "--workers", "2", agent=AGENT) as server:
+        async with calling(server.url, "none") as client:
+            task = await said(client, "hi", "kept")
+            found = [text_of(await client.get_task(GetTaskRequest(id=task.id))) for _ in range(8)]
+    with serving(tmp_path, agent=AGENT) as server:
+        async with calling(server.url, "none") as client:
+            found.append(text_of(await client.get_task(GetTaskRequest(id=task.id))))
+        with server.http() as http:
+            events = http.get("/memory/sessions/kept/events").json()["events"]
+
+    assert (found, json.dumps(events).count('"user_message"')) == (["You said: hi"] * 9, 1)

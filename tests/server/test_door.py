@@ -1,0 +1,93 @@
+"""Ways around the door: other pages, other paths, half requests, and other routes to the model."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from pydantic import SecretStr
+
+from graph_agent.errors import ConfigError
+from graph_agent.server import ServerSettings, create_app, of_file
+from graph_agent.server.keys import ApiKey, read_keys
+from graph_agent.server.metrics import Metrics
+from tests.server.process import ROOT, Served, serving
+
+KEY = "anna-0123456789abcdef"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    options = ["--set", "body_timeout_s=1", "--set", "requests_per_minute=1", "--set", "cors_origins=[https://my.page]"]
+    with serving(tmp_path_factory.mktemp("small"), *options) as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 404),
+        ({"origin": "http://localhost:3000"}, 404),
+        ({"origin": "https://my.page"}, 404),
+        ({"host": "graph-agent:8000"}, 404),
+        ({"origin": "https://evil.example"}, 403),
+        ({"origin": "null"}, 403),
+        ({"origin": "http://[", "host": "["}, 403),
+        ({"host": "evil.example:8000"}, 403),
+    ],
+)
+def test_without_keys_no_page_of_elsewhere_reaches_a_session(
+    small: Served, headers: dict[str, str], status: int
+) -> None:
+    with small.http(headers=headers) as http:
+        assert http.post("/sessions/s/abort").status_code == status
+
+
+def test_half_a_request_is_not_waited_for_on_a_connection_in_use_either(small: Served) -> None:
+    url = httpx.URL(small.url)
+    with socket.create_connection((url.host, url.port), timeout=30) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        told = b""
+        while b"ok" not in told:
+            told += connection.recv(1000)
+        connection.sendall(b"GET /health HT")
+        rest = connection.recv(1000)
+
+    assert rest == b""
+
+
+def test_going_on_with_a_session_counts_as_a_request(small: Served) -> None:
+    with small.http() as http:
+        answers = [http.post("/sessions/none/resume") for _ in range(2)]
+
+    assert [answer.status_code for answer in answers] == [404, 429]
+
+
+async def test_the_door_is_shut_wherever_the_application_is_mounted() -> None:
+    keys = (ApiKey(name="anna", key=SecretStr(KEY)),)
+    inner = create_app(of_file(ROOT / "examples/hotel/agent.yaml"), settings=ServerSettings(keys=keys))
+    outer = FastAPI()
+    outer.mount("/agent", inner)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(outer), base_url="http://here") as http:
+        answers = [await http.get(f"/agent{path}") for path in ("/v1/models", "/metrics", "/memory/sessions")]
+
+    assert [answer.status_code for answer in answers] == [401] * 3
+
+
+def test_two_names_for_one_key_are_refused() -> None:
+    with pytest.raises(ConfigError, match="two names have one key"):
+        read_keys(environment={"GRAPH_AGENT_API_KEYS": f"anna:{KEY},bert:{KEY}"})
+
+
+@pytest.mark.parametrize(("kind", "counts"), [("auth", True), ("context_overflow", False), ("response_format", False)])
+def test_no_callers_request_alone_makes_the_model_count_as_down(kind: str, counts: bool) -> None:
+    event: dict[str, Any] = {"type": "error", "kind": kind, "ts": "2026-01-01T00:00:00+00:00"}
+    metrics = Metrics()
+
+    metrics.count({"plan": {"events": [event]}}, {})
+
+    assert (metrics.last_model_error is not None) == counts

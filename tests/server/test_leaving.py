@@ -1,0 +1,100 @@
+"""Clients that go away, and ends that go wrong: nobody is left waiting, and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from langchain_core.messages import HumanMessage
+
+from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent.graph import CompiledAgentGraph
+from graph_agent.server.asks import Ask
+from graph_agent.server.host import Host, open_host
+from graph_agent.server.keys import Caller
+from graph_agent.server.metrics import Metrics
+from graph_agent.server.problems import ProblemError
+from graph_agent.server.running import Ended, Running, Runs
+from graph_agent.server.settings import ServerSettings
+from graph_agent.server.sources import AgentSource
+from graph_agent.server.turns import turn_for
+from tests.server.process import Served
+from tests.server.test_sessions import chat, until
+
+_SOURCE_NAME = "scripted"
+
+
+@asynccontextmanager
+async def hosting(answer: str) -> AsyncIterator[Host]:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[CompiledAgentGraph]:
+        yield create_graph_agent(ScriptedChatModel([answer], cycle=True))
+
+    async with open_host(AgentSource(_SOURCE_NAME, "", "memory:", opened), ServerSettings()) as host:
+        yield host
+
+
+def ask(**fields: object) -> Ask:
+    return replace(Ask([HumanMessage("hello")]), **fields)  # type: ignore[arg-type]  # a test's short way
+
+
+async def test_a_client_that_leaves_unread_all_that_was_said_holds_nothing_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("graph_agent.server.running._MOST_WAITING", 1)
+    async with hosting("word") as host:
+        runs = Runs(host, Metrics())
+        turn = await turn_for(host, Caller(""), ask())
+        async with asyncio.timeout(30), runs.run(turn, streams=True) as running:
+            # The run is over, and waits for room to say so.
+            while not running.ended:
+                await asyncio.sleep(0)
+
+    assert running.ended
+
+
+async def test_an_answer_is_told_though_tidying_up_fails(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(thread: str) -> None:
+        raise OSError(f"no disk for {thread} sk-secretsecretsecret")
+
+    tool = {"type": "function", "function": {"name": "mine", "parameters": {"type": "object", "properties": {}}}}
+    async with hosting("fine") as host:
+        turn = await turn_for(host, Caller(""), ask(client_tools=[tool]))
+        object.__setattr__(host, "forget", broken)
+        running = Running(host, turn, Metrics(), streams=False)
+        async with asyncio.timeout(30):
+            last = await running.part()
+
+    assert isinstance(last, Ended)
+    assert (last.outcome.text, "secretsecret" in caplog.text, "no disk" in caplog.text) == ("fine", False, True)
+
+
+async def test_a_failure_of_ours_leaves_no_secret_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with hosting("fine") as host:
+        turn = replace(await turn_for(host, Caller(""), ask()), given={"messages": object()})
+        running = Running(host, turn, Metrics(), streams=False)
+        with caplog.at_level(logging.INFO), pytest.raises(ProblemError) as told:
+            await running.part()
+
+    assert (told.value.kind, [record.exc_info for record in caplog.records]) == ("internal", [None])
+
+
+def test_a_follow_up_is_not_told_as_the_agents_words(served: Served, tmp_path: Path) -> None:
+    file = tmp_path / "go"
+    with served.http() as http, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        stream = pool.submit(chat, http, "followed", f'!call wait_for {{"file": "{file}"}}', stream=True)
+        until(http, "followed", "tool_call")
+        http.post("/sessions/followed/follow_up", json={"text": "AND THEN"})
+        file.touch()
+        lines = [line for line in stream.result().text.splitlines() if line.startswith("data: {")]
+        answer = http.get("/sessions/followed").json()["answer"]
+    said = "".join(json.loads(line[6:])["choices"][0]["delta"].get("content") or "" for line in lines)
+
+    assert (said.count("AND THEN"), said.endswith(answer)) == (1, True)
