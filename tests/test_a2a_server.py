@@ -354,6 +354,7 @@ async def test_cancelling_a_task_that_waits_for_its_turn() -> None:
     with serving_ours(agent([asks(("1", "hold", {})), "Done."], tools=[held.tool])) as url:
         async with calling(url) as first, calling(url) as second, calling(url) as third:
             seen: list[tuple[Any, ...]] = []
+            cancelled: list[Any] = []
 
             async def watch() -> list[tuple[Any, ...]]:
                 return [brief(each) async for each in first.send_message(message("one", context_id="s1"))]
@@ -363,12 +364,12 @@ async def test_cancelling_a_task_that_waits_for_its_turn() -> None:
             async for event in second.send_message(message("two", context_id="s1")):
                 seen.append(brief(event))
                 if event.task.id:
-                    cancelled = await third.cancel_task(CancelTaskRequest(id=event.task.id))
+                    cancelled.append(await third.cancel_task(CancelTaskRequest(id=event.task.id)))
             held.let_go.set()
             others = await working
 
-    assert (state_of(cancelled), seen, others[-1][0]) == (
-        "TASK_STATE_CANCELED",
+    assert ([state_of(task) for task in cancelled], seen, others[-1][0]) == (
+        ["TASK_STATE_CANCELED"],
         [("task", "TASK_STATE_SUBMITTED"), ("TASK_STATE_CANCELED", "")],
         "TASK_STATE_COMPLETED",
     )
