@@ -201,8 +201,9 @@ class Toolbox:
                 if meant_for_the_run(error):
                     raise
                 cut_off, unfit = may_have_run(clock, error), misfit(tool, error)
-                if cut_off and self.writes(tool.name):
-                    # Also when another attempt follows: what the last one says is not all that happened.
+                if cut_off and not clock.expired() and self.writes(tool.name):
+                    # Also when another attempt follows: what the last one says is not all that happened. A time limit
+                    # is an error of that call, whose text says what is not known.
                     status = "unknown"
                 if unfit or not retry.again(error, attempt, cut_off=cut_off, marks=marks):
                     told = after_attempts(fault(tool, clock, error), attempt)

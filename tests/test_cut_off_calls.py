@@ -46,7 +46,7 @@ def lost_then_refused() -> BaseTool:
 @pytest.mark.parametrize(
     ("given", "marks", "status", "calls"),
     [
-        (hang, {"timeout_s": 0.01}, "unknown", "unknown"),
+        (hang, {"timeout_s": 0.01}, "error", "failed"),
         (hang, {"timeout_s": 0.01, "effect": "read"}, "error", "failed"),
         (lost(may_have_run=True), {}, "unknown", "unknown"),
         (lost(may_have_run=True), {"effect": "read"}, "error", "failed"),
