@@ -14,7 +14,6 @@ from typing import Any
 
 from langchain_core.runnables.config import ensure_config
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
@@ -68,8 +67,8 @@ async def is_idle(saver: BaseCheckpointSaver[Any], session_id: str) -> bool:
 
 
 async def sees_other_processes(saver: BaseCheckpointSaver[Any]) -> bool:
-    """Whether `is_idle` knows of other processes: with an SQLite file it does, and a saver in memory has none."""
-    return isinstance(await place_of(saver), Path) or type(saver) is InMemorySaver
+    """Whether `is_idle` knows of the runs of other processes, too: where sessions are in an SQLite file."""
+    return isinstance(await place_of(saver), Path)
 
 
 def refuse_within(session_id: str) -> None:
