@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -594,14 +595,17 @@ async def test_every_change_of_a_task_is_pushed_to_who_asked_for_it() -> None:
 
 
 async def test_nothing_of_a_receivers_answer_but_its_status_is_read() -> None:
+    answered = threading.Event()
+
     async def endless() -> AsyncIterator[bytes]:
-        while True:
+        while not answered.is_set():
             yield b"x" * 1_000_000
 
     app = Starlette(routes=[Route("/hook", lambda request: StreamingResponse(endless(), 202), methods=["POST"])])
     with serving(lambda url: app) as url:
         async with open_push_http() as http:
             response = await http.post(f"{url}/hook", json={})
+        answered.set()
 
     assert (response.status_code, response.content) == (202, b"")
 
