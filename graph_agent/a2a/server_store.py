@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from a2a.server.context import ServerCallContext
 from a2a.server.owner_resolver import resolve_user_scope
@@ -13,6 +15,9 @@ from a2a.server.tasks.push_notification_config_store import PushNotificationConf
 from a2a.types import ListTasksRequest, ListTasksResponse, Message, Part, Role, Task, TaskState
 
 from graph_agent.errors import ConfigError
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
 
 LOST = "The server stopped while it worked on this task. Send the message again to go on with the conversation."
 
@@ -44,10 +49,10 @@ async def open_stores(url: str, *, alone: bool = True) -> AsyncIterator[Stores]:
     if url == "memory:":
         yield Stores(InMemoryTaskStore(), InMemoryPushNotificationConfigStore())
         return
+    # In a thread: drivers are imported, and a file's path is looked up.
+    engine = await asyncio.to_thread(_engine, _async_url(url))
     from a2a.server.tasks import DatabasePushNotificationConfigStore, DatabaseTaskStore
-    from sqlalchemy.ext.asyncio import create_async_engine
 
-    engine = create_async_engine(_async_url(url))
     try:
         tasks = DatabaseTaskStore(engine)
         await tasks.initialize()
@@ -56,6 +61,12 @@ async def open_stores(url: str, *, alone: bool = True) -> AsyncIterator[Stores]:
         yield Stores(LiveTaskStore(tasks) if alone else tasks, push)
     finally:
         await engine.dispose()
+
+
+def _engine(url: str) -> AsyncEngine:
+    from sqlalchemy.ext.asyncio import create_async_engine
+
+    return create_async_engine(url)
 
 
 def _async_url(url: str) -> str:
