@@ -89,12 +89,12 @@ async def test_a_failure_of_ours_leaves_no_secret_in_the_log(caplog: pytest.LogC
 def test_a_follow_up_is_not_told_as_the_agents_words(served: Served, tmp_path: Path) -> None:
     file = tmp_path / "go"
     with served.http() as http, concurrent.futures.ThreadPoolExecutor(1) as pool:
-        stream = pool.submit(chat, http, "followed", f'!call wait_for {{"file": "{file}"}}', stream=True)
-        until(http, "followed", "tool_call")
-        http.post("/sessions/followed/follow_up", json={"text": "AND THEN"})
+        stream = pool.submit(chat, http, "left-behind", f'!call wait_for {{"file": "{file}"}}', stream=True)
+        until(http, "left-behind", "tool_call")
+        http.post("/sessions/left-behind/follow_up", json={"text": "AND THEN"})
         file.touch()
         lines = [line for line in stream.result().text.splitlines() if line.startswith("data: {")]
-        answer = http.get("/sessions/followed").json()["answer"]
+        answer = http.get("/sessions/left-behind").json()["answer"]
     said = "".join(json.loads(line[6:])["choices"][0]["delta"].get("content") or "" for line in lines)
 
     assert (said.count("AND THEN"), said.endswith(answer)) == (1, True)
