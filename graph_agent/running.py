@@ -179,6 +179,7 @@ async def _watch(run: Run) -> None:
             if heard:
                 await run.inbox.forget(run.session_id, heard)
         except Exception:
+            # A Store may fail in any way; the run goes on, and the next look may find it well again.
             logger.exception("The Store could not be asked whether session %r is to be aborted", run.session_id)
         await asyncio.sleep(POLL_S)
 
