@@ -19,12 +19,13 @@ from graph_agent.models.client import Mode
 from graph_agent.models.errors import brief_model_error, classify_model_error, describe_model_error
 from graph_agent.models.pool import ReadyModel
 from graph_agent.models.refusals import REFUSED, refusal_in, refused_by
-from graph_agent.models.retry import Spoken
+from graph_agent.models.spoken import ReadAloud, Reader, Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, usage_of
 from graph_agent.planning import AskingError, PlanningError, RefusedError, ask_for_calls, ask_for_plan
 from graph_agent.request import answer_request, plan_request, with_carried
 from graph_agent.rollout import planner_of
+from graph_agent.runs import run_of
 from graph_agent.state import Bookkeeping, add_usage
 from graph_agent.types import NO_USAGE, Usage
 
@@ -49,6 +50,7 @@ class Asking:
         history: The conversation.
         loop: Where the loop is.
         planner: Which planner the session has; counts in wave mode only.
+        reader: Who reads along what is not quiet; None for nobody.
     """
 
     def __init__(
@@ -59,12 +61,14 @@ class Asking:
         history: Sequence[AnyMessage],
         loop: Bookkeeping,
         planner: Planner,
+        reader: Reader | None = None,
     ) -> None:
         self._agent = parts
         self._chain = chain
         self._settings = settings
         self._whole = history
         self._planner: Planner = planner
+        self._reader = reader
         self.spoken = Spoken()
         """What of the newest request's reply has reached the reader."""
         self.loop: Bookkeeping = loop
@@ -89,7 +93,8 @@ class Asking:
             ConfigError: When the run names a model that cannot be had.
         """
         planner = planner_of(config["configurable"].get("thread_id", ""), settings, parts.agentic_loop)
-        return cls(parts, await parts.models.chain(settings), settings, history, loop, planner)
+        reader = run_of(config).reader
+        return cls(parts, await parts.models.chain(settings), settings, history, loop, planner, reader)
 
     async def plan(self) -> Planned:
         """Ask for the next wave.
@@ -167,7 +172,7 @@ class Asking:
     ) -> T:
         """Send a request until it is answered, or nothing is left to try; `recover` in place of the usual ways."""
         while True:
-            self.spoken = Spoken()
+            self.spoken = Spoken() if self._reader is None else ReadAloud(self._reader)
             try:
                 return await send(self.spoken)
             except RefusedError as refused:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.models.client import Mode
 from graph_agent.models.refusals import refusal_in
-from graph_agent.models.retry import Spoken
+from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.plan_cache import through_cache
 from graph_agent.planned import Planned, action_of, canonical_calls, read_reply, usage_of

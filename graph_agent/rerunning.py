@@ -14,7 +14,7 @@ from graph_agent.hooking import PATCHED_MODEL, through_hooks
 from graph_agent.hooks import HookRequest
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import classify_model_error
-from graph_agent.models.retry import Spoken
+from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, usage_of
 from graph_agent.planning import ask_for_calls, ask_for_plan

@@ -20,7 +20,7 @@ from langgraph.types import Checkpointer
 from graph_agent.errors import SessionBusyError
 from graph_agent.locks import SessionLocks
 from graph_agent.places import place_of, place_of_blocking
-from graph_agent.runs import RUN, Run
+from graph_agent.runs import READER, RUN, Run
 from graph_agent.steering import Inbox, MemoryInbox
 from graph_agent.store_inbox import StoreInbox
 
@@ -133,7 +133,9 @@ def running_blocking(
 
 
 def _new_run(configurable: Mapping[str, Any]) -> Run:
-    run = Run(session_id=str(configurable.get("thread_id", "")), parent=configurable.get(RUN))
+    parent: Run | None = configurable.get(RUN)
+    reader = configurable.get(READER) if parent is None else None
+    run = Run(session_id=str(configurable.get("thread_id", "")), parent=parent, reader=reader)
     if configurable.get(ABORTED):
         run.abort()
     return run

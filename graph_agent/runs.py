@@ -15,12 +15,15 @@ from typing import Any, TypeVar
 import anyio
 from langchain_core.runnables import RunnableConfig
 
+from graph_agent.models.spoken import Reader
 from graph_agent.steering import Inbox, MemoryInbox, Note
 
 T = TypeVar("T")
 
 RUN = "__graph_agent_run"
 """Key of the `Run` in a run's `configurable`. What begins with two underscores stays out of checkpoints and traces."""
+READER = "__graph_agent_reader"
+"""Key of the `Reader` in a run's `configurable` who is told the answer as it comes; it is not the delegates' reader."""
 
 
 @dataclass(eq=False)
@@ -33,6 +36,8 @@ class Run:
     """The session; empty for a run that keeps nothing."""
     parent: Run | None = None
     """The run this one is part of, as a delegate or a subgraph; its abort is this one's too."""
+    reader: Reader | None = None
+    """Who reads the answer as it comes, past the graph's stream; None for nobody."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     started_ns: int = field(default_factory=time.time_ns)
     """Wall clock, to tell notes sent to it from those it found when it first read its inbox."""

@@ -19,7 +19,7 @@ from graph_agent.events import StoredEvent, event
 from graph_agent.limits import STEPS_FOR_A_WAVE
 from graph_agent.listening import listen
 from graph_agent.models.errors import classify_model_error, describe_model_error
-from graph_agent.models.retry import Spoken
+from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.planning import RefusedError
 from graph_agent.run_parts import parts_of_run

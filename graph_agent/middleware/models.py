@@ -22,8 +22,8 @@ from graph_agent.middleware.admission import Admitted
 from graph_agent.middleware.chain import through
 from graph_agent.models.binding import Way
 from graph_agent.models.client import Mode, ModelClient
-from graph_agent.models.retry import Spoken
 from graph_agent.models.single_attempt import without_client_retries
+from graph_agent.models.spoken import Spoken
 from graph_agent.models.structured import StructuredPlanner
 
 Send = Callable[[ModelRequest[Any], list[AnyMessage]], Coroutine[Any, Any, AIMessage]]

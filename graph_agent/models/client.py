@@ -19,7 +19,8 @@ from graph_agent.models.cleaning import cleaned, without_calls
 from graph_agent.models.estimate import with_usage
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.prose import as_plans, as_prose
-from graph_agent.models.retry import QUIET, Spoken, ask
+from graph_agent.models.retry import QUIET, ask
+from graph_agent.models.spoken import Spoken
 
 Phase = Literal["plan", "answer"]
 Mode = Literal["native", "text", "wave"]

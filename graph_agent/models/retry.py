@@ -7,14 +7,13 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
 
 from graph_agent.models.errors import classify_model_error, retry_after_s
+from graph_agent.models.spoken import Spoken
 
 LONGEST_WAIT_S = 60.0
 QUIET: RunnableConfig = {"tags": ["nostream"]}
@@ -82,27 +81,3 @@ def wait_s(attempt: int, asked_s: float | None) -> float:
         return min(asked_s, LONGEST_WAIT_S)
     longest: float = min(0.5 * 2**attempt, LONGEST_WAIT_S)
     return longest * random.uniform(0.5, 1)
-
-
-class Spoken(AsyncCallbackHandler):
-    """Hears what of a reply has reached the reader, so that it is known when the reply is cut short."""
-
-    def __init__(self) -> None:
-        self.seen = False
-        """Whether anything has."""
-        self.text = ""
-        self.id: str | None = None
-        """The message's id; None before its first token."""
-
-    async def on_llm_new_token(
-        self,
-        token: str | list[str | dict[str, Any]],
-        *,
-        chunk: GenerationChunk | ChatGenerationChunk | None = None,
-        **_: Any,
-    ) -> None:
-        """Hear one token."""
-        self.seen = True
-        if isinstance(chunk, ChatGenerationChunk):
-            self.text += chunk.message.text
-            self.id = chunk.message.id or self.id

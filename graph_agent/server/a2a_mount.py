@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from graph_agent.a2a.server import CARD_AGE_S, A2AServer
 from graph_agent.a2a.server_card import REST_PATH, RPC_PATH, agent_card
 from graph_agent.a2a.server_store import open_stores
-from graph_agent.server.gate import caller
+from graph_agent.server.gate import who_sends
 from graph_agent.server.keys import Caller
 from graph_agent.server.limits import Limits
 from graph_agent.server.problems import stopping
@@ -107,7 +107,7 @@ class _Limited:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._runs.draining:
             raise stopping()
-        with self._limits.held(caller(Request(scope)).name):
+        with self._limits.held(who_sends(Request(scope)).name):
             await self._app(scope, receive, send)
 
 
@@ -130,7 +130,7 @@ class _CallerContext(ServerCallContextBuilder):
     """Tells the SDK whose request it is, and its headers without the key."""
 
     def build(self, request: Request) -> ServerCallContext:
-        name = caller(request).name
+        name = who_sends(request).name
         return ServerCallContext(
             user=_KeyUser(name) if name else UnauthenticatedUser(),
             state={"headers": {name: value for name, value in request.headers.items() if name not in _SECRET}},

@@ -69,7 +69,12 @@ class Gate:
                 await response(scope, receive, send)
 
 
-def caller(request: Request) -> Caller:
-    """Who sends a request; for routes, as a dependency."""
+async def caller(request: Request) -> Caller:
+    """Who sends a request; for routes, as a dependency, asynchronous so that no thread is asked for it."""
+    return who_sends(request)
+
+
+def who_sends(request: HTTPConnection) -> Caller:
+    """Who sends a request that the gate has let in."""
     known: Caller = request.state.caller
     return known

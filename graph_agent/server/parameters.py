@@ -39,8 +39,8 @@ class Services:
             raise ProblemError("model", f"There is no model {name!r} here; known: {known}.", param="model")
 
 
-def services(request: Request) -> Services:
-    """The server's parts; for routes, as a dependency.
+async def services(request: Request) -> Services:
+    """The server's parts; for routes, as a dependency, asynchronous so that no thread is asked for it.
 
     Raises:
         ProblemError: When the server is not open.

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 
 from graph_agent.errors import SessionBusyError, UserError
+from graph_agent.runs import READER
 from graph_agent.server.failures import log_failure
 from graph_agent.server.host import Host
 from graph_agent.server.metrics import Metrics
@@ -28,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 _MOST_WAITING = 256
 """Parts that may wait for a slow client; then the run waits too."""
+_BETWEEN_PIECES_S = 0.016
+"""Seconds between two pieces of an answer, as often as a screen is drawn: what is said between is told as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +73,21 @@ class Running:
         self._metrics = metrics
         # An answer of a given shape is the last of several tries: it is told when it is there.
         streams = streams and "response_schema" not in turn.context
-        self._modes = ["messages", "custom", "updates"] if streams else ["custom", "updates"]
+        self._streams = streams
+        self._read: set[str | None] = set()
         self._open_calls: dict[str, datetime] = {}
         self._control = RunControl()
         self._parts: asyncio.Queue[Part | BaseException] = asyncio.Queue(_MOST_WAITING)
         self._next: Part | BaseException | None = None
-        self._over = self._left = False
+        self._piece_due = 0.0
+        self._over = asyncio.Event()
+        self._left = False
         self._task = asyncio.create_task(self._run(), name=f"run of {turn.session_id or 'a request'}")
 
     async def part(self, timeout_s: float | None = None) -> Part | None:
         """The next part; None when none comes in time. After `Ended` there is no other.
 
-        Pieces of the answer that are here already are told as one: a server that is busy sends fewer and larger frames.
+        Pieces of the answer that come in quick succession are told as one, but for the first, which is told at once.
 
         Raises:
             ProblemError: When the run cannot be begun, or is stopped with the server.
@@ -97,6 +103,8 @@ class Running:
                 return None
         if isinstance(part, BaseException):
             raise part
+        if isinstance(part, Said):
+            await self._pause()
         while isinstance(part, Said) and self._next is None and not self._parts.empty():
             following = self._parts.get_nowait()
             if isinstance(following, Said):
@@ -105,10 +113,19 @@ class Running:
                 self._next = following
         return part
 
+    async def _pause(self) -> None:
+        loop = asyncio.get_running_loop()
+        wait_s = self._piece_due - loop.time()
+        if wait_s > 0 and not self._over.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._over.wait()
+        self._piece_due = loop.time() + _BETWEEN_PIECES_S
+
     @property
     def ended(self) -> bool:
         """Whether the run is over, told or not."""
-        return self._over
+        return self._over.is_set()
 
     def drain(self) -> None:
         """Let it stop at its next boundary; its session goes on from there."""
@@ -128,7 +145,7 @@ class Running:
         while not self._parts.empty():
             self._parts.get_nowait()
         keeps_none = self.turn.session_id is None
-        if not self._over and (keeps_none or not await Session(self.turn.graph, self.turn.thread).abort()):
+        if not self._over.is_set() and (keeps_none or not await Session(self.turn.graph, self.turn.thread).abort()):
             self._task.cancel()
         await asyncio.wait([self._task])
 
@@ -155,7 +172,7 @@ class Running:
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - who waits must hear of the end
             log_failure(logger, "Tidying up after a run", error)
         self._metrics.run_ended(status, time.perf_counter() - begun)
-        self._over = True
+        self._over.set()
         await self._tell(last)
 
     async def _tell(self, part: Part | BaseException) -> None:
@@ -166,20 +183,33 @@ class Running:
         turn = self.turn
         if turn.token is not None:
             await self._host.park(turn.thread)
+        config = turn.config
+        if self._streams:
+            config["configurable"][READER] = self._hear
         stream = turn.graph.astream(
-            turn.given, turn.config, context=turn.context, stream_mode=self._modes, control=self._control
+            turn.given, config, context=turn.context, stream_mode=["custom", "updates"], control=self._control
         )
         async for mode, payload in stream:
-            if mode == "messages":
-                if text := _answer_text(*payload):
-                    await self._tell(Said(text))
-            elif mode == "updates":
+            if mode == "updates":
                 self._metrics.count(payload, self._open_calls)
+                if self._streams:
+                    await self._hear_unread(payload)
             elif isinstance(payload, dict) and payload.get("type") == "progress":
                 await self._tell(Stepped(payload))
         outcome = outcome_of(turn, await turn.graph.aget_state(turn.config))
         self._metrics.used(outcome.input_tokens, outcome.output_tokens)
         return outcome
+
+    async def _hear(self, text: str, message_id: str | None) -> None:
+        self._read.add(message_id)
+        await self._tell(Said(text))
+
+    async def _hear_unread(self, updates: Mapping[str, Any]) -> None:
+        """Tell an answer that no model streamed, such as the sentence of a limit."""
+        for message in (updates.get("finalize") or {}).get("messages", ()):
+            # What the user follows up with is in the same update, and is not the agent's.
+            if isinstance(message, AIMessage) and message.id not in self._read:
+                await self._tell(Said(message.text))
 
     async def _tidy(self, status: str) -> None:
         """Forget what nobody can come back to."""
@@ -188,12 +218,6 @@ class Running:
             await turn.graph.checkpointer.adelete_thread(turn.thread)  # type: ignore[union-attr]  # it has one
         elif turn.token is not None and status not in ("RUNNING", "BUSY"):
             await self._host.forget(turn.thread)
-
-
-def _answer_text(message: BaseMessage, metadata: Mapping[str, Any]) -> str:
-    # What the user follows up with comes from the same node, and is not the agent's.
-    answers = isinstance(message, AIMessage) and metadata.get("langgraph_node") in ("finalize", "plan")
-    return message.text if answers else ""
 
 
 class Runs:

@@ -47,7 +47,8 @@ async def said(client: Client, text: str, context_id: str = "") -> Task:
 
 
 def text_of(task: Task) -> str:
-    return "".join(part.text for artifact in task.artifacts for part in artifact.parts)
+    """What a task came to; of one that came to nothing, what its status says."""
+    return "".join(part.text for artifact in task.artifacts for part in artifact.parts) or str(task.status)
 
 
 @pytest.mark.parametrize("binding", [TransportProtocol.JSONRPC, TransportProtocol.HTTP_JSON])

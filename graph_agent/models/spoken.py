@@ -1,0 +1,75 @@
+"""What of a reply has reached its reader: noted as it is streamed, and passed on to whoever reads along."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any, TypeVar
+from uuid import UUID
+
+from langchain_core.callbacks import AsyncCallbackHandler
+from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
+
+T = TypeVar("T")
+
+Reader = Callable[[str, str | None], Awaitable[None]]
+"""Takes a piece of the answer's text, and the id of the message it belongs to."""
+
+
+class Spoken(AsyncCallbackHandler):
+    """Hears what of a reply has reached the reader, so that it is known when the reply is cut short."""
+
+    run_inline = True
+    """Without it each token would be a task of its own."""
+
+    def __init__(self) -> None:
+        self.seen = False
+        """Whether anything has."""
+        self.text = ""
+        self.id: str | None = None
+        """The message's id; None before its first token."""
+
+    async def on_llm_new_token(
+        self,
+        token: str | list[str | dict[str, Any]],
+        *,
+        chunk: GenerationChunk | ChatGenerationChunk | None = None,
+        **_: Any,
+    ) -> None:
+        """Hear one token."""
+        self.seen = True
+        if isinstance(chunk, ChatGenerationChunk):
+            self.text += chunk.message.text
+            self.id = chunk.message.id or self.id
+
+
+class ReadAloud(Spoken):
+    """Passes a reply on as it comes, past the graph's own stream, which takes several times as long for each token.
+
+    Args:
+        reader: Who reads along; the reply waits for a reader that is slow.
+    """
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__()
+        self._reader = reader
+
+    async def on_llm_new_token(
+        self,
+        token: str | list[str | dict[str, Any]],
+        *,
+        chunk: GenerationChunk | ChatGenerationChunk | None = None,
+        **rest: Any,
+    ) -> None:
+        """Hear one token, and pass it on."""
+        await super().on_llm_new_token(token, chunk=chunk, **rest)
+        if isinstance(chunk, ChatGenerationChunk) and (text := chunk.message.text):
+            await self._reader(text, self.id)
+
+    # LangChain streams a reply that is not asked for as a stream when a handler has these two.
+    def tap_output_aiter(self, run_id: UUID, output: AsyncIterator[T]) -> AsyncIterator[T]:
+        """Leave the output as it is."""
+        return output
+
+    def tap_output_iter(self, run_id: UUID, output: Iterator[T]) -> Iterator[T]:
+        """Leave the output as it is."""
+        return output
