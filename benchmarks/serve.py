@@ -3,6 +3,10 @@
 Both are real uvicorn processes; the agent's model is scripted and takes no time. Each round asks one after the other,
 and the figures are medians over the rounds, so that a machine whose speed drifts does not tilt them. `--rounds` sets
 how many, `--clients` how many ask at the same time; `--soak` asks that many requests and shows the server's memory.
+
+A client that asks again as soon as it is answered keeps the server at its limit, where a request waits for all others
+whatever is done: that is what requests per second are for. The paced figures are of clients that ask `--rate` times a
+second all together, which is how long a first token takes on a server that has work, and not more than it can do.
 """
 
 from __future__ import annotations
@@ -10,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import random
 import statistics
 import subprocess
 import sys
@@ -60,14 +65,24 @@ class Round:
     """Median time to the first token."""
 
 
-async def ask(port: int, requests: int, firsts: list[float]) -> None:
-    """Be one client: ask some requests over one connection, and note when each first token came."""
+async def ask(port: int, requests: int, firsts: list[float], every_s: float = 0.0) -> None:
+    """Be one client: ask some requests over one connection, and note when each first token came.
+
+    Args:
+        port: The server's.
+        requests: How many.
+        firsts: Where the seconds to each first token go.
+        every_s: Seconds between two requests, begun at random so that clients do not march in step; 0 for no pause.
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = (
         "POST /v1/chat/completions HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\n"
         f"content-length: {len(_BODY)}\r\n\r\n"
     ).encode()
+    due = time.perf_counter() + random.uniform(0, every_s)
     for _ in range(requests):
+        await asyncio.sleep(due - time.perf_counter() if every_s else 0)
+        due += every_s
         began = time.perf_counter()
         writer.write(head + _BODY)
         await reader.readuntil(TOKENS[0].encode())
@@ -78,11 +93,12 @@ async def ask(port: int, requests: int, firsts: list[float]) -> None:
     await writer.wait_closed()
 
 
-async def one_round(server: Server, clients: int, requests: int) -> Round:
-    """Let some clients ask at the same time."""
+async def one_round(server: Server, clients: int, requests: int, rate: float | None = None) -> Round:
+    """Let some clients ask at the same time; `rate` times a second all together, or as often as they can."""
     firsts: list[float] = []
+    every_s = clients / rate if rate else 0.0
     began = time.perf_counter()
-    await asyncio.gather(*(ask(server.port, requests, firsts) for _ in range(clients)))
+    await asyncio.gather(*(ask(server.port, requests, firsts, every_s) for _ in range(clients)))
     return Round(clients * requests / (time.perf_counter() - began), statistics.median(firsts) * 1000)
 
 
@@ -108,21 +124,23 @@ def started(name: str, command: list[str], folder: Path) -> Iterator[Server]:
         process.wait()
 
 
-async def compare(ours: Server, bare: Server, clients: int, rounds: int, requests: int) -> None:
-    """Print how the two compare with so many clients."""
+async def compare(
+    ours: Server, bare: Server, clients: int, rounds: int, requests: int, rate: float | None = None
+) -> None:
+    """Print how the two compare with so many clients; `rate` as in `one_round`."""
     seen: dict[str, list[Round]] = {ours.name: [], bare.name: []}
     for server in (ours, bare):
-        await one_round(server, clients, requests)
+        await one_round(server, clients, requests, rate)
     for _ in range(rounds):
         for server in (ours, bare):
-            seen[server.name].append(await one_round(server, clients, requests))
+            seen[server.name].append(await one_round(server, clients, requests, rate))
     pairs = list(zip(seen[ours.name], seen[bare.name], strict=True))
     per_s = statistics.median(one.per_s for one, _ in pairs)
     first = statistics.median(one.first_ms for one, _ in pairs)
     ratio = statistics.median(one.per_s / other.per_s for one, other in pairs)
     later = statistics.median(one.first_ms - other.first_ms for one, other in pairs)
     print(
-        f"{clients:>4} clients: {per_s:7.0f} requests/s ({ratio:4.2f} of bare), "
+        f"{clients:>4} clients{', paced' if rate else ''}: {per_s:7.0f} requests/s ({ratio:4.2f} of bare), "
         f"first token after {first:7.1f} ms ({later:+7.1f} ms to bare)"
     )
 
@@ -141,6 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 32, 256])
+    parser.add_argument("--rate", type=float, default=40.0)
     parser.add_argument("--soak", type=int, default=10_000)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
@@ -155,6 +174,7 @@ def main() -> None:
             for clients in given.clients:
                 requests = max(2, 200 // clients)
                 asyncio.run(compare(ours, bare, clients, given.rounds, requests))
+                asyncio.run(compare(ours, bare, clients, given.rounds, max(1, 80 // clients), given.rate))
             asyncio.run(soak(ours, given.soak))
 
 
