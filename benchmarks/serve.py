@@ -29,16 +29,9 @@ from socket import create_server
 
 import psutil  # type: ignore[import-untyped] # it has no types of its own
 
-from benchmarks.serve_bare import TOKENS
+from benchmarks.serve_model import TOKENS
 
-_AGENT = '{name: bench, model: "scripted:make", description: Says the same.}'
-_MODEL = """
-from langchain_core.messages import AIMessage
-from graph_agent import ScriptedChatModel
-
-def make():
-    return ScriptedChatModel([AIMessage(%r)], cycle=True)
-"""
+_AGENT = '{name: bench, model: "benchmarks.serve_model:SaysTheSame", description: Says the same.}'
 _BODY = json.dumps({"model": "bench", "stream": True, "messages": [{"role": "user", "content": "Say it."}]}).encode()
 
 
@@ -164,7 +157,6 @@ def main() -> None:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "scripted.py").write_text(_MODEL % "".join(TOKENS))
         (folder / "agent.yaml").write_text(_AGENT)
         agent = ["--config", str(folder / "agent.yaml"), "--db", f"sqlite:///{folder / 'bench.db'}"]
         with (

@@ -10,8 +10,7 @@ from fastapi import FastAPI
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
-TOKENS = ["The", *[f" word{i}" for i in range(30)], "."]
-"""What both servers say."""
+from benchmarks.serve_model import TOKENS
 
 app = FastAPI()
 
