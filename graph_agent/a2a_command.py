@@ -18,6 +18,7 @@ from graph_agent.a2a.server import a2a_app
 from graph_agent.a2a.server_card import agent_card
 from graph_agent.a2a.server_executor import A2A_DEFAULTS
 from graph_agent.a2a.server_store import open_stores
+from graph_agent.collector import spare_what_is_loaded
 from graph_agent.errors import ConfigError
 from graph_agent.spec import AgentSpec, load_spec, open_agent
 
@@ -48,6 +49,7 @@ def a2a(
 
 async def _serve(spec: AgentSpec, listener: socket.socket, url: str, db: str | None, show_outputs: bool) -> None:
     async with open_a2a(spec, url, db=db, show_outputs=show_outputs) as app:
+        spare_what_is_loaded()
         typer.echo(f"{spec.name} listens at {url}")
         config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_STOP_S)
         await uvicorn.Server(config).serve([listener])

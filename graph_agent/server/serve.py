@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import uvicorn
 from fastapi import FastAPI
 from sse_starlette.sse import AppStatus
 
+from graph_agent.collector import spare_what_is_loaded
 from graph_agent.server.app import create_app
 from graph_agent.server.connections import BoundedProtocol
 from graph_agent.server.keys import read_keys
@@ -92,15 +92,5 @@ def app_from_environment() -> FastAPI:
         handle_signals=True,
         processes=int(os.environ[_WORKERS]),
     )
-    _spare_the_collector()
+    spare_what_is_loaded()
     return app
-
-
-def _spare_the_collector() -> None:
-    """Keep the garbage collector from walking through every module again and again: half a busy server's time.
-
-    What is loaded by now stays to the end, and is left out; requests leave few cycles, which may wait for longer.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
