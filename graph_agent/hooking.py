@@ -16,13 +16,25 @@ from graph_agent.invoking import meant_for_the_run
 from graph_agent.models.cleaning import without_calls
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned
-from graph_agent.types import Call
+from graph_agent.types import Call, StopReason
 
 PATCHED_MODEL = "RequestPatch.model"
 """Who names a patch's model, for the error when it cannot be had."""
 
+LimitMet = tuple[StopReason, float]
+"""Which limit, and its size."""
+
 Ask = Callable[[HookRequest, Sequence[AnyMessage]], Awaitable[tuple[Planned, HookRequest]]]
 """Has a patched request answered, and keeps messages for the requests to come; gives the request as it was answered."""
+
+
+class LimitMetError(Exception):
+    """A hook wants the model asked again, and a limit forbids it; the input ends there."""
+
+    def __init__(self, reason: StopReason, limit: float) -> None:
+        super().__init__(f"{reason}: {limit}")
+        self.reason = reason
+        self.limit = limit
 
 
 async def through_hooks(
@@ -30,27 +42,29 @@ async def through_hooks(
     planned: Planned,
     request: HookRequest,
     *,
-    turns_left: Callable[[], int | None],
+    limit: Callable[[Planned], LimitMet | None],
     ask: Ask,
     warn: Callable[[str], None],
     heard: Callable[[AIMessage], None],
 ) -> Planned:
     """Show a reply to the hooks, in order, and whatever reply they have it replaced by, from the first hook again.
 
-    A rerun is refused, with a warning, after `max_agentic_loops` of them, when the session has no turn left, and when a
-    reply brings the very calls that a rerun has already been asked for: the reply at hand counts then.
+    A rerun is refused, with a warning, after `max_agentic_loops` of them, and when a reply brings the very calls that a
+    rerun has already been asked for: the reply at hand counts then. A rerun that a limit forbids ends the input at that
+    limit, and the reply at hand, which a hook wants replaced, is not followed.
 
     Args:
         parts: The agent.
         planned: The reply.
         request: What it answers.
-        turns_left: Model calls the session may still make; None for any number.
+        limit: The limit that forbids another model call after a reply, and its size; None when there is none.
         ask: Has a patched request answered; what it raises is the plan's failure.
         warn: Tells the user.
         heard: Given each reply of a model that a hook asks by itself.
 
     Raises:
         HookError: When a hook fails that declares `on_error = "fail"`.
+        LimitMetError: When a limit forbids a rerun.
         Exception: What `ask` raised.
     """
     rerun: set[str] = set()
@@ -64,13 +78,16 @@ async def through_hooks(
         if plan.terminate:
             return replace(planned, ended=True)
         calls = _fingerprint(planned.calls)
-        left, most = turns_left(), request.settings.max_agentic_loops
+        most = request.settings.max_agentic_loops
         if calls in rerun:
             refused = "the model makes the same calls again"
         elif request.depth >= most:
             refused = f"the model was asked again {request.depth} times, which is all that max_agentic_loops allows"
-        elif left is not None and left < 1:
-            refused = "the session has no turn left"
+        elif (met := limit(planned)) is not None:
+            warn(
+                f"The hook {name} wants the model asked again, but a limit forbids it; its last reply is not followed."
+            )
+            raise LimitMetError(*met)
         else:
             rerun |= {calls} if calls else set()
             request = replace(patched, depth=request.depth + 1)

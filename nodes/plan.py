@@ -10,6 +10,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent.errors import UserError
+from graph_agent.hooking import LimitMetError
 from graph_agent.hooks import HookError
 from graph_agent.limits import STEPS_FOR_A_WAVE
 from graph_agent.models.errors import classify_model_error, describe_model_error
@@ -89,6 +90,9 @@ async def _ask(step: Step) -> None:
     except HookError as error:
         step.fail("hook", str(error))
         return
+    except LimitMetError as met:
+        step.stop(met.reason, met.limit)
+        return
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
@@ -128,7 +132,7 @@ def _begin_wave(step: Step, planned: Planned) -> None:
 async def _planned(step: Step) -> Planned:
     asking = await AskingWithHooks.begin(step.parts, step.settings, step.history, step.loop, step.config)
     try:
-        planned = await asking.plan_through_hooks(step.run.session_id)
+        planned = await asking.plan_through_hooks(step.run.session_id, step.budget_met)
     finally:
         step.loop = {**asking.loop}
         step.events += asking.events
