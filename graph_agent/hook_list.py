@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, get_args
 
 from graph_agent.errors import ConfigError
 from graph_agent.hooks import LoopHook, OnError, tool_schema
+from graph_agent.lending import copied
 from graph_agent.models.pool import Around, as_it_is
 from graph_agent.parts import AroundTool
 from graph_agent.toolbox import Toolbox
@@ -58,7 +59,7 @@ def sort_hooks(given: Sequence[Any]) -> HookList:
         if on_error not in get_args(OnError):
             raise ConfigError(f"hooks: {type(hook).__name__}.on_error={on_error!r}; write 'fail' or 'skip'.")
         try:
-            offered += [tool_schema(tool) for tool in getattr(hook, "tools", ())]
+            offered += [copied(tool_schema(tool)) for tool in getattr(hook, "tools", ())]
         except ValueError as error:
             raise ConfigError(f"hooks: {type(hook).__name__}.tools: {error}") from error
         hooks.append(hook)

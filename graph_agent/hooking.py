@@ -13,6 +13,7 @@ from graph_agent.aside import call_aside
 from graph_agent.calls import fingerprint
 from graph_agent.hooks import HookError, HookRequest, HookResponse, LoopHook, LoopPlan, RequestPatch
 from graph_agent.invoking import meant_for_the_run
+from graph_agent.lending import LentRequest, copied
 from graph_agent.models.cleaning import without_calls
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned
@@ -108,9 +109,8 @@ async def _first_wish(
     """The first hook that wants something: its name, what it wants, and the patched request; None without one."""
     for hook in parts.hooks:
         name = type(hook).__name__
-        # Each hook has lists of its own: one that changes them in place changes nothing.
-        response = HookResponse(planned.message, list(planned.calls), planned.usage)
-        shown = replace(request, messages=list(request.messages), tools=list(request.tools))
+        response = HookResponse(*copied([planned.message, planned.calls, planned.usage]))
+        shown = LentRequest.of(request)
         try:
             plan = await _wish(hook, response, shown, heard)
             if plan is None:
@@ -119,6 +119,9 @@ async def _first_wish(
                 raise TypeError(f"response_override is {plan.response_override!r}; give text or an AIMessage")
             patched = (plan.request_patch or RequestPatch()).apply(request)
             _check([*patched.messages, *plan.keep_messages])
+            # The hook may hold on to what it gave, and change it later.
+            patched = replace(patched, messages=copied(patched.messages), tools=copied(patched.tools))
+            plan = replace(plan, keep_messages=copied(list(plan.keep_messages)))
             if patched.model is not request.model:
                 await parts.models.ready(patched.model, PATCHED_MODEL)
         except BaseException as error:
@@ -159,7 +162,7 @@ def _answered(planned: Planned, override: str | AIMessage) -> Planned:
     """The plan of a reply that is not used: nothing is called, and the answer is given."""
     message = without_calls(override) if isinstance(override, AIMessage) else AIMessage(override)
     # A message that a hook gives twice, or took from the history, would take the place of the one that is there.
-    message = message.model_copy(update={"id": None})
+    message = copied(message).model_copy(update={"id": None})
     return replace(planned, message=message, calls=[], last=True, action="answer", reasoning="", final=True)
 
 

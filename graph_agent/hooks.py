@@ -31,7 +31,10 @@ OnError = Literal["fail", "skip"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HookRequest:
-    """The request that a planning reply answers. It is never changed in place: a patch makes another."""
+    """The request that a planning reply answers. A patch makes another.
+
+    Each hook is shown a copy, all but the model and the settings: changing it changes nothing.
+    """
 
     model: BaseChatModel | str
     """The chat model that is asked; a name only where a patch gave one."""
@@ -57,7 +60,7 @@ class HookRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HookResponse:
-    """A planning reply."""
+    """A planning reply, copied for each hook."""
 
     message: AIMessage
     """The reply, as the history would keep it."""

@@ -125,11 +125,8 @@ class Step:
 
     def cut_short(self) -> bool:
         """Whether an abort or a budget ends the input here; the calls that waited are answered then."""
-        met: tuple[StopReason, float | None] | None = None
-        if self.run.aborted:
-            met = "aborted", None
-        else:
-            met = self.budget_met(NO_USAGE, self.newest_reply)
+        met: tuple[StopReason, float | None] | None = ("aborted", None) if self.run.aborted else None
+        met = met or self.budget_met(NO_USAGE, self.newest_reply)
         if met is None:
             return False
         reason = _ABORT_REASON if met[0] == "aborted" else _LIMIT_REASON

@@ -560,19 +560,6 @@ def test_a_patch_makes_another_request() -> None:
     ) == (("m", {"stop": ["a"]}), ("n", {"stop": ["a"], "seed": 1}, request.messages, 5, 1))
 
 
-async def test_a_hook_that_changes_what_it_is_shown_changes_nothing() -> None:
-    class Vandal(LoopHook):
-        def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
-            request.messages.clear()
-            request.tools.clear()
-            response.calls.clear()
-            return False, None
-
-    result, events = await run([ECHO_A, "No more actions.", "Done."], Vandal())
-
-    assert (result.answer, [e["content"] for e in events if e["type"] == "tool_result"]) == ("Done.", ["a"])
-
-
 async def test_the_same_message_may_override_many_replies() -> None:
     hook = Does(LoopPlan(response_override=AIMessage("No.")), times=2)
     graph = create_graph_agent(

@@ -18,6 +18,7 @@ from graph_agent.aside import aside
 from graph_agent.config import LoopConfig
 from graph_agent.errors import ConfigError
 from graph_agent.hooks import tool_schema
+from graph_agent.lending import copied
 from graph_agent.middleware.admission import Admitted
 from graph_agent.middleware.chain import through
 from graph_agent.models.binding import Way
@@ -52,7 +53,7 @@ class AroundModels:
     def tools_of(self, client: ModelClient) -> list[BaseTool | dict[str, Any]]:
         """What a client offers, as middleware sees it: the agent's tools themselves, and schemas for what is none."""
         names = [(schema["function"]["name"], schema) for schema in client.schemas]
-        return [self._tools.get(name, schema) for name, schema in names]
+        return [self._tools.get(name) or copied(schema) for name, schema in names]
 
     async def ask(
         self,
@@ -76,6 +77,8 @@ class AroundModels:
             Exception: What `send` or a middleware raised.
         """
         system, messages = _split(request)
+        # Middleware ought to override what it is given; one that changes it in place must not change the history.
+        messages = copied(messages)
         failure: Exception | None = None
 
         async def handler(asked: ModelRequest[Any]) -> ModelResponse[Any]:
@@ -97,7 +100,7 @@ class AroundModels:
             messages=messages,
             system_message=system,
             tools=tools,
-            state={"messages": messages},
+            state={"messages": list(messages)},
             runtime=_runtime(),
         )
         # The request itself may be streamed; what a middleware asks models of its own is nobody's answer.
