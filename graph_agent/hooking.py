@@ -109,7 +109,7 @@ async def _first_wish(
     """The first hook that wants something: its name, what it wants, and the patched request; None without one."""
     for hook in parts.hooks:
         name = type(hook).__name__
-        response = HookResponse(*copied([planned.message, planned.calls, planned.usage]))
+        response = HookResponse(copied(planned.message), copied(planned.calls), copied(planned.usage))
         shown = LentRequest.of(request)
         try:
             plan = await _wish(hook, response, shown, heard)

@@ -66,10 +66,8 @@ class Vandal(LoopHook):
 
     def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
         spoil(self.tools[0])
-        for shown in (response.message, response.calls, response.usage):
-            spoil(shown)
-        for shown in (request.messages, request.tools, request.optional_params, request.kwargs):
-            spoil(shown)
+        spoil([response.message, response.calls, response.usage])
+        spoil([request.messages, request.tools, request.optional_params, request.kwargs])
         return False, None
 
 
@@ -112,7 +110,9 @@ async def test_what_a_hook_gave_can_be_spoilt_later_in_vain(openai_stub: StubFac
 
     class Spoils(LoopHook):
         def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
-            return request.depth == 0 or spoil(note) is not None, None
+            if request.depth:
+                spoil(note)
+            return request.depth == 0, None
 
         def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:
             patch = RequestPatch(messages=[note])
