@@ -11,6 +11,7 @@ from graph_agent.hooks import LoopHook, OnError, tool_schema
 from graph_agent.lending import copied
 from graph_agent.models.pool import Around, as_it_is
 from graph_agent.parts import AroundTool
+from graph_agent.prompts import Prompts
 from graph_agent.toolbox import Toolbox
 
 _METHODS = ("should_run", "build_plan")
@@ -66,7 +67,7 @@ def sort_hooks(given: Sequence[Any]) -> HookList:
     return HookList(tuple(hooks), tuple(middleware), offered)
 
 
-def surround(middleware: Sequence[Any], toolbox: Toolbox) -> Surroundings:
+def surround(middleware: Sequence[Any], toolbox: Toolbox, prompts: Prompts) -> Surroundings:
     """Make what middleware puts around model requests and tool calls; nothing without any.
 
     Raises:
@@ -78,7 +79,7 @@ def surround(middleware: Sequence[Any], toolbox: Toolbox) -> Surroundings:
     from graph_agent.middleware import AroundModels, AroundTools, admit
 
     admitted = [admit(one) for one in middleware]
-    models, tools = AroundModels(admitted, toolbox.tools), AroundTools(admitted, toolbox.tools)
+    models, tools = AroundModels(admitted, toolbox.tools, prompts), AroundTools(admitted, toolbox.tools)
     return Surroundings(models.around, tools if tools else None, any(one.rewrites for one in admitted))
 
 
