@@ -45,6 +45,7 @@ class AskingWithHooks(Asking):
             LimitMetError: When a hook wants a rerun that a limit forbids.
             Exception: As for `plan`.
         """
+        self._tell_of_free_choice()
         planned = await self.plan()
         if not self._agent.hooks:
             return planned
@@ -71,6 +72,13 @@ class AskingWithHooks(Asking):
             session_id=session_id,
             step=self.loop["step"] + 1,
         )
+
+    def _tell_of_free_choice(self) -> None:
+        choice, told = self._agent.client_tool_choice, self.loop.get("recovery", {}).get("free_choice")
+        if told or choice not in self.loop.get("withheld", ()) or choice in self._parts.toolbox.names:
+            return
+        self._learn(free_choice=True)
+        self._warn(f"{choice} is to be called, and is withheld for now; the model is free to choose.")
 
     def _heard(self, reply: AIMessage) -> None:
         self.usage = add_usage(self.usage, usage_of(reply, self._settings.prices))

@@ -142,6 +142,8 @@ class Recovery(TypedDict, total=False):
     """The history was compacted once."""
     crowded: bool
     """The user was told that the model's context window is nearly full."""
+    free_choice: bool
+    """The user was told that the tool which the caller wants called is withheld."""
 
 
 class Carried(TypedDict):
