@@ -13,6 +13,7 @@ from langchain_core.runnables import RunnableConfig
 
 from graph_agent.compaction import compact, compacted_view
 from graph_agent.config import LoopConfig, Planner
+from graph_agent.counting import counts_beside
 from graph_agent.events import StoredEvent, event
 from graph_agent.models.binding import Way
 from graph_agent.models.client import Mode
@@ -71,6 +72,8 @@ class Asking:
         """Where the loop is, with what was learnt."""
         self.events: list[StoredEvent] = []
         """Warnings, in the order in which they came up."""
+        self.cut_off: AIMessage | None = None
+        """What there is of the newest request's reply where it was cut off, with its tokens; None otherwise."""
         self.usage: Usage = NO_USAGE
         """What all replies used, those that could not be used included."""
 
@@ -136,6 +139,7 @@ class Asking:
         self._count(usage_of(reply, self._settings.prices), reply.usage_metadata)
         return reply
 
+    @counts_beside
     async def answer_after(self, sentence: str) -> tuple[AIMessage, Exception | None]:
         """Ask for an answer that stands below a sentence of ours, streamed as one message.
 
@@ -162,6 +166,7 @@ class Asking:
         self._warn_of_refusal()
         return message.model_copy(update={"content": f"{sentence}\n\n{words}"}), None
 
+    @counts_beside
     async def _through(
         self, send: Callable[[Spoken], Awaitable[T]], recover: Callable[[Exception], bool] | None = None
     ) -> T:

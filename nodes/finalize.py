@@ -205,6 +205,9 @@ class _Answering:
         else:
             sentence = self._with_account(sentence)
         self.answer = AIMessage(sentence, id=spoken.id)
+        if said and self.asking is not None and (cut_off := self.asking.cut_off) is not None:
+            figures = {"usage_metadata": cut_off.usage_metadata, "response_metadata": cut_off.response_metadata}
+            self.answer = self.answer.model_copy(update=figures)
         self.structured = None
 
     async def follow_up(self) -> bool:

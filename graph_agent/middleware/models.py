@@ -23,6 +23,7 @@ from graph_agent.middleware.admission import Admitted
 from graph_agent.middleware.chain import through
 from graph_agent.models.binding import Way
 from graph_agent.models.client import Mode, ModelClient
+from graph_agent.models.metering import note_replies
 from graph_agent.models.retry import Spoken
 from graph_agent.models.single_attempt import without_client_retries
 from graph_agent.models.structured import StructuredPlanner
@@ -101,6 +102,7 @@ class AroundModels:
         # Middleware ought to override what it is given; one that changes it in place must not change the history.
         messages = copied(messages)
         failure: Exception | None = None
+        heard: list[AIMessage] = []
 
         async def handler(asked: ModelRequest[Any]) -> ModelResponse[Any]:
             nonlocal failure
@@ -111,7 +113,8 @@ class AroundModels:
             prompt: list[AnyMessage] = [asked.system_message] if asked.system_message is not None else []
             try:
                 sending = send(asked, [*prompt, *asked.messages])
-                return ModelResponse(result=[await asyncio.create_task(sending, context=streamed)])
+                heard.append(await asyncio.create_task(sending, context=streamed))
+                return ModelResponse(result=[heard[-1]])
             except Exception as error:
                 failure = error
                 raise
@@ -126,14 +129,20 @@ class AroundModels:
         )
         # The request itself may be streamed; what a middleware asks models of its own is nobody's answer.
         streamed = contextvars.copy_context()
-        with aside(lambda _: None) as context:
-            response: ModelResponse[Any] = await asyncio.create_task(
-                through(self._wraps, asked, handler, _response), context=context
-            )
-        reply = response.result[-1] if response.result else None
-        if len(response.result) != 1 or not isinstance(reply, AIMessage):
-            raise ConfigError(f"A middleware answered a model request with {response.result!r}; give one AIMessage.")
-        return reply
+        reply: Any = None
+        try:
+            with aside(heard.append) as context:
+                response: ModelResponse[Any] = await asyncio.create_task(
+                    through(self._wraps, asked, handler, _response), context=context
+                )
+            reply = response.result[-1] if response.result else None
+            if len(response.result) != 1 or not isinstance(reply, AIMessage):
+                raise ConfigError(
+                    f"A middleware answered a model request with {response.result!r}; give one AIMessage."
+                )
+            return reply
+        finally:
+            _note_the_others(heard, reply)
 
 
 class _WrappedClient(ModelClient):
@@ -245,6 +254,15 @@ class _Whole(Runnable[Any, AIMessage]):
             response_metadata=reply.response_metadata,
             additional_kwargs=reply.additional_kwargs,
         )
+
+
+def _note_the_others(heard: Sequence[AIMessage], reply: Any) -> None:
+    """Note the replies that were heard and not returned; whoever gets the one that is counts that."""
+    used = reply.usage_metadata if isinstance(reply, AIMessage) else None
+    # One that was rewritten is another object, and keeps its figures.
+    returned = next((one for one in heard if one is reply or (used is not None and one.usage_metadata == used)), None)
+    made_up = isinstance(reply, AIMessage) and returned is None and used is None
+    note_replies([one for one in heard if one is not returned], uncalled=int(made_up))
 
 
 def _schema(tool: Any, offered: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -9,12 +9,14 @@ from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.language_models import LanguageModelInput
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.ai import UsageMetadata, add_usage
 from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
 
 from graph_agent.models.errors import classify_model_error, retry_after_s
+from graph_agent.models.metering import note_cut_off
 
 LONGEST_WAIT_S = 60.0
 QUIET: RunnableConfig = {"tags": ["nostream"]}
@@ -53,6 +55,9 @@ async def ask(
         try:
             async with asyncio.timeout(timeout_s):
                 return await runnable.ainvoke(list(request), heard, **options)
+        except asyncio.CancelledError:
+            note_cut_off(runnable, request, options, watch.text, watch.reported)
+            raise
         except Exception as error:
             if watch.seen or not await pause_before_retry(error, attempt, retries):
                 raise
@@ -93,6 +98,8 @@ class Spoken(AsyncCallbackHandler):
         self.text = ""
         self.id: str | None = None
         """The message's id; None before its first token."""
+        self.reported: UsageMetadata | None = None
+        """What the provider has told of its tokens; None before it tells, which most do at the end."""
 
     async def on_llm_new_token(
         self,
@@ -106,3 +113,5 @@ class Spoken(AsyncCallbackHandler):
         if isinstance(chunk, ChatGenerationChunk):
             self.text += chunk.message.text
             self.id = chunk.message.id or self.id
+            if isinstance(chunk.message, AIMessageChunk) and chunk.message.usage_metadata:
+                self.reported = add_usage(self.reported, chunk.message.usage_metadata)
