@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from uuid import uuid4
 
@@ -18,8 +18,8 @@ from graph_agent.models.retry import Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, usage_of
 from graph_agent.planning import ask_for_calls, ask_for_plan
-from graph_agent.state import Carried, add_usage
-from graph_agent.types import Usage
+from graph_agent.state import Carried, add_usage, less_usage
+from graph_agent.types import NO_USAGE, Usage
 
 
 class AskingWithHooks(Asking):
@@ -31,7 +31,10 @@ class AskingWithHooks(Asking):
     """
 
     async def plan_through_hooks(
-        self, session_id: str, budget_met: Callable[[Usage, AIMessage], LimitMet | None]
+        self,
+        session_id: str,
+        budget_met: Callable[[Usage, AIMessage], LimitMet | None],
+        note: Callable[[Usage], Awaitable[None]],
     ) -> Planned:
         """As `plan`, with what the hooks made of the reply.
 
@@ -39,6 +42,7 @@ class AskingWithHooks(Asking):
             session_id: What hooks are told the session is.
             budget_met: Of what this plan has used, and its newest reply: the budget that has no room for another, and
                 its size; None when there is none.
+            note: Keeps what was used before a rerun, for the case that this process does not live to tell.
 
         Raises:
             HookError: When a hook fails that declares `on_error = "fail"`.
@@ -49,12 +53,20 @@ class AskingWithHooks(Asking):
         planned = await self.plan()
         if not self._agent.hooks:
             return planned
+        noted = NO_USAGE
+
+        async def ask(request: HookRequest, keep: Sequence[AnyMessage]) -> tuple[Planned, HookRequest]:
+            nonlocal noted
+            await note(less_usage(self.usage, noted))
+            noted = self.usage
+            return await self._ask_again(request, keep)
+
         return await through_hooks(
             self._agent,
             planned,
             self._first_request(session_id),
             limit=lambda planned: self._turn_limit() or budget_met(self.usage, planned.message),
-            ask=self._ask_again,
+            ask=ask,
             warn=self._warn,
             heard=self._heard,
         )

@@ -10,6 +10,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent.errors import UserError
+from graph_agent.events import event
 from graph_agent.hooking import LimitMetError
 from graph_agent.hooks import HookError
 from graph_agent.limits import STEPS_FOR_A_WAVE
@@ -18,6 +19,7 @@ from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, with_free_ids
 from graph_agent.planning import PlanningError, RefusedError
 from graph_agent.repetition import refused, stop_repetition
+from graph_agent.rerun_notes import note_used, used_before
 from graph_agent.rerunning import AskingWithHooks
 from graph_agent.run_parts import parts_of_run
 from graph_agent.spending import work_left_s
@@ -42,6 +44,8 @@ async def plan_node(
     step = Step(state, parts, config, runtime)
     if not state.get("arrived"):
         await step.take_input()
+    if parts.hooks:
+        await _count_runs_before(step)
     # Between the results of one wave nobody's words may stand.
     within = bool(step.loop["waiting"] or step.asking)
     steered = await step.listen(["configure"] if within else ["configure", "steer"])
@@ -60,6 +64,17 @@ async def plan_node(
             if not step.cut_short() and not step.at_limit():
                 await _ask_in_time(step)
     return Command(update=step.update())
+
+
+async def _count_runs_before(step: Step) -> None:
+    """Count what a run used that was killed between this very plan's reply and the rerun that a hook wanted."""
+    used = await used_before(step.config, step.runtime)
+    if not used["model_calls"]:
+        return
+    step.count(used)
+    calls = used["model_calls"]
+    told = f"A run that was cut off had made {calls} model call(s) for this plan, which count; it is planned anew."
+    step.events.append(event("warning", step.loop["step"], message=told))
 
 
 def _can_be_steered(step: Step) -> bool:
@@ -132,7 +147,9 @@ def _begin_wave(step: Step, planned: Planned) -> None:
 async def _planned(step: Step) -> Planned:
     asking = await AskingWithHooks.begin(step.parts, step.settings, step.history, step.loop, step.config)
     try:
-        planned = await asking.plan_through_hooks(step.run.session_id, step.budget_met)
+        planned = await asking.plan_through_hooks(
+            step.run.session_id, step.budget_met, lambda usage: note_used(usage, step.config, step.runtime)
+        )
     finally:
         step.loop = {**asking.loop}
         step.events += asking.events

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from graph_agent import LoopConfig, LoopHook, LoopPlan, ScriptedChatModel, Sessi
 from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.results import Token
 from tests.agents import echo, kinds
+from tests.gates import Gate, GatedModel
 from tests.test_budgets import PRICES, Clock, call, clock, used
 from tests.test_session_steering import session
 
@@ -121,3 +123,51 @@ async def test_an_answer_that_a_hook_wants_replaced_is_not_given_where_a_limit_f
     model.assert_spent()
     answer = "Reached the token budget (250 tokens)\n\nBest I can say."
     assert end == ("ROUND_LIMIT", "token_limit", answer, [], 2)
+
+
+class Once(LoopHook):
+    """Wants a reply with calls again, once."""
+
+    def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
+        return request.depth == 0 and bool(response.calls), None
+
+    def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:
+        return LoopPlan(run_agentic_loop=True)
+
+
+@pytest.mark.parametrize("kills", [1, 2])
+async def test_what_a_run_used_that_was_killed_in_a_rerun_is_not_lost(kills: int) -> None:
+    gates = {2 + number: Gate() for number in range(kills)}
+    replies = [*[call(9)] * (1 + kills), call(1), used("No more actions.", 90, 10), SAID]
+    talk = session(GatedModel(responses=replies, before=gates), echo, hooks=[Once()])
+    for number, gate in gates.items():
+        running = asyncio.create_task(talk.run("go") if number == 2 else talk.resume())
+        await gate.reached()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        gate.open()
+
+    result = await talk.resume()
+
+    warnings = [event["message"] for event in await talk.events() if event["type"] == "warning"]
+    assert (result.answer, list(result.results), result.usage["model_calls"], warnings) == (
+        "Best I can say.",
+        ["1"],
+        4 + kills,
+        [f"A run that was cut off had made {kills} model call(s) for this plan, which count; it is planned anew."],
+    )
+
+
+async def test_a_run_that_was_killed_in_a_rerun_has_used_its_turns() -> None:
+    gate = Gate()
+    model = GatedModel(responses=[call(1), call(2), "Best I can say."], before={2: gate})
+    talk = session(model, echo, hooks=[Never()], config=LoopConfig(max_turns=2))
+    running = asyncio.create_task(talk.run("go"))
+    await gate.reached()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    gate.open()
+
+    result = await talk.resume()
+
+    assert (result.stop_reason, result.usage["model_calls"]) == ("turn_limit", 3)
