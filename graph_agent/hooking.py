@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,9 @@ from graph_agent.types import Call, StopReason
 
 PATCHED_MODEL = "RequestPatch.model"
 """Who names a patch's model, for the error when it cannot be had."""
+
+_ONLY_DONE = re.compile(r"\W*no (?:more|further) actions\W*", re.IGNORECASE)
+"""What a model says that is told to say so when it needs no tool any more."""
 
 LimitMet = tuple[StopReason, float]
 """Which limit, and its size."""
@@ -75,9 +79,12 @@ async def through_hooks(
             return planned
         name, plan, patched = found
         if plan.response_override is not None:
-            return _answered(planned, plan.response_override)
+            answered = _answered(planned, plan.response_override)
+            if (misfit := _misfit(parts, answered.message)) is not None:
+                warn(f"What the hook {name} answers does not fit the response format: {misfit}")
+            return answered
         if plan.terminate:
-            return replace(planned, ended=True)
+            return replace(planned, ended=True, final=_answers(parts, planned, request))
         calls = _fingerprint(planned.calls)
         most = request.settings.max_agentic_loops
         if calls in rerun:
@@ -164,6 +171,28 @@ def _answered(planned: Planned, override: str | AIMessage) -> Planned:
     # A message that a hook gives twice, or took from the history, would take the place of the one that is there.
     message = copied(message).model_copy(update={"id": None})
     return replace(planned, message=message, calls=[], last=True, action="answer", reasoning="", final=True)
+
+
+def _misfit(parts: AgentParts, answer: AIMessage) -> str | None:
+    """What keeps an answer from being the structured response; None where nothing does, or none is wanted."""
+    if parts.response is None:
+        return None
+    try:
+        parts.response.read(answer.text)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _answers(parts: AgentParts, planned: Planned, request: HookRequest) -> bool:
+    """Whether the text of a reply that ends the loop is an answer.
+
+    The words of a structured plan are its reasoning, and an answer of a given shape is not made while planning.
+    """
+    if parts.response is not None or parts.mode(request.settings) == "wave":
+        return False
+    text = planned.message.text
+    return bool(text.strip()) and not _ONLY_DONE.fullmatch(text)
 
 
 def _fingerprint(calls: Sequence[Call]) -> str:

@@ -225,10 +225,10 @@ class Step:
             self.history = [*self.history, message]
             self.events.append(told)
 
-    def end_unrun(self, message: AIMessage, calls: Sequence[Call]) -> None:
-        """End planning with a reply whose calls are not run; its text, if it has any, is the answer."""
+    def end_unrun(self, message: AIMessage, calls: Sequence[Call], *, answers: bool) -> None:
+        """End planning with a reply whose calls are not run; `answers` says whether its text is the answer."""
         outcome: Outcome = {"stop_reason": "completed"}
-        if message.text.strip():
+        if answers:
             outcome["draft"] = AIMessage(message.text)
             # A chat window would show the text twice.
             message = message.model_copy(update={"content": ""})

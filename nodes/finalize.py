@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any
 
@@ -83,6 +84,9 @@ class _Answering:
         draft = self.outcome.get("draft")
         if draft is not None:
             self.answer = draft
+            if self.parts.response is not None:
+                with contextlib.suppress(ValueError):  # whoever gave it has told of a misfit
+                    self.structured = self.parts.response.read(draft.text)
             return
         unaffordable = self._exhausted()
         sentence = self._sentence()

@@ -119,7 +119,7 @@ async def _ask(step: Step) -> None:
     step.newest_reply = planned.message
     step.loop["last_wave"] = planned.last
     if planned.ended and planned.calls:
-        step.end_unrun(planned.message, planned.calls)
+        step.end_unrun(planned.message, planned.calls, answers=planned.final)
     elif not planned.calls:
         logger.info("Final response received (no tool calls)")
         outcome: Outcome = {"stop_reason": "completed"}
