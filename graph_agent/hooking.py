@@ -38,7 +38,7 @@ class LimitMetError(Exception):
 
     def __init__(self, reason: StopReason, limit: float) -> None:
         super().__init__(f"{reason}: {limit}")
-        self.reason = reason
+        self.reason: StopReason = reason
         self.limit = limit
 
 

@@ -298,13 +298,14 @@ async def test_what_a_remote_agent_tells_when_it_is_told_to_stop() -> None:
         await asyncio.Event().wait()
 
     with serving_plain(Told(work)) as url:
-        talk = remote(url)
+        talk, ended = remote(url), list[RunResult]()
         async for part in talk.stream("go"):
             if isinstance(part, DelegateProgress):
                 await talk.abort()
             if isinstance(part, Done):
-                result = part.result
+                ended.append(part.result)
 
+    [result] = ended
     assert (result.status, spent(result)) == ("ABORTED", (150, 3))
 
 
