@@ -127,11 +127,11 @@ async def test_what_a_delegate_that_the_deadline_cuts_off_has_used(clock: Clock)
             try:
                 await super().passing()
             finally:
-                clock.forward(2)
+                clock.forward(5)
 
     gate = Late()
     inner = GatedModel(responses=[call(1, 200), "never"], before={2: gate})
-    outer = clock.after(ScriptedChatModel([ASKS_R, used("Best I can say.", 90, 10)]), 1, 899)
+    outer = clock.after(ScriptedChatModel([ASKS_R, used("Best I can say.", 90, 10)]), 1, 897)
     talk = session(outer, delegates=[GraphDelegate("r", "R.", thinking(inner))])
 
     result = await talk.run("go " * 400, context={"deadline_s": 1000})
@@ -315,6 +315,6 @@ async def test_what_a_remote_agent_that_falls_silent_has_told() -> None:
         await asyncio.Event().wait()
 
     with serving_plain(PlainAgent(work)) as url:
-        result = await remote(url, timeout_s=0.3).run("go")
+        result = await remote(url, timeout_s=2.0).run("go")
 
     assert ("was silent" in result.results["d"]["error"], spent(result)) == (True, (370, 4))

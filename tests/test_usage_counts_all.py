@@ -139,10 +139,10 @@ async def test_what_the_deadline_cut_off_is_paid_for(clock: Clock) -> None:
             try:
                 await super().passing()
             finally:
-                clock.forward(2)
+                clock.forward(5)
 
     gate = Late()
-    model = clock.after(GatedModel(responses=[call(1), "Best I can say."], before={2: gate}), 1, 899)
+    model = clock.after(GatedModel(responses=[call(1), "Best I can say."], before={2: gate}), 1, 897)
     config = LoopConfig(prices={"scripted": {"input": 1.0, "output": 1.0}})
     talk = session(model, echo, config=config)
     running = asyncio.create_task(talk.run(LONG, context={"deadline_s": 1000}))
