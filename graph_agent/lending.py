@@ -30,7 +30,7 @@ def _copy(value: Any) -> Any:
         return [_copy(item) for item in value]
     if isinstance(value, BaseMessage):
         copy = value.model_copy()
-        own = copy.__dict__
+        own = vars(copy)
         for name, item in own.items():
             if isinstance(item, dict | list):
                 own[name] = _copy(item)
