@@ -46,6 +46,7 @@ bench: $(VENV)/.dev  ## Measure the loop against its neighbours.
 	$(BIN)/python -m benchmarks.waves
 	$(BIN)/python -m benchmarks.a2a
 	$(BIN)/python -m benchmarks.guards
+	$(BIN)/python -m benchmarks.hooks
 	$(BIN)/python -m benchmarks.session
 	$(BIN)/python -m benchmarks.serve
 	$(BIN)/python -m benchmarks.imports

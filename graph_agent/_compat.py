@@ -25,6 +25,7 @@ _CHECKPOINTER = "__pregel_checkpointer"
 _READ = "__pregel_read"
 _SCRATCHPAD = "__pregel_scratchpad"
 _DURABILITY = "__pregel_durability"
+_RESUMING = "__pregel_resuming"
 
 KEEPING_NOTHING: dict[str, Any] = {_DURABILITY: "async"}
 """For the `configurable` of a graph compiled with `checkpointer=False`, which fails under a parent's `"sync"`."""
@@ -64,6 +65,15 @@ def inherits_durability(configurable: Mapping[str, Any]) -> bool:
         configurable: The `configurable` around the run.
     """
     return _DURABILITY in configurable
+
+
+def is_resuming(config: RunnableConfig) -> bool:
+    """Whether a graph that is run inside a node goes on where its own checkpoint has stopped, if it has one there.
+
+    Args:
+        config: The node's config.
+    """
+    return bool(config["configurable"].get(_RESUMING))
 
 
 def answers_at_hand(config: RunnableConfig) -> int:

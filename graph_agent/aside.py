@@ -7,7 +7,7 @@ import contextlib
 import contextvars
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import anyio
@@ -65,14 +65,25 @@ async def call_aside(method: Callable[..., Any], *args: Any, heard: Callable[[AI
     """
     with aside(heard) as context:
         if inspect.iscoroutinefunction(method):
-            return await asyncio.create_task(method(*args), context=context)
+            return await _in_task(method(*args), context)
         made = await anyio.to_thread.run_sync(
             lambda: context.run(method, *args), abandon_on_cancel=True, limiter=_THREADS
         )
         if not inspect.isawaitable(made):
             return made
-        return await asyncio.create_task(_awaited(made), context=context)
+        return await _in_task(made, context)
 
 
-async def _awaited(made: Any) -> Any:
-    return await made
+async def _in_task(made: Awaitable[Any], context: contextvars.Context) -> Any:
+    returned, exited = await asyncio.create_task(_contained(made), context=context)
+    if exited is not None:
+        raise exited
+    return returned
+
+
+async def _contained(made: Awaitable[Any]) -> tuple[Any, SystemExit | None]:
+    try:
+        return await made, None
+    except SystemExit as error:
+        # Out of a task it would end the whole event loop, and with it everybody's runs.
+        return None, error

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
-from typing import Any, Self, TypeVar, assert_never
+from typing import Any, Self, TypeVar
 
 from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.runnables import RunnableConfig
 
-from graph_agent.compaction import compact, compacted_view
 from graph_agent.config import LoopConfig, Planner
-from graph_agent.events import StoredEvent, event
+from graph_agent.counting import counts_beside
+from graph_agent.in_force import InForce
 from graph_agent.models.binding import Way
-from graph_agent.models.client import Mode
-from graph_agent.models.errors import brief_model_error, classify_model_error, describe_model_error
 from graph_agent.models.pool import ReadyModel
 from graph_agent.models.refusals import REFUSED, refusal_in, refused_by
 from graph_agent.models.spoken import ReadAloud, Reader, Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, usage_of
 from graph_agent.planning import AskingError, PlanningError, RefusedError, ask_for_calls, ask_for_plan
-from graph_agent.request import answer_request, plan_request, with_carried
+from graph_agent.request import answer_request
 from graph_agent.rollout import planner_of
 from graph_agent.runs import run_of
 from graph_agent.state import Bookkeeping, add_usage
@@ -36,12 +33,10 @@ _CROWDED = 0.8
 """Share of the context window from which on the user is warned."""
 
 
-class Asking:
+class Asking(InForce):
     """One node's requests, and what it took to have them answered.
 
-    A request that fails before its first token is sent again, at most once for each of these: to the next fallback
-    model, when the model stays unavailable; with the older part of the history left out, when it is too long; with
-    calls asked for in text, when the provider takes no tools. What was learnt holds for the rest of the input.
+    A request that fails before its first token is sent again as long as there is another way, as `InForce` has them.
 
     Args:
         parts: The agent.
@@ -63,18 +58,12 @@ class Asking:
         planner: Planner,
         reader: Reader | None = None,
     ) -> None:
-        self._agent = parts
-        self._chain = chain
-        self._settings = settings
-        self._whole = history
-        self._planner: Planner = planner
+        super().__init__(parts, chain, settings, history, loop, planner)
         self._reader = reader
         self.spoken = Spoken()
         """What of the newest request's reply has reached the reader."""
-        self.loop: Bookkeeping = loop
-        """Where the loop is, with what was learnt."""
-        self.events: list[StoredEvent] = []
-        """Warnings, in the order in which they came up."""
+        self.cut_off: AIMessage | None = None
+        """What there is of the newest request's reply where it was cut off, with its tokens; None otherwise."""
         self.usage: Usage = NO_USAGE
         """What all replies used, those that could not be used included."""
 
@@ -141,6 +130,7 @@ class Asking:
         self._count(usage_of(reply, self._settings.prices), reply.usage_metadata)
         return reply
 
+    @counts_beside
     async def answer_after(self, sentence: str) -> tuple[AIMessage, Exception | None]:
         """Ask for an answer that stands below a sentence of ours, streamed as one message.
 
@@ -167,6 +157,7 @@ class Asking:
         self._warn_of_refusal()
         return message.model_copy(update={"content": f"{sentence}\n\n{words}"}), None
 
+    @counts_beside
     async def _through(
         self, send: Callable[[Spoken], Awaitable[T]], recover: Callable[[Exception], bool] | None = None
     ) -> T:
@@ -193,86 +184,8 @@ class Asking:
             if self.spoken.seen or not (recover or self._recover)(failure):
                 raise failure
 
-    def _recover(self, error: Exception) -> bool:
-        """Find another way after a failure; False when there is none."""
-        match classify_model_error(error):
-            case "transient":
-                return self._fall_back(error)
-            case "auth" | "permission" | "unknown_model":
-                # Of the first model these are for the user to put right; of a substitute, the next one may still help.
-                return self._place > 0 and self._fall_back(error)
-            case "context_overflow":
-                return self._compact()
-            case "tools_rejected":
-                return self._ask_in_text(error)
-            case "content_filter" | "other":
-                return False
-            case kind:
-                assert_never(kind)
-
-    def _fall_back(self, error: Exception) -> bool:
-        place = self._place + 1
-        if place >= len(self._chain):
-            return False
-        silent, following = self._model.name, self._chain[place].name
-        self._learn(fallback=place)
-        self._warn(f"The model {silent} does not answer ({brief_model_error(error)}); going on with {following}.")
-        return True
-
-    def _compact(self) -> bool:
-        if self.loop.get("recovery", {}).get("compacted"):
-            return False
-        request = plan_request(self._parts, self._history, self._settings, self._mode, self._planner)
-        made = compact(request, self._model.window)
-        if made is None:
-            return False
-        self.loop = {**self.loop, "kept_from": made.kept_from}
-        self._learn(compacted=True)
-        self._warn(
-            f"The conversation is longer than {self._model.name} can read; its older part is left out of what the "
-            "model is sent and told in a note. The history keeps everything."
-        )
-        return True
-
-    def _ask_in_text(self, error: Exception) -> bool:
-        if self._mode != "native":
-            return False
-        self.loop = {**self.loop, "text_tools": [*self.loop["text_tools"], self._model.name]}
-        why = describe_model_error(error)
-        self._warn(f"The model takes no tools ({why}); calls are asked for in text from now on.")
-        return True
-
     def _answer_request(self) -> list[AnyMessage]:
         return answer_request(self._parts, self._history, self._settings, self._mode, self._planner)
-
-    @property
-    def _place(self) -> int:
-        # A resumed run may bring fewer fallbacks than the one that was interrupted.
-        return min(self.loop.get("recovery", {}).get("fallback", 0), len(self._chain) - 1)
-
-    @property
-    def _model(self) -> ReadyModel:
-        return self._chain[self._place]
-
-    @property
-    def _parts(self) -> AgentParts:
-        """The agent, with the model in force."""
-        model, agent = self._model, self._agent
-        client = agent.offering(model.client)
-        if client is not agent.client:
-            agent = replace(agent, client=client, planner=model.planner, tool_calling=model.tool_calling)
-        return agent.without(self.loop.get("withheld", ()))
-
-    @property
-    def _mode(self) -> Mode:
-        mode = self._parts.mode(self._settings)
-        return "text" if mode == "native" and self._model.name in self.loop["text_tools"] else mode
-
-    @property
-    def _history(self) -> Sequence[AnyMessage]:
-        cut, carried = self.loop.get("kept_from"), self.loop.get("carried")
-        whole = with_carried(self._whole, carried) if carried else self._whole
-        return compacted_view(whole, cut) if cut else whole
 
     def _count(self, usage: Usage, last: UsageMetadata | None) -> None:
         """Add what a reply used, and warn once when its request nearly filled the model's window."""
@@ -286,13 +199,3 @@ class Asking:
             f"The request took {last['input_tokens']:,} of the {window:,} tokens that {self._model.name} can read "
             f"({share:.0%}); once it is full, the older part of the conversation is left out."
         )
-
-    def _warn_of_refusal(self) -> None:
-        self._warn(f"{self._model.name} or its provider refused to answer because of what the request says.")
-
-    def _warn(self, message: str) -> None:
-        logger.warning("%s", message)
-        self.events.append(event("warning", self.loop["step"], message=message))
-
-    def _learn(self, **learnt: Any) -> None:
-        self.loop = {**self.loop, "recovery": {**self.loop.get("recovery", {}), **learnt}}  # type: ignore[typeddict-item]  # keys of Recovery

@@ -14,9 +14,10 @@ from graph_agent.events import StoredEvent, event
 from graph_agent.fencing import fenced, source_of
 from graph_agent.remote import RemoteState, RemoteTask
 from graph_agent.shown import shown_output
+from graph_agent.state import add_usage
 from graph_agent.telling import result_event
 from graph_agent.text import clean
-from graph_agent.types import Call
+from graph_agent.types import NO_USAGE, Call, Usage
 
 MOST_LINES = 200
 """Lines of progress a delegation may leave in the history; those who watch see them all."""
@@ -45,6 +46,17 @@ class Telling:
         self._runtime.stream_writer({"type": "delegation_progress", "step": self._step, **told})
         if len(self.events) < MOST_LINES:
             self.events.append(event("delegation_progress", self._step, **told))
+
+
+class Using:
+    """Adds up what a delegation has used, whatever becomes of it: results, and delegates that raise or are cut off."""
+
+    def __init__(self) -> None:
+        self.usage: Usage = NO_USAGE
+
+    def __call__(self, usage: Usage) -> None:
+        """Count what was used."""
+        self.usage = add_usage(self.usage, usage)
 
 
 def waiting_task(remote: RemoteState | None, call: Call) -> RemoteTask | None:

@@ -41,6 +41,8 @@ class Delegation:
     """The conversation this session has with the delegate already; empty before the first."""
     tell: Callable[[str], None] = field(default=lambda text: None, repr=False, compare=False)
     """Takes a line about how the delegate gets on, for those who watch."""
+    used: Callable[[Usage], None] = field(default=lambda usage: None, repr=False, compare=False)
+    """Takes what was used where no result will say so: call it before `run` raises, or is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,7 +222,7 @@ def build_graph(
     templates = Prompts(prompts)
     registered = sort_hooks(hooks)
     toolbox = Toolbox(with_reader(tools, config), delegates, templates, registered.offered)
-    middleware = surround(registered.middleware, toolbox)
+    middleware = surround(registered.middleware, toolbox, templates)
     models = ModelPool(
         model,
         config=config,

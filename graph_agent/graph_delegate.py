@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 import anyio.to_thread
-from langchain_core.callbacks import AsyncCallbackHandler
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.outputs import ChatGeneration, LLMResult
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages.ai import UsageMetadata
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
+from langgraph.errors import GraphBubbleUp
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import get_runtime
 from langgraph.types import StreamMode
 
-from graph_agent._compat import KEEPING_NOTHING
+from graph_agent._compat import KEEPING_NOTHING, checkpointer_of, is_resuming
 from graph_agent.blocking import in_blocking_run
-from graph_agent.budget import BUDGET_LEFT
+from graph_agent.budget import BUDGET_LEFT, cost_of
 from graph_agent.config import Price
 from graph_agent.context import AgentContext, coerce_context
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.events import StoredEvent
 from graph_agent.graph import CompiledAgentGraph
-from graph_agent.models.estimate import estimated_usage
 from graph_agent.planned import usage_of
-from graph_agent.state import add_usage
-from graph_agent.types import NO_USAGE, SessionStatus
+from graph_agent.state import add_usage, less_usage
+from graph_agent.types import NO_USAGE, SessionStatus, Usage
+from graph_agent.usage_counter import UsageCounter
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,9 @@ class GraphDelegate:
 
     async def run(self, delegation: Delegation) -> DelegationResult:
         """Run the graph on the task and return its last message."""
-        left = delegation.left
-        counter = _UsageCounter(delegation.prices, estimates=(left.tokens, left.cost) != (None, None))
+        left, ours = delegation.left, isinstance(self.graph, CompiledAgentGraph)
+        counter = UsageCounter(delegation.prices, estimates=(left.tokens, left.cost) != (None, None))
+        gathered = _Gathered(ours=ours)
         configurable = {DEPTH_LEFT: delegation.depth_left, BUDGET_LEFT: delegation.left.as_json()}
         if not self.resumes:
             configurable |= KEEPING_NOTHING
@@ -65,74 +65,112 @@ class GraphDelegate:
         )
         given = {"messages": [*delegation.context, HumanMessage(delegation.task)]}
         options: dict[str, Any] = {}
-        if isinstance(self.graph, CompiledAgentGraph):
+        if ours:
             # The caller's limits are its own; only the credentials go along.
             brought = coerce_context(get_runtime().context)
             options["context"] = AgentContext(credentials=brought.credentials if brought else {})
-        if in_blocking_run.get():
-            # The graph may inherit a saver that blocks, which its asynchronous entry points could not use.
-            ended = await anyio.to_thread.run_sync(
-                lambda: _gathered(self.graph.stream(given, config, stream_mode=_MODES, **options)),
-                abandon_on_cancel=True,
-            )
-        else:
-            chunks = self.graph.astream(given, config, stream_mode=_MODES, **options)
-            ended = _gathered([chunk async for chunk in chunks])
-        state, history = ended
+        before = await self._used_before(config, delegation.prices)
+        try:
+            await self._stream(given, config, options, gathered)
+        except GraphBubbleUp:
+            # It asks a person. What it has used is in its state, and counts when it goes on.
+            raise
+        except BaseException:
+            delegation.used(add_usage(add_usage(before, _larger(gathered.usage, counter.usage)), counter.under_way))
+            raise
+        usage = add_usage(before, _larger(gathered.usage, counter.usage))
+        state, history = gathered.state, gathered.events
         said = next((message for message in reversed(state["messages"]) if isinstance(message, AIMessage)), None)
         if state.get("status") == SessionStatus.FAILED:
             failed = f"The delegate {self.name!r} failed: its model did not answer."
-            return DelegationResult(failed, "error", counter.usage, history=history)
+            return DelegationResult(failed, "error", usage, history=history)
         if said is None or not said.text:
             nothing = f"The delegate {self.name!r} gave no answer."
-            return DelegationResult(nothing, "error", counter.usage, history=history)
-        return DelegationResult(said.text, usage=counter.usage, history=history)
+            return DelegationResult(nothing, "error", usage, history=history)
+        return DelegationResult(said.text, usage=usage, history=history)
+
+    async def _stream(
+        self, given: dict[str, Any], config: RunnableConfig, options: dict[str, Any], gathered: _Gathered
+    ) -> None:
+        if not in_blocking_run.get():
+            async for mode, payload in self.graph.astream(given, config, stream_mode=_MODES, **options):
+                gathered.take(str(mode), payload)
+            return
+
+        def stream() -> None:
+            for mode, payload in self.graph.stream(given, config, stream_mode=_MODES, **options):
+                gathered.take(str(mode), payload)
+
+        # The graph may inherit a saver that blocks, which its asynchronous entry points could not use.
+        await anyio.to_thread.run_sync(stream, abandon_on_cancel=True)
+
+    async def _used_before(self, config: RunnableConfig, prices: Mapping[str, Price]) -> Usage:
+        """What runs before this one used of the same delegation: one that asked a person, or was killed."""
+        if not self.resumes or not is_resuming(config) or checkpointer_of(config) is None:
+            return NO_USAGE
+        if in_blocking_run.get():
+            found = await anyio.to_thread.run_sync(lambda: self.graph.get_state(config))
+        else:
+            found = await self.graph.aget_state(config)
+        if isinstance(self.graph, CompiledAgentGraph):
+            return _priced(add_usage(found.values.get("usage"), None), prices)
+        messages = found.values.get("messages", []) if isinstance(found.values, dict) else []
+        replies = [message for message in messages if isinstance(message, AIMessage) and message.usage_metadata]
+        usage = NO_USAGE
+        for reply in replies:
+            usage = add_usage(usage, usage_of(reply, prices))
+        return usage
 
 
 _MODES: list[StreamMode] = ["updates", "values"]
 
 
-def _gathered(chunks: Iterable[Any]) -> tuple[dict[str, Any], list[StoredEvent]]:
-    """The state a run ended in, and the events it added on the way."""
-    state: dict[str, Any] = {}
-    events: list[StoredEvent] = []
-    for mode, payload in chunks:
+class _Gathered:
+    """What a run's chunks come to.
+
+    Args:
+        ours: Whether the graph is an agent of ours, whose state says what it used.
+    """
+
+    def __init__(self, *, ours: bool) -> None:
+        self._ours = ours
+        self.state: dict[str, Any] = {}
+        """The state it ended in."""
+        self.events: list[StoredEvent] = []
+        """The events it added on the way."""
+        self.usage: Usage = NO_USAGE
+        """What it says that it used on the way."""
+
+    def take(self, mode: str, payload: Any) -> None:
+        """Take one chunk in."""
         if mode == "values":
-            state = payload
-            continue
-        changes = [change for change in payload.values() if isinstance(change, dict)]
-        events += [each for change in changes for each in change.get("events") or () if _is_event(each)]
-    return state, events
+            self.state = payload
+            return
+        for change in payload.values():
+            if not isinstance(change, dict):
+                continue
+            self.events += [each for each in change.get("events") or () if _is_event(each)]
+            if self._ours and "usage" in change:
+                self.usage = add_usage(self.usage, change["usage"])
+
+
+def _larger(told: Usage, heard: Usage) -> Usage:
+    """Of what a graph says of itself and what was heard of its models, the larger: either may know more.
+
+    Tools may ask models of their own, and delegates of delegates may go on with what an earlier run began.
+    """
+    return add_usage(heard, less_usage(told, heard))
+
+
+def _priced(usage: Usage, prices: Mapping[str, Price]) -> Usage:
+    """Usage with what it cost, by the dearest price where the graph itself knows of no prices."""
+    if not prices or "cost" in usage:
+        return usage
+    asked, answered = usage["input_tokens"], usage["output_tokens"]
+    figures: UsageMetadata = {"input_tokens": asked, "output_tokens": answered, "total_tokens": asked + answered}
+    return {**usage, "cost": cost_of(AIMessage("", usage_metadata=figures), prices)}
 
 
 def _is_event(value: Any) -> bool:
     """Whether it is one of ours: a foreign graph may have a field of that name."""
     return isinstance(value, dict) and {"type", "ts", "step"} <= value.keys()
-
-
-class _UsageCounter(AsyncCallbackHandler):
-    """Adds up what every model call below it used; where a provider does not say and a budget counts, an estimate."""
-
-    def __init__(self, prices: Mapping[str, Price], *, estimates: bool) -> None:
-        self.usage = NO_USAGE
-        self._prices = prices
-        self._estimates = estimates
-        self._asked: dict[UUID, Sequence[BaseMessage]] = {}
-
-    async def on_chat_model_start(
-        self, serialized: dict[str, Any], messages: list[list[BaseMessage]], *, run_id: UUID, **_: Any
-    ) -> None:
-        if self._estimates:
-            self._asked[run_id] = messages[0]
-
-    async def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        self._asked.pop(run_id, None)
-
-    async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
-        asked = self._asked.pop(run_id, None)
-        for generation in response.generations[0] if response.generations else []:
-            if isinstance(generation, ChatGeneration) and isinstance(generation.message, AIMessage):
-                reply = generation.message
-                if asked is not None and reply.usage_metadata is None:
-                    reply = reply.model_copy(update={"usage_metadata": estimated_usage(asked, reply)})
-                self.usage = add_usage(self.usage, usage_of(reply, self._prices))

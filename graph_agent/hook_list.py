@@ -8,8 +8,10 @@ from typing import Any, NamedTuple, get_args
 
 from graph_agent.errors import ConfigError
 from graph_agent.hooks import LoopHook, OnError, tool_schema
+from graph_agent.lending import copied
 from graph_agent.models.pool import Around, as_it_is
 from graph_agent.parts import AroundTool
+from graph_agent.prompts import Prompts
 from graph_agent.toolbox import Toolbox
 
 _METHODS = ("should_run", "build_plan")
@@ -58,14 +60,14 @@ def sort_hooks(given: Sequence[Any]) -> HookList:
         if on_error not in get_args(OnError):
             raise ConfigError(f"hooks: {type(hook).__name__}.on_error={on_error!r}; write 'fail' or 'skip'.")
         try:
-            offered += [tool_schema(tool) for tool in getattr(hook, "tools", ())]
+            offered += [copied(tool_schema(tool)) for tool in getattr(hook, "tools", ())]
         except ValueError as error:
             raise ConfigError(f"hooks: {type(hook).__name__}.tools: {error}") from error
         hooks.append(hook)
     return HookList(tuple(hooks), tuple(middleware), offered)
 
 
-def surround(middleware: Sequence[Any], toolbox: Toolbox) -> Surroundings:
+def surround(middleware: Sequence[Any], toolbox: Toolbox, prompts: Prompts) -> Surroundings:
     """Make what middleware puts around model requests and tool calls; nothing without any.
 
     Raises:
@@ -77,7 +79,7 @@ def surround(middleware: Sequence[Any], toolbox: Toolbox) -> Surroundings:
     from graph_agent.middleware import AroundModels, AroundTools, admit
 
     admitted = [admit(one) for one in middleware]
-    models, tools = AroundModels(admitted, toolbox.tools), AroundTools(admitted, toolbox.tools)
+    models, tools = AroundModels(admitted, toolbox.tools, prompts), AroundTools(admitted, toolbox.tools)
     return Surroundings(models.around, tools if tools else None, any(one.rewrites for one in admitted))
 
 

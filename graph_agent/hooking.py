@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,16 +14,32 @@ from graph_agent.aside import call_aside
 from graph_agent.calls import fingerprint
 from graph_agent.hooks import HookError, HookRequest, HookResponse, LoopHook, LoopPlan, RequestPatch
 from graph_agent.invoking import meant_for_the_run
+from graph_agent.lending import LentRequest, copied
 from graph_agent.models.cleaning import without_calls
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned
-from graph_agent.types import Call
+from graph_agent.types import Call, StopReason
 
 PATCHED_MODEL = "RequestPatch.model"
 """Who names a patch's model, for the error when it cannot be had."""
 
+_ONLY_DONE = re.compile(r"\W*no (?:more|further) actions\W*", re.IGNORECASE)
+"""What a model says that is told to say so when it needs no tool any more."""
+
+LimitMet = tuple[StopReason, float]
+"""Which limit, and its size."""
+
 Ask = Callable[[HookRequest, Sequence[AnyMessage]], Awaitable[tuple[Planned, HookRequest]]]
 """Has a patched request answered, and keeps messages for the requests to come; gives the request as it was answered."""
+
+
+class LimitMetError(Exception):
+    """A hook wants the model asked again, and a limit forbids it; the input ends there."""
+
+    def __init__(self, reason: StopReason, limit: float) -> None:
+        super().__init__(f"{reason}: {limit}")
+        self.reason: StopReason = reason
+        self.limit = limit
 
 
 async def through_hooks(
@@ -30,27 +47,29 @@ async def through_hooks(
     planned: Planned,
     request: HookRequest,
     *,
-    turns_left: Callable[[], int | None],
+    limit: Callable[[Planned], LimitMet | None],
     ask: Ask,
     warn: Callable[[str], None],
     heard: Callable[[AIMessage], None],
 ) -> Planned:
     """Show a reply to the hooks, in order, and whatever reply they have it replaced by, from the first hook again.
 
-    A rerun is refused, with a warning, after `max_agentic_loops` of them, when the session has no turn left, and when a
-    reply brings the very calls that a rerun has already been asked for: the reply at hand counts then.
+    A rerun is refused, with a warning, after `max_agentic_loops` of them, and when a reply brings the very calls that a
+    rerun has already been asked for: the reply at hand counts then. A rerun that a limit forbids ends the input at that
+    limit, and the reply at hand, which a hook wants replaced, is not followed.
 
     Args:
         parts: The agent.
         planned: The reply.
         request: What it answers.
-        turns_left: Model calls the session may still make; None for any number.
+        limit: The limit that forbids another model call after a reply, and its size; None when there is none.
         ask: Has a patched request answered; what it raises is the plan's failure.
         warn: Tells the user.
         heard: Given each reply of a model that a hook asks by itself.
 
     Raises:
         HookError: When a hook fails that declares `on_error = "fail"`.
+        LimitMetError: When a limit forbids a rerun.
         Exception: What `ask` raised.
     """
     rerun: set[str] = set()
@@ -60,17 +79,23 @@ async def through_hooks(
             return planned
         name, plan, patched = found
         if plan.response_override is not None:
-            return _answered(planned, plan.response_override)
+            answered = _answered(planned, plan.response_override)
+            if (misfit := _misfit(parts, answered.message)) is not None:
+                warn(f"What the hook {name} answers does not fit the response format: {misfit}")
+            return answered
         if plan.terminate:
-            return replace(planned, ended=True)
+            return replace(planned, ended=True, final=_answers(parts, planned, request))
         calls = _fingerprint(planned.calls)
-        left, most = turns_left(), request.settings.max_agentic_loops
+        most = request.settings.max_agentic_loops
         if calls in rerun:
             refused = "the model makes the same calls again"
         elif request.depth >= most:
             refused = f"the model was asked again {request.depth} times, which is all that max_agentic_loops allows"
-        elif left is not None and left < 1:
-            refused = "the session has no turn left"
+        elif (met := limit(planned)) is not None:
+            warn(
+                f"The hook {name} wants the model asked again, but a limit forbids it; its last reply is not followed."
+            )
+            raise LimitMetError(*met)
         else:
             rerun |= {calls} if calls else set()
             request = replace(patched, depth=request.depth + 1)
@@ -91,9 +116,8 @@ async def _first_wish(
     """The first hook that wants something: its name, what it wants, and the patched request; None without one."""
     for hook in parts.hooks:
         name = type(hook).__name__
-        # Each hook has lists of its own: one that changes them in place changes nothing.
-        response = HookResponse(planned.message, list(planned.calls), planned.usage)
-        shown = replace(request, messages=list(request.messages), tools=list(request.tools))
+        response = HookResponse(copied(planned.message), copied(planned.calls), copied(planned.usage))
+        shown = LentRequest.of(request)
         try:
             plan = await _wish(hook, response, shown, heard)
             if plan is None:
@@ -102,6 +126,9 @@ async def _first_wish(
                 raise TypeError(f"response_override is {plan.response_override!r}; give text or an AIMessage")
             patched = (plan.request_patch or RequestPatch()).apply(request)
             _check([*patched.messages, *plan.keep_messages])
+            # The hook may hold on to what it gave, and change it later.
+            patched = replace(patched, messages=copied(patched.messages), tools=copied(patched.tools))
+            plan = replace(plan, keep_messages=copied(list(plan.keep_messages)))
             if patched.model is not request.model:
                 await parts.models.ready(patched.model, PATCHED_MODEL)
         except BaseException as error:
@@ -142,8 +169,30 @@ def _answered(planned: Planned, override: str | AIMessage) -> Planned:
     """The plan of a reply that is not used: nothing is called, and the answer is given."""
     message = without_calls(override) if isinstance(override, AIMessage) else AIMessage(override)
     # A message that a hook gives twice, or took from the history, would take the place of the one that is there.
-    message = message.model_copy(update={"id": None})
+    message = copied(message).model_copy(update={"id": None})
     return replace(planned, message=message, calls=[], last=True, action="answer", reasoning="", final=True)
+
+
+def _misfit(parts: AgentParts, answer: AIMessage) -> str | None:
+    """What keeps an answer from being the structured response; None where nothing does, or none is wanted."""
+    if parts.response is None:
+        return None
+    try:
+        parts.response.read(answer.text)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def _answers(parts: AgentParts, planned: Planned, request: HookRequest) -> bool:
+    """Whether the text of a reply that ends the loop is an answer.
+
+    The words of a structured plan are its reasoning, and an answer of a given shape is not made while planning.
+    """
+    if parts.response is not None or parts.mode(request.settings) == "wave":
+        return False
+    text = planned.message.text
+    return bool(text.strip()) and not _ONLY_DONE.fullmatch(text)
 
 
 def _fingerprint(calls: Sequence[Call]) -> str:

@@ -31,7 +31,10 @@ OnError = Literal["fail", "skip"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HookRequest:
-    """The request that a planning reply answers. It is never changed in place: a patch makes another."""
+    """The request that a planning reply answers. A patch makes another.
+
+    Each hook is shown a copy, all but the model and the settings: changing it changes nothing.
+    """
 
     model: BaseChatModel | str
     """The chat model that is asked; a name only where a patch gave one."""
@@ -57,7 +60,7 @@ class HookRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HookResponse:
-    """A planning reply."""
+    """A planning reply, copied for each hook."""
 
     message: AIMessage
     """The reply, as the history would keep it."""
@@ -119,11 +122,16 @@ class LoopPlan:
     """
 
     response_override: str | AIMessage | None = None
-    """The answer of this input, in place of the reply: no rerun, no second phase, and none of its calls is run."""
+    """The answer of this input, in place of the reply: no rerun, no second phase, and none of its calls is run.
+
+    Where the answer is to have a given shape, one that has it is the `structured_response` too; any other leaves that
+    empty, with a warning.
+    """
     terminate: bool = False
     """End the loop with this reply: none of its calls is run, and its text is the answer.
 
-    Where it says nothing beside its calls, or only that nothing more is to be done, the second phase answers.
+    Where it says nothing beside its calls, or only that nothing more is to be done, the second phase answers; so it
+    does in wave mode, where the text is a plan's reasoning, and where the answer is to have a given shape.
     """
     run_agentic_loop: bool = False
     """Ask the model again, with the request patched; that reply takes the place of this one."""

@@ -25,6 +25,7 @@ from graph_agent.schema import ResponseSchema
 from graph_agent.state import Bookkeeping
 from graph_agent.tool_output import Output
 from graph_agent.toolbox import Toolbox
+from graph_agent.tools_in_text import tools_in_text
 from graph_agent.types import Call
 from graph_agent.waves import PlanningResult
 
@@ -164,8 +165,7 @@ class AgentParts:
         def make() -> str:
             sections = [self.prompts.render("planner", style=style, max_calls=settings.max_calls_per_wave)]
             if mode != "native":
-                tools = [schema["function"] for schema in self.toolbox.schemas]
-                sections.append(self.prompts.render("text_tools", tools=tools, plan=mode == "wave"))
-            return "\n\n".join(sections)
+                sections.append(tools_in_text(self.prompts, self.toolbox.schemas, plan=mode == "wave"))
+            return "\n\n".join(filter(None, sections))
 
         return self._instructions.get(key, make)

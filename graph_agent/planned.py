@@ -34,7 +34,7 @@ class Planned:
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the `plan` event: `slots` and `planner` in wave mode, `cached`."""
     final: bool = False
-    """Whether `message` is the answer, whatever the configuration says of answers; there are no calls then."""
+    """Whether `message` is the answer, whatever the configuration says of answers; no calls are run then."""
     ended: bool = False
     """Whether the loop ends here, with `calls` not run."""
 

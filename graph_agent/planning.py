@@ -108,7 +108,7 @@ async def _until_sound(
     usage = NO_USAGE
     for attempt in range(1 + REPAIRS):
         try:
-            reply = await parts.planner.plan(request, settings)
+            reply = await parts.planner.plan(request, settings, offered=parts.toolbox.schemas)
         except Exception as error:
             if attempt == 0:
                 raise

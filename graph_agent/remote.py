@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, NotRequired, cast
 
 from typing_extensions import TypedDict
 
@@ -18,6 +18,8 @@ class RemoteTask(TypedDict):
     """The conversation it belongs to there; empty where the agent keeps none."""
     question: str
     """What the other agent wants to know."""
+    usage: NotRequired[dict[str, Any]]
+    """What the task had used when it asked, as a `Usage`, which is counted by then; absent where nobody told."""
 
 
 class RemoteState(TypedDict):

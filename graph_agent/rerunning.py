@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from uuid import uuid4
 
@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, AnyMessage
 
 from graph_agent.asking import Asking
 from graph_agent.bounded import Bounded
-from graph_agent.hooking import PATCHED_MODEL, through_hooks
+from graph_agent.hooking import PATCHED_MODEL, LimitMet, through_hooks
 from graph_agent.hooks import HookRequest
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import classify_model_error
@@ -18,7 +18,8 @@ from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, usage_of
 from graph_agent.planning import ask_for_calls, ask_for_plan
-from graph_agent.state import Carried, add_usage
+from graph_agent.state import Carried, add_usage, less_usage
+from graph_agent.types import NO_USAGE, Usage
 
 
 class AskingWithHooks(Asking):
@@ -29,25 +30,43 @@ class AskingWithHooks(Asking):
     what a hook asks models of its own.
     """
 
-    async def plan_through_hooks(self, session_id: str) -> Planned:
+    async def plan_through_hooks(
+        self,
+        session_id: str,
+        budget_met: Callable[[Usage, AIMessage], LimitMet | None],
+        note: Callable[[Usage], Awaitable[None]],
+    ) -> Planned:
         """As `plan`, with what the hooks made of the reply.
 
         Args:
             session_id: What hooks are told the session is.
+            budget_met: Of what this plan has used, and its newest reply: the budget that has no room for another, and
+                its size; None when there is none.
+            note: Keeps what was used before a rerun, for the case that this process does not live to tell.
 
         Raises:
             HookError: When a hook fails that declares `on_error = "fail"`.
+            LimitMetError: When a hook wants a rerun that a limit forbids.
             Exception: As for `plan`.
         """
+        self._tell_of_free_choice()
         planned = await self.plan()
         if not self._agent.hooks:
             return planned
+        noted = NO_USAGE
+
+        async def ask(request: HookRequest, keep: Sequence[AnyMessage]) -> tuple[Planned, HookRequest]:
+            nonlocal noted
+            await note(less_usage(self.usage, noted))
+            noted = self.usage
+            return await self._ask_again(request, keep)
+
         return await through_hooks(
             self._agent,
             planned,
             self._first_request(session_id),
-            turns_left=self._turns_left,
-            ask=self._ask_again,
+            limit=lambda planned: self._turn_limit() or budget_met(self.usage, planned.message),
+            ask=ask,
             warn=self._warn,
             heard=self._heard,
         )
@@ -66,13 +85,20 @@ class AskingWithHooks(Asking):
             step=self.loop["step"] + 1,
         )
 
+    def _tell_of_free_choice(self) -> None:
+        choice, told = self._agent.client_tool_choice, self.loop.get("recovery", {}).get("free_choice")
+        if told or choice not in self.loop.get("withheld", ()) or choice in self._parts.toolbox.names:
+            return
+        self._learn(free_choice=True)
+        self._warn(f"{choice} is to be called, and is withheld for now; the model is free to choose.")
+
     def _heard(self, reply: AIMessage) -> None:
         self.usage = add_usage(self.usage, usage_of(reply, self._settings.prices))
 
-    def _turns_left(self) -> int | None:
-        if self._settings.max_turns is None:
-            return None
-        return self._settings.max_turns - self.loop["turn"] - self.usage["model_calls"]
+    def _turn_limit(self) -> LimitMet | None:
+        most = self._settings.max_turns
+        met = most is not None and self.loop["turn"] + self.usage["model_calls"] >= most
+        return ("turn_limit", most) if most is not None and met else None
 
     async def _ask_again(self, request: HookRequest, keep: Sequence[AnyMessage]) -> tuple[Planned, HookRequest]:
         own = request.model is self._model.client.model

@@ -40,6 +40,19 @@ def add_usage(left: Usage | None, right: Usage | None) -> Usage:
     return usage
 
 
+def less_usage(usage: Usage, counted: Usage) -> Usage:
+    """What is not counted yet, field by field; never less than nothing."""
+    left: Usage = {
+        "input_tokens": max(0, usage["input_tokens"] - counted["input_tokens"]),
+        "output_tokens": max(0, usage["output_tokens"] - counted["output_tokens"]),
+        "total_tokens": max(0, usage["total_tokens"] - counted["total_tokens"]),
+        "model_calls": max(0, usage["model_calls"] - counted["model_calls"]),
+    }
+    if "cost" in usage:
+        left["cost"] = max(0.0, usage["cost"] - counted.get("cost", 0.0))
+    return left
+
+
 def fresh(usage: Usage) -> Usage:
     """The write that makes ``usage`` start again from this one."""
     return {**usage, "fresh": True}
@@ -142,6 +155,8 @@ class Recovery(TypedDict, total=False):
     """The history was compacted once."""
     crowded: bool
     """The user was told that the model's context window is nearly full."""
+    free_choice: bool
+    """The user was told that the tool which the caller wants called is withheld."""
 
 
 class Carried(TypedDict):

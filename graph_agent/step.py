@@ -125,14 +125,8 @@ class Step:
 
     def cut_short(self) -> bool:
         """Whether an abort or a budget ends the input here; the calls that waited are answered then."""
-        met: tuple[StopReason, float | None] | None = None
-        if self.run.aborted:
-            met = "aborted", None
-        elif has_budget(self.settings):
-            usage = add_usage(self.state.get("usage"), self.changes.get("usage"))
-            # A plan that was not followed is in no history.
-            replies = self.history if self.newest_reply is None else [self.newest_reply]
-            met = budget_met(spent(self.run, self.loop, usage, replies, self.settings), self.settings)
+        met: tuple[StopReason, float | None] | None = ("aborted", None) if self.run.aborted else None
+        met = met or self.budget_met(NO_USAGE, self.newest_reply)
         if met is None:
             return False
         reason = _ABORT_REASON if met[0] == "aborted" else _LIMIT_REASON
@@ -141,6 +135,19 @@ class Step:
         self.loop["waiting"] = []
         self.stop(*met)
         return True
+
+    def budget_met(self, asked: Usage, newest: AIMessage | None) -> tuple[StopReason, float] | None:
+        """The budget that has no room for another plan beside the answer, and its size; None when there is none.
+
+        Args:
+            asked: What was used since this pass last counted.
+            newest: The newest plan's reply, which may be in no history; None for the history's own.
+        """
+        if not has_budget(self.settings):
+            return None
+        usage = add_usage(add_usage(self.state.get("usage"), self.changes.get("usage")), asked)
+        replies = self.history if newest is None else [newest]
+        return budget_met(spent(self.run, self.loop, usage, replies, self.settings), self.settings)
 
     def send_again(self) -> bool:
         """Send the delegations whose agents have asked a person back, to ask; False when there are none."""
@@ -218,10 +225,10 @@ class Step:
             self.history = [*self.history, message]
             self.events.append(told)
 
-    def end_unrun(self, message: AIMessage, calls: Sequence[Call]) -> None:
-        """End planning with a reply whose calls are not run; its text, if it has any, is the answer."""
+    def end_unrun(self, message: AIMessage, calls: Sequence[Call], *, answers: bool) -> None:
+        """End planning with a reply whose calls are not run; `answers` says whether its text is the answer."""
         outcome: Outcome = {"stop_reason": "completed"}
-        if message.text.strip():
+        if answers:
             outcome["draft"] = AIMessage(message.text)
             # A chat window would show the text twice.
             message = message.model_copy(update={"content": ""})

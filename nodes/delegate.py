@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
@@ -12,7 +13,7 @@ from langgraph.types import Command
 from graph_agent._compat import read_state
 from graph_agent.budget import Left, has_budget, left_to_delegate
 from graph_agent.config import LoopConfig
-from graph_agent.delegating import Telling, answered, ask_person, conversation_with, go_on, waiting_task
+from graph_agent.delegating import Telling, Using, answered, ask_person, conversation_with, go_on, waiting_task
 from graph_agent.delegation import CALL_PREFIX, DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.effects import finished_before
 from graph_agent.errors import did_you_mean
@@ -23,8 +24,10 @@ from graph_agent.parts import AgentParts
 from graph_agent.run_parts import parts_of_run
 from graph_agent.runs import run_of
 from graph_agent.spending import spent
+from graph_agent.state import add_usage
 from graph_agent.text import as_text, clean
-from graph_agent.types import Call
+from graph_agent.types import Call, Usage
+from graph_agent.wrapped_delegation import through_calls
 
 
 async def delegate_node(
@@ -46,21 +49,56 @@ async def delegate_node(
     state = read_state(config, ["messages", "loop", "ready", "usage", "remote"])
     settings = parts.settings(runtime, config, state["loop"])
     waiting = waiting_task(state.get("remote"), call)
-    tell = Telling(call, state["loop"]["step"], runtime)
-    result = await in_turn(
-        call, config, runtime, state, settings, parts, lambda: _run(call, config, state, settings, parts, tell)
-    )
+    tell, using = Telling(call, state["loop"]["step"], runtime), Using()
+
+    async def attempt(asked: Call, answer: Any) -> DelegationResult:
+        result = await _run(asked, answer, config, state, settings, parts, tell, using)
+        using(result.usage)
+        return result
+
+    async def work() -> DelegationResult:
+        if "fault" in call:
+            return _error(call["fault"])
+        # Asked before anything is sent, and once, however often the call is run.
+        answer = ask_person(call, waiting) if waiting is not None else None
+
+        def failed(error: BaseException) -> DelegationResult:
+            name = call["name"].removeprefix(CALL_PREFIX)
+            return _error(clean(f"The delegate {name!r} failed: {type(error).__name__}: {error}"))
+
+        try:
+            if parts.around_tool is None:
+                return await attempt(call, answer)
+            return await through_calls(
+                parts.around_tool, call, config, runtime, lambda asked: attempt(asked, answer), failed
+            )
+        except BaseException as error:
+            if meant_for_the_run(error):
+                raise
+            return failed(error)
+
+    result = await in_turn(call, config, runtime, state, settings, parts, work)
     if isinstance(result, NotDone):
         result = DelegationResult(result.content, result.status)
         if waiting is not None:
             await parts.toolbox.withdraw({call["id"]: waiting})
+    # All that was used, by every attempt; also where the delegate was cut off and gave no result.
+    result = replace(result, usage=using.usage)
     update = answered(call, result, settings, state["loop"]["step"], tell.events, waited=waiting is not None)
     return Command(update=update)
 
 
 async def _run(
-    call: Call, config: RunnableConfig, state: dict[str, Any], settings: LoopConfig, parts: AgentParts, tell: Telling
+    call: Call,
+    answer: Any,
+    config: RunnableConfig,
+    state: dict[str, Any],
+    settings: LoopConfig,
+    parts: AgentParts,
+    tell: Telling,
+    using: Using,
 ) -> DelegationResult:
+    """Run one attempt; `answer` is the person's, where the delegate has asked for one."""
     delegate = parts.toolbox.delegates.get(call["name"])
     if delegate is None:
         return _error(f"Unknown delegate {call['name']!r}; {did_you_mean(call['name'], parts.toolbox.names)}")
@@ -68,8 +106,8 @@ async def _run(
     if task is not None and not isinstance(task, str):
         # A reference in a plan may have found any JSON.
         task = as_text(task)
-    if "fault" in call or not isinstance(task, str) or not task.strip():
-        return _error(call.get("fault") or f"A delegation takes the task as text: {{'task': '…'}}, not {task!r}.")
+    if not isinstance(task, str) or not task.strip():
+        return _error(f"A delegation takes the task as text: {{'task': '…'}}, not {task!r}.")
     depth_left = min(
         settings.max_delegation_depth, config["configurable"].get(DEPTH_LEFT, settings.max_delegation_depth)
     )
@@ -81,26 +119,23 @@ async def _run(
         context=_context(state["messages"], settings.context_messages),
         session_id=config["configurable"].get("thread_id", ""),
         depth_left=depth_left - 1,
-        left=_share(config, state, settings),
+        left=_share(config, state, settings, using.usage),
         prices=settings.prices,
         context_id=conversation_with(state.get("remote"), delegate.name),
         tell=tell,
+        used=using,
     )
-    try:
-        if waiting := waiting_task(state.get("remote"), call):
-            return await go_on(delegate, delegation, waiting, ask_person(call, waiting))
-        return await delegate.run(delegation)
-    except BaseException as error:
-        if meant_for_the_run(error):
-            raise
-        return _error(clean(f"The delegate {delegate.name!r} failed: {type(error).__name__}: {error}"))
+    if waiting := waiting_task(state.get("remote"), call):
+        return await go_on(delegate, delegation, waiting, answer)
+    return await delegate.run(delegation)
 
 
-def _share(config: RunnableConfig, state: dict[str, Any], settings: LoopConfig) -> Left:
-    """What one delegation of the wave may spend of what the input has left."""
+def _share(config: RunnableConfig, state: dict[str, Any], settings: LoopConfig, used_already: Usage) -> Left:
+    """What one delegation of the wave may spend of what the input, and earlier attempts at it, have left."""
     if not has_budget(settings):
         return Left()
-    used = spent(run_of(config), state["loop"], state["usage"], state["messages"], settings)
+    usage = add_usage(state["usage"], used_already)
+    used = spent(run_of(config), state["loop"], usage, state["messages"], settings)
     delegations = sum(call["name"].startswith(CALL_PREFIX) for call in state["ready"])
     return left_to_delegate(used, settings).shared_by(max(1, delegations))
 

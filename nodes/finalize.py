@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any
 
@@ -83,6 +84,9 @@ class _Answering:
         draft = self.outcome.get("draft")
         if draft is not None:
             self.answer = draft
+            if self.parts.response is not None:
+                with contextlib.suppress(ValueError):  # whoever gave it has told of a misfit
+                    self.structured = self.parts.response.read(draft.text)
             return
         unaffordable = self._exhausted()
         sentence = self._sentence()
@@ -205,6 +209,9 @@ class _Answering:
         else:
             sentence = self._with_account(sentence)
         self.answer = AIMessage(sentence, id=spoken.id)
+        if said and self.asking is not None and (cut_off := self.asking.cut_off) is not None:
+            figures = {"usage_metadata": cut_off.usage_metadata, "response_metadata": cut_off.response_metadata}
+            self.answer = self.answer.model_copy(update=figures)
         self.structured = None
 
     async def follow_up(self) -> bool:

@@ -10,6 +10,8 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent.errors import UserError
+from graph_agent.events import event
+from graph_agent.hooking import LimitMetError
 from graph_agent.hooks import HookError
 from graph_agent.limits import STEPS_FOR_A_WAVE
 from graph_agent.models.errors import classify_model_error, describe_model_error
@@ -17,6 +19,7 @@ from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, with_free_ids
 from graph_agent.planning import PlanningError, RefusedError
 from graph_agent.repetition import refused, stop_repetition
+from graph_agent.rerun_notes import note_used, used_before
 from graph_agent.rerunning import AskingWithHooks
 from graph_agent.run_parts import parts_of_run
 from graph_agent.spending import work_left_s
@@ -41,6 +44,8 @@ async def plan_node(
     step = Step(state, parts, config, runtime)
     if not state.get("arrived"):
         await step.take_input()
+    if parts.hooks:
+        await _count_runs_before(step)
     # Between the results of one wave nobody's words may stand.
     within = bool(step.loop["waiting"] or step.asking)
     steered = await step.listen(["configure"] if within else ["configure", "steer"])
@@ -59,6 +64,17 @@ async def plan_node(
             if not step.cut_short() and not step.at_limit():
                 await _ask_in_time(step)
     return Command(update=step.update())
+
+
+async def _count_runs_before(step: Step) -> None:
+    """Count what a run used that was killed between this very plan's reply and the rerun that a hook wanted."""
+    used = await used_before(step.config, step.runtime)
+    if not used["model_calls"]:
+        return
+    step.count(used)
+    calls = used["model_calls"]
+    told = f"A run that was cut off had made {calls} model call(s) for this plan, which count; it is planned anew."
+    step.events.append(event("warning", step.loop["step"], message=told))
 
 
 def _can_be_steered(step: Step) -> bool:
@@ -89,6 +105,9 @@ async def _ask(step: Step) -> None:
     except HookError as error:
         step.fail("hook", str(error))
         return
+    except LimitMetError as met:
+        step.stop(met.reason, met.limit)
+        return
     except UserError:
         raise
     except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
@@ -100,7 +119,7 @@ async def _ask(step: Step) -> None:
     step.newest_reply = planned.message
     step.loop["last_wave"] = planned.last
     if planned.ended and planned.calls:
-        step.end_unrun(planned.message, planned.calls)
+        step.end_unrun(planned.message, planned.calls, answers=planned.final)
     elif not planned.calls:
         logger.info("Final response received (no tool calls)")
         outcome: Outcome = {"stop_reason": "completed"}
@@ -128,7 +147,9 @@ def _begin_wave(step: Step, planned: Planned) -> None:
 async def _planned(step: Step) -> Planned:
     asking = await AskingWithHooks.begin(step.parts, step.settings, step.history, step.loop, step.config)
     try:
-        planned = await asking.plan_through_hooks(step.run.session_id)
+        planned = await asking.plan_through_hooks(
+            step.run.session_id, step.budget_met, lambda usage: note_used(usage, step.config, step.runtime)
+        )
     finally:
         step.loop = {**asking.loop}
         step.events += asking.events

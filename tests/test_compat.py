@@ -21,6 +21,7 @@ from graph_agent._compat import (
     checkpointer_of,
     config_parameter,
     inherits_durability,
+    is_resuming,
     messages_delta_reducer,
     read_state,
 )
@@ -74,6 +75,24 @@ async def test_a_task_knows_how_many_of_its_questions_are_answered(by_id: bool) 
     result = await compiled.ainvoke(given, thread())
 
     assert (counted, result["seen"]) == ([0, 1, 2], ["a", "b"])
+
+
+async def test_a_node_knows_whether_its_run_goes_on() -> None:
+    resuming: list[bool] = []
+
+    async def task(state: State, config: RunnableConfig) -> dict[str, Any]:
+        resuming.append(is_resuming(config))
+        return {"seen": interrupt("first?")}
+
+    graph = StateGraph(State)
+    graph.add_node("task", both_ways(blocking(task), task, "task"))
+    graph.add_edge(START, "task")
+    compiled = graph.compile(checkpointer=InMemorySaver())
+    await compiled.ainvoke({"word": "hi"}, thread())
+
+    await compiled.ainvoke(Command(resume="a"), thread())
+
+    assert resuming == [False, True]
 
 
 def test_a_node_runs_both_ways() -> None:

@@ -208,9 +208,8 @@ class SaysNo(LoopHook):
         ({}, 4, "the model was asked again 3 times, which is all that max_agentic_loops allows"),
         ({"max_agentic_loops": 1}, 2, "the model was asked again 1 times, which is all that max_agentic_loops allows"),
         ({"max_agentic_loops": 0}, 1, "the model was asked again 0 times, which is all that max_agentic_loops allows"),
-        ({"max_turns": 2}, 2, "the session has no turn left"),
     ],
-    ids=["default", "one", "none", "turns"],
+    ids=["default", "one", "none"],
 )
 async def test_reruns_are_bounded(config: dict[str, Any], calls: int, warning: str) -> None:
     script = [asks((f"c{i}", "echo", {"text": str(i)})) for i in range(calls)]
@@ -218,10 +217,10 @@ async def test_reruns_are_bounded(config: dict[str, Any], calls: int, warning: s
     result, events = await run([*script, "No more actions.", "Done."], SaysNo(), on_limit="message", **config)
 
     echoed = [event["content"] for event in events if event["type"] == "tool_result"]
-    assert (told(events, "warning"), echoed, result.status in ("COMPLETED", "TURN_LIMIT")) == (
+    assert (told(events, "warning"), echoed, result.status) == (
         [f"The hook SaysNo wants the model asked again, but {warning}; its last reply counts."],
         [str(calls - 1)],
-        True,
+        "COMPLETED",
     )
 
 
@@ -559,19 +558,6 @@ def test_a_patch_makes_another_request() -> None:
         (request.model, request.optional_params),
         (other.model, other.optional_params, other.messages, other.max_tokens, other.step),
     ) == (("m", {"stop": ["a"]}), ("n", {"stop": ["a"], "seed": 1}, request.messages, 5, 1))
-
-
-async def test_a_hook_that_changes_what_it_is_shown_changes_nothing() -> None:
-    class Vandal(LoopHook):
-        def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
-            request.messages.clear()
-            request.tools.clear()
-            response.calls.clear()
-            return False, None
-
-    result, events = await run([ECHO_A, "No more actions.", "Done."], Vandal())
-
-    assert (result.answer, [e["content"] for e in events if e["type"] == "tool_result"]) == ("Done.", ["a"])
 
 
 async def test_the_same_message_may_override_many_replies() -> None:

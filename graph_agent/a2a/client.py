@@ -8,7 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import anyio
 from a2a.client import Client, ClientConfig, ClientFactory
@@ -27,7 +27,9 @@ from graph_agent.a2a.wire import EXTENSION, metadata_of, read_usage
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import OperatorError
 from graph_agent.remote import RemoteTask
+from graph_agent.state import add_usage, less_usage
 from graph_agent.text import clean, plain
+from graph_agent.types import NO_USAGE, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +119,7 @@ class A2ADelegate:
         """Send the person's answer to the task that asked for it."""
         message = self._message([_part(answer)], delegation)
         message.task_id, message.context_id = task["task_id"], task["context_id"]
-        return await self._followed(delegation, task["task_id"], lambda remote: remote.go_on(message))
+        return await self._followed(delegation, task["task_id"], lambda remote: remote.go_on(message), _counted(task))
 
     async def withdraw(self, task: RemoteTask) -> None:
         """Cancel a task that waits for an answer; never raises."""
@@ -126,7 +128,11 @@ class A2ADelegate:
                 await client.cancel_task(CancelTaskRequest(id=task["task_id"]))
 
     async def _followed(
-        self, delegation: Delegation, task_id: str, work: Callable[[FollowedTask], Awaitable[None]]
+        self,
+        delegation: Delegation,
+        task_id: str,
+        work: Callable[[FollowedTask], Awaitable[None]],
+        counted: Usage = NO_USAGE,
     ) -> DelegationResult:
         try:
             async with self._client() as (client, streams):
@@ -143,9 +149,11 @@ class A2ADelegate:
                 except RemoteTimeoutError:
                     await task.cancel()
                     told = "it was told to stop" if task.told_to_stop else "it may be at work still"
-                    return self._error(f"was silent for {self._timeout_s:g} seconds, or time ran out; {told}")
+                    silent = self._error(f"was silent for {self._timeout_s:g} seconds, or time ran out; {told}")
+                    return replace(silent, usage=less_usage(read_usage(task.metadata), counted))
                 except BaseException:
                     await task.cancel()
+                    delegation.used(less_usage(read_usage(task.metadata), counted))
                     raise
                 if task.status.state == TaskState.TASK_STATE_AUTH_REQUIRED:
                     await task.cancel()
@@ -154,7 +162,9 @@ class A2ADelegate:
             self._tried_at = None
             logger.warning("The agent %r failed: %s", self.name, self._harmless(error))
             return self._error(f"did not answer as it should: {self._harmless(error)}")
-        return self._result(task)
+        result = self._result(task)
+        # A task tells what all of it has used; what it had used when it asked a person is counted.
+        return replace(result, usage=less_usage(result.usage, counted))
 
     def _result(self, task: FollowedTask) -> DelegationResult:
         if task.message is not None:
@@ -170,7 +180,12 @@ class A2ADelegate:
                     "context_id": task.context_id,
                     "question": question,
                 }
-                return DelegationResult(question, context_id=task.context_id, waiting=waiting, untrusted=True)
+                used = read_usage(task.metadata)
+                if used["model_calls"]:
+                    waiting["usage"] = {**used}
+                return DelegationResult(
+                    question, usage=used, context_id=task.context_id, waiting=waiting, untrusted=True
+                )
             case state:
                 how = _ENDS.get(state, "stopped without an answer")
                 said = f" It said: {self._harmless(task.said)}" if task.said else ""
@@ -248,6 +263,10 @@ def _conversation(context: Sequence[AnyMessage]) -> list[Part]:
     part = Part(text="\n".join(["The conversation so far, for context:", *said, "", "The task:"]))
     part.metadata.update({EXTENSION: "context"})
     return [part]
+
+
+def _counted(task: RemoteTask) -> Usage:
+    return add_usage(cast("Usage | None", task.get("usage")), None)
 
 
 def _part(answer: Any) -> Part:

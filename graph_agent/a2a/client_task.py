@@ -118,7 +118,9 @@ class FollowedTask:
             return
         # Shielded, because most often our own run is being cancelled.
         with anyio.move_on_after(CANCEL_S, shield=True), suppress(Exception):
-            await self._client.cancel_task(CancelTaskRequest(id=self.id))
+            task = await self._client.cancel_task(CancelTaskRequest(id=self.id))
+            # Its state is that of the cancellation; what it tells of itself is all that will be heard.
+            self.metadata |= MessageToDict(task.metadata)
             self.told_to_stop = True
 
     @property

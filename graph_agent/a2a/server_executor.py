@@ -190,7 +190,7 @@ class GraphExecutor(AgentExecutor):
         if result is None:
             await teller.failed("The run ended without a result.")
         elif result.interrupts:
-            await teller.asks(result.interrupts)
+            await teller.asks(result.interrupts, result)
         elif result.status == SessionStatus.ABORTED:
             await teller.cancelled(result)
         elif result.status == SessionStatus.FAILED:

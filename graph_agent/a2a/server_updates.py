@@ -97,7 +97,7 @@ class TaskTeller:
         await self._updater.add_artifact(parts, artifact_id=self._artifact_id, name=ARTIFACT, last_chunk=True)
         await self._end(TaskState.TASK_STATE_COMPLETED, None, result)
 
-    async def asks(self, waiting: Sequence[Interrupt]) -> None:
+    async def asks(self, waiting: Sequence[Interrupt], result: RunResult) -> None:
         """The graph waits for a person; the first question counts, the others follow when it is answered."""
         question = waiting[0].value
         text = question if isinstance(question, str) else _words(question)
@@ -105,7 +105,8 @@ class TaskTeller:
         data = None if question == text or (text and len(question) == 1) else question
         about = {"type": "question", _INTERRUPT: waiting[0].id}
         message = self._message([*_text_parts(text), *_data_parts(data)], about)
-        await self._updater.requires_input(message)
+        told = outcome_of(None, result.usage)
+        await self._updater.update_status(TaskState.TASK_STATE_INPUT_REQUIRED, message, metadata=told)
 
     async def failed(self, why: str, result: RunResult | None = None) -> None:
         """The task failed."""

@@ -18,13 +18,17 @@ from graph_agent.aside import aside
 from graph_agent.config import LoopConfig
 from graph_agent.errors import ConfigError
 from graph_agent.hooks import tool_schema
+from graph_agent.lending import copied
 from graph_agent.middleware.admission import Admitted
 from graph_agent.middleware.chain import through
 from graph_agent.models.binding import Way
 from graph_agent.models.client import Mode, ModelClient
+from graph_agent.models.metering import note_replies
 from graph_agent.models.single_attempt import without_client_retries
 from graph_agent.models.spoken import Spoken
 from graph_agent.models.structured import StructuredPlanner
+from graph_agent.prompts import Prompts
+from graph_agent.tools_in_text import retold, tools_in_text
 
 Send = Callable[[ModelRequest[Any], list[AnyMessage]], Coroutine[Any, Any, AIMessage]]
 """Sends a request as middleware has left it; the second argument is its messages with the system prompt."""
@@ -36,12 +40,14 @@ class AroundModels:
     Args:
         middleware: Outermost first.
         tools: The agent's tools, by name.
+        prompts: How tools are told of where the provider is not sent them.
     """
 
-    def __init__(self, middleware: Sequence[Admitted], tools: Mapping[str, BaseTool]) -> None:
+    def __init__(self, middleware: Sequence[Admitted], tools: Mapping[str, BaseTool], prompts: Prompts) -> None:
         self._wraps = [one.model for one in middleware if one.model is not None]
         self._quiet = any(one.rewrites for one in middleware)
         self._tools = tools
+        self._prompts = prompts
 
     def around(self, client: ModelClient, planner: StructuredPlanner) -> tuple[ModelClient, StructuredPlanner]:
         """A model's two ways to be asked, with the middleware around them."""
@@ -49,16 +55,33 @@ class AroundModels:
             return client, planner
         return _WrappedClient(client, self, quiet=self._quiet), _WrappedPlanner(planner, self)
 
-    def tools_of(self, client: ModelClient) -> list[BaseTool | dict[str, Any]]:
-        """What a client offers, as middleware sees it: the agent's tools themselves, and schemas for what is none."""
-        names = [(schema["function"]["name"], schema) for schema in client.schemas]
-        return [self._tools.get(name, schema) for name, schema in names]
+    def shown(self, schemas: Sequence[dict[str, Any]]) -> list[Any]:
+        """What is offered, as middleware sees it: the agent's tools themselves, and schemas for what is none."""
+        names = [(schema["function"]["name"], schema) for schema in schemas]
+        return [self._tools.get(name) or copied(schema) for name, schema in names]
+
+    def schemas(self, tools: Sequence[Any], offered: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+        """The schemas of tools as middleware has left them, by those that were offered."""
+        if tools == self.shown(offered):
+            return offered
+        return [_schema(tool, offered) for tool in tools]
+
+    def retold(
+        self, messages: list[AnyMessage], tools: Sequence[Any], offered: Sequence[dict[str, Any]], mode: Mode
+    ) -> list[AnyMessage]:
+        """A request whose system prompt tells of the tools that middleware has left, where that is what offers them."""
+        left = self.schemas(tools, offered)
+        if mode == "native" or left is offered:
+            return messages
+        plan = mode == "wave"
+        before = tools_in_text(self._prompts, offered, plan=plan)
+        return retold(messages, before, tools_in_text(self._prompts, left, plan=plan)) if before else messages
 
     async def ask(
         self,
         model: BaseChatModel,
         request: Sequence[AnyMessage],
-        tools: list[BaseTool | dict[str, Any]],
+        offered: Sequence[dict[str, Any]],
         send: Send,
         watch: Spoken,
     ) -> AIMessage:
@@ -67,7 +90,7 @@ class AroundModels:
         Args:
             model: The model in force.
             request: System prompt and conversation.
-            tools: What is offered through the provider; empty where tools are told of in text.
+            offered: OpenAI schemas of the tools on offer, through the provider or in text.
             send: Sends the request.
             watch: What the reader has seen. A request that fails after its first token is not sent again.
 
@@ -76,7 +99,10 @@ class AroundModels:
             Exception: What `send` or a middleware raised.
         """
         system, messages = _split(request)
+        # Middleware ought to override what it is given; one that changes it in place must not change the history.
+        messages = copied(messages)
         failure: Exception | None = None
+        heard: list[AIMessage] = []
 
         async def handler(asked: ModelRequest[Any]) -> ModelResponse[Any]:
             nonlocal failure
@@ -87,7 +113,8 @@ class AroundModels:
             prompt: list[AnyMessage] = [asked.system_message] if asked.system_message is not None else []
             try:
                 sending = send(asked, [*prompt, *asked.messages])
-                return ModelResponse(result=[await asyncio.create_task(sending, context=streamed)])
+                heard.append(await asyncio.create_task(sending, context=streamed))
+                return ModelResponse(result=[heard[-1]])
             except Exception as error:
                 failure = error
                 raise
@@ -96,20 +123,26 @@ class AroundModels:
             model=model,
             messages=messages,
             system_message=system,
-            tools=tools,
-            state={"messages": messages},
+            tools=self.shown(offered),
+            state={"messages": list(messages)},
             runtime=_runtime(),
         )
         # The request itself may be streamed; what a middleware asks models of its own is nobody's answer.
         streamed = contextvars.copy_context()
-        with aside(lambda _: None) as context:
-            response: ModelResponse[Any] = await asyncio.create_task(
-                through(self._wraps, asked, handler, _response), context=context
-            )
-        reply = response.result[-1] if response.result else None
-        if len(response.result) != 1 or not isinstance(reply, AIMessage):
-            raise ConfigError(f"A middleware answered a model request with {response.result!r}; give one AIMessage.")
-        return reply
+        reply: Any = None
+        try:
+            with aside(heard.append) as context:
+                response: ModelResponse[Any] = await asyncio.create_task(
+                    through(self._wraps, asked, handler, _response), context=context
+                )
+            reply = response.result[-1] if response.result else None
+            if len(response.result) != 1 or not isinstance(reply, AIMessage):
+                raise ConfigError(
+                    f"A middleware answered a model request with {response.result!r}; give one AIMessage."
+                )
+            return reply
+        finally:
+            _note_the_others(heard, reply)
 
 
 class _WrappedClient(ModelClient):
@@ -132,10 +165,10 @@ class _WrappedClient(ModelClient):
         heard = watch or Spoken()
 
         async def send(asked: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
-            client = self._for(asked, mode)
-            return await ModelClient.plan(client, messages, settings, mode=mode, quiet=quiet, watch=heard)
+            client, told = self._for(asked, mode), self._middleware.retold(messages, asked.tools, self.schemas, mode)
+            return await ModelClient.plan(client, told, settings, mode=mode, quiet=quiet, watch=heard)
 
-        return await self._middleware.ask(self.model, request, self._offered(mode), send, heard)
+        return await self._middleware.ask(self.model, request, self.schemas, send, heard)
 
     async def answer(
         self,
@@ -150,38 +183,28 @@ class _WrappedClient(ModelClient):
         heard, silent = watch or Spoken(), quiet or self._quiet
 
         async def send(asked: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
-            return await ModelClient.answer(
-                self._for(asked, mode), messages, settings, mode=mode, quiet=silent, schema=schema, watch=heard
-            )
+            client, told = self._for(asked, mode), self._middleware.retold(messages, asked.tools, self.schemas, mode)
+            return await ModelClient.answer(client, told, settings, mode=mode, quiet=silent, schema=schema, watch=heard)
 
-        return await self._middleware.ask(self.model, request, self._offered(mode), send, heard)
+        return await self._middleware.ask(self.model, request, self.schemas, send, heard)
 
     def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> Way:
         # Whoever takes this way tries it again, and stops it, by the same settings.
         once = settings.with_values({"model_retries": 0, "model_timeout_s": None})
         return Way(cast("Any", _Whole(self, request, once, mode)), {}, list(request))
 
-    def _offered(self, mode: Mode) -> list[BaseTool | dict[str, Any]]:
-        return self._middleware.tools_of(self) if mode == "native" else []
-
     def _for(self, asked: ModelRequest[Any], mode: Mode) -> ModelClient:
         """The client of a request as middleware has left it; this very one where it has left model and tools."""
         options = {**asked.model_settings}
         if asked.tool_choice is not None:
             options["tool_choice"] = asked.tool_choice
-        same_tools = mode != "native" or asked.tools == self._offered(mode)
-        if asked.model is self.model and same_tools and not options:
+        schemas = self._middleware.schemas(asked.tools, self.schemas) if mode == "native" else self.schemas
+        if asked.model is self.model and schemas is self.schemas and not options:
             return self
-        schemas = self.schemas if same_tools else [self._schema(tool) for tool in asked.tools]
         if asked.model is self.model:
             return self.asked_with(schemas, options)
         other = ModelClient(without_client_retries(asked.model), self.schemas)
         return other.asked_with(schemas, {**self.options, **options}, tool_choice=self._tool_choice)
-
-    def _schema(self, tool: Any) -> dict[str, Any]:
-        name = tool.name if isinstance(tool, BaseTool) else tool.get("function", {}).get("name")
-        own = [schema for schema in self.schemas if schema["function"]["name"] == name]
-        return own[0] if own and isinstance(tool, BaseTool) else tool_schema(tool)
 
 
 class _WrappedPlanner(StructuredPlanner):
@@ -191,16 +214,19 @@ class _WrappedPlanner(StructuredPlanner):
         super().__init__(planner.model, planner.schema, planner.tool)
         self._middleware = middleware
 
-    async def plan(self, request: Sequence[AnyMessage], settings: LoopConfig) -> AIMessage:
+    async def plan(
+        self, request: Sequence[AnyMessage], settings: LoopConfig, *, offered: Sequence[dict[str, Any]] = ()
+    ) -> AIMessage:
         async def send(asked: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
             planner: StructuredPlanner = self
             if asked.model is not self.model:
                 planner = StructuredPlanner(without_client_retries(asked.model), self.schema, self.tool)
             if asked.model_settings:
                 planner = planner.asked_with(asked.model_settings)
-            return await StructuredPlanner.plan(planner, messages, settings)
+            told = self._middleware.retold(messages, asked.tools, offered, "wave")
+            return await StructuredPlanner.plan(planner, told, settings)
 
-        return await self._middleware.ask(self.model, request, [], send, Spoken())
+        return await self._middleware.ask(self.model, request, offered, send, Spoken())
 
 
 class _Whole(Runnable[Any, AIMessage]):
@@ -228,6 +254,22 @@ class _Whole(Runnable[Any, AIMessage]):
             response_metadata=reply.response_metadata,
             additional_kwargs=reply.additional_kwargs,
         )
+
+
+def _note_the_others(heard: Sequence[AIMessage], reply: Any) -> None:
+    """Note the replies that were heard and not returned; whoever gets the one that is counts that."""
+    used = reply.usage_metadata if isinstance(reply, AIMessage) else None
+    # One that was rewritten is another object, and keeps its figures.
+    returned = next((one for one in heard if one is reply or (used is not None and one.usage_metadata == used)), None)
+    made_up = isinstance(reply, AIMessage) and returned is None and used is None
+    note_replies([one for one in heard if one is not returned], uncalled=int(made_up))
+
+
+def _schema(tool: Any, offered: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    if not isinstance(tool, BaseTool):
+        return tool_schema(tool)
+    own = [schema for schema in offered if schema["function"]["name"] == tool.name]
+    return own[0] if own else tool_schema(tool)
 
 
 def _split(request: Sequence[AnyMessage]) -> tuple[SystemMessage | None, list[AnyMessage]]:

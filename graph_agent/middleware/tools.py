@@ -14,6 +14,7 @@ from langgraph.runtime import Runtime
 
 from graph_agent._compat import read_state
 from graph_agent.invoking import meant_for_the_run
+from graph_agent.lending import copied
 from graph_agent.middleware.admission import Admitted
 from graph_agent.middleware.chain import through
 from graph_agent.state import AgentState
@@ -81,7 +82,7 @@ class AroundTools:
     def _request(self, call: Call, config: RunnableConfig, runtime: Runtime[Any]) -> ToolCallRequest:
         state = read_state(config, list(AgentState.__annotations__))
         return ToolCallRequest(
-            tool_call=ToolCall(name=call["name"], args=dict(call["arguments"]), id=call["id"], type="tool_call"),
+            tool_call=ToolCall(name=call["name"], args=copied(call["arguments"]), id=call["id"], type="tool_call"),
             tool=self._tools.get(call["name"]),
             state=state,
             runtime=ToolRuntime(

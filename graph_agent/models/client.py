@@ -37,6 +37,9 @@ _TOOL_CHOICE_NONE: dict[str, Any] = {
 }
 """How a provider is told to keep the tools in mind and call none, by LangChain's name for it."""
 
+ANY_TOOL = "any"
+"""The choice of tools that leaves it to the model which one it calls."""
+
 _TOOL_CHOICE = re.compile(r"tool[_ ]choice", re.IGNORECASE)
 
 
@@ -46,8 +49,8 @@ class ModelClient:
     Args:
         model: The chat model.
         schemas: The tools in OpenAI's function format, under their own names.
-
-        tool_choice: A tool's name, or `any`, that every plan must hold to; None for the model's choice.
+        tool_choice: A tool's name, or `any`, that every plan must hold to; None for the model's choice, which it is too
+            while the tool that it names is not offered.
 
     Raises:
         ConfigError: When two tool names come to the same alias.
@@ -258,10 +261,18 @@ class ModelClient:
             return Bound(self.model, options)
         if phase == "answer" and self._none_choice is not None:
             options["tool_choice"] = self._none_choice
-        elif phase == "plan" and self._tool_choice is not None:
-            options["tool_choice"] = self._tool_choice
+        elif phase == "plan" and (choice := self._possible_choice()) is not None:
+            options["tool_choice"] = choice
         bound = self.model.bind_tools(self._schemas, **options)
         return unbound(bound)
+
+    def _possible_choice(self) -> str | None:
+        """The choice of tools, as the provider knows it; None where it names a tool that is not offered now."""
+        choice = self._tool_choice
+        if choice is None or choice == ANY_TOOL:
+            return choice
+        names = [schema["function"]["name"] for schema in self.schemas]
+        return self._aliases.to_alias(choice) if choice in names else None
 
     def _aliased(self, message: AnyMessage) -> BaseMessage:
         if isinstance(message, AIMessage) and message.tool_calls:

@@ -37,6 +37,33 @@ def with_usage(
     )
 
 
+def usage_until(
+    request: Sequence[BaseMessage],
+    said: str,
+    reported: UsageMetadata | None,
+    *,
+    model: str = "",
+    tools: Sequence[dict[str, Any]] | None = None,
+) -> AIMessage:
+    """What there is of a reply that was cut off, with the tokens it took: as far as the provider told, else estimated.
+
+    Args:
+        request: What it was to answer.
+        said: Its text so far; empty where nothing is known of it.
+        reported: The provider's figures so far; None for none. Of the reply they know its beginning at most.
+        model: The model's name, for its price; empty for unknown.
+        tools: The tools that were offered; None for none.
+    """
+    used = estimated_usage(request, AIMessage(said), tools)
+    asked = (reported["input_tokens"] if reported else 0) or used["input_tokens"]
+    answered = max(reported["output_tokens"] if reported else 0, used["output_tokens"] if said else 0)
+    # Details, such as how much of the request came from a cache, are the provider's own.
+    figures = UsageMetadata(
+        **{**(reported or used), "input_tokens": asked, "output_tokens": answered, "total_tokens": asked + answered}
+    )
+    return AIMessage(said, usage_metadata=figures, response_metadata={"model_name": model, ESTIMATED: True})
+
+
 def estimated_usage(
     request: Sequence[BaseMessage], reply: BaseMessage, tools: Sequence[dict[str, Any]] | None = None
 ) -> UsageMetadata:

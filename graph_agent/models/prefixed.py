@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.ai import add_usage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import RunnableConfig
 
 from graph_agent.models.binding import Way
+from graph_agent.models.metering import note_cut_off
 from graph_agent.models.retry import ask, pause_before_retry
 
 # This run stands for the inner one: callbacks that heard of both would count its tokens twice.
@@ -92,6 +95,7 @@ class PrefixedChatModel(BaseChatModel):
         begun = False
         attempt = 0
         way = self.way
+        heard: list[AIMessageChunk] = []
         while True:
             chunks = way.runnable.astream(way.request, _UNHEARD, **way.options)
             try:
@@ -102,9 +106,15 @@ class PrefixedChatModel(BaseChatModel):
                         yield ChatGenerationChunk(message=AIMessageChunk(content="\n\n"))
                         begun = True
                     if isinstance(chunk, AIMessageChunk):
+                        heard.append(chunk)
                         yield ChatGenerationChunk(message=chunk.model_copy(update={"id": None}))
             except StopAsyncIteration:
                 return
+            except asyncio.CancelledError:
+                said = "".join(chunk.text for chunk in heard)
+                reported = functools.reduce(add_usage, (chunk.usage_metadata for chunk in heard), None)
+                note_cut_off(way.runnable, way.request, way.options, said, reported)
+                raise
             except Exception as error:  # noqa: BLE001 - as above
                 if begun:
                     self.failure = error

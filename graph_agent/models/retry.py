@@ -13,6 +13,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
 
 from graph_agent.models.errors import classify_model_error, retry_after_s
+from graph_agent.models.metering import note_cut_off
 from graph_agent.models.spoken import Spoken
 
 LONGEST_WAIT_S = 60.0
@@ -52,6 +53,9 @@ async def ask(
         try:
             async with asyncio.timeout(timeout_s):
                 return await runnable.ainvoke(list(request), heard, **options)
+        except asyncio.CancelledError:
+            note_cut_off(runnable, request, options, watch.text, watch.reported)
+            raise
         except Exception as error:
             if watch.seen or not await pause_before_retry(error, attempt, retries):
                 raise

@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from langchain_core.callbacks import AsyncCallbackHandler
+from langchain_core.messages import AIMessageChunk
+from langchain_core.messages.ai import UsageMetadata, add_usage
 from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
 
 T = TypeVar("T")
@@ -27,6 +29,8 @@ class Spoken(AsyncCallbackHandler):
         self.text = ""
         self.id: str | None = None
         """The message's id; None before its first token."""
+        self.reported: UsageMetadata | None = None
+        """What the provider has told of its tokens; None before it tells, which most do at the end."""
 
     async def on_llm_new_token(
         self,
@@ -40,6 +44,8 @@ class Spoken(AsyncCallbackHandler):
         if isinstance(chunk, ChatGenerationChunk):
             self.text += chunk.message.text
             self.id = chunk.message.id or self.id
+            if isinstance(chunk.message, AIMessageChunk) and chunk.message.usage_metadata:
+                self.reported = add_usage(self.reported, chunk.message.usage_metadata)
 
 
 class ReadAloud(Spoken):

@@ -57,12 +57,15 @@ class StructuredPlanner:
         other._options = {**self._options, **options}
         return other
 
-    async def plan(self, request: Sequence[AnyMessage], settings: LoopConfig) -> AIMessage:
+    async def plan(
+        self, request: Sequence[AnyMessage], settings: LoopConfig, *, offered: Sequence[dict[str, Any]] = ()
+    ) -> AIMessage:
         """Ask for one plan; nothing of it reaches the message stream.
 
         Args:
             request: System prompt and history.
             settings: Model options, retries and time limit.
+            offered: OpenAI schemas of the tools that the system prompt tells of, for what stands around a planner.
 
         Raises:
             Exception: What the provider raised, when no other way was left.
