@@ -106,6 +106,8 @@ async def running(
         place = await place_of(checkpointer)
         run.inbox = _inbox(place, checkpointer, store)
         with _session(place, run):
+            for note in run.parent.brought if run.parent is not None else ():
+                await run.inbox.add(run.session_id, note)
             watcher = asyncio.create_task(_watch(run)) if store is not None else None
             try:
                 yield run

@@ -33,6 +33,8 @@ class Run:
     """The session; empty for a run that keeps nothing."""
     parent: Run | None = None
     """The run this one is part of, as a delegate or a subgraph; its abort is this one's too."""
+    brought: tuple[Note, ...] = ()
+    """Notes for the session of the run that is begun under this one: said once it has the session, and never else."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     started_ns: int = field(default_factory=time.time_ns)
     """Wall clock, to tell notes sent to it from those it found when it first read its inbox."""

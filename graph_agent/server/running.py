@@ -22,7 +22,6 @@ from graph_agent.server.metrics import Metrics
 from graph_agent.server.outcomes import Outcome, outcome_of
 from graph_agent.server.problems import ProblemError, stopping
 from graph_agent.server.turns import Turn
-from graph_agent.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -121,14 +120,16 @@ class Running:
     async def close(self) -> None:
         """Leave it: one that is still under way is stopped, and waited for.
 
-        A session is aborted, so that it knows what was done; what keeps no session is only cancelled.
+        A session is aborted, so that it knows what was done; what keeps no session is only cancelled. A session that
+        another run has is not this one's to abort.
         """
         self._left = True
         # A run that is over may still wait for room to say so.
         while not self._parts.empty():
             self._parts.get_nowait()
-        keeps_none = self.turn.session_id is None
-        if not self._over and (keeps_none or not await Session(self.turn.graph, self.turn.thread).abort()):
+        if not self._over and self.turn.session_id is not None:
+            self.turn.around.abort()
+        elif not self._over:
             self._task.cancel()
         await asyncio.wait([self._task])
 
@@ -186,8 +187,13 @@ class Running:
         turn = self.turn
         if turn.graph is self._host.passing:
             await turn.graph.checkpointer.adelete_thread(turn.thread)  # type: ignore[union-attr]  # it has one
-        elif turn.token is not None and status not in ("RUNNING", "BUSY"):
+        elif turn.token is not None and status not in ("RUNNING", "BUSY") and not await self._can_go_on():
             await self._host.forget(turn.thread)
+
+    async def _can_go_on(self) -> bool:
+        # Who has been told the calls of a run that was stopped in the middle may send their results once more.
+        turn = self.turn
+        return turn.goes_on and bool((await turn.graph.aget_state(turn.config)).next)
 
 
 def _answer_text(message: BaseMessage, metadata: Mapping[str, Any]) -> str:
