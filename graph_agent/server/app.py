@@ -69,7 +69,8 @@ def create_app(
         async with open_host(source, settings, db) as host:
             runs = Runs(host, Metrics(frozenset(host.tool_names)))
             limits = Limits(settings.concurrent_requests, settings.requests_per_minute)
-            app.state.graph_agent = Services(Chat(runs, limits))
+            streams = Limits(settings.event_streams)
+            app.state.graph_agent = Services(Chat(runs, limits), streams)
             async with a2a_routes(runs, limits, db or source.db, processes=processes) as routes:
                 app.router.routes[:0] = routes
                 with draining_on_sigterm(runs, settings.drain_s, enabled=handle_signals):

@@ -21,7 +21,9 @@ class Limits:
         clock: Seconds that only grow.
     """
 
-    def __init__(self, concurrent: int, per_minute: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, concurrent: int, per_minute: int | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._concurrent = concurrent
         self._per_minute = per_minute
         self._clock = clock

@@ -9,6 +9,7 @@ from fastapi import Header, Request
 
 from graph_agent.server.asks import Ask
 from graph_agent.server.chat import Chat
+from graph_agent.server.limits import Limits
 from graph_agent.server.problems import ProblemError, stopping
 from graph_agent.server.schemas import SESSION_ID
 
@@ -27,6 +28,8 @@ class Services:
     """An open server's parts."""
 
     chat: Chat
+    streams: Limits
+    """How many streams of events each caller may follow."""
 
     def check_model(self, name: str) -> None:
         """Check that a request is for the agent there is.

@@ -243,6 +243,7 @@ class Runs:
     def drain(self) -> None:
         """Begin no more runs, and let those under way stop at their next boundary."""
         self._draining = True
+        self.host.news.end()
         for running in self._running:
             running.drain()
 

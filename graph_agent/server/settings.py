@@ -29,6 +29,8 @@ class ServerSettings(BaseModel):
     """Model requests of one key in any minute, in one process; None for no limit."""
     concurrent_requests: PositiveInt = 512
     """Model requests of one key at the same time, in one process."""
+    event_streams: PositiveInt = 64
+    """Streams of sessions' events (`?follow=true`) of one key at the same time, in one process."""
     max_body_bytes: PositiveInt = 10_000_000
     """Size of one request's body."""
     body_timeout_s: PositiveFloat = 30
