@@ -22,6 +22,7 @@ from graph_agent.server.limits import Limits
 from graph_agent.server.metrics import Metrics
 from graph_agent.server.parameters import Services
 from graph_agent.server.problems import ProblemError
+from graph_agent.server.readiness import Readiness
 from graph_agent.server.running import Runs
 from graph_agent.server.settings import ServerSettings
 from graph_agent.server.shutdown import draining_on_sigterm
@@ -70,7 +71,7 @@ def create_app(
             runs = Runs(host, Metrics(frozenset(host.tool_names)))
             limits = Limits(settings.concurrent_requests, settings.requests_per_minute)
             streams = Limits(settings.event_streams)
-            app.state.graph_agent = Services(Chat(runs, limits), streams)
+            app.state.graph_agent = Services(Chat(runs, limits), streams, Readiness(runs))
             async with a2a_routes(runs, limits, db or source.db, processes=processes) as routes:
                 app.router.routes[:0] = routes
                 with draining_on_sigterm(runs, settings.drain_s, enabled=handle_signals):
