@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -18,7 +19,6 @@ from graph_agent.server.chat import Chat
 from graph_agent.server.dialects import on_http, on_invalid, on_problem
 from graph_agent.server.gate import Gate
 from graph_agent.server.host import open_host
-from graph_agent.server.limits import Limits
 from graph_agent.server.metrics import Metrics
 from graph_agent.server.parameters import Services
 from graph_agent.server.problems import ProblemError
@@ -27,6 +27,7 @@ from graph_agent.server.running import Runs
 from graph_agent.server.settings import ServerSettings
 from graph_agent.server.shutdown import draining_on_sigterm
 from graph_agent.server.sources import AgentSource
+from graph_agent.server.workers import limits_of
 
 GUARDED = (
     "/v1/",
@@ -51,6 +52,7 @@ def create_app(
     mounted: bool = False,
     handle_signals: bool = False,
     processes: int = 1,
+    shared: Path | None = None,
 ) -> FastAPI:
     """Make the application of one agent; the agent is opened when the application starts.
 
@@ -61,16 +63,17 @@ def create_app(
         mounted: Whether another server's routes stand beside ours, as in `langgraph dev`, which has an OpenAPI and
             metrics of its own.
         processes: How many processes serve the database.
+        shared: A folder of all these processes, for limits and metrics that count them together; None where this one
+            counts for itself.
         handle_signals: Whether SIGTERM lets runs stop at their next boundary, and a second one stops them at once.
     """
     settings = settings or ServerSettings()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        limits, streams = limits_of(settings, shared)
         async with open_host(source, settings, db) as host:
-            runs = Runs(host, Metrics(frozenset(host.tool_names)))
-            limits = Limits(settings.concurrent_requests, settings.requests_per_minute)
-            streams = Limits(settings.event_streams)
+            runs = Runs(host, Metrics(frozenset(host.tool_names), shared))
             app.state.graph_agent = Services(Chat(runs, limits), streams, Readiness(runs))
             async with a2a_routes(runs, limits, db or source.db, processes=processes) as routes:
                 app.router.routes[:0] = routes

@@ -1,7 +1,8 @@
 """A model that does what the user's last message says, so that one server can play every part of a test.
 
 `!call NAME {…}` lines ask for calls, all in one wave; `!then NAME {…}` lines for one more wave, when the first has its
-results; `!options` answers with the request's options; `!fail KIND` fails; `!wait FILE` goes on when a file is there.
+results; `!pid` answers with the process's number; `!options` answers with the request's options; `!fail KIND` fails;
+`!wait FILE` goes on when a file is there.
 Anything else is said back, with the results of the calls.
 """
 
@@ -100,6 +101,8 @@ async def _reply(messages: list[BaseMessage], stop: Any, options: dict[str, Any]
         system = [message.text for message in messages if isinstance(message, SystemMessage)]
         kinds = [block["type"] for block in said[at].content if isinstance(block, dict)]
         return _message(json.dumps({"options": {**shown, "stop": stop}, "system": system, "blocks": kinds}), [])
+    if order == "!pid":
+        return _message(str(os.getpid()), [])
     if json_answer := re.search(r"!json (.*)", order):
         return _message(json_answer[1], [])
     heard = [message.text for message in said if isinstance(message, HumanMessage)]
