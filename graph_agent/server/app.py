@@ -17,7 +17,7 @@ from graph_agent.server import anthropic_routes, control_routes, health_routes, 
 from graph_agent.server.a2a_mount import CARD_PATH, PATHS, a2a_routes
 from graph_agent.server.chat import Chat
 from graph_agent.server.dialects import on_http, on_invalid, on_problem
-from graph_agent.server.gate import Gate
+from graph_agent.server.gate import OPEN, Gate
 from graph_agent.server.host import open_host
 from graph_agent.server.metrics import Metrics
 from graph_agent.server.parameters import Services
@@ -105,26 +105,29 @@ def create_app(
         app.add_middleware(
             CORSMiddleware, allow_origins=list(settings.cors_origins), allow_methods=["*"], allow_headers=["*"]
         )
-    app.openapi = _openapi(app)  # type: ignore[method-assign]  # how FastAPI lets an application make its own
+    app.openapi = _openapi(app, needs_key=bool(settings.keys))  # type: ignore[method-assign]  # how FastAPI lets an application make its own
     return app
 
 
-def _openapi(app: FastAPI) -> Callable[[], dict[str, Any]]:
+def _openapi(app: FastAPI, *, needs_key: bool) -> Callable[[], dict[str, Any]]:
     def described() -> dict[str, Any]:
         if app.openapi_schema is None:
             made = get_openapi(
                 title=app.title, version=app.version, description=app.description or None, routes=app.routes
             )
             # FastAPI adds a 422 of its own to every route; what does not fit is a 400 here, in each API's shape.
-            for path in made["paths"].values():
-                for operation in path.values():
+            for path, operations in made["paths"].items():
+                for operation in operations.values():
                     operation["responses"].pop("422", None)
+                    if path in OPEN:
+                        operation["security"] = []
             for name in ("HTTPValidationError", "ValidationError"):
                 made.get("components", {}).get("schemas", {}).pop(name, None)
             bearer = {"type": "http", "scheme": "bearer"}
             header = {"type": "apiKey", "in": "header", "name": "x-api-key"}
             made.setdefault("components", {})["securitySchemes"] = {"bearer": bearer, "x-api-key": header}
-            made["security"] = [{"bearer": []}, {"x-api-key": []}, {}]
+            # An empty one says that it goes without, too.
+            made["security"] = [{"bearer": []}, {"x-api-key": []}, *([] if needs_key else [{}])]
             app.openapi_schema = made
         return app.openapi_schema
 

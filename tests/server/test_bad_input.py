@@ -212,3 +212,15 @@ def test_a_schema_that_is_too_long_to_check_is_refused(served: Served) -> None:
         told = http.post(CHAT, json={**body("hi"), "response_format": shape})
 
     assert (told.status_code, told.json()["error"]["message"].partition(";")[2]) == (400, " it may have 50000.")
+
+
+def test_an_effort_that_there_is_not_is_refused_with_those_there_are(served: Served) -> None:
+    with served.http() as http:
+        one = http.post(CHAT, json=body("hi", reasoning_effort="banana"))
+        two = http.post("/v1/messages", json=body("hi", max_tokens=9, output_config={"effort": "banana"}))
+
+    efforts = "'low', 'medium', 'high', 'xhigh' or 'max'"
+    assert [(told.status_code, told.json()["error"]["message"]) for told in (one, two)] == [
+        (400, f"reasoning_effort: Input should be 'none', 'minimal', {efforts}"),
+        (400, f"output_config.effort: Input should be {efforts}"),
+    ]
