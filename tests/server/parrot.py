@@ -2,7 +2,7 @@
 
 `!call NAME {…}` lines ask for calls, all in one wave; `!then NAME {…}` lines for one more wave, when the first has its
 results; `!pid` answers with the process's number; `!options` answers with the request's options; `!fail KIND` fails;
-`!wait FILE` goes on when a file is there.
+`!wait FILE` goes on when a file is there; `!endless` has an answer without end.
 Anything else is said back, with the results of the calls.
 """
 
@@ -57,6 +57,9 @@ class ParrotModel(BaseChatModel):
         self, messages: list[BaseMessage], stop: Any = None, *_: Any, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
         reply = await _reply(messages, stop, kwargs)
+        while "endless" in reply.response_metadata:
+            await asyncio.sleep(0)
+            yield ChatGenerationChunk(message=AIMessageChunk(content="word " * 200))
         for word in re.findall(r"\s*\S+\s*$|\s*\S+", str(reply.content)):
             await asyncio.sleep(0)
             yield ChatGenerationChunk(message=AIMessageChunk(content=word))
@@ -101,6 +104,8 @@ async def _reply(messages: list[BaseMessage], stop: Any, options: dict[str, Any]
         system = [message.text for message in messages if isinstance(message, SystemMessage)]
         kinds = [block["type"] for block in said[at].content if isinstance(block, dict)]
         return _message(json.dumps({"options": {**shown, "stop": stop}, "system": system, "blocks": kinds}), [])
+    if order == "!endless":
+        return _message("", [], {"endless": True})
     if order == "!pid":
         return _message(str(os.getpid()), [])
     if json_answer := re.search(r"!json (.*)", order):
