@@ -77,7 +77,7 @@ def _bounded(validator: Any) -> Any:
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
     }
-    keywords = {name: _in_time(ours.get(name, keyword)) for name, keyword in validator.VALIDATORS.items()}
+    keywords = {name: _in_time(ours.get(name) or keyword) for name, keyword in validator.VALIDATORS.items()}
     return validators.extend(validator, keywords)  # type: ignore[no-untyped-call]  # it has no types
 
 
