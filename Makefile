@@ -13,7 +13,7 @@ MAKE_VENV = $(PYTHON) -m venv $(VENV)
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: demo demo-team test lint format bench dev clean
+.PHONY: demo demo-team test compat lint format bench dev clean
 # Half an environment, left by an attempt that failed, must not count as one.
 .DELETE_ON_ERROR:
 
@@ -28,6 +28,9 @@ demo-team: $(VENV)/.examples  ## Ask a team of three agents, each its own proces
 
 test: $(VENV)/.dev  ## Run every test, and the notebooks.
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --nbmake tests notebooks
+
+compat: $(VENV)/.dev  ## Have older and newer versions of the official clients talk to a server; it installs them.
+	$(BIN)/python -m tests.compat.run
 
 lint: $(VENV)/.dev  ## Check style, types, layers and file lengths.
 	$(BIN)/ruff check .

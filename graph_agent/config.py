@@ -23,6 +23,8 @@ from graph_agent.errors import ConfigError, did_you_mean
 
 ToolCalling = Literal["auto", "native", "text", "wave"]
 OnLimit = Literal["answer", "message"]
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""What OpenAI's API takes; a model may know fewer."""
 Finalize = Literal["compose", "direct"]
 Planner = Literal["wave", "dag"]
 FallbackModel = Annotated[Any, WithJsonSchema({"type": "string"})]
@@ -104,7 +106,7 @@ class LoopConfig(BaseModel):
     """Seconds one model request may take; None for no limit."""
     fallback_models: tuple[FallbackModel, ...] = ()
     """Models asked in order, for the rest of the input, when the one before stays unavailable: names or chat models."""
-    reasoning_effort: str | None = None
+    reasoning_effort: ReasoningEffort | None = None
     """Passed to every model call of the loop; None leaves it to the provider."""
     temperature: NonNegativeFloat | None = None
     """Passed to every model call of the loop; None leaves it to the provider."""

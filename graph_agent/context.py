@@ -17,7 +17,16 @@ from pydantic import (
     ValidationError,
 )
 
-from graph_agent.config import FallbackModel, Finalize, LoopConfig, OnLimit, Planner, Price, ToolCalling
+from graph_agent.config import (
+    FallbackModel,
+    Finalize,
+    LoopConfig,
+    OnLimit,
+    Planner,
+    Price,
+    ReasoningEffort,
+    ToolCalling,
+)
 
 
 class AgentContext(BaseModel):
@@ -65,7 +74,7 @@ class AgentContext(BaseModel):
     model_retries: NonNegativeInt | None = None
     model_timeout_s: PositiveFloat | None = None
     fallback_models: tuple[FallbackModel, ...] | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: ReasoningEffort | None = None
     temperature: NonNegativeFloat | None = None
     max_output_tokens: PositiveInt | None = None
     top_p: float | None = Field(default=None, ge=0, le=1)

@@ -5,6 +5,7 @@ GraphAgentError
 │   ├── ConfigError          a wrong setting, found at construction
 │   ├── InputError           a wrong input to a run
 │   ├── SessionBusyError     a second run of a session that is running
+│   ├── SlowSchemaError      an answer's schema that takes too long to check
 │   ├── SyncInLoopError      a blocking call from a running event loop's thread
 │   └── ScriptError          a scripted model that ran dry or was not used up
 ├── CallError                the model chooses another call; it reads the text as a tool result
@@ -40,6 +41,10 @@ class InputError(UserError, ValueError):
 
 class SessionBusyError(UserError, RuntimeError):
     """A session that is running was given another run; nothing of it was begun."""
+
+
+class SlowSchemaError(UserError):
+    """A JSON schema that an answer cannot be checked against in a time that anybody would wait."""
 
 
 class SyncInLoopError(UserError, RuntimeError):

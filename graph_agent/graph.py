@@ -151,6 +151,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """Says of each MCP server behind the tools whether it can be called now; None where nobody knows."""
     tool_names: tuple[str, ...] = ()
     """Names of the tools and delegations there are."""
+    model: BaseChatModel | None = None
+    """The chat model that a run asks where it names no other."""
     may_write = True
     """Whether some call of this agent may change something outside it; False when every tool is marked as reading."""
     offers: Sequence[dict[str, Any]] = ()
@@ -260,6 +262,7 @@ def _assemble(parts: AgentParts) -> AgentStateGraph:
     )
     graph.may_write, graph.writes = parts.toolbox.may_write, parts.toolbox.writes
     graph.offers = parts.toolbox.schemas
+    graph.model = parts.models.first.client.model
     graph.tool_names = tuple(parts.toolbox.names)
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, PlanState),

@@ -20,7 +20,7 @@ from langgraph.types import Checkpointer
 from graph_agent.errors import SessionBusyError
 from graph_agent.locks import SessionLocks
 from graph_agent.places import place_of, place_of_blocking
-from graph_agent.runs import READER, RUN, Run
+from graph_agent.runs import RUN, Around, Run
 from graph_agent.steering import Inbox, MemoryInbox
 from graph_agent.store_inbox import StoreInbox
 
@@ -106,6 +106,8 @@ async def running(
         place = await place_of(checkpointer)
         run.inbox = _inbox(place, checkpointer, store)
         with _session(place, run):
+            for note in run.parent.brought if isinstance(run.parent, Around) else ():
+                await run.inbox.add(run.session_id, note)
             watcher = asyncio.create_task(_watch(run)) if store is not None else None
             try:
                 yield run
@@ -134,7 +136,7 @@ def running_blocking(
 
 def _new_run(configurable: Mapping[str, Any]) -> Run:
     parent: Run | None = configurable.get(RUN)
-    reader = configurable.get(READER) if parent is None else None
+    reader = parent.reader if isinstance(parent, Around) else None
     run = Run(session_id=str(configurable.get("thread_id", "")), parent=parent, reader=reader)
     if configurable.get(ABORTED):
         run.abort()

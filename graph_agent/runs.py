@@ -22,8 +22,6 @@ T = TypeVar("T")
 
 RUN = "__graph_agent_run"
 """Key of the `Run` in a run's `configurable`. What begins with two underscores stays out of checkpoints and traces."""
-READER = "__graph_agent_reader"
-"""Key of the `Reader` in a run's `configurable` who is told the answer as it comes; it is not the delegates' reader."""
 
 
 @dataclass(eq=False)
@@ -150,6 +148,17 @@ class Run:
         if self._worked_s is None:
             self._worked_s = before_s
         return self._worked_s + time.monotonic() - self._since
+
+
+@dataclass(eq=False)
+class Around(Run):
+    """What a program puts around one run that it begins, to stop it and to go with it; as `RUN` in its `configurable`.
+
+    What is begun within that run, such as a delegate's, gets nothing of it.
+    """
+
+    brought: tuple[Note, ...] = ()
+    """Notes for the session: said once the run has it, and never where it is refused."""
 
 
 class _Interruptible:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import jsonschema
-from pydantic import BaseModel, ValidationError
+import pydantic
+from jsonschema import ValidationError
+from pydantic import BaseModel
 
 from graph_agent.config import explain
 from graph_agent.errors import ConfigError
 from graph_agent.repair import repaired
+from graph_agent.schema_check import SchemaCheck
 from graph_agent.text import plain
 
 
@@ -29,10 +31,7 @@ class ResponseSchema:
             self._model = given
             self.json_schema: dict[str, Any] = given.model_json_schema()
         elif isinstance(given, dict):
-            try:
-                jsonschema.Draft202012Validator.check_schema(given)
-            except jsonschema.SchemaError as error:
-                raise ConfigError(f"response_format is no valid JSON schema: {error.message}.") from None
+            self._check = SchemaCheck(given)
             self.json_schema = given
         else:
             raise ConfigError(f"response_format takes a pydantic class or a JSON schema, not {given!r}.")
@@ -42,6 +41,8 @@ class ResponseSchema:
 
         Raises:
             ValueError: When the text does not hold what was asked for; the message is for the model.
+            SlowSchemaError: When a JSON schema takes too long to check it against, some seconds at most; in a running
+                event loop, read in a thread.
         """
         try:
             value = repaired(text)
@@ -56,11 +57,11 @@ class ResponseSchema:
         if self._model is not None:
             try:
                 return self._model.model_validate(value).model_dump(mode="json")
-            except ValidationError as error:
+            except pydantic.ValidationError as error:
                 raise ValueError(explain(error, self._model.__name__, self._model.model_fields)) from None
         try:
-            jsonschema.validate(value, self.json_schema)
-        except jsonschema.ValidationError as error:
+            self._check(value)
+        except ValidationError as error:
             where = "/".join(str(part) for part in error.absolute_path) or "the reply"
             raise ValueError(f"{where}: {error.message}.") from None
         return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 from typing import Any
@@ -15,7 +16,7 @@ from graph_agent.account import account
 from graph_agent.asking import Asking
 from graph_agent.budget import exhausted, has_budget
 from graph_agent.config import LoopConfig
-from graph_agent.errors import UserError
+from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events import StoredEvent, event
 from graph_agent.limits import STEPS_FOR_A_WAVE
 from graph_agent.listening import listen
@@ -150,7 +151,10 @@ class _Answering:
             reply = await asking.answer(tail, quiet=True, schema=self.parts.response.json_schema)
             self.answer = reply
             try:
-                self.structured = self.parts.response.read(reply.text)
+                self.structured = await asyncio.to_thread(self.parts.response.read, reply.text)
+            except SlowSchemaError as error:
+                self._fail("response_schema", str(error))
+                break
             except ValueError as error:
                 fault = str(error)
                 tail += [reply, HumanMessage(f"That does not fit: {fault} Send the corrected object.")]

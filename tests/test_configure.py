@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
+import openai
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.config import LoopConfig, ReasoningEffort
 from graph_agent.errors import ConfigError
 from graph_agent.steering import Note, new_note
 from tests.agents import asks, echo
@@ -182,3 +184,11 @@ async def test_a_note_from_elsewhere_that_cannot_be_is_a_warning(note: Callable[
         ["A change of the configuration was left out"],
         False,
     )
+
+
+def test_efforts_are_those_of_openais_api() -> None:
+    with pytest.raises(ConfigError) as error:
+        LoopConfig(reasoning_effort="banana")
+
+    [theirs, _] = get_args(openai.types.ReasoningEffort)
+    assert (get_args(ReasoningEffort), "'none', 'minimal', 'low'" in str(error.value)) == (get_args(theirs), True)

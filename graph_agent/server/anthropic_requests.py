@@ -77,7 +77,7 @@ class OutputConfig(_Body):
     """How the answer is made."""
 
     format: Format | None = None
-    effort: str | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 
 class CountRequest(_Body):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
@@ -16,16 +17,17 @@ from graph_agent.server import anthropic_routes, control_routes, health_routes, 
 from graph_agent.server.a2a_mount import CARD_PATH, PATHS, a2a_routes
 from graph_agent.server.chat import Chat
 from graph_agent.server.dialects import on_http, on_invalid, on_problem
-from graph_agent.server.gate import Gate
+from graph_agent.server.gate import OPEN, Gate
 from graph_agent.server.host import open_host
-from graph_agent.server.limits import Limits
 from graph_agent.server.metrics import Metrics
 from graph_agent.server.parameters import Services
 from graph_agent.server.problems import ProblemError
+from graph_agent.server.readiness import Readiness
 from graph_agent.server.running import Runs
 from graph_agent.server.settings import ServerSettings
 from graph_agent.server.shutdown import draining_on_sigterm
 from graph_agent.server.sources import AgentSource
+from graph_agent.server.workers import limits_of
 
 GUARDED = (
     "/v1/",
@@ -50,6 +52,7 @@ def create_app(
     mounted: bool = False,
     handle_signals: bool = False,
     processes: int = 1,
+    shared: Path | None = None,
 ) -> FastAPI:
     """Make the application of one agent; the agent is opened when the application starts.
 
@@ -60,16 +63,18 @@ def create_app(
         mounted: Whether another server's routes stand beside ours, as in `langgraph dev`, which has an OpenAPI and
             metrics of its own.
         processes: How many processes serve the database.
+        shared: A folder of all these processes, for limits and metrics that count them together; None where this one
+            counts for itself.
         handle_signals: Whether SIGTERM lets runs stop at their next boundary, and a second one stops them at once.
     """
     settings = settings or ServerSettings()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        limits, streams = limits_of(settings, shared)
         async with open_host(source, settings, db) as host:
-            runs = Runs(host, Metrics(frozenset(host.tool_names)))
-            limits = Limits(settings.concurrent_requests, settings.requests_per_minute)
-            app.state.graph_agent = Services(Chat(runs, limits))
+            runs = Runs(host, Metrics(frozenset(host.tool_names), shared))
+            app.state.graph_agent = Services(Chat(runs, limits), streams, Readiness(runs))
             async with a2a_routes(runs, limits, db or source.db, processes=processes) as routes:
                 app.router.routes[:0] = routes
                 with draining_on_sigterm(runs, settings.drain_s, enabled=handle_signals):
@@ -100,26 +105,29 @@ def create_app(
         app.add_middleware(
             CORSMiddleware, allow_origins=list(settings.cors_origins), allow_methods=["*"], allow_headers=["*"]
         )
-    app.openapi = _openapi(app)  # type: ignore[method-assign]  # how FastAPI lets an application make its own
+    app.openapi = _openapi(app, needs_key=bool(settings.keys))  # type: ignore[method-assign]  # how FastAPI lets an application make its own
     return app
 
 
-def _openapi(app: FastAPI) -> Callable[[], dict[str, Any]]:
+def _openapi(app: FastAPI, *, needs_key: bool) -> Callable[[], dict[str, Any]]:
     def described() -> dict[str, Any]:
         if app.openapi_schema is None:
             made = get_openapi(
                 title=app.title, version=app.version, description=app.description or None, routes=app.routes
             )
             # FastAPI adds a 422 of its own to every route; what does not fit is a 400 here, in each API's shape.
-            for path in made["paths"].values():
-                for operation in path.values():
+            for path, operations in made["paths"].items():
+                for operation in operations.values():
                     operation["responses"].pop("422", None)
+                    if path in OPEN:
+                        operation["security"] = []
             for name in ("HTTPValidationError", "ValidationError"):
                 made.get("components", {}).get("schemas", {}).pop(name, None)
             bearer = {"type": "http", "scheme": "bearer"}
             header = {"type": "apiKey", "in": "header", "name": "x-api-key"}
             made.setdefault("components", {})["securitySchemes"] = {"bearer": bearer, "x-api-key": header}
-            made["security"] = [{"bearer": []}, {"x-api-key": []}, {}]
+            # An empty one says that it goes without, too.
+            made["security"] = [{"bearer": []}, {"x-api-key": []}, *([] if needs_key else [{}])]
             app.openapi_schema = made
         return app.openapi_schema
 

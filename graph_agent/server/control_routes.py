@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query
@@ -78,21 +79,23 @@ async def list_sessions(mine: _Mine) -> SessionIds:
 async def get_events(
     session_id: _SessionId,
     mine: _Mine,
+    who: Annotated[Caller, Depends(caller)],
     here: Annotated[Services, Depends(services)],
     type: Annotated[list[str] | None, Query(description="Types of events; all without it.")] = None,
     after: Annotated[int, Query(ge=-1, le=2**31, description="Only events with a higher seq.")] = -1,
-    follow: Annotated[bool, Query(description="Whether to go on with the events to come, as SSE.")] = False,
+    follow: Annotated[bool, Query(description="Whether to go on with those to come, as SSE, up to an `end`.")] = False,
 ) -> Any:
     """Give a session's history, oldest first."""
-    events = await mine.events(session_id, type or [], after)
     if not follow:
-        return EventList(events=events)
+        return EventList(events=await mine.events(session_id, type or [], after))
     settings = here.chat.runs.host.settings
-    return EventStream(
-        mine.follow(session_id, type or [], after, settings.keepalive_s),
-        send_timeout_s=settings.send_timeout_s,
-        close=_nothing,
-    )
+    async with AsyncExitStack() as stack:
+        stack.enter_context(here.streams.held(who.name))
+        return EventStream(
+            await mine.follow(session_id, type or [], after, settings.keepalive_s),
+            send_timeout_s=settings.send_timeout_s,
+            close=stack.pop_all().aclose,
+        )
 
 
 @router.get("/sessions/{session_id}")
@@ -139,7 +142,3 @@ async def resume_session(
     """Go on where a session stopped: with an answer it waits for, or after a stop or a crash."""
     with here.chat.limits.held(who.name):
         return SessionInfo(**await mine.resume(session_id, body.answer if body else None))
-
-
-async def _nothing() -> None:
-    pass

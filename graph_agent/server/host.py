@@ -20,6 +20,7 @@ from graph_agent.graph import AgentStateGraph, CompiledAgentGraph
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.persistence import open_saver, open_store, strict_serializer
 from graph_agent.server.failures import log_failure
+from graph_agent.server.news import News
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.settings import ServerSettings
 from graph_agent.server.sources import AgentSource
@@ -42,6 +43,8 @@ class Host:
     """With a memory of its own, which forgets each request when it is answered."""
     saver: BaseCheckpointSaver[Any]
     store: BaseStore
+    news: News = field(default_factory=News)
+    """Tells of what is stored in this process."""
     started: int = field(default_factory=lambda: int(time.time()))
     """When the server started, in seconds since 1970."""
 
@@ -119,6 +122,7 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
             saver=saver,
             store=store,
         )
+        host.news.watch(saver)
         sweeper = asyncio.create_task(_sweep(host))
         try:
             yield host

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 
 from graph_agent.server.problems import ProblemError
 
-_WINDOW_S = 60.0
+WINDOW_S = 60.0
+"""Seconds in which the requests of one minute are counted."""
 
 
 class Limits:
@@ -21,7 +22,9 @@ class Limits:
         clock: Seconds that only grow.
     """
 
-    def __init__(self, concurrent: int, per_minute: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, concurrent: int, per_minute: int | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._concurrent = concurrent
         self._per_minute = per_minute
         self._clock = clock
@@ -34,21 +37,13 @@ class Limits:
         Raises:
             ProblemError: When the caller has too many under way, or has begun too many.
         """
-        if self._under_way.get(caller, 0) >= self._concurrent:
-            raise ProblemError(
-                "busy", f"Too many requests at the same time; this key may have {self._concurrent}.", retry_after_s=1
-            )
+        self._check_concurrent(self._under_way.get(caller, 0))
         if self._per_minute is not None:
             begun = self._begun.setdefault(caller, deque())
             now = self._clock()
-            while begun and begun[0] <= now - _WINDOW_S:
+            while begun and begun[0] <= now - WINDOW_S:
                 begun.popleft()
-            if len(begun) >= self._per_minute:
-                raise ProblemError(
-                    "busy",
-                    f"Too many requests; this key may send {self._per_minute} a minute.",
-                    retry_after_s=begun[0] + _WINDOW_S - now,
-                )
+            self._check_rate(len(begun), begun[0] if begun else None, now)
             begun.append(now)
         self._under_way[caller] = self._under_way.get(caller, 0) + 1
 
@@ -70,3 +65,17 @@ class Limits:
             yield
         finally:
             self.leave(caller)
+
+    def _check_concurrent(self, under_way: int) -> None:
+        if under_way >= self._concurrent:
+            raise ProblemError(
+                "busy", f"Too many requests at the same time; this key may have {self._concurrent}.", retry_after_s=1
+            )
+
+    def _check_rate(self, begun: int, oldest: float | None, now: float) -> None:
+        if self._per_minute is not None and oldest is not None and begun >= self._per_minute:
+            raise ProblemError(
+                "busy",
+                f"Too many requests; this key may send {self._per_minute} a minute.",
+                retry_after_s=oldest + WINDOW_S - now,
+            )

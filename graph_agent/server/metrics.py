@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+from graph_agent.server.shared_limits import is_alive
 
 _CALLS = {"tool_call": "name", "delegation_request": "target"}
 _RESULTS = {"tool_result": "name", "delegation_response": "target"}
@@ -19,10 +23,14 @@ class Metrics:
 
     Args:
         tools: Names that may be a label; any other is counted as `other`, as callers can make names up.
+        shared: Where several processes count together; None for this one alone.
     """
 
-    def __init__(self, tools: frozenset[str] = frozenset()) -> None:
+    def __init__(self, tools: frozenset[str] = frozenset(), shared: Path | None = None) -> None:
         self._tools = tools
+        self._shared = shared
+        if shared is not None:
+            _forget_the_dead(shared)
         self._registry = CollectorRegistry()
         self._runs = Counter("graph_agent_runs", "Runs that ended.", ["status"], registry=self._registry)
         self._seconds = Histogram(
@@ -37,7 +45,12 @@ class Metrics:
             registry=self._registry,
         )
         self._tokens = Counter("graph_agent_tokens", "Tokens of the model.", ["kind"], registry=self._registry)
-        self.under_way = Gauge("graph_agent_requests_under_way", "Requests under way.", registry=self._registry)
+        self.under_way = Gauge(
+            "graph_agent_requests_under_way",
+            "Requests under way.",
+            registry=self._registry,
+            multiprocess_mode="livesum",
+        )
         self.last_model_error: tuple[str, float] | None = None
         """Kind and time (seconds since 1970) of the newest model error that no success followed."""
 
@@ -82,5 +95,16 @@ class Metrics:
         self._tokens.labels("output").inc(output_tokens)
 
     def text(self) -> bytes:
-        """Everything, in Prometheus's text format."""
-        return generate_latest(self._registry)
+        """Everything, over all processes that count together, in Prometheus's text format."""
+        if self._shared is None:
+            return generate_latest(self._registry)
+        registry = CollectorRegistry()
+        MultiProcessCollector(registry, str(self._shared))  # type: ignore[no-untyped-call]  # it has no types
+        return generate_latest(registry)
+
+
+def _forget_the_dead(shared: Path) -> None:
+    for file in shared.glob("gauge_live*.db"):
+        worker = file.stem.rpartition("_")[2]
+        if worker.isdigit() and not is_alive(int(worker)):
+            mark_process_dead(int(worker), str(shared))  # type: ignore[no-untyped-call]  # it has no types

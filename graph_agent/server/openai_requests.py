@@ -9,6 +9,7 @@ from typing import Any, Literal
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from graph_agent.config import ReasoningEffort
 from graph_agent.server.asks import Ask
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.schemas import TOOL_NAME, SessionMetadata, checked_schema, clean_body, image
@@ -121,7 +122,7 @@ class ChatRequest(_Body):
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     stop: str | list[str] | None = None
-    reasoning_effort: str | None = None
+    reasoning_effort: ReasoningEffort | None = None
     n: Literal[1] | None = None
     metadata: SessionMetadata | None = None
     response_format: ResponseFormat | None = None

@@ -9,7 +9,9 @@ from fastapi import Header, Request
 
 from graph_agent.server.asks import Ask
 from graph_agent.server.chat import Chat
+from graph_agent.server.limits import Limits
 from graph_agent.server.problems import ProblemError, stopping
+from graph_agent.server.readiness import Readiness
 from graph_agent.server.schemas import SESSION_ID
 
 SessionHeader = Annotated[
@@ -27,6 +29,9 @@ class Services:
     """An open server's parts."""
 
     chat: Chat
+    streams: Limits
+    """How many streams of events each caller may follow."""
+    readiness: Readiness
 
     def check_model(self, name: str) -> None:
         """Check that a request is for the agent there is.

@@ -86,6 +86,11 @@ _OF_RUNS: dict[str, tuple[Kind, str]] = {
     "unknown_model": ("upstream", "The model's provider does not know the model this server asks for."),
     "context_overflow": ("context", "The conversation is longer than the model can read; shorten it."),
     "content_filter": ("filtered", "The model provider's content filter stopped the request."),
+    "response_schema": (
+        "invalid",
+        "The answer could not be held to the response format: its schema takes too long to check. Write its patterns "
+        "without a repeat inside a repeat, and with fewer alternatives.",
+    ),
     "response_format": ("upstream", "The model gave no answer that fits the response format."),
 }
 

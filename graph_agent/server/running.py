@@ -16,14 +16,12 @@ from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 
 from graph_agent.errors import SessionBusyError, UserError
-from graph_agent.runs import READER
 from graph_agent.server.failures import log_failure
 from graph_agent.server.host import Host
 from graph_agent.server.metrics import Metrics
 from graph_agent.server.outcomes import Outcome, outcome_of
 from graph_agent.server.problems import ProblemError, stopping
 from graph_agent.server.turns import Turn
-from graph_agent.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -138,14 +136,17 @@ class Running:
     async def close(self) -> None:
         """Leave it: one that is still under way is stopped, and waited for.
 
-        A session is aborted, so that it knows what was done; what keeps no session is only cancelled.
+        A session is aborted, so that it knows what was done; what keeps no session is only cancelled. A session that
+        another run has is not this one's to abort.
         """
         self._left = True
         # A run that is over may still wait for room to say so.
         while not self._parts.empty():
             self._parts.get_nowait()
-        keeps_none = self.turn.session_id is None
-        if not self._over.is_set() and (keeps_none or not await Session(self.turn.graph, self.turn.thread).abort()):
+        over = self._over.is_set()
+        if not over and self.turn.session_id is not None:
+            self.turn.around.abort()
+        elif not over:
             self._task.cancel()
         await asyncio.wait([self._task])
 
@@ -183,11 +184,10 @@ class Running:
         turn = self.turn
         if turn.token is not None:
             await self._host.park(turn.thread)
-        config = turn.config
         if self._streams:
-            config["configurable"][READER] = self._hear
+            turn.around.reader = self._hear
         stream = turn.graph.astream(
-            turn.given, config, context=turn.context, stream_mode=["custom", "updates"], control=self._control
+            turn.given, turn.config, context=turn.context, stream_mode=["custom", "updates"], control=self._control
         )
         async for mode, payload in stream:
             if mode == "updates":
@@ -216,8 +216,13 @@ class Running:
         turn = self.turn
         if turn.graph is self._host.passing:
             await turn.graph.checkpointer.adelete_thread(turn.thread)  # type: ignore[union-attr]  # it has one
-        elif turn.token is not None and status not in ("RUNNING", "BUSY"):
+        elif turn.token is not None and status not in ("RUNNING", "BUSY") and not await self._can_go_on():
             await self._host.forget(turn.thread)
+
+    async def _can_go_on(self) -> bool:
+        # Who has been told the calls of a run that was stopped in the middle may send their results once more.
+        turn = self.turn
+        return turn.goes_on and bool((await turn.graph.aget_state(turn.config)).next)
 
 
 class Runs:
@@ -261,6 +266,7 @@ class Runs:
     def drain(self) -> None:
         """Begin no more runs, and let those under way stop at their next boundary."""
         self._draining = True
+        self.host.news.end()
         for running in self._running:
             running.drain()
 

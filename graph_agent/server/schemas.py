@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import json
 from base64 import b64decode
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,10 @@ from graph_agent.text import plain
 TOOL_NAME = r"^[a-zA-Z0-9_-]{1,64}$"
 SESSION_ID = r"^[A-Za-z0-9._:-]{1,128}$"
 """What a session may be called; a slash would reach into another key's sessions."""
+
+
+_SCHEMA_CHARS = 50_000
+"""Characters of an answer's schema, as checking one takes a second for some hundred thousand."""
 
 
 class SessionMetadata(BaseModel):
@@ -57,8 +62,12 @@ def checked_schema(schema: dict[str, Any], param: str) -> dict[str, Any]:
     """A JSON schema that an answer can be held to.
 
     Raises:
-        ProblemError: When it is none, or refers to something outside itself, which would be fetched.
+        ProblemError: When it is none, is too long, or refers to something outside itself, which would be fetched.
     """
+    if (size := len(json.dumps(schema))) > _SCHEMA_CHARS:
+        raise ProblemError(
+            "invalid", f"{param}: the schema has {size} characters; it may have {_SCHEMA_CHARS}.", param=param
+        )
     for reference in _references(schema):
         if not (isinstance(reference, str) and reference.startswith("#")):
             raise ProblemError(

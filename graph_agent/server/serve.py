@@ -15,6 +15,7 @@ from graph_agent.server.connections import BoundedProtocol
 from graph_agent.server.keys import read_keys
 from graph_agent.server.settings import ServerSettings
 from graph_agent.server.sources import of_file
+from graph_agent.server.workers import check_workers, shared_folder, sharing, stop_without_parent
 
 _CONFIG, _DB, _KEYS, _SETTINGS = (
     "GRAPH_AGENT_SERVE_CONFIG",
@@ -50,35 +51,37 @@ def serve(
         log_level: Of uvicorn.
 
     Raises:
-        ConfigError: When the file, the keys or the address cannot be used; nothing is bound yet.
+        ConfigError: When the file, the keys, the address or the database cannot be used; nothing is bound yet.
     """
     settings = settings or ServerSettings()
     settings.model_copy(update={"keys": read_keys(keys_file)}).checked_for(host)
-    of_file(config)
+    check_workers(workers, db or of_file(config).db)
     # Not in our own environment alone: uvicorn starts its workers as new processes.
     os.environ[_CONFIG] = str(config.resolve())
     os.environ[_DB] = db or ""
     os.environ[_WORKERS] = str(workers)
     os.environ[_KEYS] = str(keys_file.resolve()) if keys_file else ""
     os.environ[_SETTINGS] = settings.model_dump_json(exclude={"keys"})
-    uvicorn.run(
-        "graph_agent.server.serve:app_from_environment",
-        factory=True,
-        host=host,
-        port=port,
-        workers=workers,
-        http=BoundedProtocol,
-        timeout_graceful_shutdown=settings.drain_s + 5,
-        timeout_keep_alive=5,
-        timeout_worker_healthcheck=60,  # a worker that still imports, on a busy machine, is not to be killed
-        access_log=False,
-        server_header=False,
-        log_level=log_level,
-    )
+    with sharing(workers):
+        uvicorn.run(
+            "graph_agent.server.serve:app_from_environment",
+            factory=True,
+            host=host,
+            port=port,
+            workers=workers,
+            http=BoundedProtocol,
+            timeout_graceful_shutdown=settings.drain_s + 5,
+            timeout_keep_alive=5,
+            timeout_worker_healthcheck=60,  # a worker that still imports, on a busy machine, is not to be killed
+            access_log=False,
+            server_header=False,
+            log_level=log_level,
+        )
 
 
 def app_from_environment() -> FastAPI:
     """Make the application of a worker process."""
+    stop_without_parent()
     keys_file = os.environ[_KEYS]
     given = ServerSettings.model_validate_json(os.environ[_SETTINGS])
     settings = given.model_copy(update={"keys": read_keys(Path(keys_file) if keys_file else None)})
@@ -88,6 +91,7 @@ def app_from_environment() -> FastAPI:
     app = create_app(
         of_file(os.environ[_CONFIG]),
         settings=settings,
+        shared=shared_folder(),
         db=os.environ[_DB] or None,
         handle_signals=True,
         processes=int(os.environ[_WORKERS]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
@@ -11,17 +10,14 @@ from langgraph.types import Command
 from graph_agent.client_tools import CLIENT_CALL
 from graph_agent.history import SessionMemory
 from graph_agent.results import run_result
+from graph_agent.server.following import follow
 from graph_agent.server.host import Host
 from graph_agent.server.keys import Caller
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.running import Ended, Runs
-from graph_agent.server.sse import comment, frame
 from graph_agent.server.turns import Turn
 from graph_agent.session import Session
 from graph_agent.text import plain
-
-_LOOK_S = 0.2
-"""Seconds between two looks for new events."""
 
 
 class Sessions:
@@ -60,22 +56,21 @@ class Sessions:
     async def follow(
         self, session_id: str, types: list[str], after: int, keepalive_s: float
     ) -> AsyncGenerator[str, None]:
-        """Events of a session as server-sent events, those to come included, until the server stops."""
-        silent_s = 0.0
-        seen: str | None = None
-        while not self._runs.draining:
-            newest = await self._newest_checkpoint(session_id)
-            if newest != seen:
-                seen = newest
-                for event in await self._events(session_id, [], after):
-                    after, silent_s = event["seq"], 0.0
-                    if not types or event["type"] in types:
-                        yield frame(event, event["type"])
-            if silent_s >= keepalive_s:
-                silent_s = 0.0
-                yield comment("nothing new")
-            await asyncio.sleep(_LOOK_S)
-            silent_s += _LOOK_S
+        """Events of a session as server-sent events, those to come included (see `following`).
+
+        Raises:
+            ProblemError: When there is no such session.
+        """
+        await self._state(session_id)
+        return follow(
+            self._host.news,
+            self._caller.thread(session_id),
+            lambda: self._newest_checkpoint(session_id),
+            lambda seen: self._events(session_id, [], seen),
+            types=types,
+            after=after,
+            keepalive_s=keepalive_s,
+        )
 
     async def info(self, session_id: str) -> dict[str, Any]:
         """Where a session is.
@@ -163,7 +158,9 @@ class Sessions:
         await self._state(session_id)
         if not await self._is_idle(session_id):
             raise ProblemError("conflict", f"The session {session_id!r} is running; abort it first.")
-        await self._host.saver.adelete_thread(self._caller.thread(session_id))
+        thread = self._caller.thread(session_id)
+        await self._host.saver.adelete_thread(thread)
+        self._host.news.tell(thread)
 
     @staticmethod
     async def _part(running: Any) -> Any:

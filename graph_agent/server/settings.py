@@ -26,9 +26,11 @@ class ServerSettings(BaseModel):
     keys: tuple[ApiKey, ...] = ()
     """Who may come in; empty for everybody who reaches the address."""
     requests_per_minute: PositiveInt | None = None
-    """Model requests of one key in any minute, in one process; None for no limit."""
+    """Model requests of one key in any minute; None for no limit."""
     concurrent_requests: PositiveInt = 512
-    """Model requests of one key at the same time, in one process."""
+    """Model requests of one key at the same time."""
+    event_streams: PositiveInt = 64
+    """Streams of sessions' events (`?follow=true`) of one key at the same time."""
     max_body_bytes: PositiveInt = 10_000_000
     """Size of one request's body."""
     body_timeout_s: PositiveFloat = 30

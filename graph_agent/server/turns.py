@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +14,13 @@ from langgraph.types import Command, Interrupt, StateSnapshot
 
 from graph_agent.client_tools import CLIENT_CALL, ClientResult
 from graph_agent.graph import CompiledAgentGraph
+from graph_agent.results import since_last_input
+from graph_agent.runs import RUN, Around
 from graph_agent.server.asks import Ask, check_conversation, new_messages, trailing_results
 from graph_agent.server.host import Host, new_token
 from graph_agent.server.keys import Caller
 from graph_agent.server.problems import ProblemError
-from graph_agent.session import Session
+from graph_agent.steering import Note
 from graph_agent.types import NO_USAGE, Usage
 
 _PARKED_ID = re.compile(r"call_([0-9a-f]{24})[0-9a-f]{8}")
@@ -38,11 +41,18 @@ class Turn:
     """What the thread is called in the ids of the caller's calls, where the request keeps no session."""
     used_before: Usage = field(default_factory=lambda: NO_USAGE)
     """What earlier requests of the same input have used, and been told."""
+    around: Around = field(default_factory=Around)
+    """What the run is begun under: its abort stops this run and no other, also when the session is another's."""
 
     @property
     def config(self) -> Any:
         """The run's config."""
-        return {"configurable": {"thread_id": self.thread}}
+        return {"configurable": {"thread_id": self.thread, RUN: self.around}}
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it takes up what an earlier request began."""
+        return not isinstance(self.given, dict)
 
     def client_calls(self, interrupts: Sequence[Interrupt]) -> list[dict[str, Any]]:
         """The calls that the caller is to run: `{"id", "name", "arguments"}`, in call order."""
@@ -110,24 +120,48 @@ async def _resumed(turn: Turn, ask: Ask, results: list[ToolMessage], said: list[
     state: StateSnapshot = await turn.graph.aget_state(turn.config)
     asked = {turn._id(interrupt): interrupt for interrupt in _asked(state.interrupts)}
     given = {result.tool_call_id: result for result in results}
+    used: Usage = state.values.get("usage", NO_USAGE)
+    if _has_heard(turn, state, given):
+        # The words beside them came with the results, and wait where the run stopped.
+        return _with(turn, None, ask.context(), used)
     if not asked or not given.keys() & asked.keys():
         return None
     if given.keys() != asked.keys():
         listed = ", ".join(sorted(asked.keys() ^ given.keys()))
         raise ProblemError("invalid", f"One result for each open call is needed; these do not match: {listed}.")
     answers = {asked[id_].id: _answer(result) for id_, result in given.items()}
-    if words := "\n\n".join(message.text for message in said if message.text.strip()):
-        # Behind the results of the whole wave, the server's own included, and before the next plan.
-        await Session(turn.graph, turn.thread).steer(words)
     # The tools that are waited for must be known when their calls are taken up again.
     offered = {tool["function"]["name"] for tool in ask.client_tools}
     missing = {interrupt.value["name"] for interrupt in asked.values()} - offered
     context = {**ask.context(), "client_tools": [*ask.client_tools, *map(_bare, sorted(missing))]}
-    return _with(turn, Command(resume=answers), context, state.values.get("usage", NO_USAGE))
+    words = "\n\n".join(message.text for message in said if message.text.strip())
+    return _with(turn, Command(resume=answers), context, used, _steering(words, answers))
 
 
-def _with(turn: Turn, given: Any, context: dict[str, Any], used: Usage) -> Turn:
-    return Turn(turn.graph, turn.thread, given, context, turn.session_id, turn.token, used)
+def _has_heard(turn: Turn, state: StateSnapshot, given: Collection[str]) -> bool:
+    """Whether a run took these results in, and was stopped before its answer."""
+    if state.interrupts or not state.next:
+        return False
+    # Without a session, nobody else knows the thread.
+    events = since_last_input(state.values.get("events", []))
+    settled = {entry["id"] for entry in events if entry["type"] == "tool_result"}
+    return turn.token is not None or settled >= set(given)
+
+
+def _steering(words: str, answers: Collection[str]) -> tuple[Note, ...]:
+    """Words beside results, heard behind the results of the whole wave and before the next plan.
+
+    They are the same note whenever the same results are sent with them, so that they are heard once.
+    """
+    if not words:
+        return ()
+    digest = hashlib.sha256("\0".join([*sorted(answers), words]).encode()).hexdigest()
+    return (Note(f"{0:020d}-{digest[:16]}", "steer", words),)
+
+
+def _with(turn: Turn, given: Any, context: dict[str, Any], used: Usage, brought: tuple[Note, ...] = ()) -> Turn:
+    around = Around(brought=brought)
+    return Turn(turn.graph, turn.thread, given, context, turn.session_id, turn.token, used, around)
 
 
 def _asked(interrupts: Sequence[Interrupt]) -> list[Interrupt]:

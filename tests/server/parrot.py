@@ -1,7 +1,8 @@
 """A model that does what the user's last message says, so that one server can play every part of a test.
 
 `!call NAME {…}` lines ask for calls, all in one wave; `!then NAME {…}` lines for one more wave, when the first has its
-results; `!options` answers with the request's options; `!fail KIND` fails; `!wait FILE` goes on when a file is there.
+results; `!pid` answers with the process's number; `!options` answers with the request's options; `!fail KIND` fails;
+`!wait FILE` goes on when a file is there; `!endless` has an answer without end.
 Anything else is said back, with the results of the calls.
 """
 
@@ -56,6 +57,9 @@ class ParrotModel(BaseChatModel):
         self, messages: list[BaseMessage], stop: Any = None, *_: Any, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
         reply = await _reply(messages, stop, kwargs)
+        while "endless" in reply.response_metadata:
+            await asyncio.sleep(0)
+            yield ChatGenerationChunk(message=AIMessageChunk(content="word " * 200))
         for word in re.findall(r"\s*\S+\s*$|\s*\S+", str(reply.content)):
             await asyncio.sleep(0)
             yield ChatGenerationChunk(message=AIMessageChunk(content=word))
@@ -100,6 +104,10 @@ async def _reply(messages: list[BaseMessage], stop: Any, options: dict[str, Any]
         system = [message.text for message in messages if isinstance(message, SystemMessage)]
         kinds = [block["type"] for block in said[at].content if isinstance(block, dict)]
         return _message(json.dumps({"options": {**shown, "stop": stop}, "system": system, "blocks": kinds}), [])
+    if order == "!endless":
+        return _message("", [], {"endless": True})
+    if order == "!pid":
+        return _message(str(os.getpid()), [])
     if json_answer := re.search(r"!json (.*)", order):
         return _message(json_answer[1], [])
     heard = [message.text for message in said if isinstance(message, HumanMessage)]

@@ -14,7 +14,7 @@ from schemathesis import Case, GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 
 from tests.server.process import Served
-from tests.server.test_sessions import CHAT, answer, chat
+from tests.server.test_sessions import CHAT, answer, body, chat
 
 load_all_checks()
 _CHECKS = ["status_code_conformance", "content_type_conformance", "response_schema_conformance"]
@@ -189,3 +189,38 @@ def test_broken_http_breaks_nothing(served: Served, request_text: str) -> None:
         health = http.get("/health").status_code
 
     assert (status in ([], [b"400"], [b"404"], [b"408"], [b"200"]), health) == (True, 200)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_pattern_that_would_not_end_is_the_callers_fault(served: Served, stream: bool) -> None:
+    schema = {"type": "object", "properties": {"a": {"pattern": "^(([a-z])+.)+[A-Z]([a-z])+$"}}}
+    shape = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    order = [{"role": "user", "content": '!json {"a": "' + "a" * 5000 + '"}'}]
+    with served.http() as http:
+        told = http.post(CHAT, json={"model": "parrot", "messages": order, "response_format": shape, "stream": stream})
+
+    assert (told.status_code, told.json()["error"]["message"].partition(":")[0]) == (
+        400,
+        "The answer could not be held to the response format",
+    )
+
+
+def test_a_schema_that_is_too_long_to_check_is_refused(served: Served) -> None:
+    schema = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(3000)}}
+    shape = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    with served.http() as http:
+        told = http.post(CHAT, json={**body("hi"), "response_format": shape})
+
+    assert (told.status_code, told.json()["error"]["message"].partition(";")[2]) == (400, " it may have 50000.")
+
+
+def test_an_effort_that_there_is_not_is_refused_with_those_there_are(served: Served) -> None:
+    with served.http() as http:
+        one = http.post(CHAT, json=body("hi", reasoning_effort="banana"))
+        two = http.post("/v1/messages", json=body("hi", max_tokens=9, output_config={"effort": "banana"}))
+
+    efforts = "'low', 'medium', 'high', 'xhigh' or 'max'"
+    assert [(told.status_code, told.json()["error"]["message"]) for told in (one, two)] == [
+        (400, f"reasoning_effort: Input should be 'none', 'minimal', {efforts}"),
+        (400, f"output_config.effort: Input should be {efforts}"),
+    ]

@@ -91,3 +91,20 @@ def test_no_callers_request_alone_makes_the_model_count_as_down(kind: str, count
     metrics.count({"plan": {"events": [event]}}, {})
 
     assert (metrics.last_model_error is not None) == counts
+
+
+@pytest.mark.parametrize(
+    ("keys", "optional"), [((), [{}]), ((ApiKey(name="anna", key=SecretStr(KEY)),), [])], ids=["open", "keys"]
+)
+def test_the_openapi_says_whether_a_key_is_needed(keys: tuple[ApiKey, ...], optional: list[Any]) -> None:
+    described = create_app(of_file(ROOT / "examples/hotel/agent.yaml"), settings=ServerSettings(keys=keys)).openapi()
+    open_to_all = [path for path, one in described["paths"].items() if one.get("get", {}).get("security") == []]
+
+    assert (described["components"]["securitySchemes"], described["security"], open_to_all) == (
+        {
+            "bearer": {"type": "http", "scheme": "bearer"},
+            "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+        },
+        [{"bearer": []}, {"x-api-key": []}, *optional],
+        ["/health", "/ready"],
+    )

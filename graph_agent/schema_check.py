@@ -1,0 +1,161 @@
+"""Checks a value against a JSON schema that anybody may have written, in a time that is bounded.
+
+Python's own regular expressions may take years for a short text, and `$ref`s can double the work at each level.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any
+
+import regex
+from jsonschema import Draft202012Validator, SchemaError, ValidationError, validators
+from jsonschema.exceptions import best_match
+
+from graph_agent.errors import ConfigError, SlowSchemaError
+
+CHECK_S = 2.0
+"""Seconds that one value may be checked for; an honest schema takes some milliseconds."""
+PATTERN_S = 0.5
+"""Seconds that one search for a pattern may take."""
+
+_until: ContextVar[float] = ContextVar("until")
+_Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
+
+
+class SchemaCheck:
+    """A JSON schema that values are checked against.
+
+    Args:
+        schema: The schema.
+
+    Raises:
+        ConfigError: When it is no valid schema, or one whose check cannot be bounded.
+    """
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        try:
+            Draft202012Validator.check_schema(schema)
+        except SchemaError as error:
+            raise ConfigError(f"response_format is no valid JSON schema: {error.message}.") from None
+        except (RecursionError, OverflowError) as error:
+            raise ConfigError(f"response_format is no JSON schema that can be used: {error}.") from None
+        keywords = {name for name, _ in _items(schema)}
+        if keywords >= {"unevaluatedProperties", "patternProperties"}:
+            raise ConfigError(
+                "response_format has both unevaluatedProperties and patternProperties, which cannot be checked in "
+                "bounded time; write additionalProperties in place of the first."
+            )
+        known = validators.validator_for(schema, default=Draft202012Validator)
+        # A `$schema` inside would have what is below it checked by the library's own, unbounded keywords.
+        self._validator = _bounded(known)(_without_dialect(schema))
+
+    def __call__(self, value: Any) -> None:
+        """Check a value; any thread may do so.
+
+        Raises:
+            ValidationError: When it does not fit.
+            SlowSchemaError: When that cannot be said in time.
+            RecursionError: When the schema leads back to itself without end.
+        """
+        reset = _until.set(time.monotonic() + CHECK_S)
+        try:
+            error = best_match(self._validator.iter_errors(value))
+        finally:
+            _until.reset(reset)
+        if error is not None:
+            raise error
+
+
+@functools.cache
+def _bounded(validator: Any) -> Any:
+    ours: dict[str, _Keyword] = {
+        "pattern": _pattern,
+        "patternProperties": _pattern_properties,
+        "additionalProperties": _additional_properties,
+    }
+    keywords = {name: _in_time(ours.get(name) or keyword) for name, keyword in validator.VALIDATORS.items()}
+    return validators.extend(validator, keywords)  # type: ignore[no-untyped-call]  # it has no types
+
+
+def _in_time(keyword: _Keyword) -> _Keyword:
+    def bounded(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError] | None:
+        if time.monotonic() > _until.get():
+            raise SlowSchemaError(
+                f"The schema takes longer than {CHECK_S:g} seconds to check one answer; refer to fewer alternatives."
+            )
+        return keyword(validator, value, instance, schema)
+
+    return bounded
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if validator.is_type(instance, "string") and not _found(pattern, instance):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _pattern_properties(
+    validator: Any, patterns: Mapping[str, Any], instance: Any, schema: Any
+) -> Iterator[ValidationError]:
+    if not validator.is_type(instance, "object"):
+        return
+    for pattern, subschema in patterns.items():
+        for name, value in instance.items():
+            if _found(pattern, name):
+                yield from validator.descend(value, subschema, path=name, schema_path=pattern)
+
+
+def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    if not validator.is_type(instance, "object"):
+        return
+    known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+    extra = [name for name in instance if name not in known and not any(_found(pattern, name) for pattern in patterns)]
+    if validator.is_type(allowed, "object"):
+        for name in extra:
+            yield from validator.descend(instance[name], allowed, path=name)
+    elif not allowed and extra:
+        listed = ", ".join(repr(name) for name in sorted(extra))
+        yield ValidationError(f"Additional properties are not allowed: {listed}")
+
+
+def _found(pattern: str, text: str) -> bool:
+    left = min(PATTERN_S, _until.get() - time.monotonic())
+    try:
+        # Other threads may work meanwhile.
+        return _compiled(pattern).search(text, timeout=max(left, 0.001), concurrent=True) is not None
+    except TimeoutError:
+        raise SlowSchemaError(
+            f"The pattern {pattern!r} takes too long to be searched for; write it without a repeat inside a repeat."
+        ) from None
+    except regex.error as error:
+        raise SlowSchemaError(f"The pattern {pattern!r} cannot be searched for: {error}.") from None
+
+
+@functools.lru_cache(256)
+def _compiled(pattern: str) -> regex.Pattern[str]:
+    return regex.compile(pattern)
+
+
+def _items(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        yield from value.items()
+        value = list(value.values())
+    if isinstance(value, list):
+        for item in value:
+            yield from _items(item)
+
+
+def _without_dialect(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_dialect(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    # What is only compared with is no schema.
+    return {
+        name: item if name in ("const", "enum") else _without_dialect(item)
+        for name, item in value.items()
+        if name != "$schema" or not isinstance(item, str)
+    }

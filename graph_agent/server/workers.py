@@ -1,0 +1,81 @@
+"""What the worker processes of one server share: a folder with their limits and what they have counted."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from graph_agent.errors import ConfigError
+from graph_agent.server.limits import Limits
+from graph_agent.server.settings import ServerSettings
+from graph_agent.server.shared_limits import SharedLimits
+
+_FOLDER = "GRAPH_AGENT_SERVE_SHARED"
+_METRICS = "PROMETHEUS_MULTIPROC_DIR"
+"""Where prometheus_client looks, when it is imported, whether other processes count beside this one."""
+
+
+def check_workers(workers: int, db: str) -> None:
+    """Check that several processes can serve a database.
+
+    Raises:
+        ConfigError: When each would have one of its own.
+    """
+    if workers > 1 and db == "memory:":
+        raise ConfigError(
+            f"--workers {workers} with db='memory:': each process would have sessions of its own. Use one process, or "
+            "a database that they share, e.g. --db sqlite:///graph_agent.db."
+        )
+
+
+@contextmanager
+def sharing(workers: int) -> Iterator[None]:
+    """Make the folder, for processes started meanwhile; a single process needs none and pays for none."""
+    if workers == 1:
+        os.environ[_FOLDER] = ""
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="graph-agent-serve-", ignore_cleanup_errors=True) as folder:
+        os.environ[_FOLDER] = os.environ[_METRICS] = folder
+        yield
+
+
+def stop_without_parent() -> None:
+    """Have this worker process stop in good order when the one that started it is gone.
+
+    One that was killed can stop nobody, and its workers would hold the port for ever.
+    """
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def wait() -> None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="parent watch", daemon=True).start()
+
+
+def shared_folder() -> Path | None:
+    """The folder that this process shares with other workers; None where it is alone."""
+    folder = os.environ.get(_FOLDER, "")
+    return Path(folder) if folder else None
+
+
+def limits_of(settings: ServerSettings, shared: Path | None) -> tuple[Limits, Limits]:
+    """What a key may have of requests, and of streams of events.
+
+    Args:
+        settings: The numbers.
+        shared: The folder of the processes that they hold for together; None for this one alone.
+    """
+    requests = (settings.concurrent_requests, settings.requests_per_minute)
+    if shared is None:
+        return Limits(*requests), Limits(settings.event_streams)
+    return SharedLimits(shared, "requests", *requests), SharedLimits(shared, "streams", settings.event_streams)

@@ -1,0 +1,87 @@
+"""What OpenAI's client is told by a server, as JSON. Run by whichever version is to be looked at: URL, key."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import openai
+
+PAINT: Any = {
+    "type": "function",
+    "function": {"name": "paint", "parameters": {"type": "object", "properties": {"color": {"type": "string"}}}},
+}
+
+
+def main(url: str, key: str) -> None:
+    client: Any = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
+    stranger: Any = openai.OpenAI(base_url=f"{url}/v1", api_key="nobody", max_retries=0)
+    told = {
+        "whole": whole(client),
+        "streamed": streamed(client, "hello there"),
+        "handed back": handed_back(client),
+        "streamed call": streamed(client, '!call paint {"color": "red"}', tools=[PAINT]),
+        "models": [model.id for model in client.models.list().data],
+        "unknown model": refused(client, "banana"),
+        "stranger": refused(stranger, "parrot"),
+        "in mid-stream": broken(client),
+    }
+    json.dump(told, sys.stdout)
+
+
+def user(text: str) -> dict[str, str]:
+    return {"role": "user", "content": text}
+
+
+def whole(client: Any) -> list[Any]:
+    answer = client.chat.completions.create(model="parrot", messages=[user("hello")])
+    usage = answer.usage
+    numbers = [usage.prompt_tokens, usage.completion_tokens, usage.total_tokens]
+    return [answer.choices[0].message.content, answer.choices[0].finish_reason, numbers]
+
+
+def streamed(client: Any, text: str, **options: Any) -> list[Any]:
+    said, finish, calls = "", None, []
+    for chunk in client.chat.completions.create(model="parrot", messages=[user(text)], stream=True, **options):
+        choice = chunk.choices[0]
+        said += choice.delta.content or ""
+        calls += [[call.function.name, json.loads(call.function.arguments)] for call in choice.delta.tool_calls or []]
+        finish = choice.finish_reason or finish
+    return [said, finish, calls]
+
+
+def handed_back(client: Any) -> list[Any]:
+    messages: list[Any] = [user('!call look_up {"key": "k"}\n!call paint {"color": "red"}')]
+    first = client.chat.completions.create(model="parrot", messages=messages, tools=[PAINT]).choices[0]
+    [call] = first.message.tool_calls
+    messages += [
+        first.message.model_dump(exclude_none=True),
+        {"role": "tool", "tool_call_id": call.id, "content": "painted"},
+    ]
+    second = client.chat.completions.create(model="parrot", messages=messages, tools=[PAINT]).choices[0]
+    called = [call.function.name, json.loads(call.function.arguments)]
+    said = second.message.content.partition("; ")[2]
+    return [first.finish_reason, called, second.finish_reason, said]
+
+
+def refused(client: Any, model: str) -> list[Any]:
+    try:
+        client.chat.completions.create(model=model, messages=[user("hello")])
+    except openai.APIStatusError as error:
+        return [type(error).__name__, error.status_code, error.body]
+    return []
+
+
+def broken(client: Any) -> list[Any]:
+    said = ""
+    try:
+        for chunk in client.chat.completions.create(model="parrot", messages=[user("one …break two")], stream=True):
+            said += chunk.choices[0].delta.content or ""
+    except openai.APIError as caught:
+        error: Any = caught
+        return [said, type(error).__name__, error.body["message"]]
+    return [said]
+
+
+main(*sys.argv[1:])

@@ -1,0 +1,103 @@
+"""Following a session's events: told as they are stored, bounded, and ended with a word."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent.server import following
+from graph_agent.server.sessions import Sessions
+from tests.server.hosting import NOBODY, answered, ask, running
+from tests.server.process import serving
+from tests.server.test_sessions import chat
+
+KINDS = ["user_message", "status", "plan", "agent_response", "status"]
+
+
+@contextmanager
+def followed(http: httpx.Client, session: str, **params: Any) -> Iterator[Iterator[dict[str, Any]]]:
+    path = f"/memory/sessions/{session}/events"
+    with http.stream("GET", path, params={"follow": True, **params}) as stream:
+        yield (json.loads(line[6:]) for line in stream.iter_lines() if line.startswith("data: "))
+
+
+async def test_what_is_stored_here_is_told_without_looking_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(following, "LOOK_S", 3600.0)
+    async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(["one", "two"]))) as runs:
+        await answered(runs.host, ask(session_id="s"))
+        told: list[str] = []
+        async with aclosing(await Sessions(runs, NOBODY).follow("s", ["agent_response"], -1, 3600)) as frames:
+            told.append(await anext(frames))
+            second = asyncio.create_task(answered(runs.host, ask(session_id="s")))
+            told.append(await anext(frames))
+            await second
+            runs.drain()
+            told += [frame async for frame in frames]
+
+    heads = [frame.partition("\n")[0] for frame in told]
+    assert (heads, json.loads(told[-1].partition("data: ")[2])) == (
+        ["event: agent_response", "event: agent_response", "event: end"],
+        {"type": "end", "reason": "server_stopping", "after": 7},
+    )
+
+
+def test_a_server_that_stops_says_so_to_those_who_follow(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, server.http() as http:
+        chat(http, "s", "one")
+        with followed(http, "s") as events:
+            seen = [next(events) for _ in KINDS]
+            server.term()
+            rest = list(events)
+
+    assert ([event["type"] for event in seen], rest) == (
+        KINDS,
+        [{"type": "end", "reason": "server_stopping", "after": 4}],
+    )
+
+
+def test_a_session_that_is_deleted_ends_the_stream(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, server.http() as http:
+        chat(http, "s", "one")
+        with followed(http, "s", after=3) as events:
+            seen = next(events)["seq"]
+            http.delete("/sessions/s")
+            rest = list(events)
+
+    assert (seen, rest) == (4, [{"type": "end", "reason": "deleted", "after": 4}])
+
+
+def test_what_another_process_stores_is_told_too(tmp_path: Path) -> None:
+    with serving(tmp_path) as one, serving(tmp_path) as two, one.http() as http, two.http() as other:
+        chat(http, "s", "one")
+        with followed(http, "s", after=4, type="agent_response") as events:
+            chat(other, "s", "two")
+            seen = next(events)
+
+    assert (seen["seq"], seen["content"]) == (8, "You said: one / two")
+
+
+def test_a_key_follows_so_many_streams_and_no_more(tmp_path: Path) -> None:
+    with serving(tmp_path, "--set", "event_streams=1") as server, server.http() as http:
+        chat(http, "s", "one")
+        with followed(http, "s") as events:
+            next(events)
+            refused = http.get("/memory/sessions/s/events", params={"follow": True})
+            whole = http.get("/memory/sessions/s/events")
+        while _is_refused(http):
+            time.sleep(0.01)
+
+    assert (refused.status_code, refused.json()["kind"], whole.status_code) == (429, "busy", 200)
+
+
+def _is_refused(http: httpx.Client) -> bool:
+    with http.stream("GET", "/memory/sessions/s/events", params={"follow": True}) as stream:
+        return stream.status_code == 429

@@ -1,0 +1,133 @@
+"""Requests that are refused, stopped or sent again: a session does what it was asked to do, once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from graph_agent import create_graph_agent
+from graph_agent.history import SessionMemory
+from graph_agent.server.problems import ProblemError
+from graph_agent.server.turns import turn_for
+from tests.agents import asks
+from tests.gates import Gate, GatedModel, gated_tool
+from tests.server.hosting import MINE, NOBODY, answered, ask, begun, outcome_of, running, with_results
+
+CALLS_MINE = asks(("c1", "mine", {}))
+
+
+async def test_a_request_that_is_refused_as_busy_leaves_the_other_alone() -> None:
+    gate = Gate()
+    graph = create_graph_agent(
+        GatedModel([asks(("c1", "work", {})), "No more actions.", "Done."]), tools=[gated_tool(gate)]
+    )
+    async with asyncio.timeout(30), running(graph) as runs:
+        first = await begun(runs.host, ask(session_id="s"))
+        await gate.reached()
+        # It leaves before its run has heard that the session is busy.
+        async with runs.run(await turn_for(runs.host, NOBODY, ask(session_id="s")), streams=True) as second:
+            pass
+        gate.open()
+        outcome = await outcome_of(first)
+
+    assert (second.ended, outcome.status, outcome.text) == (True, "COMPLETED", "Done.")
+
+
+async def test_a_client_that_leaves_while_the_first_plan_is_made_aborts_its_session() -> None:
+    gate = Gate()
+    async with asyncio.timeout(30), running(create_graph_agent(GatedModel(["Done."], before={1: gate}))) as runs:
+        async with runs.run(await turn_for(runs.host, NOBODY, ask(session_id="s")), streams=False):
+            await gate.reached()
+        events = await SessionMemory(runs.host.kept).get_session_events("s")
+
+    assert [event["to"] for event in events if event["type"] == "status"] == ["RUNNING", "ABORTED"]
+
+
+@pytest.mark.parametrize("session", [None, "s"])
+async def test_words_beside_results_are_heard_once_however_often_they_are_sent(session: str | None) -> None:
+    gate = Gate()
+    script = [asks(("c1", "mine", {}), ("c2", "work", {})), "No more actions.", "Done."]
+    model = GatedModel(script, before={2: gate})
+    graph = create_graph_agent(model, tools=[gated_tool(open_gate())])
+    async with asyncio.timeout(30), running(graph) as runs:
+        waiting = await answered(runs.host, ask(client_tools=[MINE], session_id=session))
+        again = with_results(waiting.calls, "Be quick.", session_id=session)
+        first = await begun(runs.host, again)
+        turn = await turn_for(runs.host, NOBODY, again)
+        await gate.reached()
+        refused = []
+        for _ in range(2):
+            with pytest.raises(ProblemError) as told:
+                await answered(runs.host, again)
+            refused.append(told.value.kind)
+        gate.open()
+        outcome = await outcome_of(first)
+        events = await SessionMemory(runs.host.kept).get_session_events(turn.thread)
+    asked = "\n".join(message.text for message in model.requests[-1].messages)
+
+    assert (refused, outcome.text, asked.count("Be quick.")) == (["busy"] * 2, "Done.", 1)
+    assert [event["content"] for event in events if event["type"] == "steering"] == (["Be quick."] if session else [])
+
+
+@pytest.mark.parametrize("session", [None, "s"])
+@pytest.mark.parametrize("how", ["drain", "cancel"])
+async def test_results_that_a_stopped_run_had_taken_in_go_on(session: str | None, how: str) -> None:
+    gate = Gate()
+    model = GatedModel([CALLS_MINE, asks(("c2", "work", {})), "No more actions.", "Done."])
+    graph = create_graph_agent(model, tools=[gated_tool(gate, idempotent=True)])
+    async with asyncio.timeout(30), running(graph) as runs:
+        waiting = await answered(runs.host, ask(client_tools=[MINE], session_id=session))
+        again = with_results(waiting.calls, "Be quick.", session_id=session)
+        stopped = await begun(runs.host, again)
+        await gate.reached()
+        if how == "drain":
+            stopped.drain()
+            gate.open()
+        else:
+            stopped.cancel()
+        with pytest.raises(ProblemError) as told:
+            await outcome_of(stopped)
+        gate.open()
+        outcome = await answered(runs.host, again)
+    asked = "\n".join(message.text for message in model.requests[-1].messages)
+
+    assert (told.value.kind, outcome.status, outcome.text) == ("stopping", "COMPLETED", "Done.")
+    assert [asked.count(text) for text in ("did mine", "worked", "Be quick.")] == [1, 1, 1]
+
+
+async def test_results_that_a_stopped_run_had_not_taken_in_go_on_with_the_words_beside_them() -> None:
+    async with (
+        asyncio.timeout(30),
+        running(create_graph_agent(model := GatedModel([CALLS_MINE, "No more actions.", "Done."]))) as runs,
+    ):
+        waiting = await answered(runs.host, ask(client_tools=[MINE]))
+        again = with_results(waiting.calls, "Be quick.")
+        stopped = await begun(runs.host, again)
+        stopped.drain()
+        with pytest.raises(ProblemError):
+            await outcome_of(stopped)
+        outcome = await answered(runs.host, again)
+    asked = "\n".join(message.text for message in model.requests[-1].messages)
+
+    assert (outcome.text, asked.count("did mine"), asked.count("Be quick.")) == ("Done.", 1, 1)
+
+
+async def test_a_request_that_was_stopped_before_its_calls_were_told_is_forgotten() -> None:
+    gate = Gate()
+    model = GatedModel([CALLS_MINE], before={1: gate})
+    async with asyncio.timeout(30), running(create_graph_agent(model)) as runs:
+        stopped = await begun(runs.host, ask(client_tools=[MINE]))
+        await gate.reached()
+        stopped.cancel()
+        with pytest.raises(ProblemError):
+            await outcome_of(stopped)
+        kept = [found async for found in runs.host.saver.alist(None)]
+
+    assert kept == []
+
+
+def open_gate() -> Gate:
+    gate = Gate()
+    gate.open()
+    return gate

@@ -1,0 +1,164 @@
+"""Several worker processes of one server: limits and counts are those of all of them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from graph_agent.server.limits import Limits
+from graph_agent.server.problems import ProblemError
+from graph_agent.server.shared_limits import SharedLimits
+from tests.server.process import Served, refused, serving
+from tests.server.test_stopping import httpx_is_up
+
+CHAT = "/v1/chat/completions"
+CALLERS = ["held", "rated", "killed", *(f"scout{i}" for i in range(40))]
+PER_MINUTE = 6
+
+
+def key(caller: str) -> dict[str, str]:
+    return {"x-api-key": f"{caller}-0123456789abcdef"}
+
+
+def say(http: httpx.Client, caller: str, text: str) -> httpx.Response:
+    body: dict[str, Any] = {"model": "parrot", "messages": [{"role": "user", "content": text}]}
+    return http.post(CHAT, json=body, headers=key(caller))
+
+
+@contextmanager
+def stopped(server: Served) -> Iterator[Served]:
+    """A server whose workers are stopped with it."""
+    try:
+        yield server
+    finally:
+        server.term()
+        server.process.wait(60)
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[Served]:
+    (tmp_path / "keys").write_text("".join(f"{name}:{key(name)['x-api-key']}\n" for name in CALLERS))
+    options = ["--workers", "2", "--keys-file", str(tmp_path / "keys"), "--set", "concurrent_requests=1"]
+    with serving(tmp_path, *options, "--set", f"requests_per_minute={PER_MINUTE}") as server, stopped(server):
+        yield server
+
+
+@contextmanager
+def one_client_each(server: Served) -> Iterator[tuple[dict[int, httpx.Client], int]]:
+    """A client with a connection of its own to each worker, by the worker's number; and how many requests it took."""
+    found: dict[int, httpx.Client] = {}
+    asked = 0
+    try:
+        while len(found) < 2:
+            http = server.http(limits=httpx.Limits(max_connections=1))
+            pid = int(say(http, f"scout{asked // PER_MINUTE}", "!pid").json()["choices"][0]["message"]["content"])
+            asked += 1
+            if found.setdefault(pid, http) is not http:
+                http.close()
+        yield found, asked
+    finally:
+        for http in found.values():
+            http.close()
+
+
+def counted(http: httpx.Client, name: str) -> float:
+    lines = http.get("/metrics", headers=key("held")).text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
+
+
+def test_limits_and_counts_are_those_of_all_workers(two: Served, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    with one_client_each(two) as (clients, asked), two.http() as other:
+        first, second = clients.values()
+        rated = [say(http, "rated", "hi").status_code for http in (first, second) * (PER_MINUTE // 2 + 1)]
+        runs = [counted(http, "graph_agent_runs_total") for http in (first, second)]
+        with waiting(two, "held", go):
+            while counted(other, "graph_agent_requests_under_way") < 1:
+                time.sleep(0.01)
+            held = [
+                (say(http, "held", "hi").status_code, counted(http, "graph_agent_requests_under_way"))
+                for http in (first, second)
+            ]
+            go.touch()
+
+    assert (rated, runs) == ([200] * PER_MINUTE + [429] * 2, [asked + PER_MINUTE] * 2)
+    assert held == [(429, 1.0)] * 2
+
+
+def test_what_a_killed_worker_held_is_given_back(two: Served, tmp_path: Path) -> None:
+    with one_client_each(two) as (clients, _):
+        (pid, doomed), (_, other) = clients.items()
+        with waiting(two, "killed", tmp_path / "never", doomed):
+            while counted(other, "graph_agent_requests_under_way") < 1:
+                time.sleep(0.01)
+            refused_before = say(other, "killed", "hi").status_code
+            os.kill(pid, signal.SIGKILL)
+        while say(other, "killed", "hi").status_code != 200:
+            time.sleep(0.05)
+        # Its successor, which counts nothing of it, is there.
+        while counted(other, "graph_agent_requests_under_way") > 0:
+            time.sleep(0.05)
+
+    assert refused_before == 429
+
+
+def test_each_process_with_a_memory_of_its_own_is_refused(tmp_path: Path) -> None:
+    assert refused(tmp_path, ["--workers", "2", "--db", "memory:"]) == (
+        2,
+        "error: --workers 2 with db='memory:': each process would have sessions of its own. Use one process, or a "
+        "database that they share, e.g. --db sqlite:///graph_agent.db.",
+    )
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_both_kinds_of_limits_count_alike(tmp_path: Path, shared: bool) -> None:
+    clock = [0.0]
+    limits = (
+        SharedLimits(tmp_path, "requests", 1, 2, clock=lambda: clock[0])
+        if shared
+        else Limits(1, 2, clock=lambda: clock[0])
+    )
+    told: list[Any] = []
+    for clock[0], caller, again in [
+        (0.0, "a", True),
+        (10.0, "a", False),
+        (20.0, "a", False),
+        (20.0, "b", False),
+        (61.0, "a", False),
+    ]:
+        try:
+            with limits.held(caller):
+                told.append(None)
+                if again:
+                    limits.enter(caller)
+        except ProblemError as problem:
+            told.append(problem.retry_after_s)
+
+    assert told == [None, 1, None, 40.0, None, None]
+
+
+@contextmanager
+def waiting(server: Served, caller: str, file: Path, http: httpx.Client | None = None) -> Iterator[None]:
+    """A request that is under way until a file is there, or its worker is gone."""
+    with server.http() as own, ThreadPoolExecutor(1) as pool:
+        request = pool.submit(say, http or own, caller, f"!wait {file}")
+        yield
+        assert request.exception() is None or isinstance(request.exception(), httpx.TransportError)
+
+
+def test_workers_stop_when_the_process_that_started_them_is_killed(tmp_path: Path) -> None:
+    with serving(tmp_path, "--workers", "2") as server:
+        server.process.kill()
+        while httpx_is_up(server.url):
+            time.sleep(0.05)
+    with serving(tmp_path) as again, again.http() as http:
+        assert http.get("/ready").status_code == 200

@@ -1,0 +1,98 @@
+"""JSON schemas that a caller brings: checked as the library checks them, and never for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graph_agent.errors import ConfigError, SlowSchemaError
+from graph_agent.schema import ResponseSchema
+from graph_agent.schema_check import SchemaCheck
+
+_HOPELESS = r"^(([a-z])+.)+[A-Z]([a-z])+$"
+_LONG = "a" * 5000
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+_patterns = st.sampled_from(["^a", "b$", "[ab]{2}", "^$", r"\d", "a|b"])
+_words = st.text("ab1", max_size=4)
+_values = st.recursive(
+    st.none() | st.integers(-2, 2) | _words, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_words, inner)
+)
+_schemas = st.recursive(
+    st.booleans()
+    | st.builds(lambda pattern: {"pattern": pattern}, _patterns)
+    | st.builds(lambda type_: {"type": type_}, st.sampled_from(["string", "integer", "object", "array", "null"])),
+    lambda inner: st.fixed_dictionaries(
+        {},
+        optional={
+            "properties": st.dictionaries(_words, inner, max_size=2),
+            "patternProperties": st.dictionaries(_patterns, inner, max_size=2),
+            "additionalProperties": inner,
+            "items": inner,
+            "anyOf": st.lists(inner, min_size=1, max_size=2),
+            "not": inner,
+        },
+    ),
+)
+
+
+@given(schema=_schemas.filter(lambda schema: isinstance(schema, dict)), value=_values)
+def test_what_fits_is_what_the_library_says_fits(schema: dict[str, Any], value: Any) -> None:
+    try:
+        SchemaCheck(schema)(value)
+    except jsonschema.ValidationError:
+        fits = False
+    else:
+        fits = True
+
+    assert fits == jsonschema.Draft202012Validator(schema).is_valid(value)
+
+
+def _doubling(levels: int) -> dict[str, Any]:
+    names = {f"l{i}": {"allOf": [{"$ref": f"#/$defs/l{i + 1}"}] * 2} for i in range(levels)}
+    return {"$defs": {**names, f"l{levels}": {"type": "string"}}, "$ref": "#/$defs/l0"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "told"),
+    [
+        ({"pattern": _HOPELESS}, _LONG, "without a repeat inside a repeat"),
+        ({"patternProperties": {_HOPELESS: {}}}, {_LONG: 1}, "without a repeat inside a repeat"),
+        ({"patternProperties": {_HOPELESS: {}}, "additionalProperties": False}, {_LONG: 1}, "inside a repeat"),
+        ({"$schema": _DIALECT, "items": {"$schema": _DIALECT, "pattern": _HOPELESS}}, [_LONG], "inside a repeat"),
+        (
+            {"$schema": _DIALECT, "items": {"$ref": "#/$defs/x"}, "$defs": {"x": {"pattern": _HOPELESS}}},
+            [_LONG],
+            "insi",
+        ),
+        (_doubling(60), "x", "longer than 2 seconds"),
+    ],
+)
+def test_a_check_that_would_not_end_is_given_up(schema: dict[str, Any], value: Any, told: str) -> None:
+    with pytest.raises(SlowSchemaError) as error:
+        SchemaCheck(schema)(value)
+
+    assert told in str(error.value)
+
+
+def test_a_schema_without_end_is_a_reply_that_does_not_fit() -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        ResponseSchema({"$ref": "#"}).read('{"a": 1}')
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"pattern": "("},
+        {"pattern": "(" * 3000 + ")" * 3000},
+        {"pattern": "a{99999999999999}"},
+        {"unevaluatedProperties": False, "allOf": [{"patternProperties": {"^a": True}}]},
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_refused_at_once(schema: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="response_format"):
+        SchemaCheck(schema)
