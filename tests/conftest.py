@@ -1,0 +1,25 @@
+"""What tests all over share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.postgres_server import PostgresServer, binaries, postgres_server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One PostgreSQL server for all tests of a worker."""
+    if binaries() is None:
+        pytest.skip("no PostgreSQL is installed (e.g. apt-get install postgresql)")
+    with postgres_server() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres: PostgresServer) -> Iterator[str]:
+    """An empty database of the test's own."""
+    with postgres.database() as url:
+        yield url
