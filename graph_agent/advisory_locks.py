@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
 
 if TYPE_CHECKING:
     from psycopg import Connection
@@ -166,7 +166,7 @@ class AdvisoryLocks:
         except Exception as error:  # noqa: BLE001 - without its connection the lock is gone, too
             logger.warning("The lock of session %r went with its connection: %s", session_id, error)
 
-    def _asked(self, query: str, session_id: str) -> tuple[Any, ...] | None:
+    def _asked(self, query: LiteralString, session_id: str) -> tuple[Any, ...] | None:
         """The first row of a query about one session; a connection that broke while it was idle is replaced."""
         from psycopg import OperationalError
 

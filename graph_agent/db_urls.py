@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _POSTGRES = ("postgresql://", "postgres://")
-_IN_AUTHORITY = re.compile(r"(?<=//)([^/@:?]*):[^@/]*(?=@)")
+_IN_AUTHORITY = re.compile(r"(?<=://)([^/@:?]*):[^?]*(?=@)")
 _IN_QUERY = re.compile(r"(?<=[?&]password=)[^&]*")
 
 

@@ -88,8 +88,9 @@ async def open_store(url: str, folder: Path | None = None) -> AsyncIterator[Base
 
 def _file(url: str, folder: Path | None) -> Path:
     if not url.startswith(_SQLITE) or url == _SQLITE:
+        shown = without_password(url)
         raise ConfigError(
-            f"db={without_password(url)!r}: no such kind of database; use 'sqlite:///FILE', 'postgresql://…' or 'memory:'."
+            f"db={shown!r}: no such kind of database; use 'sqlite:///FILE', 'postgresql://…' or 'memory:'."
         )
     path = (folder or Path()) / url.removeprefix(_SQLITE)
     if not path.parent.is_dir():

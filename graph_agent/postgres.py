@@ -103,10 +103,10 @@ async def make_tables(url: str, make: Callable[[AsyncConnection[DictRow]], Await
         ConfigError: When the database cannot be reached, or they cannot be made.
     """
     try:
-        async with await AsyncConnection.connect(url, **_options(url)) as connection:
+        async with await AsyncConnection[DictRow].connect(url, row_factory=dict_row, **_options(url)) as connection:
             # Not by waiting in the server: an index made concurrently would wait for those who wait.
             query, key = "SELECT pg_try_advisory_lock(%s) AS had", [_MAKING]
-            while (row := await (await connection.execute(query, key)).fetchone()) and not row["had"]:
+            while (row := await (await connection.execute(query, key)).fetchone()) and not row["had"]:  # noqa: ASYNC110 - it is another process's
                 await asyncio.sleep(_PAUSE_S)
             await make(connection)
     except Error as error:
@@ -116,14 +116,15 @@ async def make_tables(url: str, make: Callable[[AsyncConnection[DictRow]], Await
 
 @asynccontextmanager
 async def _pool(url: str, size: int) -> AsyncIterator[Pool]:
-    pool: Pool = AsyncConnectionPool(
+    pool = AsyncConnectionPool(
         url,
-        kwargs=_options(url),
+        connection_class=AsyncConnection[DictRow],
+        kwargs={**_options(url), "row_factory": dict_row},
         min_size=1,
         max_size=size,
         open=False,
         # After a restart of the database, a connection that died with it is replaced, not handed out.
-        check=AsyncConnectionPool.check_connection,
+        check=Pool.check_connection,
     )
     async with pool:
         yield pool
@@ -131,7 +132,7 @@ async def _pool(url: str, size: int) -> AsyncIterator[Pool]:
 
 def _options(url: str) -> dict[str, Any]:
     timeout = {} if "connect_timeout" in url else {"connect_timeout": CONNECT_S}
-    return {"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row, **timeout}
+    return {"autocommit": True, "prepare_threshold": 0, **timeout}
 
 
 def _storable(op: Op) -> Op:

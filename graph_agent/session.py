@@ -142,8 +142,8 @@ class Session:
         status `ABORTED` and an answer that says what was done; one whose answer was complete ends `COMPLETED` all the
         same. A session that waits for a person, or that a crash left in the middle, is settled before this returns.
 
-        Whether another process runs the session is known with an SQLite database only. With any other saver, a run
-        elsewhere is reached through the Store; without one it cannot be aborted from here.
+        Whether another process runs the session is known with an SQLite or PostgreSQL database only. With any other
+        saver, a run elsewhere is reached through the Store; without one it cannot be aborted from here.
 
         Returns:
             False when there was nothing to stop.

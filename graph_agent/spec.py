@@ -73,7 +73,7 @@ class AgentSpec(BaseModel):
     config: dict[str, Any] = {}
     """Fields of `LoopConfig`."""
     db: str = DEFAULT_DB
-    """Where sessions are kept; a relative path starts in the current folder."""
+    """Where sessions are kept: `sqlite:///FILE`, whose relative path starts in the current folder, or `postgresql://…`."""
     path: Path = Field(default=Path(), exclude=True)
     """The file this was read from; set by `load_spec`, never in the file."""
 

@@ -15,9 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
+from psycopg import sql
 
 _UP_WITHIN_S = 60
 _USER = "postgres"
@@ -47,15 +49,24 @@ class PostgresServer:
         return f"postgresql://{_USER}@/{database}?host={self.folder}"
 
     @contextmanager
-    def database(self) -> Iterator[str]:
-        """A database of its own for one test; gives its address."""
+    def database(self, like: str = "") -> Iterator[str]:
+        """A database of its own for one test; gives its address.
+
+        Args:
+            like: The address of one to copy; whoever is connected there is sent away.
+        """
         name = f"test_{next(self._numbers)}"
+        template = like.partition("@/")[2].partition("?")[0] or "template1"
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
-            connection.execute(f'CREATE DATABASE "{name}"')
+            connection.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s", [template]
+            )
+            names = {"name": sql.Identifier(name), "template": sql.Identifier(template)}
+            connection.execute(sql.SQL("CREATE DATABASE {name} TEMPLATE {template}").format(**names))
             try:
                 yield self.url(name)
             finally:
-                connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+                connection.execute(sql.SQL("DROP DATABASE {name} WITH (FORCE)").format(**names))
 
 
 @contextmanager
@@ -68,7 +79,9 @@ def postgres_server() -> Iterator[PostgresServer]:
     user = _unprivileged()
     if user is not None:
         os.chown(folder, user.pw_uid, user.pw_gid)
-    as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user is not None else {}
+    as_user: dict[str, Any] = (
+        {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user is not None else {}
+    )
     environment = {"PATH": os.environ["PATH"], "LC_ALL": "C", "HOME": str(folder)}
     data = folder / "data"
     try:
@@ -78,7 +91,7 @@ def postgres_server() -> Iterator[PostgresServer]:
             stdout=subprocess.DEVNULL,
             cwd=folder,
             env=environment,
-            **as_user,  # type: ignore[arg-type]  # the keys are the function's own
+            **as_user,
         )
         settings = {
             "listen_addresses": "",
@@ -89,13 +102,13 @@ def postgres_server() -> Iterator[PostgresServer]:
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(
+            process: Any = subprocess.Popen(
                 [bin_ / "postgres", "-D", data, *options],
                 stdout=log,
                 stderr=log,
                 cwd=folder,
                 env=environment,
-                **as_user,  # type: ignore[call-overload]  # as above
+                **as_user,
             )
         server = PostgresServer(folder, process)
         try:
