@@ -16,8 +16,9 @@ from starlette.applications import Starlette
 
 from graph_agent.a2a.server import a2a_app
 from graph_agent.a2a.server_card import agent_card
-from graph_agent.a2a.server_executor import A2A_DEFAULTS
+from graph_agent.a2a.server_executor import A2A_DEFAULTS, at_work
 from graph_agent.a2a.server_store import open_stores
+from graph_agent.db_urls import is_postgres
 from graph_agent.errors import ConfigError
 from graph_agent.spec import AgentSpec, load_spec, open_agent
 
@@ -74,7 +75,8 @@ async def open_a2a(
     address = spec.db if db is None else db
     async with AsyncExitStack() as stack:
         graph = await stack.enter_async_context(open_agent(spec, db=address))
-        stores = await stack.enter_async_context(open_stores(address))
+        others = at_work(graph) if is_postgres(address) else None
+        stores = await stack.enter_async_context(open_stores(address, at_work=others))
         card = agent_card(graph, url, name=spec.name, description=spec.description, skills=skills_of(spec))
         yield a2a_app(graph, card, stores=stores, context=a2a_context_of(spec), show_outputs=show_outputs)
 

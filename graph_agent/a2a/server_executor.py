@@ -11,20 +11,24 @@ from urllib.parse import quote
 from weakref import WeakValueDictionary
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
+from a2a.server.context import ServerCallContext
 from a2a.server.events import EventQueue
 from a2a.types import Message, Part, Task, TaskState
 from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict
 from langchain_core.messages import AnyMessage, HumanMessage
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.types import Interrupt
 
 from graph_agent.a2a.client_reply import content_of
+from graph_agent.a2a.server_store import AtWork
 from graph_agent.a2a.server_updates import TaskTeller, question_of
 from graph_agent.a2a.wire import EXTENSION, read_left, whole
 from graph_agent.errors import InputError, SessionBusyError
 from graph_agent.graph import CompiledAgentGraph
 from graph_agent.intake import CONTEXT_MARK
 from graph_agent.results import Done, RunResult
+from graph_agent.running import is_idle
 from graph_agent.session import Session
 from graph_agent.text import clean
 from graph_agent.types import SessionStatus
@@ -62,6 +66,22 @@ def session_id_of(user: str, context_id: str) -> str:
         return f"{quote(user, safe='@')}/{context_id}"
     # What nobody in particular names must not look like what is within a user's name.
     return f"/{context_id}" if "/" in context_id else context_id
+
+
+def at_work(graph: CompiledAgentGraph, session_ids: SessionIds = session_id_of) -> AtWork:
+    """How to find out whether any process works on a task's conversation.
+
+    Args:
+        graph: The agent, with a checkpointer whose sessions are guarded across processes.
+        session_ids: Makes sessions' ids.
+    """
+    saver = graph.checkpointer
+    assert isinstance(saver, BaseCheckpointSaver)
+
+    async def is_at_work(task: Task, context: ServerCallContext) -> bool:
+        return not await is_idle(saver, session_ids(context.user.user_name, task.context_id))
+
+    return is_at_work
 
 
 class GraphExecutor(AgentExecutor):

@@ -22,7 +22,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from graph_agent.a2a.server import CARD_AGE_S, A2AServer
 from graph_agent.a2a.server_card import REST_PATH, RPC_PATH, agent_card
+from graph_agent.a2a.server_executor import at_work
 from graph_agent.a2a.server_store import open_stores
+from graph_agent.db_urls import is_postgres
 from graph_agent.server.gate import caller
 from graph_agent.server.keys import Caller
 from graph_agent.server.limits import Limits
@@ -50,7 +52,8 @@ async def a2a_routes(runs: Runs, limits: Limits, db: str, *, processes: int) -> 
             that runs it.
     """
     host = runs.host
-    async with open_stores(db, alone=processes == 1) as stores:
+    others = processes > 1 or is_postgres(db)
+    async with open_stores(db, at_work=at_work(host.kept, _thread) if others else None) as stores:
         server = A2AServer(
             host.kept,
             _card(runs, ""),
