@@ -68,8 +68,7 @@ def _shared(spec: AgentSpec, db: str | None) -> str:
     address = db or spec.db
     if address == "memory:":
         raise ConfigError(
-            "db='memory:' is this process's alone; sessions are reached through 'sqlite:///FILE' or "
-            "'postgresql://…'."
+            "db='memory:' is this process's alone; sessions are reached through 'sqlite:///FILE' or 'postgresql://…'."
         )
     return address
 

@@ -68,6 +68,8 @@ class AgentSpec(BaseModel):
     delegates: list[DelegateSpec] = []
     skills: list[SkillSpec] = []
     """What the agent's card tells other agents, beside its tools."""
+    push_notifications: bool = False
+    """Whether A2A clients may have changes of their tasks sent to an address of theirs on the public network."""
     hooks: list[HookSpec] = []
     """Each `module.Class`, or `{use: module.Class, with: {argument: value}}`."""
     config: dict[str, Any] = {}

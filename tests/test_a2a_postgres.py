@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import re
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from a2a.auth.user import UnauthenticatedUser
 from a2a.server.context import ServerCallContext
 from a2a.types import (
@@ -27,19 +21,18 @@ from a2a.types import (
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.a2a import server_store
-from graph_agent.a2a.server_executor import at_work
+from graph_agent.a2a.server_sessions import at_work
 from graph_agent.a2a.server_store import open_stores
 from graph_agent.persistence import open_saver
+from tests.a2a_process import a2a_process
 from tests.a2a_servers import serving_here
 from tests.agents import asks
 from tests.gates import Gate, gated_tool
 from tests.postgres_server import on_postgres
-from tests.server.process import PARROT, ROOT
 from tests.test_a2a_server import book, calling, message, sent, state_of, words
 
 pytestmark = on_postgres
 
-AGENT = {**PARROT, "config": {"model_retries": 0, "finalize": "compose"}}
 LONG = "a conversation's name, longer than any UUID: " + "x" * 200
 
 
@@ -118,27 +111,6 @@ async def test_a_task_is_lost_when_nobody_works_on_its_session(
         ["TASK_STATE_WORKING", "TASK_STATE_FAILED"],
         ["TASK_STATE_FAILED"],
     )
-
-
-@contextmanager
-def a2a_process(folder: Path, *options: str, agent: dict[str, Any] | None = None) -> Iterator[tuple[str, Any]]:
-    """`graph-agent a2a`, a process of its own; gives its address and the process."""
-    file = folder / "agent.yaml"
-    file.write_text(yaml.safe_dump(agent or AGENT))
-    command = [sys.executable, "-m", "graph_agent.cli", "a2a", "--config", str(file), "--port", "0", *options]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
-    with (
-        (folder / "log").open("a") as log,
-        subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=log, text=True) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            told = process.stdout.readline()
-            found = re.search(r"listens at (\S+)", told)
-            assert found, (told, (folder / "log").read_text())
-            yield found[1], process
-        finally:
-            process.kill()
 
 
 async def test_a_killed_process_leaves_its_tasks_to_the_next(postgres_url: str, tmp_path: Path) -> None:

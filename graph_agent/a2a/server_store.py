@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -14,15 +14,13 @@ from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskSt
 from a2a.server.tasks.push_notification_config_store import PushNotificationConfigStore
 from a2a.types import ListTasksRequest, ListTasksResponse, Message, Part, Role, Task, TaskState
 
+from graph_agent.a2a.server_sessions import AtWork
 from graph_agent.a2a.server_tables import open_tables
 
 LOST = "The server stopped while it worked on this task. Send the message again to go on with the conversation."
 
 LOST_AFTER_S = 10.0
 """Seconds without news of a task, after which its session is asked whether somebody still works on it."""
-
-AtWork = Callable[[Task, ServerCallContext], Awaitable[bool]]
-"""Whether any process works on the conversation of a caller's task."""
 
 _RUNNING = frozenset({TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING})
 
@@ -60,8 +58,8 @@ class LiveTaskStore(TaskStore):
     """Keeps the tasks at work in memory, and writes a task down when its state changes.
 
     The SDK saves the whole task at each token of its answer, which would cost a long answer its length in transactions.
-    A task that is at work according to the database, and that no one works on, was lost with the process that did: it is
-    told, and kept, as failed.
+    A task that is at work according to the database, and that no one works on, was lost with the process that did: it
+    is told, and kept, as failed.
 
     Args:
         kept: The store that survives.
@@ -72,6 +70,12 @@ class LiveTaskStore(TaskStore):
         self._kept = kept
         self._at_work = at_work
         self._live: dict[tuple[str, str], tuple[Task, int]] = {}
+        self._settled = asyncio.Event()
+        self._settled.set()
+
+    async def settled(self) -> None:
+        """Wait until every task that is not at work any more is written down."""
+        await self._settled.wait()
 
     async def save(self, task: Task, context: ServerCallContext) -> None:
         """As the SDK's."""
@@ -80,11 +84,12 @@ class LiveTaskStore(TaskStore):
         _, written = self._live.get(key, (None, None))
         if state in _RUNNING:
             self._live[key] = task, state
+            self._settled.clear()
             if written == state:
                 return
         await self._kept.save(task, context)
         if state not in _RUNNING:
-            self._live.pop(key, None)
+            self._forget(key)
 
     async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
         """As the SDK's."""
@@ -99,7 +104,7 @@ class LiveTaskStore(TaskStore):
 
     async def delete(self, task_id: str, context: ServerCallContext) -> None:
         """As the SDK's."""
-        self._live.pop((resolve_user_scope(context), task_id), None)
+        self._forget((resolve_user_scope(context), task_id))
         await self._kept.delete(task_id, context)
 
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
@@ -115,6 +120,11 @@ class LiveTaskStore(TaskStore):
             if live := self._live.get((owner, task.id)):
                 task.CopyFrom(live[0])
         return page
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        self._live.pop(key, None)
+        if not self._live:
+            self._settled.set()
 
     async def _is_lost(self, task: Task, context: ServerCallContext) -> bool:
         if not _is_running(task) or (resolve_user_scope(context), task.id) in self._live:

@@ -77,9 +77,7 @@ def _engine(url: str) -> AsyncEngine:
         return create_async_engine("sqlite+aiosqlite:///" + url.removeprefix(_SQLITE))
     if is_postgres(url):
         address = "postgresql+psycopg://" + url.partition("://")[2]
-        return create_async_engine(
-            address, pool_size=_CONNECTIONS, max_overflow=_MORE_CONNECTIONS, pool_pre_ping=True
-        )
+        return create_async_engine(address, pool_size=_CONNECTIONS, max_overflow=_MORE_CONNECTIONS, pool_pre_ping=True)
     shown = without_password(url)
     raise ConfigError(
         f"tasks={shown!r}: no such kind of database; use 'sqlite:///FILE', 'postgresql://…', or 'memory:'."

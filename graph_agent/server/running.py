@@ -209,6 +209,7 @@ class Runs:
         self.metrics = metrics
         self._running: set[Running] = set()
         self._closers: list[Callable[[], Awaitable[None]]] = []
+        self._drainers: list[Callable[[], None]] = []
         self._closing: set[asyncio.Future[None]] = set()
         self._draining = False
 
@@ -239,6 +240,8 @@ class Runs:
         self._draining = True
         for running in self._running:
             running.drain()
+        for drain in self._drainers:
+            drain()
 
     def cancel(self) -> None:
         """Stop every run now."""
@@ -247,11 +250,14 @@ class Runs:
         for close in self._closers:
             self._closing.add(asyncio.ensure_future(close()))
 
-    def closed_with(self, close: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+    def closed_with(
+        self, close: Callable[[], Awaitable[None]], *, drain: Callable[[], None]
+    ) -> Callable[[], Awaitable[None]]:
         """Have something else that works on sessions closed when every run is stopped.
 
         Args:
             close: Closes it.
+            drain: Lets what it works on stop at its next boundary; any thread may call it.
 
         Returns:
             The same, which closes it once however often it is called.
@@ -264,4 +270,5 @@ class Runs:
             await closed[0]
 
         self._closers.append(once)
+        self._drainers.append(drain)
         return once

@@ -46,17 +46,20 @@ def test_several_processes_serve_one_session(postgres_url: str, tmp_path: Path) 
 def test_a_busy_session_is_refused_and_steered_through_every_process(postgres_url: str, tmp_path: Path) -> None:
     refused, steered = list[int](), list[int]()
     options = ["--workers", "2", "--db", postgres_url]
-    with serving(tmp_path, *options) as server, concurrent.futures.ThreadPoolExecutor(1) as pool:
-        with server.http() as http:
-            running = pool.submit(chat, http, "kept", orders(tmp_path))
-            until(http, "kept", "tool_call")
-            for i in range(12):
-                with fresh(server.url) as other:
-                    refused.append(chat(other, "kept", "me too").status_code)
-                    steered.append(other.post("/sessions/kept/steer", json={"text": f"steer {i}"}).status_code)
-            (tmp_path / "go").touch()
-            ended = running.result()
-            heard = [event["content"] for event in events(http, "kept", type="steering")]
+    with (
+        serving(tmp_path, *options) as server,
+        server.http() as http,
+        concurrent.futures.ThreadPoolExecutor(1) as pool,
+    ):
+        running = pool.submit(chat, http, "kept", orders(tmp_path))
+        until(http, "kept", "tool_call")
+        for i in range(12):
+            with fresh(server.url) as other:
+                refused.append(chat(other, "kept", "me too").status_code)
+                steered.append(other.post("/sessions/kept/steer", json={"text": f"steer {i}"}).status_code)
+        (tmp_path / "go").touch()
+        ended = running.result()
+        heard = [event["content"] for event in events(http, "kept", type="steering")]
 
     assert (refused, set(steered), ended.status_code, heard) == (
         [429] * 12,
@@ -68,13 +71,16 @@ def test_a_busy_session_is_refused_and_steered_through_every_process(postgres_ur
 
 def test_after_a_kill_of_every_process_a_session_is_resumed(postgres_url: str, tmp_path: Path) -> None:
     order = f'!call look_up {{"key": "k"}}\n!then wait_for {{"file": "{tmp_path / "go"}"}}'
-    with serving(tmp_path, "--workers", "2", "--db", postgres_url) as server, server.http() as http:
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            running = pool.submit(chat, http, "kept", order)
-            until(http, "kept", "tool_call", 2)
-            server.kill_all()
-            with pytest.raises(httpx.HTTPError):
-                running.result()
+    with (
+        serving(tmp_path, "--workers", "2", "--db", postgres_url) as server,
+        server.http() as http,
+        concurrent.futures.ThreadPoolExecutor(1) as pool,
+    ):
+        running = pool.submit(chat, http, "kept", order)
+        until(http, "kept", "tool_call", 2)
+        server.kill_all()
+        with pytest.raises(httpx.HTTPError):
+            running.result()
     (tmp_path / "go").touch()
     with serving(tmp_path, "--db", postgres_url) as server, server.http() as http:
         before = http.get("/sessions/kept").json()["status"]
