@@ -46,12 +46,15 @@ def a2a(
 ) -> None:
     """Serve an agent to A2A clients."""
     spec = load_spec(config)
-    spec.push_notifications |= push_notifications
+    if push_notifications:
+        spec = spec.model_copy(update={"push_notifications": True})
     # Told that it is TCP, asyncio sends small pieces at once; else each first token waits 40 ms for an acknowledgement.
     with socket.socket(proto=socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
+            # Whoever reads where it listens, and comes before it serves, waits instead of being refused.
+            listener.listen()
         except OSError as error:
             raise ConfigError(f"--host {host} --port {port}: {error.strerror}; take another port.") from None
         at = url or f"http://{host}:{listener.getsockname()[1]}"
