@@ -89,7 +89,7 @@ async def test_an_agent_file_has_both_servers_notify(tmp_path: Path) -> None:
     with serving(tmp_path, agent=file) as served:
         told.append(await _card(served.url))
         config = {"url": "http://127.0.0.1:1/hook"}
-        request = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}}
+        request: Any = {"message": {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}}
         request["configuration"] = {"taskPushNotificationConfig": config}
         async with httpx.AsyncClient(timeout=30, trust_env=False) as http:
             inside = await http.post(

@@ -16,12 +16,13 @@ from a2a.server.tasks import BasePushNotificationSender, InMemoryPushNotificatio
 from a2a.types import AgentCard, CancelTaskRequest, Task
 from a2a.utils.push_url_validator import validate_push_notification_url
 from starlette.applications import Starlette
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from graph_agent.a2a.server_card import REST_PATH, RPC_PATH
 from graph_agent.a2a.server_executor import A2A_DEFAULTS, HEARTBEAT_S, GraphExecutor
 from graph_agent.a2a.server_push import open_push_http
-from graph_agent.a2a.server_requests import CheckedRequests
+from graph_agent.a2a.server_requests import CheckedRequests, Utf8Only, not_utf8_over_jsonrpc, not_utf8_over_rest
 from graph_agent.a2a.server_sessions import SessionIds, session_id_of
 from graph_agent.a2a.server_store import LiveTaskStore, Stores
 from graph_agent.draining import draining_on_sigterm
@@ -85,14 +86,15 @@ class A2AServer:
             push_sender=sender,
             push_url_validator=push_url_check,
             validate_input_modes=True,
-            request_context_builder=CheckedRequests(),
+            request_context_builder=CheckedRequests(notifies=sender is not None),
         )
+        rpc = create_jsonrpc_routes(self._handler, RPC_PATH, context_builder, enable_v0_3_compat=True)
         rest = create_rest_routes(self._handler, context_builder, enable_v0_3_compat=True, path_prefix=REST_PATH)
         self.routes: list[BaseRoute] = [
             *create_agent_card_routes(card, cache_control=f"public, max-age={CARD_AGE_S}"),
-            *create_jsonrpc_routes(self._handler, RPC_PATH, context_builder, enable_v0_3_compat=True),
+            *(_utf8_only(route, not_utf8_over_jsonrpc) for route in rpc),
             # The SDK's mount for tenants would take every path of an application these routes are added to.
-            *(route for route in rest if isinstance(route, Route)),
+            *(_utf8_only(route, not_utf8_over_rest) for route in rest if isinstance(route, Route)),
         ]
 
         self._tasks = stores.tasks
@@ -158,6 +160,12 @@ def a2a_app(graph: CompiledAgentGraph, card: AgentCard, *, drain_s: float | None
                 await server.aclose()
 
     return Starlette(routes=server.routes, lifespan=lifespan)
+
+
+def _utf8_only(route: BaseRoute, refusal: Callable[[], Response]) -> BaseRoute:
+    if isinstance(route, Route):
+        route.app = Utf8Only(route.app, refusal)
+    return route
 
 
 class _Handler(DefaultRequestHandler):
