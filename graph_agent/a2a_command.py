@@ -12,18 +12,23 @@ from typing import Annotated, Any
 import typer
 import uvicorn
 from a2a.types import AgentSkill
+from sse_starlette.sse import AppStatus
 from starlette.applications import Starlette
 
 from graph_agent.a2a.server import a2a_app
 from graph_agent.a2a.server_card import agent_card
 from graph_agent.a2a.server_executor import A2A_DEFAULTS
+from graph_agent.a2a.server_sessions import at_work
 from graph_agent.a2a.server_store import open_stores
 from graph_agent.collector import spare_what_is_loaded
+from graph_agent.db_urls import is_postgres
 from graph_agent.errors import ConfigError
 from graph_agent.spec import AgentSpec, load_spec, open_agent
 
+DRAIN_S = 30
+"""Seconds that tasks may take to their next boundary when the server is stopped."""
 _STOP_S = 5
-"""Seconds that open streams may take to end when the server is stopped."""
+"""Seconds more that open streams may take to end."""
 
 
 def a2a(
@@ -33,31 +38,45 @@ def a2a(
     url: Annotated[str, typer.Option("--url", help="Where clients reach it; by default where it listens.")] = "",
     db: Annotated[str | None, typer.Option("--db", help="Another database than the file's.")] = None,
     show_outputs: Annotated[bool, typer.Option("--show-outputs", help="Tell clients what tools gave.")] = False,
+    push_notifications: Annotated[
+        bool, typer.Option("--push-notifications", help="Let clients have changes of their tasks sent to them.")
+    ] = False,
+    drain_s: Annotated[
+        int, typer.Option("--drain-s", min=0, help="Seconds that tasks may take to their next step at SIGTERM.")
+    ] = DRAIN_S,
 ) -> None:
     """Serve an agent to A2A clients."""
     spec = load_spec(config)
+    if push_notifications:
+        spec = spec.model_copy(update={"push_notifications": True})
     # Told that it is TCP, asyncio sends small pieces at once; else each first token waits 40 ms for an acknowledgement.
     with socket.socket(proto=socket.IPPROTO_TCP) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
+            # Whoever reads where it listens, and comes before it serves, waits instead of being refused.
+            listener.listen()
         except OSError as error:
             raise ConfigError(f"--host {host} --port {port}: {error.strerror}; take another port.") from None
         at = url or f"http://{host}:{listener.getsockname()[1]}"
-        asyncio.run(_serve(spec, listener, at, db, show_outputs))
+        asyncio.run(_serve(spec, listener, at, db, show_outputs, drain_s))
 
 
-async def _serve(spec: AgentSpec, listener: socket.socket, url: str, db: str | None, show_outputs: bool) -> None:
-    async with open_a2a(spec, url, db=db, show_outputs=show_outputs) as app:
+async def _serve(
+    spec: AgentSpec, listener: socket.socket, url: str, db: str | None, show_outputs: bool, drain_s: int
+) -> None:
+    # The SDK's streams would end at the first signal, and their tasks with them; tasks are given time to end.
+    AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # it has no types
+    async with open_a2a(spec, url, db=db, show_outputs=show_outputs, drain_s=drain_s) as app:
         spare_what_is_loaded()
         typer.echo(f"{spec.name} listens at {url}")
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_STOP_S)
+        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=drain_s + _STOP_S)
         await uvicorn.Server(config).serve([listener])
 
 
 @asynccontextmanager
 async def open_a2a(
-    spec: AgentSpec, url: str, *, db: str | None = None, show_outputs: bool = False
+    spec: AgentSpec, url: str, *, db: str | None = None, show_outputs: bool = False, drain_s: float | None = None
 ) -> AsyncIterator[Starlette]:
     """Open the agent of a file, and make its A2A application; both are closed on leaving.
 
@@ -69,6 +88,7 @@ async def open_a2a(
         url: Where clients reach the agent.
         db: Another database than the file's.
         show_outputs: Whether clients are told what tools gave.
+        drain_s: As for `a2a_app`.
 
     Raises:
         ConfigError: When something the file names cannot be built.
@@ -76,9 +96,18 @@ async def open_a2a(
     address = spec.db if db is None else db
     async with AsyncExitStack() as stack:
         graph = await stack.enter_async_context(open_agent(spec, db=address))
-        stores = await stack.enter_async_context(open_stores(address))
-        card = agent_card(graph, url, name=spec.name, description=spec.description, skills=skills_of(spec))
-        yield a2a_app(graph, card, stores=stores, context=a2a_context_of(spec), show_outputs=show_outputs)
+        others = at_work(graph) if is_postgres(address) else None
+        stores = await stack.enter_async_context(open_stores(address, at_work=others))
+        card = agent_card(
+            graph,
+            url,
+            name=spec.name,
+            description=spec.description,
+            skills=skills_of(spec),
+            push_notifications=spec.push_notifications,
+        )
+        context = a2a_context_of(spec)
+        yield a2a_app(graph, card, stores=stores, context=context, show_outputs=show_outputs, drain_s=drain_s)
 
 
 def skills_of(spec: AgentSpec) -> list[AgentSkill]:

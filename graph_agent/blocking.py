@@ -85,6 +85,15 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
+async def from_thread(future: Future[T]) -> T:
+    """What another thread works out, without giving way where it has; a cancellation takes effect when it is done."""
+    return future.result() if future.done() else await to_its_end(_awaited(future))
+
+
+async def _awaited(future: Future[T]) -> T:
+    return await asyncio.wrap_future(future)
+
+
 async def _hand_over(work: Coroutine[Any, Any, T], done: Future[T]) -> None:
     try:
         result = await work

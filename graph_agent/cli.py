@@ -32,7 +32,9 @@ err = Console(highlight=False, soft_wrap=True, stderr=True)
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The agent file.", show_default=False)]
 SessionOption = Annotated[str, typer.Option("--session", "-s", help="The session.", show_default=False)]
 TextArgument = Annotated[str, typer.Argument(help="What to say.", show_default=False)]
-DbOption = Annotated[str | None, typer.Option("--db", help="Another database than the file's, e.g. sqlite:///my.db.")]
+DbOption = Annotated[
+    str | None, typer.Option("--db", help="Another database than the file's: sqlite:///FILE or postgresql://….")
+]
 
 
 _AGENT = Path("agent.yaml")

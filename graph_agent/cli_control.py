@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from graph_agent.db_urls import without_password
 from graph_agent.errors import ConfigError, InputError
 from graph_agent.persistence import open_saver, open_store
 from graph_agent.running import inbox_of, is_idle
@@ -30,11 +31,12 @@ async def send(spec: AgentSpec, db: str | None, session_id: str, kind: NoteKind,
         InputError: When there is no such session, or nothing is said.
     """
     address = _shared(spec, db)
+    shown = without_password(address)
     if not text.strip():
         raise InputError("There is nothing to say: the text is empty.")
     async with open_saver(address) as saver, open_store(address) as store:
         if await saver.aget_tuple({"configurable": {"thread_id": session_id}}) is None:
-            raise InputError(f"There is no session {session_id!r} in {address}; `graph-agent sessions` lists them.")
+            raise InputError(f"There is no session {session_id!r} in {shown}; `graph-agent sessions` lists them.")
         await (await inbox_of(saver, store)).add(session_id, new_note(kind, text))
 
 
@@ -66,7 +68,7 @@ def _shared(spec: AgentSpec, db: str | None) -> str:
     address = db or spec.db
     if address == "memory:":
         raise ConfigError(
-            "db='memory:' is this process's alone; sessions are reached through a file, 'sqlite:///FILE'."
+            "db='memory:' is this process's alone; sessions are reached through 'sqlite:///FILE' or 'postgresql://…'."
         )
     return address
 

@@ -1,8 +1,9 @@
-"""One run at a time in a session: in this process by a table, between processes by locks on a file.
+"""One run at a time in a session: in this process by a table, between processes by locks on a file or in PostgreSQL.
 
 The operating system lets go of a killed process's locks, so that nobody waits for the dead. The file lies beside the
 SQLite database and stays empty: each session is one byte of it, by a hash of its id. Where the system has no such locks
-(Windows, some network file systems), or the database is not a file, a session is guarded within its process only.
+(Windows, some network file systems), or the database is neither a file nor PostgreSQL's, a session is guarded within
+its process only.
 """
 
 from __future__ import annotations
@@ -13,11 +14,17 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
 from pathlib import Path
+from typing import TypeVar
+
+from graph_agent.advisory_locks import AdvisoryLocks, PostgresPlace
 
 if sys.platform != "win32":
     import fcntl
+
+T = TypeVar("T")
 
 _HAS_LOCKS = sys.platform != "win32"
 
@@ -30,31 +37,64 @@ SUFFIX = ".sessions-lock"
 """What the lock file's name adds to the database's."""
 
 
-class SessionLocks:
-    """The sessions that this process runs."""
+def guards_processes(place: Hashable) -> bool:
+    """Whether the locks of a place are seen by other processes, too."""
+    return isinstance(place, Path | PostgresPlace)
 
-    def __init__(self) -> None:
+
+class SessionLocks:
+    """The sessions that this process runs.
+
+    What has to ask a database gives a future, which any other place has answered already.
+
+    Args:
+        lost: Told of a place and a session whose lock was lost, and is another process's now.
+    """
+
+    def __init__(self, lost: Callable[[Hashable, str], None] = lambda place, session_id: None) -> None:
         self._guard = threading.Lock()
         self._held: set[tuple[Hashable, str]] = set()
         self._files: dict[Path, _File] = {}
+        self._databases: dict[PostgresPlace, AdvisoryLocks] = {}
+        self._lost = lost
 
-    def take(self, place: Hashable, session_id: str) -> bool:
+    def take(self, place: Hashable, session_id: str) -> Future[bool]:
         """Take a session for one run; False when another run has it, here or in another process."""
         with self._guard:
-            return self._take(place, session_id)
+            if not self._take(place, session_id):
+                return _now(False)
+            if not isinstance(place, PostgresPlace):
+                return _now(True)
+            asked = self._database(place).take(session_id)
+        asked.add_done_callback(lambda taken: self._settle(taken, place, session_id))
+        return asked
 
-    def is_free(self, place: Hashable, session_id: str) -> bool:
+    def is_free(self, place: Hashable, session_id: str) -> Future[bool]:
         """Whether no run has a session, here or in another process."""
         with self._guard:
+            if isinstance(place, PostgresPlace):
+                here = (place, session_id) in self._held
+                return _now(False) if here else self._database(place).is_free(session_id)
             free = self._take(place, session_id)
             if free:
                 self._give_back(place, session_id)
-            return free
+            return _now(free)
 
-    def give_back(self, place: Hashable, session_id: str) -> None:
-        """Let the session go."""
+    def give_back(self, place: Hashable, session_id: str) -> Future[None]:
+        """Let the session go; other processes may have it when the future is done."""
         with self._guard:
             self._give_back(place, session_id)
+            return self._database(place).give_back(session_id) if isinstance(place, PostgresPlace) else _now(None)
+
+    def _database(self, place: PostgresPlace) -> AdvisoryLocks:
+        if place not in self._databases:
+            self._databases[place] = AdvisoryLocks(place.conninfo, lambda session_id: self._lost(place, session_id))
+        return self._databases[place]
+
+    def _settle(self, taken: Future[bool], place: Hashable, session_id: str) -> None:
+        if taken.exception() is not None or not taken.result():
+            with self._guard:
+                self._held.discard((place, session_id))
 
     def _take(self, place: Hashable, session_id: str) -> bool:
         if (place, session_id) in self._held:
@@ -103,6 +143,15 @@ class SessionLocks:
         for file in self._files.values():
             file.close()
         self._files.clear()
+        for database in self._databases.values():
+            database.abandon()
+        self._databases.clear()
+
+
+def _now(value: T) -> Future[T]:
+    done: Future[T] = Future()
+    done.set_result(value)
+    return done
 
 
 class _File:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
+from graph_agent.db_urls import is_postgres, without_password
 from graph_agent.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,14 +31,21 @@ async def open_saver(url: str, folder: Path | None = None) -> AsyncIterator[Base
     """Open a saver by its address, and close it on leaving.
 
     Args:
-        url: `sqlite:///FILE`, with a path taken from `folder` unless it is absolute, or `memory:`.
+        url: `sqlite:///FILE`, with a path taken from `folder` unless it is absolute; `postgresql://…`, as libpq has it
+            (needs the extra `postgres`); or `memory:`.
         folder: Where relative paths start; None for the current folder.
 
     Raises:
-        ConfigError: On an address of another kind, or a file that cannot be opened.
+        ConfigError: On an address of another kind, or a database that cannot be opened.
     """
     if url == _MEMORY:
         yield InMemorySaver(serde=strict_serializer())
+        return
+    if is_postgres(url):
+        from graph_agent.postgres import open_postgres_saver
+
+        async with open_postgres_saver(url, strict_serializer()) as postgres_saver:
+            yield postgres_saver
         return
     path = _file(url, folder)
     import aiosqlite
@@ -54,7 +62,7 @@ async def open_store(url: str, folder: Path | None = None) -> AsyncIterator[Base
     Through it, sessions that another process runs are steered and stopped, with nothing else configured.
 
     Args:
-        url: As for `open_saver`: the store is in the same file, over a connection of its own.
+        url: As for `open_saver`: the store is in the same database, over connections of its own.
         folder: As for `open_saver`.
 
     Raises:
@@ -65,6 +73,12 @@ async def open_store(url: str, folder: Path | None = None) -> AsyncIterator[Base
 
         yield InMemoryStore()
         return
+    if is_postgres(url):
+        from graph_agent.postgres import open_postgres_store
+
+        async with open_postgres_store(url) as postgres_store:
+            yield postgres_store
+        return
     path = _file(url, folder)
     from graph_agent.sqlite_store import open_sqlite_store
 
@@ -74,7 +88,10 @@ async def open_store(url: str, folder: Path | None = None) -> AsyncIterator[Base
 
 def _file(url: str, folder: Path | None) -> Path:
     if not url.startswith(_SQLITE) or url == _SQLITE:
-        raise ConfigError(f"db={url!r}: no such kind of database; use 'sqlite:///FILE' or 'memory:'.")
+        shown = without_password(url)
+        raise ConfigError(
+            f"db={shown!r}: no such kind of database; use 'sqlite:///FILE', 'postgresql://…' or 'memory:'."
+        )
     path = (folder or Path()) / url.removeprefix(_SQLITE)
     if not path.parent.is_dir():
         raise ConfigError(f"db={url!r}: the folder {path.parent} does not exist; create it first.")

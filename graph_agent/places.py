@@ -11,18 +11,23 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
+from graph_agent.advisory_locks import PostgresPlace
+
 # By identity: a saver need not be hashable, and two that are equal may still keep their threads apart.
 _known: dict[int, Hashable] = {}
 
 
 async def place_of(saver: BaseCheckpointSaver[Any]) -> Hashable:
-    """Where a saver keeps its sessions: the `Path` of an SQLite database, else the saver itself, by its identity.
+    """Where a saver keeps its sessions.
+
+    It is the `Path` of an SQLite database, the `PostgresPlace` of one in PostgreSQL, else the saver itself, by its
+    identity.
 
     Args:
-        saver: The saver; an SQLite one of either kind is asked for its file once.
+        saver: The saver; one of a database is asked where that is once.
     """
     known = _known.get(id(saver))
-    return known if known is not None else _remember(saver, await _file_of(saver))
+    return known if known is not None else _remember(saver, await _database_of(saver))
 
 
 def place_of_blocking(saver: BaseCheckpointSaver[Any]) -> Hashable:
@@ -33,7 +38,9 @@ def place_of_blocking(saver: BaseCheckpointSaver[Any]) -> Hashable:
     connection = getattr(saver, "conn", None)
     if isinstance(connection, sqlite3.Connection):
         return _remember(saver, _path(connection.execute(_QUERY).fetchall()))
-    if not _is_aiosqlite(connection):
+    if _is_psycopg(connection) and not _is_asynchronous_pool(connection):
+        return _remember(saver, _postgres_of(connection))
+    if not _is_aiosqlite(connection) and not _is_psycopg(connection):
         return _remember(saver, None)
     loop = getattr(saver, "loop", None)
     if loop is not None and loop.is_running():
@@ -43,8 +50,8 @@ def place_of_blocking(saver: BaseCheckpointSaver[Any]) -> Hashable:
     return id(saver)
 
 
-def _remember(saver: BaseCheckpointSaver[Any], file: Path | None) -> Hashable:
-    place = file or id(saver)
+def _remember(saver: BaseCheckpointSaver[Any], database: Path | PostgresPlace | None) -> Hashable:
+    place = database or id(saver)
     if id(saver) not in _known:
         # The next saver may get the same identity.
         weakref.finalize(saver, _known.pop, id(saver), None).atexit = False
@@ -55,7 +62,7 @@ def _remember(saver: BaseCheckpointSaver[Any], file: Path | None) -> Hashable:
 _QUERY = "PRAGMA database_list"
 
 
-async def _file_of(saver: BaseCheckpointSaver[Any]) -> Path | None:
+async def _database_of(saver: BaseCheckpointSaver[Any]) -> Path | PostgresPlace | None:
     connection = getattr(saver, "conn", None)
     if isinstance(connection, sqlite3.Connection):
         return _path(connection.execute(_QUERY).fetchall())
@@ -63,6 +70,11 @@ async def _file_of(saver: BaseCheckpointSaver[Any]) -> Path | None:
         await saver.setup()  # type: ignore[attr-defined]  # the SQLite saver's own: opens its connection where needed
         async with connection.execute(_QUERY) as cursor:  # type: ignore[union-attr]  # an aiosqlite connection, as its module says
             return _path(await cursor.fetchall())
+    if _is_psycopg(connection):
+        if _is_asynchronous_pool(connection):
+            async with connection.connection() as held:  # type: ignore[union-attr]  # a pool of psycopg's, as its module says
+                return _postgres_of(held)
+        return _postgres_of(connection)
     return None
 
 
@@ -74,3 +86,28 @@ def _path(rows: Any) -> Path | None:
     """The main database's file; None for one in memory."""
     file = next((row[2] for row in rows if row[1] == "main"), "")
     return Path(file).resolve() if file else None
+
+
+def _is_psycopg(connection: Any) -> bool:
+    return type(connection).__module__.partition(".")[0] in ("psycopg", "psycopg_pool")
+
+
+def _is_asynchronous_pool(connection: Any) -> bool:
+    if not type(connection).__module__.startswith("psycopg_pool"):
+        return False
+    from psycopg_pool import AsyncConnectionPool
+
+    return isinstance(connection, AsyncConnectionPool)
+
+
+def _postgres_of(connection: Any) -> PostgresPlace:
+    """The place of a connection, or of a pool that blocks."""
+    if hasattr(connection, "getconn"):
+        with connection.connection() as held:
+            return _postgres_of(held)
+    from psycopg.conninfo import make_conninfo
+
+    info = connection.info
+    given = info.get_parameters()
+    conninfo = make_conninfo(**{**given, "application_name": "graph-agent locks", "password": info.password or None})
+    return PostgresPlace(info.host, info.port, info.dbname, info.user, given.get("options", ""), conninfo)

@@ -8,8 +8,8 @@ import logging
 import os
 import weakref
 from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
 from typing import Any
 
 from langchain_core.runnables.config import ensure_config
@@ -17,8 +17,9 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
+from graph_agent.blocking import from_thread
 from graph_agent.errors import SessionBusyError
-from graph_agent.locks import SessionLocks
+from graph_agent.locks import SessionLocks, guards_processes
 from graph_agent.places import place_of, place_of_blocking
 from graph_agent.runs import RUN, Around, Run
 from graph_agent.steering import Inbox, MemoryInbox
@@ -32,15 +33,24 @@ ABORTED = "__graph_agent_aborted"
 POLL_S = 0.25
 """Seconds between two looks for an abort that another process has put into the Store."""
 
-_locks = SessionLocks()
 _under_way: dict[tuple[Hashable, str], Run] = {}
 _inboxes: dict[Hashable, MemoryInbox] = {}
+
+
+def _lost(place: Hashable, session_id: str) -> None:
+    """Stop a run whose session another process runs by now."""
+    run = _under_way.get((place, session_id))
+    if run is not None:
+        run.abort()
+
+
+_locks = SessionLocks(_lost)
 
 
 async def inbox_of(saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> Inbox:
     """Where notes to an agent's sessions wait: in its Store, or in this process without one.
 
-    Without one, all savers of one SQLite database share an inbox, and the notes to any other saver's sessions are kept
+    Without one, all savers of one database share an inbox, and the notes to any other saver's sessions are kept
     as long as the saver.
     """
     return _inbox(await place_of(saver), saver, store)
@@ -61,14 +71,14 @@ async def run_under_way(saver: BaseCheckpointSaver[Any], session_id: str) -> Run
 
 
 async def is_idle(saver: BaseCheckpointSaver[Any], session_id: str) -> bool:
-    """Whether no run of a session is under way, in this process or in another on the same SQLite database."""
+    """Whether no run of a session is under way, in this process or in another on the same database."""
     place = await place_of(saver)
-    return _locks.is_free(place, session_id)
+    return await from_thread(_locks.is_free(place, session_id))
 
 
 async def sees_other_processes(saver: BaseCheckpointSaver[Any]) -> bool:
-    """Whether `is_idle` knows of the runs of other processes, too: where sessions are in an SQLite file."""
-    return isinstance(await place_of(saver), Path)
+    """Whether `is_idle` knows of other processes' runs, too: where sessions are in an SQLite file or in PostgreSQL."""
+    return guards_processes(await place_of(saver))
 
 
 def refuse_within(session_id: str) -> None:
@@ -105,7 +115,7 @@ async def running(
             return
         place = await place_of(checkpointer)
         run.inbox = _inbox(place, checkpointer, store)
-        with _session(place, run):
+        async with _session(place, run):
             for note in run.parent.brought if isinstance(run.parent, Around) else ():
                 await run.inbox.add(run.session_id, note)
             watcher = asyncio.create_task(_watch(run)) if store is not None else None
@@ -130,8 +140,19 @@ def running_blocking(
             return
         place = place_of_blocking(checkpointer)
         run.inbox = _inbox(place, checkpointer, store)
-        with _session(place, run):
-            yield run
+        key = (place, run.session_id)
+        asked = _locks.take(*key)
+        try:
+            taken = asked.result()
+        except BaseException:
+            _forgo(asked, key)
+            raise
+        try:
+            with _registered(key, run, taken=taken):
+                yield run
+        finally:
+            if taken:
+                _locks.give_back(*key).result()
 
 
 def _new_run(configurable: Mapping[str, Any]) -> Run:
@@ -152,17 +173,42 @@ def _has_session(run: Run) -> bool:
     return not (around.get("checkpoint_ns") and str(around.get("thread_id", "")) == run.session_id)
 
 
-@contextmanager
-def _session(place: Hashable, run: Run) -> Iterator[None]:
+@asynccontextmanager
+async def _session(place: Hashable, run: Run) -> AsyncIterator[None]:
     key = (place, run.session_id)
-    if not _locks.take(*key):
+    asked = _locks.take(*key)
+    try:
+        taken = await from_thread(asked)
+    except BaseException:
+        _forgo(asked, key)
+        raise
+    try:
+        with _registered(key, run, taken=taken):
+            yield
+    finally:
+        if taken:
+            await from_thread(_locks.give_back(*key))
+
+
+def _forgo(asked: Future[bool], key: tuple[Hashable, str]) -> None:
+    """Give a session back that nobody waits for any more, should it be had."""
+
+    def settle(asked: Future[bool]) -> None:
+        if asked.exception() is None and asked.result():
+            _locks.give_back(*key)
+
+    asked.add_done_callback(settle)
+
+
+@contextmanager
+def _registered(key: tuple[Hashable, str], run: Run, *, taken: bool) -> Iterator[None]:
+    if not taken:
         raise _busy(run.session_id)
     _under_way[key] = run
     try:
         yield
     finally:
         del _under_way[key]
-        _locks.give_back(*key)
 
 
 def _busy(session_id: str) -> SessionBusyError:

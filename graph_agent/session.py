@@ -9,6 +9,7 @@ from typing import Any, cast
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.runtime import RunControl
 from langgraph.types import Command
 
 from graph_agent.answering import answers_by_id
@@ -94,7 +95,9 @@ class Session:
         """
         return await self._to_end(await self._answer(answer), context)
 
-    def stream(self, given: Given, *, context: Context | None = None) -> AsyncGenerator[Part]:
+    def stream(
+        self, given: Given, *, context: Context | None = None, control: RunControl | None = None
+    ) -> AsyncGenerator[Part]:
         """Take one input to its end and tell of it as it goes; the last part is `Done`.
 
         The run goes on while its parts are asked for. Whoever may stop before the last one leaves the run open until
@@ -104,16 +107,19 @@ class Session:
         Args:
             given: What the user says, as text or as messages.
             context: Overrides for this run, and its credentials.
+            control: Lets the run be stopped at its next boundary; it then ends with LangGraph's `GraphDrained`.
 
         Raises:
             InputError: When it is empty.
             SessionBusyError: When the session is running; raised by the first part.
         """
-        return self._stream(_input(given), context)
+        return self._stream(_input(given), context, control)
 
-    async def stream_resume(self, answer: Any = None, *, context: Context | None = None) -> AsyncGenerator[Part]:
+    async def stream_resume(
+        self, answer: Any = None, *, context: Context | None = None, control: RunControl | None = None
+    ) -> AsyncGenerator[Part]:
         """As `resume`, and tell of it as `stream` does."""
-        async with aclosing(self._stream(await self._answer(answer), context)) as parts:
+        async with aclosing(self._stream(await self._answer(answer), context, control)) as parts:
             async for part in parts:
                 yield part
 
@@ -142,8 +148,8 @@ class Session:
         status `ABORTED` and an answer that says what was done; one whose answer was complete ends `COMPLETED` all the
         same. A session that waits for a person, or that a crash left in the middle, is settled before this returns.
 
-        Whether another process runs the session is known with an SQLite database only. With any other saver, a run
-        elsewhere is reached through the Store; without one it cannot be aborted from here.
+        Whether another process runs the session is known with an SQLite or PostgreSQL database only. With any other
+        saver, a run elsewhere is reached through the Store; without one it cannot be aborted from here.
 
         Returns:
             False when there was nothing to stop.
@@ -164,11 +170,11 @@ class Session:
         """
         await self._control.configure(**fields)
 
-    async def _stream(self, given: Any, context: Context | None) -> AsyncGenerator[Part]:
+    async def _stream(self, given: Any, context: Context | None, control: RunControl | None) -> AsyncGenerator[Part]:
         refuse_within(self.id)
         order = _HistoryOrder(len(await self.events()))
         stream = self._graph.astream(
-            given, self._config, context=context, stream_mode=["messages", "custom", "updates"]
+            given, self._config, context=context, stream_mode=["messages", "custom", "updates"], control=control
         )
         async with aclosing(cast("AsyncGenerator[tuple[str, Any]]", stream)) as chunks:
             async for mode, payload in chunks:

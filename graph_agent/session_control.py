@@ -28,7 +28,7 @@ class SessionControl:
     """The way to one session from outside its run.
 
     In one process it needs nothing. A session that another process runs is reached through the graph's Store; that it
-    is running there is seen where sessions are in an SQLite file, and nowhere else.
+    is running there is seen where sessions are in an SQLite file or in PostgreSQL, and nowhere else.
 
     Args:
         graph: The compiled agent, with its checkpointer.
@@ -93,9 +93,10 @@ class SessionControl:
         """Stop the session's run, wherever it is; the run itself settles its calls and ends with status `ABORTED`.
 
         A run whose answer was complete ends `COMPLETED` all the same. A session that waits for a person, or that a
-        crash left in the middle, is settled here and now. Where sessions are not in an SQLite file, nothing but a Store
-        tells whether another process is at work on one: it is given a second to take the note out. Without a Store such
-        a session may not be aborted from elsewhere, as it would be settled under the hands of its run.
+        crash left in the middle, is settled here and now. Where sessions are neither in an SQLite file nor in
+        PostgreSQL, nothing but a Store tells whether another process is at work on one: it is given a second to take
+        the note out. Without a Store such a session may not be aborted from elsewhere, as it would be settled under the
+        hands of its run.
 
         Returns:
             False when there was nothing to stop.

@@ -68,12 +68,14 @@ class AgentSpec(BaseModel):
     delegates: list[DelegateSpec] = []
     skills: list[SkillSpec] = []
     """What the agent's card tells other agents, beside its tools."""
+    push_notifications: bool = False
+    """Whether A2A clients may have changes of their tasks sent to an address of theirs on the public network."""
     hooks: list[HookSpec] = []
     """Each `module.Class`, or `{use: module.Class, with: {argument: value}}`."""
     config: dict[str, Any] = {}
     """Fields of `LoopConfig`."""
     db: str = DEFAULT_DB
-    """Where sessions are kept; a relative path starts in the current folder."""
+    """Where sessions are kept: `sqlite:///FILE`, whose relative path starts in the current folder, or `postgresql://…`."""
     path: Path = Field(default=Path(), exclude=True)
     """The file this was read from; set by `load_spec`, never in the file."""
 

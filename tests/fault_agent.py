@@ -15,6 +15,8 @@ from typing import Annotated, Any
 
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.types import interrupt
 
@@ -130,7 +132,7 @@ def _native(wave: Wave) -> str:
     return json.dumps({"tool_calls": [{"id": id_, "name": name, "arguments": {}} for id_, name, _ in wave]})
 
 
-class WatchedSaver(AsyncSqliteSaver):
+class _Watched(BaseCheckpointSaver[Any]):
     """Says when it is about to write, and when it has written."""
 
     reach: Reach = staticmethod(nothing)
@@ -149,3 +151,11 @@ class WatchedSaver(AsyncSqliteSaver):
         self.reach(f"before {what}")
         await super().aput_writes(config, writes, task_id, task_path)
         self.reach(f"after {what}")
+
+
+class WatchedSaver(_Watched, AsyncSqliteSaver):
+    """One that keeps sessions in SQLite."""
+
+
+class WatchedPostgresSaver(_Watched, AsyncPostgresSaver):
+    """One that keeps sessions in PostgreSQL."""

@@ -15,11 +15,23 @@ from typing import Any
 import aiosqlite
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from psycopg import AsyncConnection
+from psycopg.rows import DictRow, dict_row
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.persistence import open_saver, strict_serializer
 from tests.agents import asks
-from tests.fault_agent import ANSWER, GoesOn, Reach, WatchedSaver, file_log, logging_tools, nothing, read_log
+from tests.fault_agent import (
+    ANSWER,
+    GoesOn,
+    Reach,
+    WatchedPostgresSaver,
+    WatchedSaver,
+    file_log,
+    logging_tools,
+    nothing,
+    read_log,
+)
 from tests.fault_truth import before, untrue
 
 ALL = -1
@@ -27,19 +39,18 @@ ALL = -1
 
 
 @asynccontextmanager
-async def session_in(folder: Path, variant: dict[str, Any], reach: Reach = nothing) -> AsyncIterator[Session]:
+async def session_in(
+    folder: Path, variant: dict[str, Any], reach: Reach = nothing, url: str = ""
+) -> AsyncIterator[Session]:
     """The session that a folder keeps.
 
     Args:
         folder: Where its database and its tools' log are.
         variant: `structured` planning, and the `ledger`.
         reach: Called at every boundary.
+        url: A PostgreSQL database to keep the session in instead, its tables made.
     """
-    async with aiosqlite.connect(folder / "sessions.db") as connection:
-        # No power is cut here, and what a killed process has written stays with the system.
-        await connection.execute("PRAGMA synchronous=OFF")
-        saver = WatchedSaver(connection, serde=strict_serializer())
-        await saver.setup()
+    async with _saver(folder, url) as saver:
         saver.reach = reach
         graph = create_graph_agent(
             GoesOn(responses=[], structured=variant["structured"], reach=reach),
@@ -54,6 +65,22 @@ async def session_in(folder: Path, variant: dict[str, Any], reach: Reach = nothi
         yield Session(graph, "s1")
 
 
+@asynccontextmanager
+async def _saver(folder: Path, url: str) -> AsyncIterator[WatchedSaver | WatchedPostgresSaver]:
+    if url:
+        async with await AsyncConnection[DictRow].connect(
+            url, autocommit=True, prepare_threshold=0, row_factory=dict_row
+        ) as postgres:
+            yield WatchedPostgresSaver(postgres, serde=strict_serializer())
+        return
+    async with aiosqlite.connect(folder / "sessions.db") as connection:
+        # No power is cut here, and what a killed process has written stays with the system.
+        await connection.execute("PRAGMA synchronous=OFF")
+        saver = WatchedSaver(connection, serde=strict_serializer())
+        await saver.setup()
+        yield saver
+
+
 def warm_up() -> None:
     """Have everything imported and compiled that a job needs, without a thread left behind."""
     for structured in (False, True):
@@ -66,13 +93,14 @@ def warm_up() -> None:
         asyncio.run(Session(graph, "s1").run("go"))
 
 
-def run_to(folder: str, variant: dict[str, Any], kill_at: int) -> None:
+def run_to(folder: str, variant: dict[str, Any], kill_at: int, url: str = "") -> None:
     """Run one input, and be killed at a boundary.
 
     Args:
         folder: Where to keep the session. `reached` holds every boundary on the way, a line each.
         variant: See `session_in`.
         kill_at: Which boundary, from 0; `ALL` to live.
+        url: See `session_in`.
     """
     reached = os.open(Path(folder, "reached"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     count = 0
@@ -85,19 +113,20 @@ def run_to(folder: str, variant: dict[str, Any], kill_at: int) -> None:
         count += 1
 
     async def run() -> None:
-        async with session_in(Path(folder), variant, reach) as session:
+        async with session_in(Path(folder), variant, reach, url) as session:
             await session.run("go")
 
     asyncio.run(run())
 
 
-def go_on(folder: str, variant: dict[str, Any], ways: list[str]) -> None:
+def go_on(folder: str, variant: dict[str, Any], ways: list[str], urls: dict[str, str] | None = None) -> None:
     """Go on with a session that was killed, in several ways, each on a copy; `faults` then holds what was wrong.
 
     Args:
         folder: Where the session is kept.
         variant: See `session_in`.
         ways: `resume`, new `input`, or an `abort` and then new input.
+        urls: Copies of its PostgreSQL database, one for each way; None where it is in a file.
     """
     faults = {}
     for how in ways:
@@ -106,17 +135,25 @@ def go_on(folder: str, variant: dict[str, Any], ways: list[str]) -> None:
         for file in Path(folder).iterdir():
             if file.is_file():
                 shutil.copy(file, copy)
-        faults[how] = asyncio.run(_go_on(copy, variant, how))
+        faults[how] = asyncio.run(_go_on(copy, variant, how, (urls or {}).get(how, "")))
     Path(folder, "faults").write_text(json.dumps(faults))
 
 
-def hold(folder: str) -> None:
-    """Run a session that stays in a tool: the file `entered` then holds this process's id, and `leave` lets it go."""
+def hold(folder: str, url: str = "", forks: bool = False) -> None:
+    """Run a session that stays in a tool: the file `entered` then holds this process's id, and `leave` lets it go.
+
+    Args:
+        folder: Where these files are, and the database.
+        url: Another database.
+        forks: Whether the tool first forks a child that stays; the file `child` then holds its id.
+    """
     entered, leave = Path(folder, "entered"), Path(folder, "leave")
 
     @tool
     async def stay() -> str:
         """Stay until let go."""
+        if forks:
+            _fork_child(Path(folder, "child"))
         entered.with_suffix(".new").write_text(str(os.getpid()))
         entered.with_suffix(".new").rename(entered)
         while not await asyncio.to_thread(leave.exists):
@@ -124,16 +161,23 @@ def hold(folder: str) -> None:
         return "let go"
 
     async def run() -> None:
-        async with open_saver(f"sqlite:///{folder}/sessions.db") as saver:
+        async with open_saver(url or f"sqlite:///{folder}/sessions.db") as saver:
             model = ScriptedChatModel([asks(("1", "stay", {})), "No more actions.", ANSWER])
             await Session(create_graph_agent(model, tools=[stay], checkpointer=saver), "s1").run("go")
 
     asyncio.run(run())
 
 
-async def _go_on(folder: Path, variant: dict[str, Any], how: str) -> list[str]:
+def _fork_child(told: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    told.write_text(str(child))
+
+
+async def _go_on(folder: Path, variant: dict[str, Any], how: str, url: str) -> list[str]:
     killed = read_log(folder / "tools.log")
-    async with session_in(folder, variant) as session:
+    async with session_in(folder, variant, url=url) as session:
         config: Any = {"configurable": {"thread_id": session.id}}
         graph = session._graph
         at: Any = graph.checkpointer

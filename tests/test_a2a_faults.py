@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
 from a2a.server.routes import create_agent_card_routes
 from a2a.server.tasks import TaskUpdater
 from a2a.types import AgentCard, Part, TaskState
@@ -162,6 +164,32 @@ async def test_an_agent_that_names_no_task_cannot_be_told_to_stop() -> None:
 
     text = "The agent 'researcher' was silent for 0.3 seconds, or time ran out; it may be at work still"
     assert result == DelegationResult(text, "error")
+
+
+class Late(PlainAgent):
+    """An agent that takes its time before it names the task."""
+
+    def __init__(self) -> None:
+        super().__init__(silent)
+        self.asked, self.may_name = threading.Event(), threading.Event()
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        self.asked.set()
+        await asyncio.to_thread(self.may_name.wait, 30)
+        await super().execute(context, event_queue)
+
+
+async def test_a_run_cancelled_before_the_first_event_stops_the_task_all_the_same() -> None:
+    with serving_plain(agent := Late()) as url:
+        run = asyncio.create_task(asked(A2ADelegate("researcher", url)))
+        await asyncio.to_thread(agent.asked.wait, 30)
+        run.cancel()
+        await asyncio.sleep(0)
+        agent.may_name.set()
+        await asyncio.wait([run])
+        cancelled = await asyncio.to_thread(agent.cancelled.wait, 10)
+
+    assert (run.cancelled(), cancelled) == (True, True)
 
 
 async def test_what_an_agent_says_while_it_works_gives_it_more_time() -> None:

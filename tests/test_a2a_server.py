@@ -46,8 +46,8 @@ from starlette.routing import Route
 from graph_agent import A2ADelegate, LoopConfig, LoopHook, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.a2a.server import a2a_app
 from graph_agent.a2a.server_card import agent_card
-from graph_agent.a2a.server_executor import session_id_of
 from graph_agent.a2a.server_push import open_push_http
+from graph_agent.a2a.server_sessions import session_id_of
 from graph_agent.a2a.server_store import open_stores
 from graph_agent.a2a.wire import EXTENSION
 from graph_agent.hooks import HookRequest, HookResponse

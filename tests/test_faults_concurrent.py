@@ -70,7 +70,7 @@ async def test_a_second_run_is_refused_in_one_process(first: str) -> None:
     assert said == ["go"]
 
 
-async def _entered(folder: Path) -> int:
+async def entered(folder: Path) -> int:
     """The id of the process that holds the session, once it does."""
     while not (folder / "entered").exists():
         await asyncio.sleep(0.005)
@@ -79,7 +79,7 @@ async def _entered(folder: Path) -> int:
 
 async def test_a_second_run_is_refused_across_processes(server: ForkServer, tmp_path: Path) -> None:
     server.begin("hold", folder=str(tmp_path))
-    await _entered(tmp_path)
+    await entered(tmp_path)
     async with open_saver(f"sqlite:///{tmp_path}/sessions.db") as saver:
         graph = create_graph_agent(ScriptedChatModel(["Mine.", "Other."]), checkpointer=saver)
 
@@ -97,7 +97,7 @@ async def test_a_second_run_is_refused_across_processes(server: ForkServer, tmp_
 
 async def test_the_lock_of_a_killed_process_is_taken_over_at_once(server: ForkServer, tmp_path: Path) -> None:
     server.begin("hold", folder=str(tmp_path))
-    os.kill(await _entered(tmp_path), signal.SIGKILL)
+    os.kill(await entered(tmp_path), signal.SIGKILL)
     ended = server.end()
 
     async with open_saver(f"sqlite:///{tmp_path}/sessions.db") as saver:

@@ -93,10 +93,14 @@ async def test_a_file_system_without_locks_guards_within_the_process(
     locks, place = SessionLocks(), tmp_path / "s.db"
     before = len(os.listdir("/proc/self/fd"))
 
-    taken = [locks.take(place, "s1"), locks.take(place, "s1"), locks.take(place, "s2")]
+    taken = [locks.take(place, session_id).result() for session_id in ("s1", "s1", "s2")]
     locks.give_back(place, "s1")
 
-    assert (taken, locks.take(place, "s1"), len(os.listdir("/proc/self/fd"))) == ([True, False, True], True, before)
+    assert (taken, locks.take(place, "s1").result(), len(os.listdir("/proc/self/fd"))) == (
+        [True, False, True],
+        True,
+        before,
+    )
 
 
 async def test_a_lock_that_fails_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

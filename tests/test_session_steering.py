@@ -446,10 +446,10 @@ def test_a_blocking_run_hears_what_is_said() -> None:
     assert dialogue(result["messages"])[-2:] == [("human", "Be brief."), ("ai", "Done.")]
 
 
-async def at_work(folder: Path) -> asyncio.subprocess.Process:
+async def at_work(folder: Path, *url: str) -> asyncio.subprocess.Process:
     """Another process, in the middle of a session's wave."""
     process = await asyncio.create_subprocess_exec(
-        *[sys.executable, "-m", "tests.steered_run", str(folder / "s.db")], stdout=asyncio.subprocess.PIPE
+        *[sys.executable, "-m", "tests.steered_run", str(folder / "s.db"), *url], stdout=asyncio.subprocess.PIPE
     )
     await until(lambda: (folder / "log").exists() or process.returncode is not None)
     return process

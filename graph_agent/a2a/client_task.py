@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -24,6 +25,7 @@ from a2a.types import (
 from google.protobuf.json_format import MessageToDict
 
 from graph_agent.a2a.client_reply import Artifacts, text_of_message
+from graph_agent.a2a.client_stream import EventStream
 
 CANCEL_S = 3.0
 """Seconds that telling the other agent to stop may take; our own run waits for it no longer."""
@@ -65,6 +67,7 @@ class FollowedTask:
         self._timeout_s = timeout_s
         self._deadline = math.inf if deadline_s is None else anyio.current_time() + deadline_s
         self._clock = anyio.CancelScope()
+        self._unheard: EventStream | None = None
         self._tell = tell
         self.id = task_id
         self.context_id = ""
@@ -113,15 +116,20 @@ class FollowedTask:
             await self._timed(self._subscribe)
 
     async def cancel(self) -> None:
-        """Tell the agent to stop, if it is known to be at work; never raises, and is done within `CANCEL_S`."""
-        if not self.id or self.message is not None or not (self.running or self._waits):
-            return
+        """Tell the agent to stop, if it may be at work; never raises, and is done within `CANCEL_S`.
+
+        An agent that has said nothing yet is waited for: its first event names the task.
+        """
         # Shielded, because most often our own run is being cancelled.
         with anyio.move_on_after(CANCEL_S, shield=True), suppress(Exception):
-            task = await self._client.cancel_task(CancelTaskRequest(id=self.id))
-            # Its state is that of the cancellation; what it tells of itself is all that will be heard.
-            self.metadata |= MessageToDict(task.metadata)
-            self.told_to_stop = True
+            if self._unheard is not None and not self.id:
+                self._take(await anext(self._unheard))
+            if self.id and self.message is None and (self.running or self._waits):
+                task = await self._client.cancel_task(CancelTaskRequest(id=self.id))
+                # Its state is that of the cancellation; what it tells of itself is all that will be heard.
+                self.metadata |= MessageToDict(task.metadata)
+                self.told_to_stop = True
+        await self._leave()
 
     @property
     def _waits(self) -> bool:
@@ -160,12 +168,28 @@ class FollowedTask:
                 self._beat()
 
     async def _read(self, stream: AsyncIterator[StreamResponse]) -> None:
-        async with aclosing(stream) as events:  # type: ignore[type-var]  # the SDK's iterators are generators
+        events = self._unheard = EventStream(stream)
+        try:
             async for event in events:
                 self._beat()
                 self._take(event)
                 if not self.running:
-                    return
+                    break
+        except asyncio.CancelledError:
+            # What the agent says next may name the task that `cancel` is to stop.
+            if self.id:
+                await self._leave()
+            raise
+        except BaseException:
+            await self._leave()
+            raise
+        await self._leave()
+
+    async def _leave(self) -> None:
+        if self._unheard is not None:
+            stream, self._unheard = self._unheard, None
+            with anyio.CancelScope(shield=True):
+                await stream.aclose()
 
     async def _look(self) -> None:
         self._take_task(await self._client.get_task(GetTaskRequest(id=self.id)))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import httpx
@@ -15,12 +16,16 @@ from a2a.server.tasks import BasePushNotificationSender, InMemoryPushNotificatio
 from a2a.types import AgentCard, CancelTaskRequest, Task
 from a2a.utils.push_url_validator import validate_push_notification_url
 from starlette.applications import Starlette
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from graph_agent.a2a.server_card import REST_PATH, RPC_PATH
-from graph_agent.a2a.server_executor import A2A_DEFAULTS, HEARTBEAT_S, GraphExecutor, SessionIds, session_id_of
+from graph_agent.a2a.server_executor import A2A_DEFAULTS, HEARTBEAT_S, GraphExecutor
 from graph_agent.a2a.server_push import open_push_http
+from graph_agent.a2a.server_requests import CheckedRequests, Utf8Only, not_utf8_over_jsonrpc, not_utf8_over_rest
+from graph_agent.a2a.server_sessions import SessionIds, session_id_of
 from graph_agent.a2a.server_store import LiveTaskStore, Stores
+from graph_agent.draining import draining_on_sigterm
 from graph_agent.errors import ConfigError
 from graph_agent.graph import CompiledAgentGraph
 
@@ -81,14 +86,45 @@ class A2AServer:
             push_sender=sender,
             push_url_validator=push_url_check,
             validate_input_modes=True,
+            request_context_builder=CheckedRequests(notifies=sender is not None),
         )
+        rpc = create_jsonrpc_routes(self._handler, RPC_PATH, context_builder, enable_v0_3_compat=True)
         rest = create_rest_routes(self._handler, context_builder, enable_v0_3_compat=True, path_prefix=REST_PATH)
         self.routes: list[BaseRoute] = [
             *create_agent_card_routes(card, cache_control=f"public, max-age={CARD_AGE_S}"),
-            *create_jsonrpc_routes(self._handler, RPC_PATH, context_builder, enable_v0_3_compat=True),
+            *(_utf8_only(route, not_utf8_over_jsonrpc) for route in rpc),
             # The SDK's mount for tenants would take every path of an application these routes are added to.
-            *(route for route in rest if isinstance(route, Route)),
+            *(_utf8_only(route, not_utf8_over_rest) for route in rest if isinstance(route, Route)),
         ]
+
+        self._tasks = stores.tasks
+        self._draining = False
+        self._closing: asyncio.Future[None] | None = None
+
+    @property
+    def draining(self) -> bool:
+        """Whether it was told to stop."""
+        return self._draining
+
+    def drain(self) -> None:
+        """Let each task at work stop at its next boundary, and begin no other; any thread may call it.
+
+        Such a task has failed, and says why; a later message in its conversation goes on.
+        """
+        self._draining = True
+        self._executor.drain()
+
+    async def drained(self, within_s: float) -> None:
+        """Wait until no task is at work, and what became of each is written down; so many seconds at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._executor.drained()
+                if isinstance(self._tasks, LiveTaskStore):
+                    await self._tasks.settled()
+
+    def cancel(self) -> None:
+        """Stop every task now, from the server's loop."""
+        self._closing = asyncio.ensure_future(self.aclose())
 
     async def aclose(self) -> None:
         """Stop every task at work, and close what was opened."""
@@ -97,12 +133,14 @@ class A2AServer:
             await self._http.aclose()
 
 
-def a2a_app(graph: CompiledAgentGraph, card: AgentCard, **options: Any) -> Starlette:
+def a2a_app(graph: CompiledAgentGraph, card: AgentCard, *, drain_s: float | None = None, **options: Any) -> Starlette:
     """An application that is an agent's A2A server and nothing else.
 
     Args:
         graph: The agent, compiled with a checkpointer.
         card: Its card.
+        drain_s: Seconds that tasks may take to their next boundary at the first SIGTERM; a second one stops them at
+            once. None to leave signals alone: then tasks are stopped with the application.
         options: As for `A2AServer`.
 
     Raises:
@@ -112,12 +150,22 @@ def a2a_app(graph: CompiledAgentGraph, card: AgentCard, **options: Any) -> Starl
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        try:
-            yield
-        finally:
-            await server.aclose()
+        with draining_on_sigterm(server, drain_s or 0, enabled=drain_s is not None):
+            try:
+                yield
+            finally:
+                if server.draining:
+                    # Tasks that nobody watches hold no connection open; they come to their boundary here.
+                    await server.drained(drain_s or 0)
+                await server.aclose()
 
     return Starlette(routes=server.routes, lifespan=lifespan)
+
+
+def _utf8_only(route: BaseRoute, refusal: Callable[[], Response]) -> BaseRoute:
+    if isinstance(route, Route):
+        route.app = Utf8Only(route.app, refusal)
+    return route
 
 
 class _Handler(DefaultRequestHandler):

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
-from urllib.parse import quote
 from weakref import WeakValueDictionary
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
@@ -16,9 +15,12 @@ from a2a.types import Message, Part, Task, TaskState
 from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict
 from langchain_core.messages import AnyMessage, HumanMessage
+from langgraph.errors import GraphDrained
+from langgraph.runtime import RunControl
 from langgraph.types import Interrupt
 
 from graph_agent.a2a.client_reply import content_of
+from graph_agent.a2a.server_sessions import SessionIds, session_id_of
 from graph_agent.a2a.server_updates import TaskTeller, question_of
 from graph_agent.a2a.wire import EXTENSION, read_left, whole
 from graph_agent.errors import InputError, SessionBusyError
@@ -33,6 +35,8 @@ logger = logging.getLogger(__name__)
 
 A2A_DEFAULTS: Mapping[str, Any] = {"max_steps": 10, "finalize": "direct"}
 """What a run takes here where the agent's file says nothing: more steps, and the reply without calls as the answer."""
+
+STOPPED = "The server stopped before this task had ended. Send a message in the same conversation to go on."
 
 REQUEST = "graph_agent_a2a"
 """Key in a run's `configurable`: the `task_id`, `context_id` and `message_id` it comes from."""
@@ -49,20 +53,6 @@ _ENDED = frozenset(
     }
 )
 
-SessionIds = Callable[[str, str], str]
-"""Makes a session's id of a user's name (empty for nobody) and a conversation's id."""
-
-
-def session_id_of(user: str, context_id: str) -> str:
-    """The session behind a conversation: its own id, within the user's name where there is one.
-
-    The protocol lets a client name the conversation; nobody may go on with another user's by naming it.
-    """
-    if user:
-        return f"{quote(user, safe='@')}/{context_id}"
-    # What nobody in particular names must not look like what is within a user's name.
-    return f"/{context_id}" if "/" in context_id else context_id
-
 
 class GraphExecutor(AgentExecutor):
     """Runs an agent's graph for the SDK's request handler.
@@ -72,7 +62,8 @@ class GraphExecutor(AgentExecutor):
 
     How a task ends: `completed` with an answer, also where a limit was met (the answer begins with the sentence that
     says so, and the metadata has the `stop_reason`); `failed` where the model did not answer; `canceled` where the run
-    was aborted; `rejected` where there is nothing to run; `input-required` where the graph waits for a person.
+    was aborted; `rejected` where there is nothing to run; `input-required` where the graph waits for a person. When the
+    server is to stop, a run stops at its next boundary, and its task has `failed`; the session goes on from there.
 
     Args:
         graph: The agent, with a checkpointer.
@@ -98,6 +89,18 @@ class GraphExecutor(AgentExecutor):
         self._session_ids = session_ids
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._running: dict[str, _Running] = {}
+        self._draining = False
+
+    def drain(self) -> None:
+        """Begin no more runs, and let those under way stop at their next boundary. Any thread may call it."""
+        self._draining = True
+        for running in list(self._running.values()):
+            running.control.request_drain()
+
+    async def drained(self) -> None:
+        """Wait until no task is at work."""
+        for running in list(self._running.values()):
+            await running.ended.wait()
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Run one message of a task to its end, or to its question."""
@@ -117,13 +120,17 @@ class GraphExecutor(AgentExecutor):
             async with turn:
                 if running.cancelled:
                     return
+                if self._draining:
+                    raise GraphDrained
                 running.started = True
                 await teller.working()
                 async with _heartbeats(teller, self._heartbeat_s):
-                    result = await self._run(session, context.message, teller, known if answers else None)
+                    result = await self._run(running, context.message, teller, known if answers else None)
             await self._settle(result, teller)
         except (InputError, SessionBusyError) as error:
             await teller.rejected(str(error))
+        except GraphDrained:
+            await teller.failed(STOPPED)
         except Exception as error:  # the client hears that it failed, and the operator why
             logger.exception("The task %s failed", task_id)
             await teller.failed(f"The agent could not run this task: {type(error).__name__}.")
@@ -170,16 +177,17 @@ class GraphExecutor(AgentExecutor):
         return Session(self._graph, self._session_ids(user, context_id), configurable=configurable)
 
     async def _run(
-        self, session: Session, message: Message | None, teller: TaskTeller, asked: Task | None
+        self, running: _Running, message: Message | None, teller: TaskTeller, asked: Task | None
     ) -> RunResult | None:
+        session, control = running.session, running.control
         if asked is not None:
             # Several may wait, of other tasks too; an answer is for the one that was told, and the others ask again.
             question = question_of(asked)
             if question not in [each.id for each in await self._asked(session)]:
                 raise InputError("The question is not open any more: the conversation has gone on without an answer.")
-            parts = session.stream_resume({question: _answer(message)}, context=self._context)
+            parts = session.stream_resume({question: _answer(message)}, context=self._context, control=control)
         else:
-            parts = session.stream(_input(message), context=self._context)
+            parts = session.stream(_input(message), context=self._context, control=control)
         async for part in parts:
             if isinstance(part, Done):
                 return part.result
@@ -204,6 +212,7 @@ class _Running:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self.control = RunControl()
         self.started = False
         self.cancelled = False
         self.ended = asyncio.Event()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from a2a.server.context import ServerCallContext
 from a2a.server.owner_resolver import resolve_user_scope
@@ -14,12 +14,13 @@ from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskSt
 from a2a.server.tasks.push_notification_config_store import PushNotificationConfigStore
 from a2a.types import ListTasksRequest, ListTasksResponse, Message, Part, Role, Task, TaskState
 
-from graph_agent.errors import ConfigError
-
-if TYPE_CHECKING:
-    from sqlalchemy.ext.asyncio import AsyncEngine
+from graph_agent.a2a.server_sessions import AtWork
+from graph_agent.a2a.server_tables import open_tables
 
 LOST = "The server stopped while it worked on this task. Send the message again to go on with the conversation."
+
+LOST_AFTER_S = 10.0
+"""Seconds without news of a task, after which its session is asked whether somebody still works on it."""
 
 _RUNNING = frozenset({TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING})
 
@@ -33,63 +34,48 @@ class Stores:
 
 
 @asynccontextmanager
-async def open_stores(url: str, *, alone: bool = True) -> AsyncIterator[Stores]:
+async def open_stores(url: str, *, at_work: AtWork | None = None) -> AsyncIterator[Stores]:
     """Open the stores of a server, and close them on leaving.
 
     The tables are the SDK's: `tasks` and `push_notification_configs`.
 
     Args:
         url: `memory:`, `sqlite:///FILE`, or `postgresql://…`; the database of the sessions will do.
-        alone: Whether this is the one process that has the database's tasks. Where there are others, each token of an
-            answer is written down, and a task whose process was lost stays as it was.
+        at_work: How to find out whether another process works on a task; None where this is the one process that has
+            the database's tasks.
 
     Raises:
-        ConfigError: On an address of another kind.
+        ConfigError: On an address of another kind, or a database that cannot be reached.
     """
     if url == "memory:":
         yield Stores(InMemoryTaskStore(), InMemoryPushNotificationConfigStore())
         return
-    # In a thread: drivers are imported, and a file's path is looked up.
-    engine = await asyncio.to_thread(_engine, _async_url(url))
-    from a2a.server.tasks import DatabasePushNotificationConfigStore, DatabaseTaskStore
-
-    try:
-        tasks = DatabaseTaskStore(engine)
-        await tasks.initialize()
-        push = DatabasePushNotificationConfigStore(engine)
-        await push.initialize()
-        yield Stores(LiveTaskStore(tasks) if alone else tasks, push)
-    finally:
-        await engine.dispose()
-
-
-def _engine(url: str) -> AsyncEngine:
-    from sqlalchemy.ext.asyncio import create_async_engine
-
-    return create_async_engine(url)
-
-
-def _async_url(url: str) -> str:
-    for plain, driver in (("sqlite:///", "sqlite+aiosqlite:///"), ("postgresql://", "postgresql+asyncpg://")):
-        if url.startswith(plain):
-            return driver + url.removeprefix(plain)
-    raise ConfigError(f"tasks={url!r}: no such kind of database; use 'sqlite:///FILE', 'postgresql://…', or 'memory:'.")
+    async with open_tables(url) as (tasks, push):
+        yield Stores(LiveTaskStore(tasks, at_work), push)
 
 
 class LiveTaskStore(TaskStore):
     """Keeps the tasks at work in memory, and writes a task down when its state changes.
 
     The SDK saves the whole task at each token of its answer, which would cost a long answer its length in transactions.
-    A task that is at work according to the database, and that no one here works on, was lost with the process that did:
-    it is told, and kept, as failed. So one process has the database's tasks at a time.
+    A task that is at work according to the database, and that no one works on, was lost with the process that did: it
+    is told, and kept, as failed.
 
     Args:
         kept: The store that survives.
+        at_work: How to find out whether another process works on a task; None where there is no other.
     """
 
-    def __init__(self, kept: TaskStore) -> None:
+    def __init__(self, kept: TaskStore, at_work: AtWork | None = None) -> None:
         self._kept = kept
+        self._at_work = at_work
         self._live: dict[tuple[str, str], tuple[Task, int]] = {}
+        self._settled = asyncio.Event()
+        self._settled.set()
+
+    async def settled(self) -> None:
+        """Wait until every task that is not at work any more is written down."""
+        await self._settled.wait()
 
     async def save(self, task: Task, context: ServerCallContext) -> None:
         """As the SDK's."""
@@ -98,11 +84,12 @@ class LiveTaskStore(TaskStore):
         _, written = self._live.get(key, (None, None))
         if state in _RUNNING:
             self._live[key] = task, state
+            self._settled.clear()
             if written == state:
                 return
         await self._kept.save(task, context)
         if state not in _RUNNING:
-            self._live.pop(key, None)
+            self._forget(key)
 
     async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
         """As the SDK's."""
@@ -111,20 +98,22 @@ class LiveTaskStore(TaskStore):
             copy.CopyFrom(live[0])
             return copy
         task = await self._kept.get(task_id, context)
-        return task if task is None else await self._found(task, context)
+        if task is not None and await self._is_lost(task, context):
+            await self._give_up(task, context)
+        return task
 
     async def delete(self, task_id: str, context: ServerCallContext) -> None:
         """As the SDK's."""
-        self._live.pop((resolve_user_scope(context), task_id), None)
+        self._forget((resolve_user_scope(context), task_id))
         await self._kept.delete(task_id, context)
 
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
         """As the SDK's."""
         owner = resolve_user_scope(context)
         page = await self._kept.list(params, context)
-        while lost := [each for each in page.tasks if _is_running(each) and (owner, each.id) not in self._live]:
+        while lost := [task for task in page.tasks if await self._is_lost(task, context)]:
             for task in lost:
-                await self._found(task, context)
+                await self._give_up(task, context)
             # Their state is another now, and with it whether and where they are listed.
             page = await self._kept.list(params, context)
         for task in page.tasks:
@@ -132,9 +121,21 @@ class LiveTaskStore(TaskStore):
                 task.CopyFrom(live[0])
         return page
 
-    async def _found(self, task: Task, context: ServerCallContext) -> Task:
-        if not _is_running(task):
-            return task
+    def _forget(self, key: tuple[str, str]) -> None:
+        self._live.pop(key, None)
+        if not self._live:
+            self._settled.set()
+
+    async def _is_lost(self, task: Task, context: ServerCallContext) -> bool:
+        if not _is_running(task) or (resolve_user_scope(context), task.id) in self._live:
+            return False
+        if self._at_work is None:
+            return True
+        # A task that has begun a moment ago may have no run yet, and one that ends may have none any more.
+        quiet_s = time.time() - task.status.timestamp.ToNanoseconds() / 1e9
+        return quiet_s > LOST_AFTER_S and not await self._at_work(task, context)
+
+    async def _give_up(self, task: Task, context: ServerCallContext) -> None:
         task.status.state = TaskState.TASK_STATE_FAILED
         task.status.timestamp.GetCurrentTime()
         task.status.message.CopyFrom(
@@ -147,7 +148,6 @@ class LiveTaskStore(TaskStore):
             )
         )
         await self._kept.save(task, context)
-        return task
 
 
 def _is_running(task: Task) -> bool:

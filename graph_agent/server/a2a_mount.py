@@ -22,13 +22,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from graph_agent.a2a.server import CARD_AGE_S, A2AServer
 from graph_agent.a2a.server_card import REST_PATH, RPC_PATH, agent_card
+from graph_agent.a2a.server_sessions import at_work
 from graph_agent.a2a.server_store import open_stores
+from graph_agent.db_urls import is_postgres
 from graph_agent.server.gate import who_sends
 from graph_agent.server.keys import Caller
 from graph_agent.server.limits import Limits
 from graph_agent.server.problems import stopping
-from graph_agent.server.running import Runs
 from graph_agent.server.schemas import SESSION_ID
+from graph_agent.server.under_way import Runs
 
 CARD_PATH = AGENT_CARD_WELL_KNOWN_PATH
 PATHS = (RPC_PATH, f"{REST_PATH}/")
@@ -50,7 +52,8 @@ async def a2a_routes(runs: Runs, limits: Limits, db: str, *, processes: int) -> 
             that runs it.
     """
     host = runs.host
-    async with open_stores(db, alone=processes == 1) as stores:
+    others = processes > 1 or is_postgres(db)
+    async with open_stores(db, at_work=at_work(host.kept, _thread) if others else None) as stores:
         server = A2AServer(
             host.kept,
             _card(runs, ""),
@@ -59,7 +62,7 @@ async def a2a_routes(runs: Runs, limits: Limits, db: str, *, processes: int) -> 
             session_ids=_thread,
             context_builder=_CallerContext(),
         )
-        closing = runs.closed_with(server.aclose)
+        closing = runs.closed_with(server.aclose, drain=server.drain)
         for route in server.routes:
             if isinstance(route, Route):
                 route.app = _Limited(route.app, runs, limits)
@@ -67,12 +70,22 @@ async def a2a_routes(runs: Runs, limits: Limits, db: str, *, processes: int) -> 
         try:
             yield [card, *(route for route in server.routes if getattr(route, "path", "") != CARD_PATH)]
         finally:
+            if runs.draining:
+                # Tasks that nobody watches hold no connection open; they come to their boundary here.
+                await server.drained(host.settings.drain_s)
             await asyncio.shield(closing())
 
 
 def _card(runs: Runs, url: str) -> AgentCard:
     source = runs.host.source
-    card = agent_card(runs.host.kept, url, name=source.name, description=source.description, skills=source.skills)
+    card = agent_card(
+        runs.host.kept,
+        url,
+        name=source.name,
+        description=source.description,
+        skills=source.skills,
+        push_notifications=source.push_notifications,
+    )
     if runs.host.settings.keys:
         card.security_schemes["bearer"].http_auth_security_scheme.scheme = "Bearer"
         card.security_schemes["x-api-key"].api_key_security_scheme.name = "x-api-key"

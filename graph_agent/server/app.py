@@ -13,6 +13,7 @@ from fastapi.middleware.cors import CORSMiddleware
 from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 
+from graph_agent.draining import draining_on_sigterm
 from graph_agent.server import anthropic_routes, control_routes, health_routes, openai_routes
 from graph_agent.server.a2a_mount import CARD_PATH, PATHS, a2a_routes
 from graph_agent.server.chat import Chat
@@ -23,10 +24,9 @@ from graph_agent.server.metrics import Metrics
 from graph_agent.server.parameters import Services
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.readiness import Readiness
-from graph_agent.server.running import Runs
 from graph_agent.server.settings import ServerSettings
-from graph_agent.server.shutdown import draining_on_sigterm
 from graph_agent.server.sources import AgentSource
+from graph_agent.server.under_way import Runs
 from graph_agent.server.workers import limits_of
 
 GUARDED = (

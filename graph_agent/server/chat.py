@@ -17,9 +17,10 @@ from graph_agent.server.keys import Caller
 from graph_agent.server.limits import Limits
 from graph_agent.server.outcomes import Outcome
 from graph_agent.server.problems import ProblemError, stopping
-from graph_agent.server.running import Ended, Part, Running, Runs, Said
+from graph_agent.server.running import Ended, Part, Running, Said
 from graph_agent.server.sse import EventStream, comment, progress_comment, until_gone
 from graph_agent.server.turns import turn_for
+from graph_agent.server.under_way import Runs
 
 _HEADERS_WITHIN_S = 5.0
 """Seconds that a stream's headers wait for its first part, so that a run that fails at once gets its own status."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from graph_agent.graph import AgentStateGraph
-from graph_agent.server.running import Runs
+from graph_agent.server.under_way import Runs
 
 OK = "ok"
 CHECK_S = 5.0

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -223,75 +223,3 @@ class Running:
         # Who has been told the calls of a run that was stopped in the middle may send their results once more.
         turn = self.turn
         return turn.goes_on and bool((await turn.graph.aget_state(turn.config)).next)
-
-
-class Runs:
-    """The runs under way in this process.
-
-    Args:
-        host: The agent.
-        metrics: Where runs are counted.
-    """
-
-    def __init__(self, host: Host, metrics: Metrics) -> None:
-        self.host = host
-        self.metrics = metrics
-        self._running: set[Running] = set()
-        self._closers: list[Callable[[], Awaitable[None]]] = []
-        self._closing: set[asyncio.Future[None]] = set()
-        self._draining = False
-
-    @contextlib.asynccontextmanager
-    async def run(self, turn: Turn, *, streams: bool) -> AsyncIterator[Running]:
-        """Begin a run, and stop it when it is left before its end.
-
-        Raises:
-            ProblemError: When the server is stopping.
-        """
-        if self._draining:
-            raise stopping()
-        running = Running(self.host, turn, self.metrics, streams=streams)
-        self._running.add(running)
-        try:
-            yield running
-        finally:
-            self._running.discard(running)
-            await running.close()
-
-    @property
-    def draining(self) -> bool:
-        """Whether the server is stopping."""
-        return self._draining
-
-    def drain(self) -> None:
-        """Begin no more runs, and let those under way stop at their next boundary."""
-        self._draining = True
-        self.host.news.end()
-        for running in self._running:
-            running.drain()
-
-    def cancel(self) -> None:
-        """Stop every run now."""
-        for running in list(self._running):
-            running.cancel()
-        for close in self._closers:
-            self._closing.add(asyncio.ensure_future(close()))
-
-    def closed_with(self, close: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-        """Have something else that works on sessions closed when every run is stopped.
-
-        Args:
-            close: Closes it.
-
-        Returns:
-            The same, which closes it once however often it is called.
-        """
-        closed: list[asyncio.Future[None]] = []
-
-        async def once() -> None:
-            if not closed:
-                closed.append(asyncio.ensure_future(close()))
-            await closed[0]
-
-        self._closers.append(once)
-        return once

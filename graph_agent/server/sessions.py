@@ -14,8 +14,9 @@ from graph_agent.server.following import follow
 from graph_agent.server.host import Host
 from graph_agent.server.keys import Caller
 from graph_agent.server.problems import ProblemError
-from graph_agent.server.running import Ended, Runs
+from graph_agent.server.running import Ended
 from graph_agent.server.turns import Turn
+from graph_agent.server.under_way import Runs
 from graph_agent.session import Session
 from graph_agent.text import plain
 

@@ -30,6 +30,8 @@ class AgentSource:
     """Opens it without any memory; the server brings its own."""
     skills: tuple[AgentSkill, ...] = ()
     """What A2A clients are told that it can do, beside its tools."""
+    push_notifications: bool = False
+    """Whether A2A clients may ask to be notified."""
     a2a_context: Mapping[str, Any] = field(default_factory=lambda: A2A_DEFAULTS)
     """Overrides for the runs of A2A clients."""
 
@@ -56,4 +58,12 @@ def of_served(agent: ServedAgent) -> AgentSource:
 
 
 def _source(spec: AgentSpec, opened: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]]) -> AgentSource:
-    return AgentSource(spec.name, spec.description, spec.db, opened, tuple(skills_of(spec)), a2a_context_of(spec))
+    return AgentSource(
+        spec.name,
+        spec.description,
+        spec.db,
+        opened,
+        tuple(skills_of(spec)),
+        spec.push_notifications,
+        a2a_context_of(spec),
+    )

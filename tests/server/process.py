@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil  # type: ignore[import-untyped] # it has no types of its own
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +44,13 @@ class Served:
     def term(self) -> None:
         """Ask it to stop."""
         self.process.send_signal(signal.SIGTERM)
+
+    def kill_all(self) -> None:
+        """Kill it and its worker processes, and wait for their end."""
+        processes = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
+        for process in processes:
+            process.kill()
+        psutil.wait_procs(processes, timeout=30)
 
 
 def free_port() -> int:

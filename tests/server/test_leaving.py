@@ -21,10 +21,11 @@ from graph_agent.server.host import Host, open_host
 from graph_agent.server.keys import Caller
 from graph_agent.server.metrics import Metrics
 from graph_agent.server.problems import ProblemError
-from graph_agent.server.running import Ended, Running, Runs
+from graph_agent.server.running import Ended, Running
 from graph_agent.server.settings import ServerSettings
 from graph_agent.server.sources import AgentSource
 from graph_agent.server.turns import turn_for
+from graph_agent.server.under_way import Runs
 from tests.server.process import Served
 from tests.server.test_sessions import chat, until
 

@@ -104,19 +104,19 @@ def test_after_a_kill_a_session_goes_on(tmp_path: Path, how: str) -> None:
 def test_several_processes_serve_one_session(tmp_path: Path) -> None:
     with serving(tmp_path, "--workers", "2") as server, concurrent.futures.ThreadPoolExecutor(8) as pool:
         with server.http() as http:
-            until_busy = [pool.submit(_one_more, server.url, f"message {i}") for i in range(8)]
+            until_busy = [pool.submit(one_more, server.url, f"message {i}") for i in range(8)]
             for future in until_busy:
                 future.result()
             said = http.get("/memory/sessions/shared/events", params={"type": "user_message"}).json()["events"]
             events: list[Any] = http.get("/memory/sessions/shared/events").json()["events"]
-        aborted = _abort_from_elsewhere(server.url, tmp_path, pool)
+        aborted = abort_from_elsewhere(server.url, tmp_path, pool)
 
     assert sorted(event["content"] for event in said) == [f"message {i}" for i in range(8)]
     assert [event["type"] for event in events] == ["user_message", "status", "plan", "agent_response", "status"] * 8
     assert aborted == "ABORTED"
 
 
-def _one_more(url: str, text: str) -> None:
+def one_more(url: str, text: str) -> None:
     """Send one message to the shared session, again while it is busy; each on a connection of its own."""
     while True:
         with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
@@ -127,7 +127,7 @@ def _one_more(url: str, text: str) -> None:
         time.sleep(0.02)
 
 
-def _abort_from_elsewhere(url: str, folder: Path, pool: concurrent.futures.Executor) -> str:
+def abort_from_elsewhere(url: str, folder: Path, pool: concurrent.futures.Executor) -> str:
     """Abort a run through as many connections as it takes to meet the process that does not run it."""
     running = pool.submit(
         httpx.post,

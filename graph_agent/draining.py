@@ -7,14 +7,30 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-
-from graph_agent.server.running import Runs
+from typing import Protocol
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
+class Drainable(Protocol):
+    """What is under way in a server."""
+
+    @property
+    def draining(self) -> bool:
+        """Whether it was told to stop."""
+        ...
+
+    def drain(self) -> None:
+        """Begin nothing more, and let what is under way stop at its next boundary; called by a signal's handler."""
+        ...
+
+    def cancel(self) -> None:
+        """Stop everything now."""
+        ...
+
+
 @contextmanager
-def draining_on_sigterm(runs: Runs, drain_s: float, *, enabled: bool) -> Iterator[None]:
+def draining_on_sigterm(runs: Drainable, drain_s: float, *, enabled: bool) -> Iterator[None]:
     """Stop runs when the process is asked to stop; the handlers that were there are called too.
 
     Args:

@@ -1,0 +1,136 @@
+"""What a client's message may hold: what neither JSON nor a database can is refused before a task is made of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from a2a.server.agent_execution import RequestContext, SimpleRequestContextBuilder
+from a2a.server.context import ServerCallContext
+from a2a.types import SendMessageRequest, Task
+from a2a.utils.error_handlers import build_rest_error_payload
+from a2a.utils.errors import InvalidParamsError, PushNotificationNotSupportedError
+from google.protobuf.json_format import ParseError
+from google.protobuf.struct_pb2 import Struct, Value
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+class CheckedRequests(SimpleRequestContextBuilder):
+    """Makes the context of a request, unless its message cannot be kept.
+
+    Args:
+        notifies: Whether the server sends push notifications.
+    """
+
+    def __init__(self, *, notifies: bool) -> None:
+        super().__init__()
+        self._notifies = notifies
+
+    async def build(
+        self,
+        context: ServerCallContext,
+        params: SendMessageRequest | None = None,
+        task_id: str | None = None,
+        context_id: str | None = None,
+        task: Task | None = None,
+    ) -> RequestContext:
+        """As the SDK's.
+
+        Raises:
+            InvalidParamsError: When a number of its metadata or data is not finite, an id holds a NUL, or a part is
+                empty.
+            PushNotificationNotSupportedError: When it asks for notifications that nobody would send.
+        """
+        if params is not None:
+            _check(params)
+            if params.configuration.HasField("task_push_notification_config") and not self._notifies:
+                raise PushNotificationNotSupportedError
+        return await super().build(context, params, task_id, context_id, task)
+
+
+class Utf8Only:
+    """An endpoint that is reached by requests in UTF-8 alone; the SDK takes any other for a failure of its own.
+
+    Args:
+        app: The endpoint.
+        refusal: Makes the response to a body that is not UTF-8.
+    """
+
+    def __init__(self, app: ASGIApp, refusal: Callable[[], Response]) -> None:
+        self._app = app
+        self._refusal = refusal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As any ASGI application."""
+        if scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        body, more = bytearray(), True
+        while more:
+            told = await receive()
+            if told["type"] != "http.request":
+                return  # the client has gone
+            body += told.get("body", b"")
+            more = told.get("more_body", False)
+        try:
+            body.decode()
+        except UnicodeDecodeError:
+            await self._refusal()(scope, receive, send)
+            return
+        waiting: list[Any] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+
+        async def again() -> Any:
+            return waiting.pop() if waiting else await receive()
+
+        await self._app(scope, again, send)
+
+
+def not_utf8_over_jsonrpc() -> Response:
+    """JSON-RPC's parse error."""
+    error = {"code": -32700, "message": _NOT_UTF8}
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error})
+
+
+def not_utf8_over_rest() -> Response:
+    """HTTP+JSON's error for a request that is none."""
+    return JSONResponse(build_rest_error_payload(ParseError(_NOT_UTF8)), 400)
+
+
+_NOT_UTF8 = "The request is not JSON in UTF-8."
+
+
+def _check(params: SendMessageRequest) -> None:
+    message = params.message
+    for name, text in (("messageId", message.message_id), ("contextId", message.context_id)):
+        if "\x00" in text:
+            raise InvalidParamsError(message=f"message.{name} holds a NUL character; send an id without it.")
+    told: list[tuple[str, Struct | Value]] = [("metadata", params.metadata), ("message.metadata", message.metadata)]
+    for number, part in enumerate(message.parts):
+        if part.WhichOneof("content") is None:
+            raise InvalidParamsError(message=f"message.parts[{number}] is empty; a part is text, raw, url or data.")
+        told.append((f"message.parts[{number}].metadata", part.metadata))
+        if part.HasField("data"):
+            told.append((f"message.parts[{number}].data", part.data))
+    for place, value in told:
+        if not all(map(math.isfinite, _numbers([value]))):
+            raise InvalidParamsError(message=f"{place} holds NaN or Infinity, which JSON has no numbers for.")
+
+
+def _numbers(values: Iterable[Struct | Value]) -> Iterator[float]:
+    waiting = list(values)
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Struct):
+            waiting.extend(value.fields.values())
+            continue
+        match value.WhichOneof("kind"):
+            case "number_value":
+                yield value.number_value
+            case "struct_value":
+                waiting.append(value.struct_value)
+            case "list_value":
+                waiting.extend(value.list_value.values)
+            case _:
+                pass

@@ -1,0 +1,152 @@
+"""Sessions and LangGraph's Store in PostgreSQL; needs the extra `postgres`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from langgraph.store.base import Op, PutOp, Result
+
+from graph_agent.blocking import to_its_end
+from graph_agent.db_urls import without_password
+from graph_agent.errors import ConfigError
+
+try:
+    from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+    from langgraph.store.postgres.aio import AsyncPostgresStore
+    from psycopg import AsyncConnection, Error
+    from psycopg.rows import DictRow, dict_row
+    from psycopg_pool import AsyncConnectionPool
+except ImportError as missing:
+    raise ConfigError(
+        f"A database in PostgreSQL needs an extra ({missing.name or missing}): pip install 'graph-agent[postgres]'"
+    ) from None
+
+if TYPE_CHECKING:
+    from langgraph.checkpoint.serde.base import SerializerProtocol
+
+SAVER_CONNECTIONS, STORE_CONNECTIONS = 8, 4
+"""Connections that one process opens at most for its sessions, and for their Store."""
+CONNECT_S = 10
+"""Seconds to wait for a connection where the address sets no `connect_timeout`."""
+
+_MAKING = 0x6772617068
+"""Advisory lock of whoever makes tables."""
+_PAUSE_S = 0.05
+_UNDER = "SELECT 1 FROM store WHERE prefix = %s LIMIT 1"
+
+Pool = AsyncConnectionPool[AsyncConnection[DictRow]]
+
+
+@asynccontextmanager
+async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncIterator[AsyncPostgresSaver]:
+    """Open a saver, its tables made where they are missing, and close it on leaving.
+
+    Args:
+        url: `postgresql://…`, as libpq has it.
+        serde: What writes and reads checkpoints.
+
+    Raises:
+        ConfigError: When the database cannot be reached, or its tables cannot be made.
+    """
+    await make_tables(url, lambda connection: AsyncPostgresSaver(connection, serde=serde).setup())
+    async with _pool(url, SAVER_CONNECTIONS) as pool:
+        yield AsyncPostgresSaver(pool, serde=serde)
+
+
+@asynccontextmanager
+async def open_postgres_store(url: str) -> AsyncIterator[SharedPostgresStore]:
+    """Open the Store of a database, its tables made where they are missing, and close it on leaving.
+
+    Raises:
+        ConfigError: As `open_postgres_saver`.
+    """
+    await make_tables(url, lambda connection: AsyncPostgresStore(connection).setup())
+    async with _pool(url, STORE_CONNECTIONS) as pool:
+        yield SharedPostgresStore(pool)
+
+
+class SharedPostgresStore(AsyncPostgresStore):
+    """The store, whose operations are never cut in two, and which takes any text."""
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__(pool)
+        self._pool = pool
+
+    async def is_empty(self, namespace: tuple[str, ...]) -> bool:
+        """Whether a namespace itself holds nothing: one query, where a search counts what it reads.
+
+        Args:
+            namespace: The whole namespace, not the beginning of one.
+        """
+        return await to_its_end(self._has_none(".".join(namespace)))
+
+    async def _has_none(self, prefix: str) -> bool:
+        async with self._pool.connection() as connection:
+            return await (await connection.execute(_UNDER, [prefix])).fetchone() is None
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """As `AsyncPostgresStore.abatch`; a cancellation takes effect when the batch is done."""
+        return await to_its_end(super().abatch([_storable(op) for op in ops]))
+
+
+async def make_tables(url: str, make: Callable[[AsyncConnection[DictRow]], Awaitable[Any]]) -> None:
+    """Make tables, one process at a time: two that make the same at once would fail.
+
+    Args:
+        url: The database.
+        make: Makes them over a connection, unless they are there.
+
+    Raises:
+        ConfigError: When the database cannot be reached, or they cannot be made.
+    """
+    try:
+        async with await AsyncConnection[DictRow].connect(url, row_factory=dict_row, **_options(url)) as connection:
+            # Not by waiting in the server: an index made concurrently would wait for those who wait.
+            query, key = "SELECT pg_try_advisory_lock(%s) AS had", [_MAKING]
+            while (row := await (await connection.execute(query, key)).fetchone()) and not row["had"]:  # noqa: ASYNC110 - it is another process's
+                await asyncio.sleep(_PAUSE_S)
+            await make(connection)
+    except Error as error:
+        told = " ".join(str(error).split())
+        raise ConfigError(f"db={without_password(url)!r}: the database cannot be used: {told}") from None
+
+
+@asynccontextmanager
+async def _pool(url: str, size: int) -> AsyncIterator[Pool]:
+    pool = AsyncConnectionPool(
+        url,
+        connection_class=AsyncConnection[DictRow],
+        kwargs={**_options(url), "row_factory": dict_row},
+        min_size=1,
+        max_size=size,
+        open=False,
+        # After a restart of the database, a connection that died with it is replaced, not handed out.
+        check=Pool.check_connection,
+    )
+    async with pool:
+        yield pool
+
+
+def _options(url: str) -> dict[str, Any]:
+    timeout = {} if "connect_timeout" in url else {"connect_timeout": CONNECT_S}
+    return {"autocommit": True, "prepare_threshold": 0, **timeout}
+
+
+def _storable(op: Op) -> Op:
+    """An operation whose value holds no NUL, which PostgreSQL has no place for."""
+    if isinstance(op, PutOp) and op.value is not None:
+        return op._replace(value=_without_nul(op.value))
+    return op
+
+
+def _without_nul(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\x00", "\ufffd")
+    if isinstance(value, list):
+        return [_without_nul(item) for item in value]
+    if isinstance(value, dict):
+        return {_without_nul(key): _without_nul(item) for key, item in value.items()}
+    return value

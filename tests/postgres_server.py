@@ -1,0 +1,143 @@
+"""A real PostgreSQL server for the tests: made in a temporary folder, reached through a socket there, stopped after."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg import sql
+
+_UP_WITHIN_S = 60
+_USER = "postgres"
+
+on_postgres = pytest.mark.xdist_group("postgres")
+"""Keeps the tests that need the server on one worker, so that there is one server."""
+
+
+def binaries() -> Path | None:
+    """The folder of PostgreSQL's programs, the newest where there are several; None where it is not installed."""
+    folders = sorted(glob.glob("/usr/lib/postgresql/*/bin"), key=lambda path: int(path.split("/")[4]), reverse=True)
+    if found := shutil.which("initdb"):
+        folders.append(str(Path(found).resolve().parent))
+    return next((Path(folder) for folder in folders if Path(folder, "postgres").exists()), None)
+
+
+@dataclass
+class PostgresServer:
+    """A server under test."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    def url(self, database: str) -> str:
+        """The address of one of its databases."""
+        return f"postgresql://{_USER}@/{database}?host={self.folder}"
+
+    @contextmanager
+    def database(self, like: str = "") -> Iterator[str]:
+        """A database of its own for one test; gives its address.
+
+        Args:
+            like: The address of one to copy; whoever is connected there is sent away.
+        """
+        name = f"test_{next(self._numbers)}"
+        template = like.partition("@/")[2].partition("?")[0] or "template1"
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = %s", [template]
+            )
+            names = {"name": sql.Identifier(name), "template": sql.Identifier(template)}
+            connection.execute(sql.SQL("CREATE DATABASE {name} TEMPLATE {template}").format(**names))
+            try:
+                yield self.url(name)
+            finally:
+                connection.execute(sql.SQL("DROP DATABASE {name} WITH (FORCE)").format(**names))
+
+
+@contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """Run a server as long as the context lasts, as another user where we are root: it refuses to be root's."""
+    bin_ = binaries()
+    assert bin_ is not None
+    # Short, as a socket's path may have 107 bytes only; and where the other user can get in.
+    folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))
+    user = _unprivileged()
+    if user is not None:
+        os.chown(folder, user.pw_uid, user.pw_gid)
+    as_user: dict[str, Any] = (
+        {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []} if user is not None else {}
+    )
+    environment = {"PATH": os.environ["PATH"], "LC_ALL": "C", "HOME": str(folder)}
+    data = folder / "data"
+    try:
+        subprocess.run(
+            [bin_ / "initdb", "-D", data, "-U", _USER, "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync"],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            cwd=folder,
+            env=environment,
+            **as_user,
+        )
+        settings = {
+            "listen_addresses": "",
+            "unix_socket_directories": str(folder),
+            "fsync": "off",
+            "max_connections": "200",
+            "shared_buffers": "32MB",
+        }
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        with (folder / "log").open("wb") as log:
+            process: Any = subprocess.Popen(
+                [bin_ / "postgres", "-D", data, *options],
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                env=environment,
+                **as_user,
+            )
+        server = PostgresServer(folder, process)
+        try:
+            _wait_until_up(server)
+            yield server
+        finally:
+            # Whoever is connected still is sent away.
+            process.send_signal(signal.SIGINT)
+            process.wait(30)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _unprivileged() -> pwd.struct_passwd | None:
+    if os.geteuid() != 0:
+        return None
+    try:
+        return pwd.getpwnam("postgres")
+    except KeyError:
+        return pwd.getpwnam("nobody")
+
+
+def _wait_until_up(server: PostgresServer) -> None:
+    deadline = time.monotonic() + _UP_WITHIN_S
+    while time.monotonic() < deadline and server.process.poll() is None:
+        try:
+            psycopg.connect(server.url("postgres")).close()
+        except psycopg.OperationalError:
+            time.sleep(0.02)
+        else:
+            return
+    raise AssertionError(f"PostgreSQL did not come up:\n{(server.folder / 'log').read_text()[-4000:]}")

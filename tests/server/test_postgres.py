@@ -1,0 +1,129 @@
+"""Several server processes on one PostgreSQL database."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import signal
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from a2a.types import GetTaskRequest
+
+from tests.postgres_server import on_postgres
+from tests.server.process import serving
+from tests.server.test_a2a import AGENT, calling, said, text_of
+from tests.server.test_sessions import chat, events, until
+from tests.server.test_stopping import abort_from_elsewhere, one_more, orders
+
+pytestmark = on_postgres
+
+
+def fresh(url: str) -> httpx.Client:
+    """A client with a connection of its own, which any of the processes may take."""
+    return httpx.Client(base_url=url, trust_env=False, timeout=60)
+
+
+def test_several_processes_serve_one_session(postgres_url: str, tmp_path: Path) -> None:
+    options = ["--workers", "2", "--db", postgres_url]
+    with serving(tmp_path, *options) as server, concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for future in [pool.submit(one_more, server.url, f"message {i}") for i in range(8)]:
+            future.result()
+        with server.http() as http:
+            told = [event["content"] for event in events(http, "shared", type="user_message")]
+            kinds = [event["type"] for event in events(http, "shared")]
+        aborted = abort_from_elsewhere(server.url, tmp_path, pool)
+
+    assert (sorted(told), kinds, aborted) == (
+        [f"message {i}" for i in range(8)],
+        ["user_message", "status", "plan", "agent_response", "status"] * 8,
+        "ABORTED",
+    )
+
+
+def test_a_busy_session_is_refused_and_steered_through_every_process(postgres_url: str, tmp_path: Path) -> None:
+    refused, steered = list[int](), list[int]()
+    options = ["--workers", "2", "--db", postgres_url]
+    with (
+        serving(tmp_path, *options) as server,
+        server.http() as http,
+        concurrent.futures.ThreadPoolExecutor(1) as pool,
+    ):
+        running = pool.submit(chat, http, "kept", orders(tmp_path))
+        until(http, "kept", "tool_call")
+        for i in range(12):
+            with fresh(server.url) as other:
+                refused.append(chat(other, "kept", "me too").status_code)
+                steered.append(other.post("/sessions/kept/steer", json={"text": f"steer {i}"}).status_code)
+        (tmp_path / "go").touch()
+        ended = running.result()
+        heard = [event["content"] for event in events(http, "kept", type="steering")]
+
+    assert (refused, set(steered), ended.status_code, heard) == (
+        [429] * 12,
+        {202},
+        200,
+        [f"steer {i}" for i in range(12)],
+    )
+
+
+def test_after_a_kill_of_every_process_a_session_is_resumed(postgres_url: str, tmp_path: Path) -> None:
+    order = f'!call look_up {{"key": "k"}}\n!then wait_for {{"file": "{tmp_path / "go"}"}}'
+    with (
+        serving(tmp_path, "--workers", "2", "--db", postgres_url) as server,
+        server.http() as http,
+        concurrent.futures.ThreadPoolExecutor(1) as pool,
+    ):
+        running = pool.submit(chat, http, "kept", order)
+        until(http, "kept", "tool_call", 2)
+        server.kill_all()
+        with pytest.raises(httpx.HTTPError):
+            running.result()
+    (tmp_path / "go").touch()
+    with serving(tmp_path, "--db", postgres_url) as server, server.http() as http:
+        before = http.get("/sessions/kept").json()["status"]
+        resumed = http.post("/sessions/kept/resume").json()
+        results = [(one["name"], one["status"]) for one in events(http, "kept", type="tool_result")]
+
+    # The second call may have run when the process was killed, and nobody can say.
+    assert (before, resumed["status"], resumed["pending"], results) == (
+        "RUNNING",
+        "COMPLETED",
+        [],
+        [("look_up", "success"), ("wait_for", "unknown")],
+    )
+
+
+def test_one_killed_process_leaves_its_session_to_the_other(postgres_url: str, tmp_path: Path) -> None:
+    answers = list[int]()
+    with serving(tmp_path, "--workers", "2", "--db", postgres_url) as server, server.http() as http:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            running = pool.submit(chat, http, "kept", orders(tmp_path))
+            until(http, "kept", "tool_call")
+            os.kill(int((tmp_path / "go.pid").read_text()), signal.SIGKILL)
+            with pytest.raises(httpx.HTTPError):
+                running.result()
+        (tmp_path / "go").touch()
+        while 200 not in answers:
+            try:
+                with fresh(server.url) as other:
+                    answers.append(chat(other, "kept", "and now?").status_code)
+            except httpx.HTTPError:
+                time.sleep(0.05)  # it met the process that was killed, and is begun anew just now
+
+    assert answers == [200]
+
+
+async def test_a2a_tasks_are_seen_through_every_process(postgres_url: str, tmp_path: Path) -> None:
+    name = "a conversation " + "x" * 100
+    with serving(tmp_path, "--workers", "2", "--db", postgres_url, agent=AGENT) as server:
+        async with calling(server.url, "none") as client:
+            task = await said(client, "hi", name)
+        found = []
+        for _ in range(8):
+            async with calling(server.url, "none") as client:
+                found.append(text_of(await client.get_task(GetTaskRequest(id=task.id))))
+
+    assert found == ["You said: hi"] * 8
