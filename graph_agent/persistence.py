@@ -48,11 +48,10 @@ async def open_saver(url: str, folder: Path | None = None) -> AsyncIterator[Base
             yield postgres_saver
         return
     path = _file(url, folder)
-    import aiosqlite
-    from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+    from graph_agent.sqlite_saver import open_sqlite_saver
 
-    async with aiosqlite.connect(path) as connection:
-        yield AsyncSqliteSaver(connection, serde=strict_serializer())
+    async with open_sqlite_saver(path, strict_serializer()) as sqlite_saver:
+        yield sqlite_saver
 
 
 @asynccontextmanager

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import sqlite3
-import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,10 +12,8 @@ from langgraph.store.base import Op, Result
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from graph_agent.blocking import to_its_end
+from graph_agent.sqlite_files import BUSY_S, until_free
 
-BUSY_S = 30.0
-"""Seconds to wait for another connection's write."""
-_PAUSE_S = 0.02
 _UNDER = "SELECT 1 FROM store WHERE prefix = ? LIMIT 1"
 
 
@@ -31,16 +26,12 @@ class SharedSqliteStore(AsyncSqliteStore):
         Raises:
             sqlite3.Error: When they cannot be made.
         """
-        until = time.monotonic() + BUSY_S
-        while not self.is_setup:
-            try:
-                await self.conn.execute("PRAGMA journal_mode=WAL")
-                await super().setup()
-            except (sqlite3.OperationalError, sqlite3.IntegrityError):
-                # Another process makes them just now: what this one wanted to add is there already.
-                if time.monotonic() > until:
-                    raise
-                await asyncio.sleep(_PAUSE_S)
+        if not self.is_setup:
+            await until_free(self._make_tables)
+
+    async def _make_tables(self) -> None:
+        await self.conn.execute("PRAGMA journal_mode=WAL")
+        await super().setup()
 
     async def is_empty(self, namespace: tuple[str, ...]) -> bool:
         """Whether a namespace itself holds nothing: one query, where a search takes a transaction.
