@@ -13,6 +13,7 @@ from langchain_core.runnables import RunnableConfig
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.counting import counts_beside
 from graph_agent.in_force import InForce
+from graph_agent.limits import LimitMet
 from graph_agent.models.binding import Way
 from graph_agent.models.pool import ReadyModel
 from graph_agent.models.refusals import REFUSED, refusal_in, refused_by
@@ -66,6 +67,8 @@ class Asking(InForce):
         """What there is of the newest request's reply where it was cut off, with its tokens; None otherwise."""
         self.usage: Usage = NO_USAGE
         """What all replies used, those that could not be used included."""
+        self.budget_met: Callable[[Usage, AIMessage], LimitMet | None] = lambda used, newest: None
+        """Of what these requests have used, and the newest reply: the budget that has no room for another."""
 
     @classmethod
     async def begin(
@@ -91,12 +94,13 @@ class Asking(InForce):
         Raises:
             RefusedError: When the model or its provider will not answer; its message is the answer.
             PlanningError: When a structured plan is wrong still after its repair.
+            LimitMetError: When it is wrong, and a limit forbids the repair.
             Exception: What the last provider asked has raised.
         """
 
         async def send(watch: Spoken) -> Planned:
             if self._mode == "wave":
-                return await ask_for_plan(self._parts, self._history, self._settings, self._planner)
+                return await ask_for_plan(self._parts, self._history, self._settings, self._planner, self._limit_met)
             return await ask_for_calls(self._parts, self._history, self._settings, self._mode, watch)
 
         planned = await self._through(send)
@@ -183,6 +187,13 @@ class Asking(InForce):
                 raise RefusedError(AIMessage(REFUSED), NO_USAGE) from failure
             if self.spoken.seen or not (recover or self._recover)(failure):
                 raise failure
+
+    def _limit_met(self, used: Usage, newest: AIMessage) -> LimitMet | None:
+        """The limit that forbids another request for a plan; `used` is what `usage` does not count yet."""
+        asked, most = add_usage(self.usage, used), self._settings.max_turns
+        if most is not None and self.loop["turn"] + asked["model_calls"] >= most:
+            return "turn_limit", most
+        return self.budget_met(asked, newest)
 
     def _answer_request(self) -> list[AnyMessage]:
         return answer_request(self._parts, self._history, self._settings, self._mode, self._planner)

@@ -15,10 +15,11 @@ from graph_agent.calls import fingerprint
 from graph_agent.hooks import HookError, HookRequest, HookResponse, LoopHook, LoopPlan, RequestPatch
 from graph_agent.invoking import meant_for_the_run
 from graph_agent.lending import LentRequest, copied
+from graph_agent.limits import LimitMet, LimitMetError
 from graph_agent.models.cleaning import without_calls
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned
-from graph_agent.types import Call, StopReason
+from graph_agent.types import Call
 
 PATCHED_MODEL = "RequestPatch.model"
 """Who names a patch's model, for the error when it cannot be had."""
@@ -26,20 +27,8 @@ PATCHED_MODEL = "RequestPatch.model"
 _ONLY_DONE = re.compile(r"\W*no (?:more|further) actions\W*", re.IGNORECASE)
 """What a model says that is told to say so when it needs no tool any more."""
 
-LimitMet = tuple[StopReason, float]
-"""Which limit, and its size."""
-
 Ask = Callable[[HookRequest, Sequence[AnyMessage]], Awaitable[tuple[Planned, HookRequest]]]
 """Has a patched request answered, and keeps messages for the requests to come; gives the request as it was answered."""
-
-
-class LimitMetError(Exception):
-    """A hook wants the model asked again, and a limit forbids it; the input ends there."""
-
-    def __init__(self, reason: StopReason, limit: float) -> None:
-        super().__init__(f"{reason}: {limit}")
-        self.reason: StopReason = reason
-        self.limit = limit
 
 
 async def through_hooks(

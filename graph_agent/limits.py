@@ -9,6 +9,18 @@ from graph_agent.types import StopReason
 STEPS_TO_FINALIZE = 2
 STEPS_FOR_A_WAVE = STEPS_TO_FINALIZE + 2
 
+LimitMet = tuple[StopReason, float]
+"""Which limit, and its size."""
+
+
+class LimitMetError(Exception):
+    """The model is to be asked once more for a plan, and a limit forbids it; the input ends there."""
+
+    def __init__(self, reason: StopReason, limit: float) -> None:
+        super().__init__(f"{reason}: {limit}")
+        self.reason: StopReason = reason
+        self.limit = limit
+
 
 def limit_met(step: int, turn: int, remaining_steps: int, settings: LoopConfig) -> tuple[StopReason, int] | None:
     """The limit that forbids another plan, and its size; None when there is none.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from pydantic import BaseModel
 
 from graph_agent.config import LoopConfig, Planner
+from graph_agent.limits import LimitMet, LimitMetError
 from graph_agent.models.client import Mode
 from graph_agent.models.refusals import refusal_in
 from graph_agent.models.spoken import Spoken
@@ -21,6 +22,9 @@ from graph_agent.text import plain
 from graph_agent.types import NO_USAGE, Call, Usage
 from graph_agent.wave_reply import read_plan
 from graph_agent.waves import PlanError, PlanningResult, check_wave
+
+Limit = Callable[[Usage, AIMessage], LimitMet | None]
+"""Of what a plan has used, and its newest reply: the limit that forbids another request, and its size."""
 
 REPAIRS = 1
 """Times a structured plan that cannot be carried out is sent back."""
@@ -86,24 +90,35 @@ async def ask_for_calls(
 
 
 async def ask_for_plan(
-    parts: AgentParts, history: Sequence[AnyMessage], settings: LoopConfig, planner: Planner
+    parts: AgentParts, history: Sequence[AnyMessage], settings: LoopConfig, planner: Planner, limit: Limit
 ) -> Planned:
     """Ask for a structured plan; one that cannot be carried out is sent back once, with everything that is wrong.
+
+    Args:
+        parts: The agent.
+        history: The conversation.
+        settings: The run's configuration.
+        planner: Which planner is asked.
+        limit: Asked before a plan is sent back.
 
     Raises:
         PlanningError: When the plan is wrong still.
         RefusedError: When the model or its provider will not answer.
-        AskingError: When the request to repair a plan failed.
+        AskingError: When the request to repair a plan failed, or a limit forbids it (`LimitMetError`).
         Exception: What the provider raised.
     """
     request = plan_request(parts, history, settings, "wave", planner)
     return await through_cache(
-        parts, settings, request, "wave", lambda: _until_sound(parts, request, settings, planner)
+        parts, settings, request, "wave", lambda: _until_sound(parts, request, settings, planner, limit)
     )
 
 
 async def _until_sound(
-    parts: AgentParts, request: Sequence[AnyMessage], settings: LoopConfig, planner: Planner
+    parts: AgentParts,
+    request: Sequence[AnyMessage],
+    settings: LoopConfig,
+    planner: Planner,
+    limit: Limit,
 ) -> Planned:
     usage = NO_USAGE
     for attempt in range(1 + REPAIRS):
@@ -124,6 +139,8 @@ async def _until_sound(
         except PlanError as fault:
             if attempt == REPAIRS:
                 raise PlanningError(fault, usage) from fault
+            if (met := limit(usage, reply)) is not None:
+                raise AskingError(LimitMetError(*met), usage) from fault
             request = [*request, AIMessage(reply.text or _as_text(reply)), HumanMessage(str(fault))]
         else:
             return _planned(reply, plan, calls, usage, planner)

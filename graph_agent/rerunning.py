@@ -10,8 +10,9 @@ from langchain_core.messages import AIMessage, AnyMessage
 
 from graph_agent.asking import Asking
 from graph_agent.bounded import Bounded
-from graph_agent.hooking import PATCHED_MODEL, LimitMet, through_hooks
+from graph_agent.hooking import PATCHED_MODEL, through_hooks
 from graph_agent.hooks import HookRequest
+from graph_agent.limits import LimitMet
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.spoken import Spoken
@@ -46,9 +47,10 @@ class AskingWithHooks(Asking):
 
         Raises:
             HookError: When a hook fails that declares `on_error = "fail"`.
-            LimitMetError: When a hook wants a rerun that a limit forbids.
+            LimitMetError: As `plan`, and when a hook wants a rerun that a limit forbids.
             Exception: As for `plan`.
         """
+        self.budget_met = budget_met
         self._tell_of_free_choice()
         planned = await self.plan()
         if not self._agent.hooks:
@@ -65,7 +67,7 @@ class AskingWithHooks(Asking):
             self._agent,
             planned,
             self._first_request(session_id),
-            limit=lambda planned: self._turn_limit() or budget_met(self.usage, planned.message),
+            limit=lambda planned: self._limit_met(NO_USAGE, planned.message),
             ask=ask,
             warn=self._warn,
             heard=self._heard,
@@ -95,11 +97,6 @@ class AskingWithHooks(Asking):
     def _heard(self, reply: AIMessage) -> None:
         self.usage = add_usage(self.usage, usage_of(reply, self._settings.prices))
 
-    def _turn_limit(self) -> LimitMet | None:
-        most = self._settings.max_turns
-        met = most is not None and self.loop["turn"] + self.usage["model_calls"] >= most
-        return ("turn_limit", most) if most is not None and met else None
-
     async def _ask_again(self, request: HookRequest, keep: Sequence[AnyMessage]) -> tuple[Planned, HookRequest]:
         own = request.model is self._model.client.model
 
@@ -107,7 +104,7 @@ class AskingWithHooks(Asking):
             parts, mode = (self._parts, self._mode) if own else await self._moved(request)
             parts = _patched(parts, request)
             if mode == "wave":
-                return await ask_for_plan(parts, request.messages, request.settings, self._planner)
+                return await ask_for_plan(parts, request.messages, request.settings, self._planner, self._limit_met)
             # Nothing of it is streamed: the next hook may want another reply still.
             return await ask_for_calls(parts, request.messages, request.settings, mode, Spoken())
 

@@ -11,9 +11,8 @@ from langgraph.types import Command
 
 from graph_agent.errors import UserError
 from graph_agent.events import event
-from graph_agent.hooking import LimitMetError
 from graph_agent.hooks import HookError
-from graph_agent.limits import STEPS_FOR_A_WAVE
+from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMetError
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, with_free_ids
