@@ -35,6 +35,8 @@ def place_of_blocking(saver: BaseCheckpointSaver[Any]) -> Hashable:
     known = _known.get(id(saver))
     if known is not None:
         return known
+    if (file := _known_file(saver)) is not None:
+        return _remember(saver, file)
     connection = getattr(saver, "conn", None)
     if isinstance(connection, sqlite3.Connection):
         return _remember(saver, _path(connection.execute(_QUERY).fetchall()))
@@ -63,6 +65,8 @@ _QUERY = "PRAGMA database_list"
 
 
 async def _database_of(saver: BaseCheckpointSaver[Any]) -> Path | PostgresPlace | None:
+    if (file := _known_file(saver)) is not None:
+        return file
     connection = getattr(saver, "conn", None)
     if isinstance(connection, sqlite3.Connection):
         return _path(connection.execute(_QUERY).fetchall())
@@ -76,6 +80,12 @@ async def _database_of(saver: BaseCheckpointSaver[Any]) -> Path | PostgresPlace 
                 return _postgres_of(held)
         return _postgres_of(connection)
     return None
+
+
+def _known_file(saver: BaseCheckpointSaver[Any]) -> Path | None:
+    # Our own saver's connection may be at work on its thread; it says itself where its database is.
+    file = getattr(saver, "database", None)
+    return file if isinstance(file, Path) else None
 
 
 def _is_aiosqlite(connection: Any) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +14,7 @@ from langgraph.store.base import Op, Result
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from graph_agent.blocking import to_its_end
-from graph_agent.sqlite_files import BUSY_S, until_free
+from graph_agent.sqlite_files import BUSY_S, Patience
 
 _UNDER = "SELECT 1 FROM store WHERE prefix = ? LIMIT 1"
 
@@ -26,12 +28,13 @@ class SharedSqliteStore(AsyncSqliteStore):
         Raises:
             sqlite3.Error: When they cannot be made.
         """
-        if not self.is_setup:
-            await until_free(self._make_tables)
-
-    async def _make_tables(self) -> None:
-        await self.conn.execute("PRAGMA journal_mode=WAL")
-        await super().setup()
+        patience = Patience()
+        while not self.is_setup:
+            try:
+                await self.conn.execute("PRAGMA journal_mode=WAL")
+                await super().setup()
+            except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
+                await asyncio.sleep(patience.pause_s(error))
 
     async def is_empty(self, namespace: tuple[str, ...]) -> bool:
         """Whether a namespace itself holds nothing: one query, where a search takes a transaction.

@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Sequence
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,10 +19,12 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel
+from graph_agent.persistence import strict_serializer
+from graph_agent.sqlite_files import BUSY_S
+from graph_agent.sqlite_saver import SharedSqliteSaver
 
 Reach = Callable[[str], None]
 Log = Callable[[str, str], None]
@@ -153,8 +157,21 @@ class _Watched(BaseCheckpointSaver[Any]):
         self.reach(f"after {what}")
 
 
-class WatchedSaver(_Watched, AsyncSqliteSaver):
+class WatchedSaver(_Watched, SharedSqliteSaver):
     """One that keeps sessions in SQLite."""
+
+
+@asynccontextmanager
+async def open_watched_saver(file: Path) -> AsyncIterator[WatchedSaver]:
+    """Open one on a file, and close it on leaving."""
+    with closing(sqlite3.connect(file, timeout=BUSY_S, check_same_thread=False)) as connection:
+        # No power is cut here, and what a killed process has written stays with the system.
+        connection.execute("PRAGMA synchronous=OFF")
+        saver = WatchedSaver(file, connection, strict_serializer())
+        try:
+            yield saver
+        finally:
+            await saver.aclose()
 
 
 class WatchedPostgresSaver(_Watched, AsyncPostgresSaver):

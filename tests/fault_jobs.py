@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import aiosqlite
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from psycopg import AsyncConnection
@@ -30,6 +29,7 @@ from tests.fault_agent import (
     file_log,
     logging_tools,
     nothing,
+    open_watched_saver,
     read_log,
 )
 from tests.fault_truth import before, untrue
@@ -73,11 +73,8 @@ async def _saver(folder: Path, url: str) -> AsyncIterator[WatchedSaver | Watched
         ) as postgres:
             yield WatchedPostgresSaver(postgres, serde=strict_serializer())
         return
-    async with aiosqlite.connect(folder / "sessions.db") as connection:
-        # No power is cut here, and what a killed process has written stays with the system.
-        await connection.execute("PRAGMA synchronous=OFF")
-        saver = WatchedSaver(connection, serde=strict_serializer())
-        await saver.setup()
+    async with open_watched_saver(folder / "sessions.db") as saver:
+        saver.setup()
         yield saver
 
 

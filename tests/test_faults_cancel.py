@@ -7,12 +7,10 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
-import aiosqlite
 import pytest
 
-from graph_agent.persistence import strict_serializer
 from graph_agent.running import _under_way
-from tests.fault_agent import ANSWER, WatchedSaver
+from tests.fault_agent import ANSWER, open_watched_saver
 from tests.fault_session import Watched, turns
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -99,10 +97,8 @@ async def test_a_session_on_sqlite_cancelled_at_any_boundary_goes_on(how: str, t
 
     faults: list[str] = []
     at, over = 0, False
-    async with aiosqlite.connect(tmp_path / "sessions.db") as connection:
-        saver = WatchedSaver(connection, serde=strict_serializer())
+    async with open_watched_saver(tmp_path / "sessions.db") as saver:
         saver.reach = reach
-        await connection.execute("PRAGMA synchronous=OFF")
         watched = Watched(structured=True, ledger=True, saver=saver, reach=reach)
         while not over:
             watched.begin(f"turn-{at}")

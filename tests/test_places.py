@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.locks import SUFFIX, SessionLocks
@@ -31,17 +32,22 @@ async def test_a_blocking_run_guards_the_file_of_an_asynchronous_saver(tmp_path:
         assert (await place_of(saver), (tmp_path / f"s.db{SUFFIX}").exists()) == (tmp_path / "s.db", True)
 
 
+async def test_the_saver_of_an_address_says_itself_where_it_is(tmp_path: Path) -> None:
+    async with open_saver(f"sqlite:///{tmp_path}/s.db") as saver:
+        assert (place_of_blocking(saver), await place_of(saver)) == (tmp_path / "s.db",) * 2
+
+
 def test_a_place_that_cannot_be_asked_for_now_is_asked_for_again(tmp_path: Path) -> None:
-    async def opened() -> Any:
-        async with open_saver(f"sqlite:///{tmp_path}/s.db") as saver:
+    async def opened() -> AsyncSqliteSaver:
+        async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "s.db")) as saver:
             return saver
 
     saver = asyncio.run(opened())
     guessed = place_of_blocking(saver)
 
     async def in_a_loop() -> Any:
-        async with open_saver(f"sqlite:///{tmp_path}/s.db") as other:
-            saver.conn, saver.is_setup = other.conn, True  # type: ignore[attr-defined]  # the SQLite saver's own
+        async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "s.db")) as other:
+            saver.conn, saver.is_setup = other.conn, True
             return await place_of(saver)
 
     assert (guessed, asyncio.run(in_a_loop())) == (id(saver), tmp_path / "s.db")

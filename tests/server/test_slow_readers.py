@@ -44,7 +44,7 @@ def sent(server: Served, content: bytes, *headers: str, length: int | None = Non
 
 def ended(http: httpx.Client, session: str) -> str:
     """A session's status, once its run is over."""
-    while (status := http.get(f"/sessions/{session}").json().get("status", "RUNNING")) == "RUNNING":
+    while (status := http.get(f"/sessions/{session}").json().get("status", "CREATED")) in ("CREATED", "RUNNING"):
         time.sleep(0.01)
     return str(status)
 

@@ -1,0 +1,112 @@
+"""The saver of an `sqlite:///` address: LangGraph's own, on a thread that commits once for what waits together."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent.persistence import open_saver
+from graph_agent.sqlite_writer import Writer
+from tests.agents import says, thread
+
+
+def commits(connection: sqlite3.Connection) -> list[str]:
+    """The commits on a connection, as they come."""
+    seen: list[str] = []
+    connection.set_trace_callback(lambda statement: seen.append(statement) if statement == "COMMIT" else None)
+    return seen
+
+
+@pytest.fixture
+def connection(tmp_path: Path) -> Any:
+    with closing(sqlite3.connect(tmp_path / "w.db", check_same_thread=False)) as opened:
+        opened.execute("CREATE TABLE said (word TEXT UNIQUE)")
+        yield opened
+
+
+def say(connection: sqlite3.Connection, word: str) -> Callable[[], str]:
+    def errand() -> str:
+        connection.execute("INSERT INTO said VALUES (?)", (word,))
+        return word
+
+    return errand
+
+
+async def test_what_waits_together_shares_a_commit_and_what_fails_fails_alone(connection: sqlite3.Connection) -> None:
+    lock = threading.Lock()
+    writer = Writer(connection, lock, lambda: None)
+    seen = commits(connection)
+
+    with lock:  # however many of them its thread has taken up by then, the others come together
+        first = asyncio.ensure_future(writer.do(say(connection, "first")))
+        others = [asyncio.ensure_future(writer.do(say(connection, word))) for word in ("a", "b", "a", "c")]
+        await asyncio.sleep(0)
+    told = await asyncio.gather(first, *others, return_exceptions=True)
+    await writer.aclose()
+
+    stored = [word for (word,) in connection.execute("SELECT word FROM said ORDER BY rowid")]
+    assert ([type(one).__name__ if isinstance(one, Exception) else one for one in told], stored, len(seen) <= 2) == (
+        ["first", "a", "b", "IntegrityError", "c"],
+        ["first", "a", "b", "c"],
+        True,
+    )
+
+
+async def test_a_commit_that_fails_is_told_to_all_and_stores_nothing(connection: sqlite3.Connection) -> None:
+    writer = Writer(connection, threading.Lock(), lambda: None)
+    connection.execute("PRAGMA foreign_keys=ON")
+    connection.execute("CREATE TABLE of (word TEXT REFERENCES said(word) DEFERRABLE INITIALLY DEFERRED)")
+
+    def dangling() -> None:
+        connection.execute("INSERT INTO of VALUES ('nobody said this')")
+
+    with pytest.raises(sqlite3.IntegrityError) as told:
+        await writer.do(dangling)
+    await writer.do(say(connection, "after"))
+    await writer.aclose()
+
+    left = connection.execute("SELECT (SELECT count(*) FROM of), (SELECT group_concat(word) FROM said)").fetchone()
+    assert (str(told.value), left) == ("FOREIGN KEY constraint failed", (0, "after"))
+
+
+async def test_an_errand_that_is_cancelled_before_its_turn_is_not_begun(connection: sqlite3.Connection) -> None:
+    lock = threading.Lock()
+    writer = Writer(connection, lock, lambda: None)
+
+    with lock:
+        first = asyncio.ensure_future(writer.do(say(connection, "first")))
+        second = asyncio.ensure_future(writer.do(say(connection, "second")))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+    await first
+    await writer.aclose()
+
+    assert [word for (word,) in connection.execute("SELECT word FROM said")] == ["first"]
+
+
+async def test_sessions_of_one_file_are_read_by_every_entry_point(tmp_path: Path) -> None:
+    async with open_saver(f"sqlite:///{tmp_path}/s.db") as saver:
+        graph = create_graph_agent(ScriptedChatModel(["One.", "Two.", "Three."]), checkpointer=saver)
+        await graph.ainvoke(says("a"), thread("awaited"))
+        await asyncio.to_thread(graph.invoke, says("b"), thread("blocking"))
+        await graph.ainvoke(says("c"), thread("blocking"))
+        found = [state async for state in graph.aget_state_history(thread("blocking"), limit=2)]
+        listed = await asyncio.to_thread(lambda: [*graph.get_state_history(thread("blocking"), limit=2)])
+        await saver.adelete_thread("awaited")
+        left = (await graph.aget_state(thread("awaited"))).values
+
+    texts = [message.text for message in found[0].values["messages"]]
+    assert (texts, [one.config for one in found] == [one.config for one in listed], left) == (
+        ["b", "Two.", "c", "Three."],
+        True,
+        {},
+    )
