@@ -2,7 +2,9 @@
 
 A turn is one model call that asks for one tool call, and that call. All three get the same scripted model and the same
 tool; each round runs them one after the other, and the ratios are medians over the rounds, so that a machine whose
-speed drifts does not tilt them. `--rounds` sets how many; `--turns` and `--saver` narrow what is run.
+speed drifts does not tilt them. With SQLite all use LangGraph's own saver; two more lines tell what it is with a tool
+that may write, and with the saver of an agent file's database. `--rounds` sets how many; `--turns` and `--saver` narrow
+what is run.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ import aiosqlite
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.tools import StructuredTool
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
+from graph_agent.persistence import strict_serializer
+from graph_agent.sqlite_saver import open_sqlite_saver
 
 Run = Callable[..., Awaitable[list[AnyMessage]]]
 
@@ -46,7 +50,7 @@ class Case:
     """One thing to time."""
 
     turns: int
-    saver: AsyncSqliteSaver | None
+    saver: BaseCheckpointSaver[Any] | None
 
     def model(self, *tail: str) -> ScriptedChatModel:
         """A model that asks for one call a turn, then says `tail`."""
@@ -114,27 +118,33 @@ def _graph_run(graph: Any, case: Case) -> Run:
 BUILDERS: dict[str, Callable[[Case], Run]] = {
     "graph-agent": graph_agent_run,
     " … writing": graph_agent_sync_run,
+    " … own saver": graph_agent_run,
     "create_agent": create_agent_run,
     "bare loop": bare_loop_run,
 }
 
 
 @asynccontextmanager
-async def saver_at(path: Path | None) -> AsyncIterator[AsyncSqliteSaver | None]:
-    """A stock SQLite saver on a new file; None for no memory."""
+async def saver_at(path: Path | None, *, own: bool = False) -> AsyncIterator[BaseCheckpointSaver[Any] | None]:
+    """LangGraph's SQLite saver on a new file, or our own; None for no memory."""
     if path is None:
         yield None
         return
+    if own:
+        async with open_sqlite_saver(path, strict_serializer()) as saver:
+            saver.setup()
+            yield saver
+        return
     async with aiosqlite.connect(path) as connection:
-        yield AsyncSqliteSaver(connection, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
+        stock = AsyncSqliteSaver(connection, serde=strict_serializer())
+        await stock.setup()
+        yield stock
 
 
 async def measure(name: str, turns: int, path: Path | None) -> tuple[float, list[AnyMessage]]:
     """Seconds for one run of an agent that is built, and its messages."""
-    async with saver_at(path) as saver:
+    async with saver_at(path, own=name == " … own saver") as saver:
         case = Case(turns, saver if name != "bare loop" else None)
-        if saver:
-            await saver.setup()
         run = BUILDERS[name](case)
         gc.collect()
         begun = time.perf_counter()
@@ -149,7 +159,7 @@ def stored_beyond_messages(path: Path, messages: list[AnyMessage]) -> int:
     with sqlite3.connect(path) as db:
         (checkpoints,) = db.execute("select sum(length(checkpoint) + length(metadata)) from checkpoints").fetchone()
         (writes,) = db.execute("select sum(length(value)) from writes").fetchone()
-    serde = JsonPlusSerializer()
+    serde = strict_serializer()
     return int(checkpoints + writes - sum(len(serde.dumps_typed(message)[1]) for message in messages))
 
 
@@ -157,7 +167,7 @@ async def compare(turns: int, *, sqlite: bool, rounds: int) -> None:
     """Time the three in turn, and print one line each."""
     seconds: dict[str, list[float]] = {name: [] for name in BUILDERS}
     extra: dict[str, int] = {}
-    names = [name for name in BUILDERS if sqlite or name != " … writing"]
+    names = [name for name in BUILDERS if sqlite or not name.startswith(" … ")]
     for _ in range(rounds):
         for name in names:
             with tempfile.TemporaryDirectory() as folder:
