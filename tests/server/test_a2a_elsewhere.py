@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,7 @@ class Watched:
 
 
 class Connections:
-    """Clients, each with a connection of its own, which any of the processes may have taken.
+    """Clients, each with a connection to a process that is known.
 
     Args:
         server: The server.
@@ -67,13 +69,23 @@ class Connections:
         self._url = server.url
         self._stack = stack
 
-    async def to(self, *pids: str, other_than: str = "") -> tuple[Client, str]:
-        """A client whose connection one of some processes has, or any but one; and that process's number."""
-        while True:
+    async def beside(self, *pids: str) -> tuple[Client, str]:
+        """A client of a process that is none of these, and that process's number."""
+        with standing_still(pids):
             client = await self._stack.enter_async_context(calling(self._url, "none"))
-            pid = text_of(await said(client, "!pid"))
-            if pid in pids or (not pids and pid != other_than):
-                return client, pid
+        return client, text_of(await said(client, "!pid"))
+
+
+@contextmanager
+def standing_still(pids: Sequence[str]) -> Iterator[None]:
+    """While within, some processes take no connections."""
+    for pid in pids:
+        os.kill(int(pid), signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(int(pid), signal.SIGCONT)
 
 
 @asynccontextmanager
@@ -95,10 +107,10 @@ def _read(file: Path) -> str:
 
 async def test_cancelling_through_another_process_stops_the_run(server: Served, tmp_path: Path) -> None:
     async with connections(server) as clients:
-        one, pid = await clients.to()
+        one, pid = await clients.beside()
         watched = Watched(one, order(tmp_path))
         ran_in = await at_work(tmp_path)
-        other, _ = await clients.to(other_than=pid)
+        other, _ = await clients.beside(pid)
         cancelled = await other.cancel_task(CancelTaskRequest(id=await watched.known()))
         await watched.over
         kept = [await client.get_task(GetTaskRequest(id=cancelled.id)) for client in (one, other)]
@@ -120,12 +132,12 @@ async def test_cancelling_a_task_that_waits_for_its_turn_leaves_the_one_before_i
     server: Served, tmp_path: Path
 ) -> None:
     async with connections(server) as clients:
-        one, pid = await clients.to()
+        one, pid = await clients.beside()
         first = Watched(one, order(tmp_path))
         await at_work(tmp_path)
-        same, _ = await clients.to(pid)
+        other, other_pid = await clients.beside(pid)
+        same, _ = await clients.beside(other_pid)
         second = Watched(same, message("me too", context_id="talk"))
-        other, _ = await clients.to(other_than=pid)
         cancelled = await other.cancel_task(CancelTaskRequest(id=await second.known()))
         await second.over
         (tmp_path / "go").touch()
@@ -143,10 +155,10 @@ async def test_cancelling_a_task_that_waits_for_its_turn_leaves_the_one_before_i
 
 async def test_a_task_of_another_process_is_watched_and_takes_no_message_here(server: Served, tmp_path: Path) -> None:
     async with connections(server) as clients:
-        one, pid = await clients.to()
+        one, pid = await clients.beside()
         first = Watched(one, order(tmp_path))
         await at_work(tmp_path)
-        other, _ = await clients.to(other_than=pid)
+        other, _ = await clients.beside(pid)
         task = await other.get_task(GetTaskRequest(id=await first.known()))
         with pytest.raises(UnsupportedOperationError, match="at work"):
             await said_to(other, task)
