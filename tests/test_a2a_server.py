@@ -607,6 +607,34 @@ async def test_every_change_of_a_task_is_pushed_to_who_asked_for_it() -> None:
     )
 
 
+async def test_a_receiver_that_does_not_answer_holds_no_task_up() -> None:
+    asked, let_go = threading.Event(), threading.Event()
+
+    async def hook(request: Request) -> Response:
+        asked.set()
+        await asyncio.to_thread(let_go.wait)
+        return Response()
+
+    async def anywhere(url: str) -> bool:
+        return True
+
+    graph = agent(["Hello."], tools=[])
+    with (
+        serving(lambda url: Starlette(routes=[Route("/hook", hook, methods=["POST"])])) as hook_url,
+        serving(
+            lambda url: a2a_app(graph, agent_card(graph, url, push_notifications=True), push_url_check=anywhere)
+        ) as url,
+    ):
+        async with calling(url, streaming=False) as client:
+            request = message("hi")
+            request.configuration.task_push_notification_config.url = f"{hook_url}/hook"
+            task = await sent(client, request)
+            unanswered = await asyncio.to_thread(asked.wait) and not let_go.is_set()
+        let_go.set()
+
+    assert (state_of(task), unanswered) == ("TASK_STATE_COMPLETED", True)
+
+
 async def test_nothing_of_a_receivers_answer_but_its_status_is_read() -> None:
     answered = threading.Event()
 

@@ -7,13 +7,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import httpx
 from a2a.server.context import ServerCallContext
 from a2a.server.events import Event
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
 from a2a.server.routes.common import ServerCallContextBuilder
-from a2a.server.tasks import BasePushNotificationSender, InMemoryPushNotificationConfigStore, InMemoryTaskStore
+from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore
 from a2a.types import AgentCard, CancelTaskRequest, SubscribeToTaskRequest, Task
 from a2a.utils.push_url_validator import validate_push_notification_url
 from starlette.applications import Starlette
@@ -23,7 +22,7 @@ from starlette.routing import BaseRoute, Route
 from graph_agent.a2a.server_card import REST_PATH, RPC_PATH
 from graph_agent.a2a.server_elsewhere import Elsewhere
 from graph_agent.a2a.server_executor import A2A_DEFAULTS, HEARTBEAT_S, GraphExecutor
-from graph_agent.a2a.server_push import open_push_http
+from graph_agent.a2a.server_push import Pusher
 from graph_agent.a2a.server_requests import CheckedRequests, Utf8Only, not_utf8_over_jsonrpc, not_utf8_over_rest
 from graph_agent.a2a.server_sessions import SessionIds, session_id_of
 from graph_agent.a2a.server_store import ENDED, LiveTaskStore, Stores
@@ -84,20 +83,16 @@ class A2AServer:
             session_ids=session_ids,
             cancels=elsewhere.cancels,
         )
-        self._http: httpx.AsyncClient | None = None
-        sender: BasePushNotificationSender | None = None
-        if card.capabilities.push_notifications:
-            self._http = open_push_http()
-            sender = BasePushNotificationSender(self._http, stores.push, push_url_validator=push_url_check)
+        self._push = Pusher(stores.push, push_url_check) if card.capabilities.push_notifications else None
         self._handler = _Handler(
             self._executor,
             stores.tasks,
             card,
-            push_config_store=stores.push if sender else None,
-            push_sender=sender,
+            push_config_store=stores.push if self._push else None,
+            push_sender=self._push,
             push_url_validator=push_url_check,
             validate_input_modes=True,
-            request_context_builder=CheckedRequests(notifies=sender is not None, elsewhere=elsewhere),
+            request_context_builder=CheckedRequests(notifies=self._push is not None, elsewhere=elsewhere),
             interrupted_task_timeout=_PARKED_S,
         )
         self._handler.elsewhere = elsewhere
@@ -128,12 +123,14 @@ class A2AServer:
         self._executor.drain()
 
     async def drained(self, within_s: float) -> None:
-        """Wait until no task is at work, and what became of each is written down; so many seconds at most."""
+        """Wait until no task is at work, and each one's end is written down and sent; so many seconds at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._executor.drained()
                 if isinstance(self._tasks, LiveTaskStore):
                     await self._tasks.settled()
+                if self._push is not None:
+                    await self._push.sent()
 
     def cancel(self) -> None:
         """Stop every task now, from the server's loop."""
@@ -142,8 +139,8 @@ class A2AServer:
     async def aclose(self) -> None:
         """Stop every task at work, and close what was opened."""
         await self._handler.aclose()
-        if self._http is not None:
-            await self._http.aclose()
+        if self._push is not None:
+            await self._push.aclose()
 
 
 def a2a_app(graph: CompiledAgentGraph, card: AgentCard, *, drain_s: float | None = None, **options: Any) -> Starlette:

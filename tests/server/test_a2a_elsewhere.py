@@ -40,20 +40,19 @@ class Watched:
     """A task at work, and what its client has been told of it."""
 
     def __init__(self, client: Client, request: Any) -> None:
-        self.task_id = ""
         self.seen: list[tuple[Any, ...]] = []
-        self._known = asyncio.Event()
+        self._known: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.over = asyncio.create_task(self._watch(client.send_message(request)))
+        self.over.add_done_callback(lambda _: self._known.cancel())
 
     async def known(self) -> str:
         """Its id, as soon as that is told."""
-        await self._known.wait()
-        return self.task_id
+        return await self._known
 
     async def _watch(self, told: AsyncIterator[Any]) -> None:
         async for event in told:
-            self.task_id = self.task_id or event.task.id
-            self._known.set()
+            if not self._known.done():
+                self._known.set_result(event.task.id)
             self.seen.append(brief(event))
 
 
