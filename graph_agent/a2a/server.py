@@ -134,7 +134,8 @@ class A2AServer:
 
     def cancel(self) -> None:
         """Stop every task now, from the server's loop."""
-        self._closing = asyncio.ensure_future(self.aclose())
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self.aclose())
 
     async def aclose(self) -> None:
         """Stop every task at work, and close what was opened."""

@@ -143,6 +143,8 @@ class GraphExecutor(AgentExecutor):
         answers = known is not None and known.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
         async with work.in_turn(self._turns.setdefault(session.id, asyncio.Lock())) as has_turn:
             if not has_turn:
+                if known is not None:
+                    await self.forget(context.call_context.user.user_name, known)
                 await teller.cancelled()
                 return
             if self._draining:

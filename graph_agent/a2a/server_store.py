@@ -119,7 +119,7 @@ class LiveTaskStore(TaskStore):
         key = resolve_user_scope(context), task.id
         state = task.status.state
         _, written = self._live.get(key, (None, None))
-        if self.shared and written is None and state == TaskState.TASK_STATE_WORKING:
+        if self.shared and written is None and state != TaskState.TASK_STATE_SUBMITTED:
             await self._check_open(task.id, context)
         if state in _RUNNING:
             self._live[key] = task, state

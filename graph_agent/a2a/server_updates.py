@@ -81,7 +81,7 @@ class TaskTeller:
             case PlanText():
                 await self._pieces.flush()
                 # Where plans are streamed, what was taken for the answer has turned out to precede calls.
-                self._streamed = False
+                self._streamed, self._pieces = False, Pieces(self._append)
                 await self.working(part.text, {"type": "plan"})
             case DelegateProgress():
                 about = {"type": "delegation", "id": part.id, "target": part.target}
