@@ -3,6 +3,11 @@
 Each measure stands beside the bare SDK doing the same over the same loopback, interleaved round by round, and the
 ratios are medians over the rounds, so that a machine whose speed drifts does not tilt them. The servers are processes
 of their own. The bare client keeps its connection; a delegation opens one, and closes it.
+
+The plain agent tells its fifty words one by one. Ours tells the first at once, and what comes within the next 16 ms as
+one: each event is a message, a change of the task and a line to its client, which cost more than the run. With an event
+for each word, our server took 1.46 of the plain one's time, and a delegation to it 1.62; together, 0.56 and 0.61 (two
+busy processors, so take the ratios). The first token is not touched by it: about 1.5 before and after.
 """
 
 from __future__ import annotations

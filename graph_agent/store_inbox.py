@@ -20,8 +20,12 @@ def inbox_namespace(session_id: str) -> tuple[str, ...]:
     Any client of the Store may put a note there: its key is `<20-digit time in ns>-<anything unique>`, its value
     `{"kind": "steer" | "follow_up" | "abort" | "configure", "content": …}`.
     """
+    return _namespace("inbox", session_id)
+
+
+def _namespace(kind: str, box: str) -> tuple[str, ...]:
     # A namespace label may hold no period.
-    return ("graph_agent", "inbox", session_id.replace("%", "%25").replace(".", "%2E"))
+    return ("graph_agent", kind, box.replace("%", "%25").replace(".", "%2E"))
 
 
 class StoreInbox:
@@ -29,19 +33,21 @@ class StoreInbox:
 
     Args:
         store: The store; one that only blocks is used from a thread.
+        kind: What its notes are to; those of one kind are never among those of another.
     """
 
-    def __init__(self, store: BaseStore) -> None:
+    def __init__(self, store: BaseStore, kind: str = "inbox") -> None:
         self._store = store
+        self._kind = kind
 
     async def add(self, session_id: str, note: Note) -> None:
         """As `Inbox.add`."""
         value = {"kind": note.kind, "content": note.content}
-        await self._do([PutOp(inbox_namespace(session_id), note.key, value, index=False)])
+        await self._do([PutOp(_namespace(self._kind, session_id), note.key, value, index=False)])
 
     async def read(self, session_id: str) -> list[Note]:
         """As `Inbox.read`."""
-        namespace = inbox_namespace(session_id)
+        namespace = _namespace(self._kind, session_id)
         if await self._is_empty(namespace):
             return []
         notes: list[Note] = []
@@ -58,7 +64,7 @@ class StoreInbox:
 
     async def forget(self, session_id: str, keys: Collection[str]) -> None:
         """As `Inbox.forget`."""
-        namespace = inbox_namespace(session_id)
+        namespace = _namespace(self._kind, session_id)
         await self._do([PutOp(namespace, key, None) for key in keys])
 
     async def _is_empty(self, namespace: tuple[str, ...]) -> bool:

@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import httpx
 from a2a.server.context import ServerCallContext
+from a2a.server.events import Event
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
 from a2a.server.routes.common import ServerCallContextBuilder
-from a2a.server.tasks import BasePushNotificationSender, InMemoryPushNotificationConfigStore, InMemoryTaskStore
-from a2a.types import AgentCard, CancelTaskRequest, Task
+from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore
+from a2a.types import AgentCard, CancelTaskRequest, SubscribeToTaskRequest, Task
 from a2a.utils.push_url_validator import validate_push_notification_url
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from graph_agent.a2a.server_card import REST_PATH, RPC_PATH
+from graph_agent.a2a.server_elsewhere import Elsewhere
 from graph_agent.a2a.server_executor import A2A_DEFAULTS, HEARTBEAT_S, GraphExecutor
-from graph_agent.a2a.server_push import open_push_http
+from graph_agent.a2a.server_push import Pusher
 from graph_agent.a2a.server_requests import CheckedRequests, Utf8Only, not_utf8_over_jsonrpc, not_utf8_over_rest
 from graph_agent.a2a.server_sessions import SessionIds, session_id_of
-from graph_agent.a2a.server_store import LiveTaskStore, Stores
+from graph_agent.a2a.server_store import ENDED, LiveTaskStore, Stores
 from graph_agent.draining import draining_on_sigterm
 from graph_agent.errors import ConfigError
 from graph_agent.graph import CompiledAgentGraph
 
 CARD_AGE_S = 60
 """Seconds a client may keep the card before it asks again."""
+
+_PARKED_S = 1.0
+"""Seconds that a task is held in memory while it waits for a person: its answer may come through another process."""
 
 UrlCheck = Callable[[str], Awaitable[bool]]
 
@@ -70,24 +74,28 @@ class A2AServer:
             raise ConfigError("An A2A server needs a graph that keeps its sessions: compile it with a checkpointer.")
         self.card = card
         stores = stores or Stores(LiveTaskStore(InMemoryTaskStore()), InMemoryPushNotificationConfigStore())
+        elsewhere = Elsewhere(stores.tasks, graph.store)
         self._executor = GraphExecutor(
-            graph, context=context, show_outputs=show_outputs, heartbeat_s=heartbeat_s, session_ids=session_ids
+            graph,
+            context=context,
+            show_outputs=show_outputs,
+            heartbeat_s=heartbeat_s,
+            session_ids=session_ids,
+            cancels=elsewhere.cancels,
         )
-        self._http: httpx.AsyncClient | None = None
-        sender: BasePushNotificationSender | None = None
-        if card.capabilities.push_notifications:
-            self._http = open_push_http()
-            sender = BasePushNotificationSender(self._http, stores.push, push_url_validator=push_url_check)
+        self._push = Pusher(stores.push, push_url_check) if card.capabilities.push_notifications else None
         self._handler = _Handler(
             self._executor,
             stores.tasks,
             card,
-            push_config_store=stores.push if sender else None,
-            push_sender=sender,
+            push_config_store=stores.push if self._push else None,
+            push_sender=self._push,
             push_url_validator=push_url_check,
             validate_input_modes=True,
-            request_context_builder=CheckedRequests(notifies=sender is not None),
+            request_context_builder=CheckedRequests(notifies=self._push is not None, elsewhere=elsewhere),
+            interrupted_task_timeout=_PARKED_S,
         )
+        self._handler.elsewhere = elsewhere
         rpc = create_jsonrpc_routes(self._handler, RPC_PATH, context_builder, enable_v0_3_compat=True)
         rest = create_rest_routes(self._handler, context_builder, enable_v0_3_compat=True, path_prefix=REST_PATH)
         self.routes: list[BaseRoute] = [
@@ -115,22 +123,25 @@ class A2AServer:
         self._executor.drain()
 
     async def drained(self, within_s: float) -> None:
-        """Wait until no task is at work, and what became of each is written down; so many seconds at most."""
+        """Wait until no task is at work, and each one's end is written down and sent; so many seconds at most."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._executor.drained()
                 if isinstance(self._tasks, LiveTaskStore):
                     await self._tasks.settled()
+                if self._push is not None:
+                    await self._push.sent()
 
     def cancel(self) -> None:
         """Stop every task now, from the server's loop."""
-        self._closing = asyncio.ensure_future(self.aclose())
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self.aclose())
 
     async def aclose(self) -> None:
         """Stop every task at work, and close what was opened."""
         await self._handler.aclose()
-        if self._http is not None:
-            await self._http.aclose()
+        if self._push is not None:
+            await self._push.aclose()
 
 
 def a2a_app(graph: CompiledAgentGraph, card: AgentCard, *, drain_s: float | None = None, **options: Any) -> Starlette:
@@ -169,12 +180,27 @@ def _utf8_only(route: BaseRoute, refusal: Callable[[], Response]) -> BaseRoute:
 
 
 class _Handler(DefaultRequestHandler):
-    """The SDK's handler, which does not ask the executor about a task that no process works on."""
+    """The SDK's handler, which takes a task that it does not run itself for one that no process runs."""
 
     agent_executor: GraphExecutor
+    elsewhere: Elsewhere
 
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task | None:
+        ended = await self.elsewhere.cancel(params.id, context)
+        if ended is not None and ended.status.state in ENDED:
+            return ended
         task: Task | None = await super().on_cancel_task(params, context)
         if task is not None:
             await self.agent_executor.forget(context.user.user_name, task)
         return task
+
+    async def on_subscribe_to_task(
+        self, params: SubscribeToTaskRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event, None]:
+        told = False
+        async for task in self.elsewhere.watch(params.id, context):
+            told = True
+            yield task
+        if not told:
+            async for event in super().on_subscribe_to_task(params, context):
+                yield event

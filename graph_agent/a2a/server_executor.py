@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import aclosing, suppress
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -16,17 +16,20 @@ from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict
 from langchain_core.messages import AnyMessage, HumanMessage
 from langgraph.errors import GraphDrained
-from langgraph.runtime import RunControl
 from langgraph.types import Interrupt
 
 from graph_agent.a2a.client_reply import content_of
+from graph_agent.a2a.server_elsewhere import Cancels
 from graph_agent.a2a.server_sessions import SessionIds, session_id_of
+from graph_agent.a2a.server_store import ENDED
 from graph_agent.a2a.server_updates import TaskTeller, question_of
+from graph_agent.a2a.server_work import Work, heartbeats
 from graph_agent.a2a.wire import EXTENSION, read_left, whole
 from graph_agent.errors import InputError, SessionBusyError
 from graph_agent.graph import CompiledAgentGraph
 from graph_agent.intake import CONTEXT_MARK
 from graph_agent.results import Done, RunResult
+from graph_agent.runs import RUN, Around
 from graph_agent.session import Session
 from graph_agent.text import clean
 from graph_agent.types import SessionStatus
@@ -42,16 +45,8 @@ REQUEST = "graph_agent_a2a"
 """Key in a run's `configurable`: the `task_id`, `context_id` and `message_id` it comes from."""
 
 HEARTBEAT_S = 15.0
-_CANCEL_S = 10.0
-_AGAIN_S = 0.1
-_ENDED = frozenset(
-    {
-        TaskState.TASK_STATE_COMPLETED,
-        TaskState.TASK_STATE_FAILED,
-        TaskState.TASK_STATE_CANCELED,
-        TaskState.TASK_STATE_REJECTED,
-    }
-)
+CANCEL_S = 10.0
+"""Seconds that a run has to stop when its task is cancelled."""
 
 
 class GraphExecutor(AgentExecutor):
@@ -71,6 +66,7 @@ class GraphExecutor(AgentExecutor):
         show_outputs: Whether what tools gave is told to those who watch.
         heartbeat_s: Seconds of silence after which a running task says that it is alive.
         session_ids: Makes sessions' ids.
+        cancels: Tells which tasks other processes want cancelled; None where there is no other process.
     """
 
     def __init__(
@@ -81,6 +77,7 @@ class GraphExecutor(AgentExecutor):
         show_outputs: bool = False,
         heartbeat_s: float = HEARTBEAT_S,
         session_ids: SessionIds = session_id_of,
+        cancels: Cancels | None = None,
     ) -> None:
         self._graph = graph
         self._context = dict(context)
@@ -88,110 +85,134 @@ class GraphExecutor(AgentExecutor):
         self._heartbeat_s = heartbeat_s
         self._session_ids = session_ids
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._running: dict[str, _Running] = {}
+        self._at_work: dict[str, Work] = {}
+        self._cancels = cancels
+        self._listening: asyncio.Task[None] | None = None
         self._draining = False
 
     def drain(self) -> None:
         """Begin no more runs, and let those under way stop at their next boundary. Any thread may call it."""
         self._draining = True
-        for running in list(self._running.values()):
-            running.control.request_drain()
+        for work in list(self._at_work.values()):
+            work.control.request_drain()
 
     async def drained(self) -> None:
         """Wait until no task is at work."""
-        for running in list(self._running.values()):
-            await running.ended.wait()
+        while self._at_work:
+            await next(iter(self._at_work.values())).ended.wait()
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Run one message of a task to its end, or to its question."""
         task_id, context_id = _ids(context)
         teller = TaskTeller(event_queue, task_id, context_id, show_outputs=self._show_outputs)
         known = context.current_task
-        if known is not None and known.status.state in _ENDED:
+        if known is not None and known.status.state in ENDED:
             # The message was sent while the task was at work; what has ended must not begin again.
             raise UnsupportedOperationError(message="The task has ended. Send the message without its id to go on.")
-        if known is None:
-            await teller.submitted(context.message)
-        session = self._session(context)
-        running = self._running[task_id] = _Running(session)
-        turn = self._turns.setdefault(session.id, asyncio.Lock())
-        answers = known is not None and known.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+        work = self._begin(task_id)
         try:
-            async with turn:
-                if running.cancelled:
-                    return
-                if self._draining:
-                    raise GraphDrained
-                running.started = True
-                await teller.working()
-                async with _heartbeats(teller, self._heartbeat_s):
-                    result = await self._run(running, context.message, teller, known if answers else None)
-            await self._settle(result, teller)
+            if known is None:
+                await teller.submitted(context.message)
+            await self._take_up(work, context, teller)
         except (InputError, SessionBusyError) as error:
-            await teller.rejected(str(error))
+            await (teller.cancelled() if work.cancelled else teller.rejected(str(error)))
         except GraphDrained:
             await teller.failed(STOPPED)
         except Exception as error:  # the client hears that it failed, and the operator why
             logger.exception("The task %s failed", task_id)
             await teller.failed(f"The agent could not run this task: {type(error).__name__}.")
         finally:
-            del self._running[task_id]
-            running.ended.set()
+            self._end(task_id, work)
+
+    def _begin(self, task_id: str) -> Work:
+        work = self._at_work[task_id] = Work()
+        if self._cancels is not None and self._listening is None:
+            self._listening = asyncio.create_task(self._cancels.listen(self._cancel_here))
+        return work
+
+    def _end(self, task_id: str, work: Work) -> None:
+        del self._at_work[task_id]
+        work.ended.set()
+        if self._listening is not None and not self._at_work:
+            self._listening.cancel()
+            self._listening = None
+
+    async def _take_up(self, work: Work, context: RequestContext, teller: TaskTeller) -> None:
+        session = self._session(context, work.around)
+        known = context.current_task
+        answers = known is not None and known.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+        async with work.in_turn(self._turns.setdefault(session.id, asyncio.Lock())) as has_turn:
+            if not has_turn:
+                if known is not None:
+                    await self.forget(context.call_context.user.user_name, known)
+                await teller.cancelled()
+                return
+            if self._draining:
+                raise GraphDrained
+            await teller.working()
+            async with heartbeats(teller, self._heartbeat_s):
+                result = await self._run(session, work, context.message, teller, known if answers else None)
+        await self._settle(result, teller)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Stop a task's run; the task is cancelled when the run has stopped, so that status and history agree."""
         task_id, context_id = _ids(context)
-        running = self._running.get(task_id)
-        if running is None and context.current_task is not None:
-            await self.forget(context.call_context.user.user_name, context.current_task)
-        if running is None or not running.started:
-            if running is not None:
-                running.cancelled = True
+        known = context.current_task
+        if work := self._at_work.get(task_id):
+            work.cancel()
+            async with asyncio.timeout(CANCEL_S):
+                await work.ended.wait()
+        elif known is not None and known.status.state == TaskState.TASK_STATE_INPUT_REQUIRED:
+            await self.forget(context.call_context.user.user_name, known)
             await TaskTeller(event_queue, task_id, context_id, show_outputs=False).cancelled()
-            return
-        running.cancelled = True
-        async with asyncio.timeout(_CANCEL_S):
-            # The run may be about to begin only, so that there is nothing to abort yet.
-            while not running.ended.is_set():
-                await running.session.abort()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(running.ended.wait(), _AGAIN_S)
+        # Any other has ended this moment, and how it did is on its way to the store.
+
+    def _cancel_here(self, task_id: str) -> None:
+        # It tells of its end itself, to the database as to those who watch.
+        if work := self._at_work.get(task_id):
+            work.cancel()
 
     async def forget(self, user: str, task: Task) -> None:
-        """Abort a task's session, should it wait for a person to answer what the task has asked."""
+        """Settle a task's session, should it wait for a person to answer what the task has asked."""
         session = Session(self._graph, self._session_ids(user, task.context_id))
-        if question_of(task) in [each.id for each in await self._asked(session)]:
-            await session.abort()
+        if question_of(task) not in [each.id for each in await self._asked(session)]:
+            return
+        around = Around()
+        around.abort()
+        # Whoever runs the session by now has taken the question up, or let it go; that run is not this task's to stop.
+        with suppress(SessionBusyError):
+            await self._graph.ainvoke(None, {"configurable": {"thread_id": session.id, RUN: around}})
 
     async def _asked(self, session: Session) -> tuple[Interrupt, ...]:
         """What a session waits for a person to answer; empty when it waits for nothing."""
         return (await self._graph.aget_state({"configurable": {"thread_id": session.id}})).interrupts
 
-    def _session(self, context: RequestContext) -> Session:
+    def _session(self, context: RequestContext, around: Around) -> Session:
         task_id, context_id = _ids(context)
         user = context.call_context.user.user_name
         metadata = MessageToDict(context.message.metadata) if context.message is not None else {}
         message_id = context.message.message_id if context.message is not None else ""
         about = {"task_id": task_id, "context_id": context_id, "message_id": message_id}
-        configurable = {**read_left(metadata), REQUEST: about}
+        configurable = {**read_left(metadata), REQUEST: about, RUN: around}
         return Session(self._graph, self._session_ids(user, context_id), configurable=configurable)
 
     async def _run(
-        self, running: _Running, message: Message | None, teller: TaskTeller, asked: Task | None
+        self, session: Session, work: Work, message: Message | None, teller: TaskTeller, asked: Task | None
     ) -> RunResult | None:
-        session, control = running.session, running.control
         if asked is not None:
             # Several may wait, of other tasks too; an answer is for the one that was told, and the others ask again.
             question = question_of(asked)
             if question not in [each.id for each in await self._asked(session)]:
                 raise InputError("The question is not open any more: the conversation has gone on without an answer.")
-            parts = session.stream_resume({question: _answer(message)}, context=self._context, control=control)
+            parts = session.stream_resume({question: _answer(message)}, context=self._context, control=work.control)
         else:
-            parts = session.stream(_input(message), context=self._context, control=control)
-        async for part in parts:
-            if isinstance(part, Done):
-                return part.result
-            await teller.part(part)
+            parts = session.stream(_input(message), context=self._context, control=work.control)
+        # Left in the middle, an open stream would keep the session busy.
+        async with aclosing(parts):
+            async for part in parts:
+                if isinstance(part, Done):
+                    return part.result
+                await teller.part(part)
         return None
 
     async def _settle(self, result: RunResult | None, teller: TaskTeller) -> None:
@@ -205,35 +226,6 @@ class GraphExecutor(AgentExecutor):
             await teller.failed(result.error or "The model did not answer.", result)
         else:
             await teller.answered(result)
-
-
-class _Running:
-    """A task at work."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.control = RunControl()
-        self.started = False
-        self.cancelled = False
-        self.ended = asyncio.Event()
-
-
-@asynccontextmanager
-async def _heartbeats(teller: TaskTeller, every_s: float) -> AsyncIterator[None]:
-    """While within, say that the task is alive whenever nothing else was said for a while."""
-
-    async def beat() -> None:
-        while True:
-            said = teller.said
-            await asyncio.sleep(every_s)
-            if teller.said == said:
-                await teller.working()
-
-    beating = asyncio.create_task(beat())
-    try:
-        yield
-    finally:
-        beating.cancel()
 
 
 def _ids(context: RequestContext) -> tuple[str, str]:

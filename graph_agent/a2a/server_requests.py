@@ -10,11 +10,13 @@ from a2a.server.agent_execution import RequestContext, SimpleRequestContextBuild
 from a2a.server.context import ServerCallContext
 from a2a.types import SendMessageRequest, Task
 from a2a.utils.error_handlers import build_rest_error_payload
-from a2a.utils.errors import InvalidParamsError, PushNotificationNotSupportedError
+from a2a.utils.errors import InvalidParamsError, PushNotificationNotSupportedError, UnsupportedOperationError
 from google.protobuf.json_format import ParseError
 from google.protobuf.struct_pb2 import Struct, Value
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+
+from graph_agent.a2a.server_elsewhere import Elsewhere
 
 
 class CheckedRequests(SimpleRequestContextBuilder):
@@ -22,11 +24,13 @@ class CheckedRequests(SimpleRequestContextBuilder):
 
     Args:
         notifies: Whether the server sends push notifications.
+        elsewhere: The tasks of other processes, which take no message here.
     """
 
-    def __init__(self, *, notifies: bool) -> None:
+    def __init__(self, *, notifies: bool, elsewhere: Elsewhere) -> None:
         super().__init__()
         self._notifies = notifies
+        self._elsewhere = elsewhere
 
     async def build(
         self,
@@ -42,11 +46,14 @@ class CheckedRequests(SimpleRequestContextBuilder):
             InvalidParamsError: When a number of its metadata or data is not finite, an id holds a NUL, or a part is
                 empty.
             PushNotificationNotSupportedError: When it asks for notifications that nobody would send.
+            UnsupportedOperationError: When another process works on its task.
         """
         if params is not None:
             _check(params)
             if params.configuration.HasField("task_push_notification_config") and not self._notifies:
                 raise PushNotificationNotSupportedError
+            if params.message.task_id and await self._elsewhere.has(params.message.task_id, context):
+                raise UnsupportedOperationError(message=_AT_WORK)
         return await super().build(context, params, task_id, context_id, task)
 
 
@@ -98,6 +105,7 @@ def not_utf8_over_rest() -> Response:
     return JSONResponse(build_rest_error_payload(ParseError(_NOT_UTF8)), 400)
 
 
+_AT_WORK = "The task is at work. Send the message when it has ended, or without its id to go on with the conversation."
 _NOT_UTF8 = "The request is not JSON in UTF-8."
 
 

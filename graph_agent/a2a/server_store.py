@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from a2a.server.cluster import ConcurrentTaskModificationError
 from a2a.server.context import ServerCallContext
 from a2a.server.owner_resolver import resolve_user_scope
 from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore, TaskStore
@@ -21,6 +22,19 @@ LOST = "The server stopped while it worked on this task. Send the message again 
 
 LOST_AFTER_S = 10.0
 """Seconds without news of a task, after which its session is asked whether somebody still works on it."""
+
+_ENDS_WITHIN_S = 1.0
+"""Seconds that a task whose run is over has until its end is written down, or until its turn has come."""
+
+ENDED = frozenset(
+    {
+        TaskState.TASK_STATE_COMPLETED,
+        TaskState.TASK_STATE_FAILED,
+        TaskState.TASK_STATE_CANCELED,
+        TaskState.TASK_STATE_REJECTED,
+    }
+)
+"""What a task never comes back from."""
 
 _RUNNING = frozenset({TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING})
 
@@ -73,15 +87,40 @@ class LiveTaskStore(TaskStore):
         self._settled = asyncio.Event()
         self._settled.set()
 
+    @property
+    def shared(self) -> bool:
+        """Whether other processes may work on tasks of the same database."""
+        return self._at_work is not None
+
     async def settled(self) -> None:
         """Wait until every task that is not at work any more is written down."""
         await self._settled.wait()
 
+    async def elsewhere(self, task_id: str, context: ServerCallContext) -> Task | None:
+        """The task, if another process works on it.
+
+        Args:
+            task_id: Its id.
+            context: Whose task it must be.
+        """
+        if self._at_work is None or (resolve_user_scope(context), task_id) in self._live:
+            return None
+        task = await self.get(task_id, context)
+        # It may have begun here meanwhile.
+        here = (resolve_user_scope(context), task_id) in self._live
+        return task if task is not None and _is_running(task) and not here else None
+
     async def save(self, task: Task, context: ServerCallContext) -> None:
-        """As the SDK's."""
+        """As the SDK's.
+
+        Raises:
+            ConcurrentTaskModificationError: When a task is taken up again that another process has ended.
+        """
         key = resolve_user_scope(context), task.id
         state = task.status.state
         _, written = self._live.get(key, (None, None))
+        if self.shared and written is None and state != TaskState.TASK_STATE_SUBMITTED:
+            await self._check_open(task.id, context)
         if state in _RUNNING:
             self._live[key] = task, state
             self._settled.clear()
@@ -98,8 +137,8 @@ class LiveTaskStore(TaskStore):
             copy.CopyFrom(live[0])
             return copy
         task = await self._kept.get(task_id, context)
-        if task is not None and await self._is_lost(task, context):
-            await self._give_up(task, context)
+        if task is not None and await self._is_quiet(task, context):
+            task = await self._after_all(task, context)
         return task
 
     async def delete(self, task_id: str, context: ServerCallContext) -> None:
@@ -111,9 +150,8 @@ class LiveTaskStore(TaskStore):
         """As the SDK's."""
         owner = resolve_user_scope(context)
         page = await self._kept.list(params, context)
-        while lost := [task for task in page.tasks if await self._is_lost(task, context)]:
-            for task in lost:
-                await self._give_up(task, context)
+        while quiet := [task for task in page.tasks if await self._is_quiet(task, context)]:
+            await asyncio.gather(*(self._after_all(task, context) for task in quiet))
             # Their state is another now, and with it whether and where they are listed.
             page = await self._kept.list(params, context)
         for task in page.tasks:
@@ -121,19 +159,37 @@ class LiveTaskStore(TaskStore):
                 task.CopyFrom(live[0])
         return page
 
+    async def _check_open(self, task_id: str, context: ServerCallContext) -> None:
+        kept = await self._kept.get(task_id, context)
+        if kept is not None and kept.status.state in ENDED:
+            # The SDK then lets the run go, and shows those who watch the task as it is kept.
+            raise ConcurrentTaskModificationError(task_id)
+
     def _forget(self, key: tuple[str, str]) -> None:
         self._live.pop(key, None)
         if not self._live:
             self._settled.set()
 
-    async def _is_lost(self, task: Task, context: ServerCallContext) -> bool:
+    async def _is_quiet(self, task: Task, context: ServerCallContext) -> bool:
+        """Whether nobody works on a task that is at work according to the database."""
         if not _is_running(task) or (resolve_user_scope(context), task.id) in self._live:
             return False
         if self._at_work is None:
             return True
-        # A task that has begun a moment ago may have no run yet, and one that ends may have none any more.
+        # A task that has begun a moment ago may have no run yet.
         quiet_s = time.time() - task.status.timestamp.ToNanoseconds() / 1e9
         return quiet_s > LOST_AFTER_S and not await self._at_work(task, context)
+
+    async def _after_all(self, task: Task, context: ServerCallContext) -> Task | None:
+        """A quiet task, as it is when the process that had it has had time to write down its end; or given up."""
+        if self._at_work is not None:
+            await asyncio.sleep(_ENDS_WITHIN_S)
+            found = await self._kept.get(task.id, context)
+            if found is None or not await self._is_quiet(found, context):
+                return found
+            task = found
+        await self._give_up(task, context)
+        return task
 
     async def _give_up(self, task: Task, context: ServerCallContext) -> None:
         task.status.state = TaskState.TASK_STATE_FAILED

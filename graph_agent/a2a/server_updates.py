@@ -14,6 +14,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from langgraph.types import Interrupt
 
 from graph_agent.a2a.wire import EXTENSION, outcome_of
+from graph_agent.pieces import Pieces
 from graph_agent.results import CallState, DelegateProgress, EventAdded, PlanText, RunResult, Token
 from graph_agent.results import Part as SessionPart
 from graph_agent.text import plain
@@ -39,6 +40,8 @@ class TaskTeller:
         self._context_id = context_id
         self._show_outputs = show_outputs
         self._streamed = False
+        # Each event is a message of the protocol, a change of the task and a line to everyone who watches it.
+        self._pieces = Pieces(self._append)
         self.said = 0
         """How many updates were told; a heart-beat is for when this stands still."""
 
@@ -64,6 +67,7 @@ class TaskTeller:
             data: JSON to go along.
         """
         self.said += 1
+        await self._pieces.flush()
         parts = [*_text_parts(text), *_data_parts(data)]
         message = self._message(parts, about) if parts else None
         await self._updater.start_work(message)
@@ -72,10 +76,12 @@ class TaskTeller:
         """Tell what one part of the session's stream means to somebody outside."""
         match part:
             case Token():
-                await self._append(part.text)
+                self.said += 1
+                await self._pieces.add(part.text)
             case PlanText():
+                await self._pieces.flush()
                 # Where plans are streamed, what was taken for the answer has turned out to precede calls.
-                self._streamed = False
+                self._streamed, self._pieces = False, Pieces(self._append)
                 await self.working(part.text, {"type": "plan"})
             case DelegateProgress():
                 about = {"type": "delegation", "id": part.id, "target": part.target}
@@ -93,12 +99,14 @@ class TaskTeller:
 
     async def answered(self, result: RunResult) -> None:
         """The whole answer, in place of what was streamed, and the task completed."""
+        await self._pieces.flush()
         parts = [Part(text=result.answer), *_data_parts(result.structured_response)]
         await self._updater.add_artifact(parts, artifact_id=self._artifact_id, name=ARTIFACT, last_chunk=True)
         await self._end(TaskState.TASK_STATE_COMPLETED, None, result)
 
     async def asks(self, waiting: Sequence[Interrupt], result: RunResult) -> None:
         """The graph waits for a person; the first question counts, the others follow when it is answered."""
+        await self._pieces.flush()
         question = waiting[0].value
         text = question if isinstance(question, str) else _words(question)
         # What a question says beside its words, such as the choices, goes along for programs.
@@ -114,6 +122,7 @@ class TaskTeller:
 
     async def rejected(self, why: str) -> None:
         """The task is none that this agent takes."""
+        await self._pieces.flush()
         await self._updater.reject(self._message(_text_parts(why)))
 
     async def cancelled(self, result: RunResult | None = None) -> None:
@@ -122,6 +131,7 @@ class TaskTeller:
 
     async def _end(self, state: TaskState, message: Message | None, result: RunResult | None) -> None:
         """However it ends, it tells what its run has used: that is taken from a delegating run's budget."""
+        await self._pieces.flush()
         told = outcome_of(result.stop_reason, result.usage) if result is not None else None
         await self._updater.update_status(state, message, metadata=told)
 
@@ -130,7 +140,6 @@ class TaskTeller:
         return f"{self._task_id}-{ARTIFACT}"
 
     async def _append(self, text: str) -> None:
-        self.said += 1
         # The first piece begins the artifact, also anew after words that were none of the answer.
         append, self._streamed = self._streamed, True
         await self._updater.add_artifact(

@@ -48,8 +48,8 @@ async def a2a_routes(runs: Runs, limits: Limits, db: str, *, processes: int) -> 
         runs: The server's runs; when they are stopped, so are the tasks.
         limits: How many requests each caller may have.
         db: Where tasks are kept.
-        processes: How many processes serve this database; with several, a task is watched and cancelled in the one
-            that runs it.
+        processes: How many processes serve this database; with several, a task may be cancelled through any of them,
+            and through one that does not run it is watched without its answer's pieces.
     """
     host = runs.host
     others = processes > 1 or is_postgres(db)

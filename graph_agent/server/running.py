@@ -16,6 +16,7 @@ from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 
 from graph_agent.errors import SessionBusyError, UserError
+from graph_agent.pieces import BETWEEN_PIECES_S
 from graph_agent.server.failures import log_failure
 from graph_agent.server.host import Host
 from graph_agent.server.metrics import Metrics
@@ -27,8 +28,6 @@ logger = logging.getLogger(__name__)
 
 _MOST_WAITING = 256
 """Parts that may wait for a slow client; then the run waits too."""
-_BETWEEN_PIECES_S = 0.016
-"""Seconds between two pieces of an answer, as often as a screen is drawn: what is said between is told as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ class Running:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._over.wait()
-        self._piece_due = loop.time() + _BETWEEN_PIECES_S
+        self._piece_due = loop.time() + BETWEEN_PIECES_S
 
     @property
     def ended(self) -> bool:

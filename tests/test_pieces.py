@@ -1,0 +1,70 @@
+"""Pieces of an answer that come in quick succession."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graph_agent.pieces import Pieces
+
+NEVER_S = 3600.0
+
+
+class Reader:
+    """Keeps what it is told; slow, so that the next telling may come while it is at one."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.heard = asyncio.Event()
+
+    async def tell(self, text: str) -> None:
+        await asyncio.sleep(0)
+        self.told.append(text)
+        self.heard.set()
+
+
+async def test_the_first_is_told_at_once_and_the_others_together() -> None:
+    reader = Reader()
+    pieces = Pieces(reader.tell, NEVER_S)
+    for piece in ("a", "b", "c"):
+        await pieces.add(piece)
+    before = list(reader.told)
+    await pieces.flush()
+
+    assert (before, reader.told) == (["a"], ["a", "bc"])
+
+
+async def test_what_is_held_back_is_told_when_its_time_has_come() -> None:
+    reader = Reader()
+    pieces = Pieces(reader.tell, 0.01)
+    for piece in ("a", "b", "c"):
+        await pieces.add(piece)
+    reader.heard.clear()
+    await reader.heard.wait()
+
+    assert reader.told == ["a", "bc"]
+
+
+Step = Literal["piece", "other", "wait"]
+
+
+@given(steps=st.lists(st.sampled_from(["piece", "other", "wait"])), every_s=st.sampled_from([0.0, 1e-6, NEVER_S]))
+def test_nothing_is_lost_and_nothing_overtakes(steps: list[Step], every_s: float) -> None:
+    async def run() -> list[str]:
+        reader = Reader()
+        pieces = Pieces(reader.tell, every_s)
+        for number, step in enumerate(steps):
+            if step == "piece":
+                await pieces.add(f"{number} ")
+            elif step == "wait":
+                await asyncio.sleep(0)
+            else:
+                await pieces.flush()
+                reader.told.append(f"{number} ")
+        await pieces.flush()
+        return "".join(reader.told).split()
+
+    assert asyncio.run(run()) == [str(number) for number, step in enumerate(steps) if step != "wait"]
