@@ -13,7 +13,6 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-
 # Many clients read with `str.splitlines`, which takes these for ends of lines; JSON may hold them as escapes.
 _LINE_ENDS = str.maketrans({end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"})
 
