@@ -170,6 +170,13 @@ def test_odd_text_is_said_again_and_the_session_stays_whole(served: Served, text
     assert answer(after) == f"You said: {heard} / and?"
 
 
+def test_a_body_that_is_no_json_names_no_field(served: Served) -> None:
+    with served.http() as http:
+        told = http.post(CHAT, content="{", headers={"content-type": "application/json"}).json()["error"]
+
+    assert (told["message"], told["param"]) == ("body: JSON decode error", None)
+
+
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
