@@ -38,3 +38,8 @@ def asked_of_client(call: Call) -> Output:
         plain(content) if isinstance(content, list) else as_text(content),
         "error" if answer.get("status") == "error" else "success",
     )
+
+
+def bare_schema(name: str) -> dict[str, Any]:
+    """The schema of a tool of which nothing is known but its name, as an OpenAI function."""
+    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}

@@ -42,6 +42,10 @@ class AgentContext(BaseModel):
     client_tools: list[dict[str, Any]] = Field(
         default=[], description="Tools of the caller's own, as OpenAI functions; a call of one is an interrupt."
     )
+    client_calls: dict[str, str] = Field(
+        default={},
+        description="Calls whose results the caller brings, of tools that it offers no more: call id → tool's name.",
+    )
     client_tool_choice: str | None = Field(
         default=None, description="A tool's name, or `any`: what each plan must call; None for the model's choice."
     )

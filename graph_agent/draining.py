@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Protocol
@@ -30,13 +30,17 @@ class Drainable(Protocol):
 
 
 @contextmanager
-def draining_on_sigterm(runs: Drainable, drain_s: float, *, enabled: bool) -> Iterator[None]:
+def draining_on_sigterm(
+    runs: Drainable, drain_s: float, *, enabled: bool, is_second: Callable[[], bool] = lambda: True
+) -> Iterator[None]:
     """Stop runs when the process is asked to stop; the handlers that were there are called too.
 
     Args:
         runs: What is under way.
         drain_s: Seconds that runs may take to their next boundary.
         enabled: Whether to do anything; only the main thread can.
+        is_second: Whether a signal behind the first is somebody's second wish, and not the first come twice, as where
+            both a parent process and a terminal pass it on.
     """
     if not enabled:
         yield
@@ -46,7 +50,8 @@ def draining_on_sigterm(runs: Drainable, drain_s: float, *, enabled: bool) -> It
 
     def stop(number: int, frame: FrameType | None) -> None:
         if runs.draining:
-            loop.call_soon_threadsafe(runs.cancel)
+            if is_second():
+                loop.call_soon_threadsafe(runs.cancel)
         else:
             runs.drain()
             loop.call_soon_threadsafe(loop.call_later, drain_s, runs.cancel)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from langgraph.errors import GraphBubbleUp
 
 from graph_agent.aside import call_aside
 from graph_agent.calls import fingerprint
+from graph_agent.errors import SlowSchemaError
 from graph_agent.hooks import HookError, HookRequest, HookResponse, LoopHook, LoopPlan, RequestPatch
 from graph_agent.invoking import meant_for_the_run
 from graph_agent.lending import LentRequest, copied
@@ -69,7 +71,7 @@ async def through_hooks(
         name, plan, patched = found
         if plan.response_override is not None:
             answered = _answered(planned, plan.response_override)
-            if (misfit := _misfit(parts, answered.message)) is not None:
+            if (misfit := await _misfit(parts, answered.message)) is not None:
                 warn(f"What the hook {name} answers does not fit the response format: {misfit}")
             return answered
         if plan.terminate:
@@ -162,13 +164,13 @@ def _answered(planned: Planned, override: str | AIMessage) -> Planned:
     return replace(planned, message=message, calls=[], last=True, action="answer", reasoning="", final=True)
 
 
-def _misfit(parts: AgentParts, answer: AIMessage) -> str | None:
+async def _misfit(parts: AgentParts, answer: AIMessage) -> str | None:
     """What keeps an answer from being the structured response; None where nothing does, or none is wanted."""
     if parts.response is None:
         return None
     try:
-        parts.response.read(answer.text)
-    except ValueError as error:
+        await asyncio.to_thread(parts.response.read, answer.text)
+    except (ValueError, SlowSchemaError) as error:
         return str(error)
     return None
 

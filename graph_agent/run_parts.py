@@ -28,9 +28,12 @@ def parts_of_run(parts: AgentParts, runtime: Runtime[Any]) -> AgentParts:
         ConfigError: When a caller's tool has the name of another, or the response schema is none.
     """
     context = coerce_context(runtime.context, parts.context_schema)
-    if context is None or not (context.client_tools or context.instructions or context.response_schema):
+    if context is None:
         return parts
-    brought = [context.client_tools, context.client_tool_choice, context.instructions, context.response_schema]
+    tools = [context.client_tools, context.client_calls]
+    if not (any(tools) or context.instructions or context.response_schema):
+        return parts
+    brought = [*tools, context.client_tool_choice, context.instructions, context.response_schema]
     key = json.dumps(brought, sort_keys=True)
     if key not in parts.variants:
         if len(parts.variants) >= _MOST_KEPT:
@@ -40,11 +43,11 @@ def parts_of_run(parts: AgentParts, runtime: Runtime[Any]) -> AgentParts:
 
 
 def _with(parts: AgentParts, context: AgentContext) -> AgentParts:
-    if context.client_tools:
-        toolbox = parts.toolbox.with_client_tools(context.client_tools)
+    if context.client_tools or context.client_calls:
+        toolbox = parts.toolbox.with_client_tools(context.client_tools, context.client_calls)
         # The instructions that are kept name the tools, where calls are asked for in text.
         parts = replace(parts, toolbox=toolbox, client_tool_choice=context.client_tool_choice, _instructions=Bounded())
-        parts = replace(parts, client=parts.offering(parts.client))
+        parts = replace(parts, client=parts.offering(parts.client)).without(toolbox.withdrawn)
     if context.instructions:
         parts = replace(parts, system_prompt=_below(parts.system_prompt, context.instructions))
     if context.response_schema is not None:

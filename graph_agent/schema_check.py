@@ -14,6 +14,9 @@ from typing import Any
 import regex
 from jsonschema import Draft202012Validator, SchemaError, ValidationError, validators
 from jsonschema.exceptions import best_match
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012
 
 from graph_agent.errors import ConfigError, SlowSchemaError
 
@@ -49,6 +52,9 @@ class SchemaCheck:
                 "response_format has both unevaluatedProperties and patternProperties, which cannot be checked in "
                 "bounded time; write additionalProperties in place of the first."
             )
+        root = Registry().resolver_with_root(DRAFT202012.create_resource(schema))
+        if (unresolved := _unresolved(schema, root)) is not None:
+            raise ConfigError(f"response_format refers to {unresolved!r}, which is not in it.")
         known = validators.validator_for(schema, default=Draft202012Validator)
         # A `$schema` inside would have what is below it checked by the library's own, unbounded keywords.
         self._validator = _bounded(known)(_without_dialect(schema))
@@ -146,6 +152,33 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, list):
         for item in value:
             yield from _items(item)
+
+
+def _unresolved(value: Any, resolver: Any) -> str | None:
+    """A pointer into the schema itself that leads nowhere; None where there is none."""
+    if isinstance(value, list):
+        return next((found for item in value if (found := _unresolved(item, resolver)) is not None), None)
+    if not isinstance(value, dict):
+        return None
+    if isinstance(value.get("$id"), str):
+        resolver = resolver.in_subresource(DRAFT202012.create_resource(value))
+    for name, item in value.items():
+        if name == "$ref" and isinstance(item, str):
+            # Names are said differently in each draft; pointers are the same in all.
+            if item.startswith("#/") and not _leads_somewhere(item, resolver):
+                return item
+        # What is only compared with is no schema.
+        elif name not in ("const", "enum") and (found := _unresolved(item, resolver)) is not None:
+            return found
+    return None
+
+
+def _leads_somewhere(reference: str, resolver: Any) -> bool:
+    try:
+        resolver.lookup(reference)
+    except Unresolvable:
+        return False
+    return True
 
 
 def _without_dialect(value: Any) -> Any:

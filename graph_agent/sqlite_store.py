@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import aiosqlite
-from langgraph.store.base import Op, Result
+from langgraph.store.base import Op, PutOp, Result
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from graph_agent.blocking import to_its_end
@@ -31,7 +31,8 @@ class SharedSqliteStore(AsyncSqliteStore):
         patience = Patience()
         while not self.is_setup:
             try:
-                await self.conn.execute("PRAGMA journal_mode=WAL")
+                # Read to its end: LangGraph cannot set its functions anew while a statement is under way.
+                await self.conn.execute_fetchall("PRAGMA journal_mode=WAL")
                 await super().setup()
             except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
                 await asyncio.sleep(patience.pause_s(error))
@@ -52,7 +53,19 @@ class SharedSqliteStore(AsyncSqliteStore):
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """As `AsyncSqliteStore.abatch`; a cancellation takes effect when the batch is done."""
-        return await to_its_end(super().abatch(ops))
+        return await to_its_end(self._reads_before_writes(list(ops)))
+
+    async def _reads_before_writes(self, ops: list[Op]) -> list[Result]:
+        # In two transactions: SQLite refuses at once, however long it may wait, to let one write that has read what
+        # another process has changed since.
+        results: list[Result] = [None] * len(ops)
+        for kind in (False, True):
+            places = [at for at, op in enumerate(ops) if isinstance(op, PutOp) is kind]
+            if places:
+                found = await super().abatch([ops[at] for at in places])
+                for at, result in zip(places, found, strict=True):
+                    results[at] = result
+        return results
 
 
 @asynccontextmanager

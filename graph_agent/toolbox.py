@@ -16,7 +16,7 @@ from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import Runtime
 
 from graph_agent._compat import InjectedArguments, read_state
-from graph_agent.client_tools import asked_of_client
+from graph_agent.client_tools import asked_of_client, bare_schema
 from graph_agent.delegates import delegate_schema, withdraw
 from graph_agent.delegation import CALL_PREFIX, Delegate, LateDelegate
 from graph_agent.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
@@ -84,6 +84,9 @@ class Toolbox:
                 raise ConfigError(f"The tool name {name!r} is kept for delegations; rename the tool.")
         self.names = [*self.tools, *self.delegates]
         self.client_tools: set[str] = set()
+        self.withdrawn: set[str] = set()
+        """Those of the caller's tools that are not on offer any more: only calls made before are taken up."""
+        self._made_before: frozenset[str] = frozenset()
         self._client_schemas: list[dict[str, Any]] = []
         reading = all(self.marks(name).get("effect") == "read" for name in self.tools)
         self.may_write = bool(self.delegates) or not reading
@@ -110,18 +113,22 @@ class Toolbox:
     def __bool__(self) -> bool:
         return bool(self.names)
 
-    def with_client_tools(self, schemas: Sequence[dict[str, Any]]) -> Toolbox:
+    def with_client_tools(self, schemas: Sequence[dict[str, Any]], called: Mapping[str, str]) -> Toolbox:
         """These tools and delegates, and tools that the caller of a run will run.
 
         Args:
             schemas: The caller's tools as OpenAI functions, under names that are free.
+            called: Calls made before, of tools that may be withdrawn since: call id → the tool's name.
         """
         both = copy.copy(self)
         names = [schema["function"]["name"] for schema in schemas]
-        both.client_tools = set(names)
-        both.names = [*self.names, *names]
-        both._client_schemas = list(schemas)
-        both.schemas = [*self.schemas, *schemas]
+        both.withdrawn = set(called.values()) - set(names)
+        both._made_before = frozenset(called)
+        # These too, for providers that refuse a history with calls in a request without tools.
+        both._client_schemas = [*schemas, *map(bare_schema, sorted(both.withdrawn))]
+        both.client_tools = {*names, *both.withdrawn}
+        both.names = [*self.names, *names, *sorted(both.withdrawn)]
+        both.schemas = [*self.schemas, *both._client_schemas]
         return both
 
     async def refresh(self) -> bool:
@@ -180,6 +187,8 @@ class Toolbox:
         Raises:
             GraphBubbleUp: When the tool interrupts the graph to ask a person.
         """
+        if call["name"] in self.withdrawn and call["id"] not in self._made_before:
+            return Output(f"{call['name']} did not run: it is not on offer any more. Answer without it.", "error")
         if call["name"] in self.client_tools:
             return asked_of_client(call)
         tool = self.tools.get(call["name"])

@@ -86,8 +86,8 @@ class _Answering:
         if draft is not None:
             self.answer = draft
             if self.parts.response is not None:
-                with contextlib.suppress(ValueError):  # whoever gave it has told of a misfit
-                    self.structured = self.parts.response.read(draft.text)
+                with contextlib.suppress(ValueError, SlowSchemaError):  # whoever gave it has told of a misfit
+                    self.structured = await asyncio.to_thread(self.parts.response.read, draft.text)
             return
         unaffordable = self._exhausted()
         sentence = self._sentence()

@@ -81,6 +81,20 @@ async def test_an_override_where_the_answer_has_a_shape(override: str, structure
     assert end == ("COMPLETED", override, structured, [], warnings)
 
 
+async def test_an_override_that_cannot_be_checked_in_time_stands() -> None:
+    slow = {"properties": {"a": {"pattern": "^(([a-z])+.)+[A-Z]([a-z])+$"}}}
+    override = '{"a": "' + "a" * 5000 + '"}'
+
+    status, answer, structured, _, [warning] = await ended([CALL], Does(LoopPlan(response_override=override)), slow)
+
+    assert (status, answer, structured, warning.partition(" pattern ")[0]) == (
+        "COMPLETED",
+        override,
+        None,
+        "What the hook Does answers does not fit the response format: The",
+    )
+
+
 @pytest.mark.parametrize(
     ("script", "config", "answer", "skipped"),
     [

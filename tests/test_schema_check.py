@@ -91,8 +91,28 @@ def test_a_schema_without_end_is_a_reply_that_does_not_fit() -> None:
         {"pattern": "(" * 3000 + ")" * 3000},
         {"pattern": "a{99999999999999}"},
         {"unevaluatedProperties": False, "allOf": [{"patternProperties": {"^a": True}}]},
+        {"properties": {"a": {"$ref": "#/$defs/none"}}, "$defs": {"some": {}}},
+        {"allOf": [{"$ref": "#/allOf/1"}]},
     ],
 )
 def test_a_schema_that_cannot_be_used_is_refused_at_once(schema: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="response_format"):
         SchemaCheck(schema)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#/$defs/a~1b%20c", "$defs": {"a/b c": {}}},
+        {"$id": "http://127.0.0.1:9/x", "properties": {"$ref": {"$ref": "#/$defs/a"}}, "$defs": {"a": {}}},
+        {
+            "$ref": "#/definitions/a",
+            "definitions": {"a": {"$id": "a", "$ref": "#/definitions/b", "definitions": {"b": {}}}},
+        },
+        {"const": {"$ref": "#/none"}},
+    ],
+)
+def test_references_that_lead_somewhere_are_followed(schema: dict[str, Any]) -> None:
+    check = SchemaCheck(schema)
+
+    check({"$ref": "#/none"})

@@ -26,6 +26,7 @@ from graph_agent.server.problems import ProblemError
 from graph_agent.server.readiness import Readiness
 from graph_agent.server.settings import ServerSettings
 from graph_agent.server.sources import AgentSource
+from graph_agent.server.supervisor import is_to_stop_at_once
 from graph_agent.server.under_way import Runs
 from graph_agent.server.workers import limits_of
 
@@ -65,7 +66,8 @@ def create_app(
         processes: How many processes serve the database.
         shared: A folder of all these processes, for limits and metrics that count them together; None where this one
             counts for itself.
-        handle_signals: Whether SIGTERM lets runs stop at their next boundary, and a second one stops them at once.
+        handle_signals: Whether SIGTERM lets runs stop at their next boundary, and a second one stops them at once; with
+            `shared`, a second one to the `Supervisor` that started this process.
     """
     settings = settings or ServerSettings()
 
@@ -77,7 +79,12 @@ def create_app(
             app.state.graph_agent = Services(Chat(runs, limits), streams, Readiness(runs))
             async with a2a_routes(runs, limits, db or source.db, processes=processes) as routes:
                 app.router.routes[:0] = routes
-                with draining_on_sigterm(runs, settings.drain_s, enabled=handle_signals):
+                with draining_on_sigterm(
+                    runs,
+                    settings.drain_s,
+                    enabled=handle_signals,
+                    is_second=lambda: shared is None or is_to_stop_at_once(shared),
+                ):
                     try:
                         yield
                     finally:

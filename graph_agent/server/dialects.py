@@ -70,6 +70,8 @@ def _fault(fault: Mapping[str, object]) -> str:
 
 def _path(fault: Mapping[str, object]) -> str:
     place = fault.get("loc")
+    if fault.get("type") == "json_invalid":
+        return ""  # its place is a number of characters, and no field's
     return ".".join(str(part) for part in place[1:]) if isinstance(place, tuple) else ""
 
 

@@ -19,7 +19,6 @@ KEYS_VARIABLE = "GRAPH_AGENT_API_KEYS"
 """Environment variable with the keys, separated by commas or line ends, each `key` or `name:key`."""
 _SHORTEST = 16
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_ENTRY = re.compile(r"[,\n]")
 
 
 class ApiKey(BaseModel):
@@ -66,10 +65,11 @@ def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.envi
         ConfigError: When the file cannot be read, a key is too short, two have one name, or two names have one
             key. No message shows a key.
     """
-    entries = [(f"{KEYS_VARIABLE}, entry {i}", text) for i, text in _entries(environment.get(KEYS_VARIABLE, ""))]
+    listed = environment.get(KEYS_VARIABLE, "").replace(",", "\n")
+    entries = [(f"{KEYS_VARIABLE}, entry {i}", text) for i, text in _entries(listed)]
     if file is not None:
         try:
-            entries += [(f"{file}, entry {i}", text) for i, text in _entries(file.read_text(encoding="utf-8"))]
+            entries += [(f"{file}, entry {i}", text) for i, text in _entries(file.read_text(encoding="utf-8-sig"))]
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"Keys file {file}: {error}.") from None
         if not entries:
@@ -100,7 +100,7 @@ def caller_of(request: HTTPConnection, keys: Sequence[ApiKey]) -> Caller | None:
 
 
 def _entries(text: str) -> list[tuple[int, str]]:
-    stripped = [entry.strip() for entry in _ENTRY.split(text)]
+    stripped = [line.strip() for line in text.split("\n")]
     return list(enumerate((entry for entry in stripped if entry and not entry.startswith("#")), 1))
 
 

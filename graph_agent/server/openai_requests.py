@@ -13,6 +13,7 @@ from graph_agent.config import ReasoningEffort
 from graph_agent.server.asks import Ask
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.schemas import TOOL_NAME, SessionMetadata, checked_schema, clean_body, image
+from graph_agent.text import plain
 
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
 
@@ -200,7 +201,8 @@ def _text(message: Message) -> str:
 
 def _call(call: CallInHistory) -> ToolCall:
     try:
-        arguments = json.loads(call.function.arguments or "{}")
+        # The body was cleaned with these written out, so what they hold was not.
+        arguments = plain(json.loads(call.function.arguments or "{}"))
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):

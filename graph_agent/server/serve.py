@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
@@ -15,6 +16,7 @@ from graph_agent.server.connections import BoundedProtocol
 from graph_agent.server.keys import read_keys
 from graph_agent.server.settings import ServerSettings
 from graph_agent.server.sources import of_file
+from graph_agent.server.supervisor import Supervisor
 from graph_agent.server.workers import check_workers, shared_folder, sharing, stop_without_parent
 
 _CONFIG, _DB, _KEYS, _SETTINGS = (
@@ -62,21 +64,25 @@ def serve(
     os.environ[_WORKERS] = str(workers)
     os.environ[_KEYS] = str(keys_file.resolve()) if keys_file else ""
     os.environ[_SETTINGS] = settings.model_dump_json(exclude={"keys"})
-    with sharing(workers):
-        uvicorn.run(
-            "graph_agent.server.serve:app_from_environment",
-            factory=True,
-            host=host,
-            port=port,
-            workers=workers,
-            http=BoundedProtocol,
-            timeout_graceful_shutdown=settings.drain_s + 5,
-            timeout_keep_alive=5,
-            timeout_worker_healthcheck=60,  # a worker that still imports, on a busy machine, is not to be killed
-            access_log=False,
-            server_header=False,
-            log_level=log_level,
-        )
+    app = "graph_agent.server.serve:app_from_environment"
+    options: dict[str, Any] = {
+        "factory": True,
+        "host": host,
+        "port": port,
+        "http": BoundedProtocol,
+        "timeout_graceful_shutdown": settings.drain_s + 5,
+        "timeout_keep_alive": 5,
+        "access_log": False,
+        "server_header": False,
+        "log_level": log_level,
+    }
+    with sharing(workers) as shared:
+        if shared is None:
+            uvicorn.run(app, workers=1, **options)
+            return
+        # A worker that still imports, on a busy machine, is not to be killed.
+        made = uvicorn.Config(app, workers=workers, timeout_worker_healthcheck=60, **options)
+        Supervisor(made, [made.bind_socket()], shared).run()
 
 
 def app_from_environment() -> FastAPI:

@@ -10,6 +10,7 @@ from langgraph.types import Command
 from graph_agent.client_tools import CLIENT_CALL
 from graph_agent.history import SessionMemory
 from graph_agent.results import run_result
+from graph_agent.running import inbox_of, is_idle
 from graph_agent.server.following import follow
 from graph_agent.server.host import Host
 from graph_agent.server.keys import Caller
@@ -161,6 +162,9 @@ class Sessions:
             raise ProblemError("conflict", f"The session {session_id!r} is running; abort it first.")
         thread = self._caller.thread(session_id)
         await self._host.saver.adelete_thread(thread)
+        # What was said to it and not heard is part of it, and no word to the next session of its name.
+        inbox = await inbox_of(self._host.saver, self._host.kept.store)
+        await inbox.forget(thread, [note.key for note in await inbox.read(thread)])
         self._host.news.tell(thread)
 
     @staticmethod
@@ -171,8 +175,6 @@ class Sessions:
             raise ProblemError("conflict", problem.message) if problem.kind == "busy" else problem from None
 
     async def _is_idle(self, session_id: str) -> bool:
-        from graph_agent.running import is_idle
-
         return await is_idle(self._host.saver, self._caller.thread(session_id))
 
     def _session(self, session_id: str) -> Session:

@@ -13,11 +13,15 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+# Many clients read with `str.splitlines`, which takes these for ends of lines; JSON may hold them as escapes.
+_LINE_ENDS = str.maketrans({end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"})
+
 
 def frame(data: Any, event: str | None = None) -> str:
     """One event: its name, if it has one, and its data as JSON on one line."""
     head = f"event: {event}\n" if event else ""
-    return f"{head}data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return f"{head}data: {text if text.isascii() else text.translate(_LINE_ENDS)}\n\n"
 
 
 def comment(text: str) -> str:

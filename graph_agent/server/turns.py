@@ -130,10 +130,10 @@ async def _resumed(turn: Turn, ask: Ask, results: list[ToolMessage], said: list[
         listed = ", ".join(sorted(asked.keys() ^ given.keys()))
         raise ProblemError("invalid", f"One result for each open call is needed; these do not match: {listed}.")
     answers = {asked[id_].id: _answer(result) for id_, result in given.items()}
-    # The tools that are waited for must be known when their calls are taken up again.
+    # What is waited for is taken up again, also where its tool is not offered this time.
     offered = {tool["function"]["name"] for tool in ask.client_tools}
-    missing = {interrupt.value["name"] for interrupt in asked.values()} - offered
-    context = {**ask.context(), "client_tools": [*ask.client_tools, *map(_bare, sorted(missing))]}
+    calls = {one.value["id"]: one.value["name"] for one in asked.values() if one.value["name"] not in offered}
+    context = {**ask.context(), **({"client_calls": calls} if calls else {})}
     words = "\n\n".join(message.text for message in said if message.text.strip())
     return _with(turn, Command(resume=answers), context, used, _steering(words, answers))
 
@@ -170,7 +170,3 @@ def _asked(interrupts: Sequence[Interrupt]) -> list[Interrupt]:
 
 def _answer(result: ToolMessage) -> ClientResult:
     return {"content": result.content, "status": result.status}
-
-
-def _bare(name: str) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}

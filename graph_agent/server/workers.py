@@ -35,15 +35,15 @@ def check_workers(workers: int, db: str) -> None:
 
 
 @contextmanager
-def sharing(workers: int) -> Iterator[None]:
-    """Make the folder, for processes started meanwhile; a single process needs none and pays for none."""
+def sharing(workers: int) -> Iterator[Path | None]:
+    """Make the folder, for processes started meanwhile; a single process needs none (None) and pays for none."""
     if workers == 1:
         os.environ[_FOLDER] = ""
-        yield
+        yield None
         return
     with tempfile.TemporaryDirectory(prefix="graph-agent-serve-", ignore_cleanup_errors=True) as folder:
         os.environ[_FOLDER] = os.environ[_METRICS] = folder
-        yield
+        yield Path(folder)
 
 
 def stop_without_parent() -> None:

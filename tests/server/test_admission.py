@@ -198,6 +198,15 @@ def test_keys_that_cannot_be_used_are_refused_without_showing_them(tmp_path: Pat
     ]
 
 
+def test_a_files_lines_are_keys_and_what_its_comments_say_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"\ufeffanna:{ANNA}\n# once: bert, who-had-this-key-here\n\r\n  {BERT},\r\n", encoding="utf-8")
+
+    keys = [one.key.get_secret_value() for one in read_keys(file, {"GRAPH_AGENT_API_KEYS": "c:0123456789abcdef, \n"})]
+
+    assert keys == ["0123456789abcdef", ANNA, f"{BERT},"]
+
+
 def test_a_caller_without_a_key_sees_no_keys_sessions() -> None:
     nobody, anna = Caller(""), Caller("anna")
 

@@ -129,6 +129,13 @@ CORPUS: list[Any] = [
         "response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "http://127.0.0.1:9/x"}}},
         "output_config": {"format": {"type": "json_schema", "schema": {"$ref": "http://127.0.0.1:9/x"}}},
     },
+    {
+        "model": "parrot",
+        "messages": [MESSAGE],
+        "max_tokens": 5,
+        "response_format": {"type": "json_schema", "json_schema": {"schema": {"items": {"$ref": "#/$defs/none"}}}},
+        "output_config": {"format": {"type": "json_schema", "schema": {"items": {"$ref": "#/$defs/none"}}}},
+    },
 ]
 
 
@@ -144,7 +151,8 @@ def test_damage_is_a_400_in_the_apis_own_shape(served: Served, path: str, sent: 
 
 
 @pytest.mark.parametrize(
-    "text", ["\ud800 alone", "a\x00b", "\u202e\u0000\uffff", "🙂" * 1000, "data: [DONE]\n\n", "\r\n"]
+    "text",
+    ["\ud800 alone", "a\x00b", "\u202e\u0000\uffff", "🙂" * 1000, "data: [DONE]\n\n", "\r\n", "1\u20282\u20293\x854"],
 )
 def test_odd_text_is_said_again_and_the_session_stays_whole(served: Served, text: str) -> None:
     session = f"odd-{abs(hash(text))}"
@@ -160,6 +168,35 @@ def test_odd_text_is_said_again_and_the_session_stays_whole(served: Served, text
     heard = text.replace("\ud800", "\ufffd").replace("\x00", "\ufffd")
     assert (data[-1], said) == ("data: [DONE]", f"You said: {heard}")
     assert answer(after) == f"You said: {heard} / and?"
+
+
+def test_a_body_that_is_no_json_names_no_field(served: Served) -> None:
+    with served.http() as http:
+        told = http.post(CHAT, content="{", headers={"content-type": "application/json"}).json()["error"]
+
+    assert (told["message"], told["param"]) == ("body: JSON decode error", None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        ('{"n": 123456789012345678901234567890, "m": -1e999}', 200),
+        ('{"\\ud800": {"\\ud800": ["\\ud800\\u0000"]}}', 200),
+        ('{"deep": ' + "[" * 150 + "]" * 150 + "}", 200),
+        ('{"deep": ' + "[" * 300 + "]" * 300 + "}", 400),
+        ('{"deep": ' + "[" * 100_000 + "]" * 100_000 + "}", 400),
+        ("[]", 400),
+    ],
+    ids=range(6),
+)
+def test_odd_arguments_of_calls_in_a_history_break_nothing(served: Served, arguments: str, status: int) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    called = {"role": "assistant", "content": None, "tool_calls": [call]}
+    result = {"role": "tool", "tool_call_id": "c", "content": "done"}
+    with served.http() as http:
+        told = http.post(CHAT, json=body("go", called, result))
+
+    assert told.status_code == status, told.text
 
 
 @pytest.mark.parametrize(

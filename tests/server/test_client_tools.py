@@ -142,6 +142,25 @@ def test_a_tool_choice_forces_the_call_or_forbids_it(openai_client: openai.OpenA
     assert (forced.finish_reason, forbidden.finish_reason) == ("tool_calls", "stop")
 
 
+@pytest.mark.parametrize("options", [{"tool_choice": "none"}, {"tools": openai.omit}], ids=["none", "left out"])
+@pytest.mark.parametrize("session", [None, "withdrawn"])
+def test_a_tool_that_is_not_on_offer_any_more_is_not_called(
+    openai_client: openai.OpenAI, session: str | None, options: dict[str, Any]
+) -> None:
+    headers = {"X-Session-Id": "-".join([session, *options])} if session else {}
+    given: dict[str, Any] = {"extra_headers": headers}
+    order = '!call paint {"color": "red"}\n!then paint {"color": "blue"}'
+    first = ask(openai_client, [user(order)], **given).choices[0].message
+    messages = [user(order), first.model_dump(exclude_none=True), *results(first)]
+    second = ask(openai_client, messages, **given, **options).choices[0]
+
+    told = "paint did not run: it is not on offer any more. Answer without it."
+    assert (second.finish_reason, second.message.content) == (
+        "stop",
+        f"You said: {order}; paint said: painted red; paint said: {told}",
+    )
+
+
 @pytest.mark.parametrize(
     ("messages", "options", "message"),
     [

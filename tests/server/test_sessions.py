@@ -187,6 +187,17 @@ def test_a_deleted_session_is_gone(served: Served) -> None:
     assert (deleted, [one.status_code for one in after], "gone" in listed) == (204, [404, 404, 404], False)
 
 
+def test_a_new_session_hears_nothing_that_was_said_to_a_deleted_one_of_its_name(served: Served) -> None:
+    with served.http() as http:
+        chat(http, "again", "one")
+        for what in ("steer", "follow_up"):
+            http.post(f"/sessions/again/{what}", json={"text": what})
+        http.delete("/sessions/again")
+        new = chat(http, "again", "two")
+
+    assert answer(new) == "You said: two"
+
+
 def test_what_is_counted(tmp_path: Path) -> None:
     with serving(tmp_path) as server, server.http() as http:
         http.post(CHAT, json=body('!call look_up {"key": "k"}'))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil  # type: ignore[import-untyped] # it has no types of its own
 import pytest
 
 from tests.server.process import serving
@@ -60,8 +61,13 @@ def httpx_is_up(url: str) -> bool:
     return True
 
 
-def test_a_second_sigterm_stops_at_once(tmp_path: Path) -> None:
-    with serving(tmp_path) as server, server.http() as http, concurrent.futures.ThreadPoolExecutor(1) as pool:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_second_sigterm_stops_at_once(tmp_path: Path, workers: int) -> None:
+    with (
+        serving(tmp_path, "--workers", str(workers)) as server,
+        server.http() as http,
+        concurrent.futures.ThreadPoolExecutor(1) as pool,
+    ):
         running = pool.submit(chat, http, "kept", orders(tmp_path))
         until(http, "kept", "tool_call")
         server.term()
@@ -73,7 +79,35 @@ def test_a_second_sigterm_stops_at_once(tmp_path: Path) -> None:
     with serving(tmp_path) as server, server.http() as http:
         went_on = chat(http, "kept", "hello")
 
-    assert (told.status_code, status, answer(went_on)) == (503, STOPPED, f"You said: {orders(tmp_path)} / hello")
+    stopped = STOPPED if workers == 1 else 0
+    assert (told.status_code, status, answer(went_on)) == (503, stopped, f"You said: {orders(tmp_path)} / hello")
+
+
+def test_a_signal_to_all_processes_of_a_server_is_one_wish(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path, "--workers", "2") as server,
+        server.http() as http,
+        concurrent.futures.ThreadPoolExecutor(1) as pool,
+    ):
+        running = pool.submit(chat, http, "kept", orders(tmp_path))
+        until(http, "kept", "tool_call")
+        # As a terminal does it, and an init system; the parent passes it on to the workers once more.
+        for process in [*psutil.Process(server.process.pid).children(), psutil.Process(server.process.pid)]:
+            process.send_signal(signal.SIGTERM)
+        until_said(server.log, "Terminated child process")
+        (tmp_path / "go").touch()
+        told = running.result()
+        status = server.process.wait(30)
+    with serving(tmp_path) as server, server.http() as http:
+        resumed = http.post("/sessions/kept/resume").json()
+
+    assert (told.status_code, status) == (503, 0)
+    assert resumed["answer"].endswith(f"wait_for said: {tmp_path / 'go'} is there; look_up said: the value of k")
+
+
+def until_said(log: Path, words: str) -> None:
+    while words not in log.read_text():
+        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("how", ["resume", "input"])
