@@ -304,6 +304,6 @@ async def test_what_a_remote_agent_that_falls_silent_has_told() -> None:
         await asyncio.Event().wait()
 
     with serving_plain(PlainAgent(work)) as url:
-        result = await remote(url, timeout_s=2.0).run("go")
+        result = await remote(url, timeout_s=4.0).run("go")
 
     assert ("was silent" in result.results["d"]["error"], spent(result)) == (True, (370, 4))
