@@ -60,7 +60,12 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'graph_agent' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"graph_agent.{_HOMES[name]}"), name)
+    try:
+        value = getattr(importlib.import_module(f"graph_agent.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as error:
+        if name == "A2ADelegate" and error.name == "a2a":
+            raise ImportError(f"{name} needs an extra (a2a): pip install 'graph-agent[server]'", name="a2a") from None
+        raise
     globals()[name] = value
     return value
 

@@ -2,128 +2,44 @@
 
 from __future__ import annotations
 
-import asyncio
-import socket
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-import uvicorn
-from a2a.types import AgentSkill
-from sse_starlette.sse import AppStatus
-from starlette.applications import Starlette
 
-from graph_agent.a2a.server import a2a_app
-from graph_agent.a2a.server_card import agent_card
-from graph_agent.a2a.server_executor import A2A_DEFAULTS
-from graph_agent.a2a.server_sessions import at_work
-from graph_agent.a2a.server_store import open_stores
-from graph_agent.collector import spare_what_is_loaded
-from graph_agent.db_urls import is_postgres
 from graph_agent.errors import ConfigError
-from graph_agent.spec import AgentSpec, load_spec, open_agent
+from graph_agent.spec import load_spec
 
-DRAIN_S = 30
-"""Seconds that tasks may take to their next boundary when the server is stopped."""
-_STOP_S = 5
-"""Seconds more that open streams may take to end."""
+_DRAIN_S = 30
 
 
 def a2a(
     config: Annotated[Path, typer.Option("--config", "-c", help="The agent file.")] = Path("agent.yaml"),
-    port: Annotated[int, typer.Option("--port", "-p", help="Where to listen; 0 for any free port.")] = 9000,
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=0, max=65535, help="Where to listen; 0 for any free port.")
+    ] = 9000,
     host: Annotated[str, typer.Option("--host", help="The address to listen at.")] = "127.0.0.1",
-    url: Annotated[str, typer.Option("--url", help="Where clients reach it; by default where it listens.")] = "",
-    db: Annotated[str | None, typer.Option("--db", help="Another database than the file's.")] = None,
+    url: Annotated[
+        str, typer.Option("--url", help="Where clients reach it; by default where it listens.", show_default=False)
+    ] = "",
+    db: Annotated[
+        str | None, typer.Option("--db", help="Another database than the file's: sqlite:///FILE or postgresql://….")
+    ] = None,
     show_outputs: Annotated[bool, typer.Option("--show-outputs", help="Tell clients what tools gave.")] = False,
     push_notifications: Annotated[
         bool, typer.Option("--push-notifications", help="Let clients have changes of their tasks sent to them.")
     ] = False,
     drain_s: Annotated[
         int, typer.Option("--drain-s", min=0, help="Seconds that tasks may take to their next step at SIGTERM.")
-    ] = DRAIN_S,
+    ] = _DRAIN_S,
 ) -> None:
-    """Serve an agent to A2A clients."""
+    """Serve an agent to A2A clients; needs the extra `server`."""
+    try:
+        # Imported here: these take longer to load than all other commands need to begin.
+        from graph_agent.a2a_serving import serve_a2a
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"graph-agent a2a needs an extra ({error.name}): pip install 'graph-agent[server]'") from None
     spec = load_spec(config)
     if push_notifications:
         spec = spec.model_copy(update={"push_notifications": True})
-    # Told that it is TCP, asyncio sends small pieces at once; else each first token waits 40 ms for an acknowledgement.
-    with socket.socket(proto=socket.IPPROTO_TCP) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-            # Whoever reads where it listens, and comes before it serves, waits instead of being refused.
-            listener.listen()
-        except OSError as error:
-            raise ConfigError(f"--host {host} --port {port}: {error.strerror}; take another port.") from None
-        at = url or f"http://{host}:{listener.getsockname()[1]}"
-        asyncio.run(_serve(spec, listener, at, db, show_outputs, drain_s))
-
-
-async def _serve(
-    spec: AgentSpec, listener: socket.socket, url: str, db: str | None, show_outputs: bool, drain_s: int
-) -> None:
-    # The SDK's streams would end at the first signal, and their tasks with them; tasks are given time to end.
-    AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # it has no types
-    async with open_a2a(spec, url, db=db, show_outputs=show_outputs, drain_s=drain_s) as app:
-        spare_what_is_loaded()
-        typer.echo(f"{spec.name} listens at {url}")
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=drain_s + _STOP_S)
-        await uvicorn.Server(config).serve([listener])
-
-
-@asynccontextmanager
-async def open_a2a(
-    spec: AgentSpec, url: str, *, db: str | None = None, show_outputs: bool = False, drain_s: float | None = None
-) -> AsyncIterator[Starlette]:
-    """Open the agent of a file, and make its A2A application; both are closed on leaving.
-
-    Unless the file says otherwise, a run takes ten steps at most, and its reply without calls is the answer. Tasks are
-    kept where the sessions are.
-
-    Args:
-        spec: The file's content.
-        url: Where clients reach the agent.
-        db: Another database than the file's.
-        show_outputs: Whether clients are told what tools gave.
-        drain_s: As for `a2a_app`.
-
-    Raises:
-        ConfigError: When something the file names cannot be built.
-    """
-    address = spec.db if db is None else db
-    async with AsyncExitStack() as stack:
-        graph = await stack.enter_async_context(open_agent(spec, db=address))
-        others = at_work(graph) if is_postgres(address) else None
-        stores = await stack.enter_async_context(open_stores(address, at_work=others))
-        card = agent_card(
-            graph,
-            url,
-            name=spec.name,
-            description=spec.description,
-            skills=skills_of(spec),
-            push_notifications=spec.push_notifications,
-        )
-        context = a2a_context_of(spec)
-        yield a2a_app(graph, card, stores=stores, context=context, show_outputs=show_outputs, drain_s=drain_s)
-
-
-def skills_of(spec: AgentSpec) -> list[AgentSkill]:
-    """What an agent file says that the agent can do, for its card."""
-    return [
-        AgentSkill(
-            id=skill.id,
-            name=skill.name or skill.id,
-            description=skill.description,
-            tags=skill.tags or ["skill"],
-            examples=skill.examples,
-        )
-        for skill in spec.skills
-    ]
-
-
-def a2a_context_of(spec: AgentSpec) -> dict[str, Any]:
-    """Overrides for the runs of A2A clients: what they take there, where an agent file says nothing."""
-    return {name: value for name, value in A2A_DEFAULTS.items() if name not in spec.config}
+    serve_a2a(spec, host=host, port=port, url=url, db=db, show_outputs=show_outputs, drain_s=drain_s)

@@ -7,7 +7,6 @@ import logging
 import sys
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from datetime import date, datetime
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from graph_agent.a2a_command import a2a
 from graph_agent.cli_control import send, stop, stopping
 from graph_agent.errors import ConfigError, GraphAgentError
 from graph_agent.events import Event
@@ -25,12 +25,20 @@ from graph_agent.session import Session
 from graph_agent.spec import AgentSpec, load_spec, open_agent
 from graph_agent.text import text_of
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Run, serve and steer agents that are declared in a file.",
+    epilog='For a start: graph-agent run --config agent.yaml "What can you do?"',
+)
 out = Console(highlight=False, soft_wrap=True)
 err = Console(highlight=False, soft_wrap=True, stderr=True)
 
-ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The agent file.", show_default=False)]
-SessionOption = Annotated[str, typer.Option("--session", "-s", help="The session.", show_default=False)]
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The agent file.")]
+SessionOption = Annotated[
+    str, typer.Option("--session", "-s", help="The session's id; `graph-agent sessions` lists them.")
+]
 TextArgument = Annotated[str, typer.Argument(help="What to say.", show_default=False)]
 DbOption = Annotated[
     str | None, typer.Option("--db", help="Another database than the file's: sqlite:///FILE or postgresql://….")
@@ -42,15 +50,10 @@ STOPPED = 130
 """Exit status of a program that Ctrl-C has ended."""
 
 
-@app.callback()
-def _commands() -> None:
-    """Run agents that are declared in a file."""
-
-
 @app.command()
 def run(
     questions: Annotated[
-        list[str] | None, typer.Argument(help="What to ask, one session each; none for a conversation.")
+        list[str] | None, typer.Argument(help="What to ask, one session each; with none, a conversation.")
     ] = None,
     config: ConfigOption = _AGENT,
     session: Annotated[str | None, typer.Option("--session", "-s", help="A session to begin or go on with.")] = None,
@@ -63,27 +66,35 @@ def run(
     """Ask an agent, and watch it work."""
     if verbose:
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    else:
+        _log_what_is_not_shown()
     spec = load_spec(config)
     sys.exit(asyncio.run(_ask(spec, questions or [], session, today.date() if today else None, db)))
 
 
 @app.command()
 def serve(
-    config: ConfigOption = Path("agent.yaml"),
+    config: ConfigOption = _AGENT,
     host: Annotated[
         str, typer.Option("--host", help="Any but this machine's own address needs API keys.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535)] = 8000,
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=0, max=65535, help="Where to listen; 0 for any free port.")
+    ] = 8000,
     db: DbOption = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Processes on the one database.")] = 1,
     keys_file: Annotated[
-        Path | None, typer.Option("--keys-file", help="API keys, one a line, beside GRAPH_AGENT_API_KEYS.")
+        Path | None, typer.Option("--keys-file", help="API keys, 'name:key' a line, beside GRAPH_AGENT_API_KEYS.")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="A setting of the server, e.g. max_body_bytes=1000000.")
+        list[str] | None,
+        typer.Option("--set", help="A limit or time of the server, e.g. max_body_bytes=1000000; more than one may be."),
     ] = None,
+    list_settings: Annotated[
+        bool, typer.Option("--list-settings", help="Say what --set takes, with the defaults, and end.")
+    ] = False,
 ) -> None:
-    """Serve an agent to OpenAI's and Anthropic's clients."""
+    """Serve an agent to OpenAI's, Anthropic's and A2A clients; needs the extra `server`."""
     try:
         from graph_agent.server import settings as server_settings
         from graph_agent.server.serve import serve as serve_until_stopped
@@ -91,6 +102,9 @@ def serve(
         raise ConfigError(
             f"graph-agent serve needs an extra ({error.name}): pip install 'graph-agent[server]'"
         ) from None
+    if list_settings:
+        out.print(server_settings.told_settings(), markup=False)
+        return
     given = server_settings.settings_from(settings or [])
     serve_until_stopped(config, host=host, port=port, db=db, workers=workers, keys_file=keys_file, settings=given)
 
@@ -103,8 +117,11 @@ def sessions(config: ConfigOption = _AGENT, db: DbOption = None) -> None:
         async with open_saver(db or load_spec(config).db) as saver:
             return await session_ids(saver)
 
-    for session_id in asyncio.run(ids()):
+    found = asyncio.run(ids())
+    for session_id in found:
         out.print(session_id, markup=False)
+    if not found:
+        err.print("There are no sessions yet.", style="dim", markup=False)
 
 
 @app.command()
@@ -125,6 +142,9 @@ def abort(session: SessionOption, config: ConfigOption = _AGENT, db: DbOption = 
     stopped = asyncio.run(stop(load_spec(config), db, session))
     out.print(f"Session {session} {'was told to stop' if stopped else 'is not at work'}.", markup=False)
     sys.exit(0 if stopped else 1)
+
+
+app.command()(a2a)
 
 
 async def _ask(spec: AgentSpec, questions: list[str], session: str | None, today: date | None, db: str | None) -> int:
@@ -207,21 +227,19 @@ async def _read_line() -> str:
         return ""
 
 
+def _log_what_is_not_shown() -> None:
+    """Let warnings on standard error, without those that a run shows from its history."""
+    handler = logging.StreamHandler()
+    handler.addFilter(lambda record: not hasattr(record, "in_history"))
+    logging.getLogger("graph_agent").addHandler(handler)
+
+
 def _new_id() -> str:
     return uuid.uuid4().hex[:12]
 
 
-def _add_serving() -> None:
-    """Add the commands that need the extra `server`, where it is installed."""
-    with suppress(ModuleNotFoundError):
-        from graph_agent.a2a_command import a2a
-
-        app.command()(a2a)
-
-
 def main() -> None:
     """Run the command line; what a user must fix is one line on standard error, and exit status 2."""
-    _add_serving()
     try:
         app()
     except GraphAgentError as error:

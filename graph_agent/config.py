@@ -180,12 +180,13 @@ def explain(error: ValidationError, where: str, known: Iterable[str]) -> str:
     lines = []
     for fault in error.errors():
         path = ".".join(str(part) for part in fault["loc"])
+        said = fault["msg"].removeprefix("Value error, ").removesuffix(".")
         if fault["type"] == "extra_forbidden":
             lines.append(f"{where}: unknown field {path!r}; {did_you_mean(str(fault['loc'][-1]), known)}")
         elif fault["type"] == "missing":
             lines.append(f"{where}: the field {path!r} is missing.")
         elif path:
-            lines.append(f"{where}: {path}={fault['input']!r}: {fault['msg']}.")
+            lines.append(f"{where}: {path}={fault['input']!r}: {said}.")
         else:
-            lines.append(f"{where}: {fault['msg'].removeprefix('Value error, ')}.")
+            lines.append(f"{where}: {said}.")
     return "\n".join(lines)

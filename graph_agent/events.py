@@ -12,6 +12,9 @@ from typing import Any, Literal, NotRequired, TypeAlias, cast
 
 from typing_extensions import TypedDict
 
+IN_HISTORY = {"in_history": True}
+"""`extra` of a log record whose words the history has too, so that who shows the one can leave out the other."""
+
 ResultStatus = Literal["success", "error", "unknown", "skipped"]
 """How a call ended: `unknown` when it may have run and nobody can say, `skipped` when it never started."""
 

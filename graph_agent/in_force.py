@@ -11,7 +11,7 @@ from langchain_core.messages import AnyMessage
 
 from graph_agent.compaction import compact, compacted_view
 from graph_agent.config import LoopConfig, Planner
-from graph_agent.events import StoredEvent, event
+from graph_agent.events import IN_HISTORY, StoredEvent, event
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import brief_model_error, classify_model_error, describe_model_error
 from graph_agent.models.pool import ReadyModel
@@ -139,7 +139,7 @@ class InForce:
         self._warn(f"{self._model.name} or its provider refused to answer because of what the request says.")
 
     def _warn(self, message: str) -> None:
-        logger.warning("%s", message)
+        logger.warning("%s", message, extra=IN_HISTORY)
         self.events.append(event("warning", self.loop["step"], message=message))
 
     def _learn(self, **learnt: Any) -> None:

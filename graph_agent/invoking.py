@@ -1,10 +1,11 @@
-"""How one tool's own code is called."""
+"""How one tool's own code is called, and what it is told."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import math
+from collections.abc import Iterable
 from typing import Any, cast
 
 import anyio
@@ -13,6 +14,8 @@ from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
 from langgraph.errors import GraphBubbleUp
+from langgraph.prebuilt import ToolRuntime
+from langgraph.runtime import Runtime
 from pydantic import BaseModel
 
 from graph_agent._compat import as_tool_output, config_parameter
@@ -110,6 +113,31 @@ def _never_async(tool: BaseTool) -> bool:
 def _heard(config: RunnableConfig) -> bool:
     callbacks = config.get("callbacks")
     return bool(callbacks.handlers if isinstance(callbacks, BaseCallbackManager) else callbacks)
+
+
+def tool_runtime(
+    call_id: str, state: Any, config: RunnableConfig, runtime: Runtime[Any], tools: Iterable[BaseTool]
+) -> ToolRuntime[Any, Any]:
+    """What a tool, or middleware around it, is told of the run that it is called in.
+
+    Args:
+        call_id: The call.
+        state: The graph's state.
+        config: The task's config.
+        runtime: The task's runtime.
+        tools: All tools of the agent.
+    """
+    return ToolRuntime(
+        state=state,
+        tool_call_id=call_id,
+        config=config,
+        context=runtime.context,
+        store=runtime.store,
+        stream_writer=runtime.stream_writer,
+        tools=list(tools),
+        execution_info=runtime.execution_info,
+        server_info=runtime.server_info,
+    )
 
 
 def meant_for_the_run(error: BaseException) -> bool:

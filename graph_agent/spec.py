@@ -97,6 +97,9 @@ def load_spec(path: str | Path) -> AgentSpec:
             the place and the fix.
     """
     path = Path(path).resolve()
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "is not there"
+        raise ConfigError(f"Agent file {path}: it {what}; name a YAML file (on the command line with --config FILE).")
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

@@ -13,7 +13,7 @@ from langgraph.runtime import Runtime
 from graph_agent.budget import budget_met, has_budget
 from graph_agent.context import coerce_context, set_fields
 from graph_agent.delegating import calls_that_wait, unanswered
-from graph_agent.events import StoredEvent, event
+from graph_agent.events import IN_HISTORY, StoredEvent, event
 from graph_agent.intake import new_user_messages, rewrite
 from graph_agent.limits import STEPS_FOR_A_WAVE, limit_met
 from graph_agent.listening import listen
@@ -253,7 +253,7 @@ class Step:
         """End planning at a limit, or because somebody stopped the run."""
         outcome: Outcome = {"stop_reason": reason}
         if limit is not None:
-            logger.warning("Max agentic iterations reached without final response")
+            logger.warning("Max agentic iterations reached without final response", extra=IN_HISTORY)
             self.events.append(event("limit", self.loop["step"], reason=reason, limit=limit))
             outcome["limit"] = limit
         self.conclude(outcome)

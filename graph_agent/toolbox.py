@@ -12,7 +12,6 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as as_tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import Runtime
 
 from graph_agent._compat import InjectedArguments, read_state
@@ -21,7 +20,7 @@ from graph_agent.delegates import delegate_schema, withdraw
 from graph_agent.delegation import CALL_PREFIX, Delegate, LateDelegate
 from graph_agent.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
 from graph_agent.events import ResultStatus
-from graph_agent.invoking import Invoker, meant_for_the_run
+from graph_agent.invoking import Invoker, meant_for_the_run, tool_runtime
 from graph_agent.prompts import Prompts
 from graph_agent.remote import RemoteTask
 from graph_agent.state import AgentState
@@ -243,17 +242,7 @@ class Toolbox:
                 raise ToolArgumentsError(f"The tool {tool.name!r} wants a store, and this agent was built without one.")
             arguments[injected.store] = runtime.store
         if injected.runtime:
-            arguments[injected.runtime] = ToolRuntime(
-                state=state,
-                tool_call_id=call["id"],
-                config=config,
-                context=runtime.context,
-                store=runtime.store,
-                stream_writer=runtime.stream_writer,
-                tools=list(self.tools.values()),
-                execution_info=runtime.execution_info,
-                server_info=runtime.server_info,
-            )
+            arguments[injected.runtime] = tool_runtime(call["id"], state, config, runtime, self.tools.values())
         return arguments
 
 

@@ -30,7 +30,7 @@ def retold(messages: Sequence[M], before: str, after: str) -> list[M]:
 
     Args:
         messages: The request.
-        before: How its system prompt tells of its tools.
+        before: How its system prompt tells of its tools; not empty.
         after: What is to stand there.
     """
     return [_retold(message, before, after) if isinstance(message, SystemMessage) else message for message in messages]

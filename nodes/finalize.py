@@ -17,7 +17,7 @@ from graph_agent.asking import Asking
 from graph_agent.budget import exhausted, has_budget
 from graph_agent.config import LoopConfig
 from graph_agent.errors import SlowSchemaError, UserError
-from graph_agent.events import StoredEvent, event
+from graph_agent.events import IN_HISTORY, StoredEvent, event
 from graph_agent.limits import STEPS_FOR_A_WAVE
 from graph_agent.listening import listen
 from graph_agent.models.errors import classify_model_error, describe_model_error
@@ -112,7 +112,7 @@ class _Answering:
         except RefusedError as refused:
             self.answer = _below(sentence, refused.message)
         except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
-            logger.error("The request for the answer failed: %s", describe_model_error(error))
+            logger.error("The request for the answer failed: %s", describe_model_error(error), extra=IN_HISTORY)
             self._fail(classify_model_error(error), describe_model_error(error))
             if sentence:
                 self.answer = AIMessage(sentence)

@@ -47,6 +47,20 @@ class Gate:
         await until(self._reached.is_set)
 
 
+class LateGate(Gate):
+    """A gate that takes its time: `late` is called when somebody leaves it, in whatever way."""
+
+    def __init__(self, late: Callable[[], object]) -> None:
+        super().__init__()
+        self._late = late
+
+    async def passing(self) -> None:
+        try:
+            await super().passing()
+        finally:
+            self._late()
+
+
 async def until(condition: Callable[[], Any]) -> None:
     """Wait for a state, thirty seconds at most."""
     async with asyncio.timeout(30):

@@ -267,7 +267,7 @@ async def test_a_question_is_withdrawn_where_a_budget_ends_the_input() -> None:
         config = LoopConfig(max_tokens_total=250)
         graph = create_graph_agent(model, delegates=delegates, config=config, checkpointer=InMemorySaver())
         result = await Session(graph, "s1").run("go")
-        cancelled = await asyncio.to_thread(agent.cancelled.wait, 10)
+        cancelled = await asyncio.to_thread(agent.cancelled.wait, 30)
 
     state = await graph.aget_state({"configurable": {"thread_id": "s1"}})
     assert (result.stop_reason, cancelled, state.values["remote"]["open"]) == ("token_limit", True, {})
@@ -342,7 +342,7 @@ async def test_cancelling_our_run_cancels_the_remote_task() -> None:
         run.cancel()
         with pytest.raises(asyncio.CancelledError):
             await run
-        cancelled = await asyncio.to_thread(agent.cancelled.wait, 10)
+        cancelled = await asyncio.to_thread(agent.cancelled.wait, 30)
 
     assert cancelled
 

@@ -94,8 +94,9 @@ def test_with_no_question_it_is_a_conversation(folder: Path) -> None:
         (["run", "--config", "typo.yaml", "hi"], "unknown field 'modle'"),
         (["run", "--db", "mysql://x", "hi"], "no such kind of database"),
         (["run", "hi"], "OPENAI_API_KEY"),
+        (["run", "--config", ".", "hi"], "it is a folder; name a YAML file"),
     ],
-    ids=["missing", "typo", "db", "no key"],
+    ids=["missing", "typo", "db", "no key", "folder"],
 )
 def test_what_the_user_must_fix_is_said_without_a_traceback(folder: Path, arguments: list[str], said: str) -> None:
     (folder / "typo.yaml").write_text(AGENT + "modle: x\n")
@@ -123,7 +124,25 @@ def test_a_run_that_fails_says_so_and_ends_with_one(folder: Path) -> None:
     # Nothing listens there.
     done = graph_agent(folder, "run", "hi", OPENAI_API_KEY="x", OPENAI_BASE_URL="http://127.0.0.1:9/v1")
 
-    assert (done.returncode, "error: The model provider did not answer as it should" in done.stderr) == (1, True)
+    said = "The model provider did not answer as it should"
+    assert (done.returncode, done.stderr.startswith(f"error: {said}"), done.stderr.count(said)) == (1, True, 1)
+
+
+def test_a_database_without_sessions_says_so(folder: Path) -> None:
+    done = graph_agent(folder, "sessions")
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "There are no sessions yet.\n")
+
+
+def test_a_command_whose_extra_is_missing_names_it(folder: Path) -> None:
+    (folder / "uvicorn.py").write_text("raise ModuleNotFoundError('away', name='uvicorn')")
+
+    done = graph_agent(folder, "a2a", PYTHONPATH=os.pathsep.join([str(folder), str(HOTEL.parents[2])]))
+
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: graph-agent a2a needs an extra (uvicorn): pip install 'graph-agent[server]'\n",
+    )
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from graph_agent.results import DelegateProgress, Done
 from graph_agent.types import Usage
 from tests.a2a_servers import PlainAgent, serving_ours, serving_plain
 from tests.agents import echo
-from tests.gates import Gate, GatedModel, gated_tool
+from tests.gates import Gate, GatedModel, LateGate, gated_tool
 from tests.test_budgets import Clock, call, clock, used
 from tests.test_session_steering import session
 
@@ -48,6 +48,19 @@ def delegating(graph: Any, **options: Any) -> Session:
     return session(ScriptedChatModel([ASKS_R, *DONE]), delegates=[GraphDelegate("r", "R.", graph)], **options)
 
 
+def failing(model: ScriptedChatModel) -> Any:
+    """A graph that asks a model, and then raises."""
+
+    async def fail(state: MessagesState) -> dict[str, Any]:
+        await model.ainvoke(state["messages"])
+        raise RuntimeError("broken")
+
+    graph: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)
+    graph.add_node("fail", fail)
+    graph.add_edge(START, "fail")
+    return graph.compile()
+
+
 def asking_tool(times: int = 1) -> BaseTool:
     @tool
     def ask() -> str:
@@ -58,16 +71,7 @@ def asking_tool(times: int = 1) -> BaseTool:
 
 
 async def test_what_a_delegate_that_raises_has_used() -> None:
-    model = ScriptedChatModel([call(1, 200)])
-
-    async def fail(state: MessagesState) -> dict[str, Any]:
-        await model.ainvoke(state["messages"])
-        raise RuntimeError("broken")
-
-    graph: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)
-    graph.add_node("fail", fail)
-    graph.add_edge(START, "fail")
-    talk = delegating(graph.compile())
+    talk = delegating(failing(ScriptedChatModel([call(1, 200)])))
 
     result = await talk.run("go")
 
@@ -122,14 +126,7 @@ async def test_what_a_delegate_that_is_aborted_has_used(kind: str) -> None:
 
 
 async def test_what_a_delegate_that_the_deadline_cuts_off_has_used(clock: Clock) -> None:
-    class Late(Gate):
-        async def passing(self) -> None:
-            try:
-                await super().passing()
-            finally:
-                clock.forward(5)
-
-    gate = Late()
+    gate = LateGate(lambda: clock.forward(5))
     inner = GatedModel(responses=[call(1, 200), "never"], before={2: gate})
     outer = clock.after(ScriptedChatModel([ASKS_R, used("Best I can say.", 90, 10)]), 1, 897)
     talk = session(outer, delegates=[GraphDelegate("r", "R.", thinking(inner))])
@@ -245,17 +242,9 @@ async def test_a_run_that_was_killed_counts_when_it_goes_on() -> None:
 
 
 async def test_what_a_delegate_used_is_taken_from_the_budget() -> None:
-    model = ScriptedChatModel([call(1, 400)])
-
-    async def fail(state: MessagesState) -> dict[str, Any]:
-        await model.ainvoke(state["messages"])
-        raise RuntimeError("broken")
-
-    graph: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)
-    graph.add_node("fail", fail)
-    graph.add_edge(START, "fail")
+    inner = failing(ScriptedChatModel([call(1, 400)]))
     outer = ScriptedChatModel([ASKS_R, used("Best I can say.", 90, 10)])
-    talk = session(outer, delegates=[GraphDelegate("r", "R.", graph.compile())])
+    talk = session(outer, delegates=[GraphDelegate("r", "R.", inner)])
 
     result = await talk.run("go", context={"max_tokens_total": 650})
 
@@ -315,6 +304,6 @@ async def test_what_a_remote_agent_that_falls_silent_has_told() -> None:
         await asyncio.Event().wait()
 
     with serving_plain(PlainAgent(work)) as url:
-        result = await remote(url, timeout_s=2.0).run("go")
+        result = await remote(url, timeout_s=4.0).run("go")
 
     assert ("was silent" in result.results["d"]["error"], spent(result)) == (True, (370, 4))

@@ -23,6 +23,7 @@ from graph_agent.persistence import open_saver
 from graph_agent.running import is_idle
 from tests.agents import asks, says, thread
 from tests.fault_server import ForkServer, fork_server
+from tests.gates import until
 
 
 @pytest.fixture(scope="module")
@@ -72,39 +73,53 @@ async def test_a_second_run_is_refused_in_one_process(first: str) -> None:
 
 async def entered(folder: Path) -> int:
     """The id of the process that holds the session, once it does."""
-    while not (folder / "entered").exists():
-        await asyncio.sleep(0.005)
+    await until((folder / "entered").exists)
     return int((folder / "entered").read_text())
 
 
-async def test_a_second_run_is_refused_across_processes(server: ForkServer, tmp_path: Path) -> None:
-    server.begin("hold", folder=str(tmp_path))
-    await entered(tmp_path)
-    async with open_saver(f"sqlite:///{tmp_path}/sessions.db") as saver:
-        graph = create_graph_agent(ScriptedChatModel(["Mine.", "Other."]), checkpointer=saver)
+async def beside_the_holder(server: ForkServer, folder: Path, database: str) -> tuple[str, int, str]:
+    """Run sessions while another process holds one, which refuses a second run and an abort.
 
+    Returns the answer of another session meanwhile, how the process ended, and the session's answer after it.
+    """
+    await entered(folder)
+    async with open_saver(database) as saver:
+        graph = create_graph_agent(ScriptedChatModel(["Mine.", "Other."]), checkpointer=saver)
         with pytest.raises(SessionBusyError):
             await Session(graph, "s1").run("me too")
         with pytest.raises(InputError, match="Store"):
             await Session(graph, "s1").abort()
         beside = await Session(graph, "s2").run("hello")
-        (tmp_path / "leave").touch()
+        (folder / "leave").touch()
         ended = server.end()
         after = await Session(graph, "s1").run("now me")
+    return beside.answer, ended, after.answer
 
-    assert (beside.answer, ended, after.answer) == ("Mine.", 0, "Other.")
+
+async def after_the_holder_was_killed(server: ForkServer, folder: Path, database: str) -> tuple[int, str]:
+    """Kill the process that holds a session; gives how it ended, and what the session answers then."""
+    os.kill(await entered(folder), signal.SIGKILL)
+    ended = server.end()
+    async with open_saver(database) as saver:
+        graph = create_graph_agent(ScriptedChatModel(["Mine."]), checkpointer=saver)
+        result = await Session(graph, "s1").run("now me")
+    return ended, result.answer
+
+
+async def test_a_second_run_is_refused_across_processes(server: ForkServer, tmp_path: Path) -> None:
+    server.begin("hold", folder=str(tmp_path))
+
+    told = await beside_the_holder(server, tmp_path, f"sqlite:///{tmp_path}/sessions.db")
+
+    assert told == ("Mine.", 0, "Other.")
 
 
 async def test_the_lock_of_a_killed_process_is_taken_over_at_once(server: ForkServer, tmp_path: Path) -> None:
     server.begin("hold", folder=str(tmp_path))
-    os.kill(await entered(tmp_path), signal.SIGKILL)
-    ended = server.end()
 
-    async with open_saver(f"sqlite:///{tmp_path}/sessions.db") as saver:
-        graph = create_graph_agent(ScriptedChatModel(["Mine."]), checkpointer=saver)
-        result = await Session(graph, "s1").run("now me")
+    told = await after_the_holder_was_killed(server, tmp_path, f"sqlite:///{tmp_path}/sessions.db")
 
-    assert (ended, result.answer) == (-9, "Mine.")
+    assert told == (-9, "Mine.")
 
 
 async def test_a_session_that_waits_for_a_person_is_not_locked(tmp_path: Path) -> None:

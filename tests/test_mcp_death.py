@@ -90,7 +90,7 @@ async def test_a_repeatable_call_is_repeated_once(tmp_path: Path) -> None:
 @OVER_HTTP
 async def test_over_http_a_writing_call_that_was_running_is_not_repeated(tmp_path: Path, http: tuple[str, ...]) -> None:
     async with HttpServer(tmp_path, *http) as server, open_mcp_tools({"demo": server.connection()}) as tools:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             with pytest.raises(McpCallError, match=r"'die_writing' was running .* it may have taken effect") as raised:
                 await text(tools, "die_writing")
             assert raised.value.may_have_run

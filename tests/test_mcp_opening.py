@@ -34,7 +34,7 @@ async def test_the_tools_of_the_others_are_given_when_servers_are_down(
         "closed": {"transport": "http", "url": "http://127.0.0.1:9/mcp"},
         "closed too": {"transport": "sse", "url": "http://127.0.0.1:9/sse"},
     }
-    async with asyncio.timeout(15), open_mcp_tools(connections) as tools:
+    async with asyncio.timeout(60), open_mcp_tools(connections) as tools:
         names = {tool.name for tool in tools}
         assert {"good_pid", "good_dotted.echo", "b.pid"} <= names
         assert len(names) == len(tools) == 2 * len([name for name in names if name.startswith("b.")])
@@ -117,7 +117,7 @@ async def test_cancelling_the_opening_ends_the_processes(tmp_path: Path) -> None
     opening = asyncio.create_task(open_it())
     await until(lambda: (tmp_path / "p").exists() and (tmp_path / "p").read_text())
     opening.cancel()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         with pytest.raises(asyncio.CancelledError):
             await opening
     assert gone((tmp_path / "p").read_text())

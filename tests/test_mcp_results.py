@@ -220,12 +220,12 @@ async def test_cancelling_at_the_moment_a_call_begins_is_not_lost() -> None:
     async def run() -> None:
         call = asyncio.create_task(owner.run(work))
         await asyncio.sleep(0)
-        begun.wait(10)  # blocking: this loop learns that the work has begun in the round in which it cancels it
+        begun.wait(30)  # blocking: this loop learns that the work has begun in the round in which it cancels it
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await asyncio.to_thread(lambda: asyncio.run(run()))
         await cancelled.wait()
 

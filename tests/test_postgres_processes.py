@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.errors import InputError, SessionBusyError
 from graph_agent.persistence import open_saver
 from tests.fault_jobs import ALL
 from tests.fault_server import ForkServer, fork_server
 from tests.postgres_server import PostgresServer, on_postgres
 from tests.steered_run import opened
-from tests.test_faults_concurrent import entered
+from tests.test_faults_concurrent import after_the_holder_was_killed, beside_the_holder, entered
 from tests.test_session_abort import GO_ON, NOT_KNOWN, goes_on
 from tests.test_session_steering import at_work, told
 
@@ -34,34 +33,20 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
 
 async def test_a_second_run_is_refused_across_processes(server: ForkServer, postgres_url: str, tmp_path: Path) -> None:
     server.begin("hold", folder=str(tmp_path), url=postgres_url)
-    await entered(tmp_path)
-    async with open_saver(postgres_url) as saver:
-        graph = create_graph_agent(ScriptedChatModel(["Mine.", "Other."]), checkpointer=saver)
 
-        with pytest.raises(SessionBusyError):
-            await Session(graph, "s1").run("me too")
-        with pytest.raises(InputError, match="Store"):
-            await Session(graph, "s1").abort()
-        beside = await Session(graph, "s2").run("hello")
-        (tmp_path / "leave").touch()
-        ended = server.end()
-        after = await Session(graph, "s1").run("now me")
+    told = await beside_the_holder(server, tmp_path, postgres_url)
 
-    assert (beside.answer, ended, after.answer) == ("Mine.", 0, "Other.")
+    assert told == ("Mine.", 0, "Other.")
 
 
 async def test_the_lock_of_a_killed_process_is_taken_over_at_once(
     server: ForkServer, postgres_url: str, tmp_path: Path
 ) -> None:
     server.begin("hold", folder=str(tmp_path), url=postgres_url)
-    os.kill(await entered(tmp_path), signal.SIGKILL)
-    ended = server.end()
 
-    async with open_saver(postgres_url) as saver:
-        graph = create_graph_agent(ScriptedChatModel(["Mine."]), checkpointer=saver)
-        result = await Session(graph, "s1").run("now me")
+    told = await after_the_holder_was_killed(server, tmp_path, postgres_url)
 
-    assert (ended, result.answer) == (-9, "Mine.")
+    assert told == (-9, "Mine.")
 
 
 async def test_a_forked_child_keeps_no_lock_of_its_killed_parent(

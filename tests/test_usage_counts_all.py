@@ -17,7 +17,7 @@ from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.models.estimate import ESTIMATED, usage_until
 from graph_agent.results import Token
 from tests.agents import echo
-from tests.gates import Gate, GatedModel, until
+from tests.gates import Gate, GatedModel, LateGate, until
 from tests.test_budgets import Clock, call, clock, used
 from tests.test_hook_limits import plan
 from tests.test_session_steering import history, session
@@ -134,14 +134,7 @@ async def test_a_rerun_that_was_cut_off(mode: Any, first: AIMessage) -> None:
 
 
 async def test_what_the_deadline_cut_off_is_paid_for(clock: Clock) -> None:
-    class Late(Gate):
-        async def passing(self) -> None:
-            try:
-                await super().passing()
-            finally:
-                clock.forward(5)
-
-    gate = Late()
+    gate = LateGate(lambda: clock.forward(5))
     model = clock.after(GatedModel(responses=[call(1), "Best I can say."], before={2: gate}), 1, 897)
     config = LoopConfig(prices={"scripted": {"input": 1.0, "output": 1.0}})
     talk = session(model, echo, config=config)

@@ -15,6 +15,7 @@ from langchain_core.tools import BaseTool
 from langchain_mcp_adapters.sessions import Connection
 
 from graph_agent.errors import ConfigError, McpServerError
+from graph_agent.events import IN_HISTORY
 from graph_agent.mcp.connections import check_connections
 from graph_agent.mcp.hop import Hop
 from graph_agent.mcp.server import Server
@@ -77,7 +78,7 @@ async def _tools_or_error(server: Server) -> list[types.Tool] | str:
     try:
         return await server.open()
     except McpServerError as error:
-        logger.warning("%s Its tools are missing.", error)
+        logger.warning("%s Its tools are missing.", error, extra=IN_HISTORY)
         return str(error)
 
 

@@ -9,11 +9,10 @@ from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
-from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import Runtime
 
 from graph_agent._compat import read_state
-from graph_agent.invoking import meant_for_the_run
+from graph_agent.invoking import meant_for_the_run, tool_runtime
 from graph_agent.lending import copied
 from graph_agent.middleware.admission import Admitted
 from graph_agent.middleware.chain import through
@@ -85,15 +84,5 @@ class AroundTools:
             tool_call=ToolCall(name=call["name"], args=copied(call["arguments"]), id=call["id"], type="tool_call"),
             tool=self._tools.get(call["name"]),
             state=state,
-            runtime=ToolRuntime(
-                state=state,
-                tool_call_id=call["id"],
-                config=config,
-                context=runtime.context,
-                store=runtime.store,
-                stream_writer=runtime.stream_writer,
-                tools=list(self._tools.values()),
-                execution_info=runtime.execution_info,
-                server_info=runtime.server_info,
-            ),
+            runtime=tool_runtime(call["id"], state, config, runtime, self._tools.values()),
         )

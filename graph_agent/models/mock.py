@@ -52,7 +52,7 @@ def mock_model_from_env(environ: Mapping[str, str] = os.environ) -> ScriptedChat
 def _refusal(problem: str, raw: str) -> ConfigError:
     got = raw if len(raw) <= _SHOWN_CHARS else f"{raw[:_SHOWN_CHARS]}…"
     return ConfigError(
-        f"{MOCK_VARIABLE} {problem}. Got: {got} Set it to a JSON array of strings, such as "
+        f"{MOCK_VARIABLE} {problem}; got {got!r}. Set it to a JSON array of strings, such as "
         f"{MOCK_VARIABLE}='{_EXAMPLE}', or unset it to use the real model."
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
@@ -11,23 +11,23 @@ from graph_agent.server.anthropic_requests import CountRequest, MessagesRequest,
 from graph_agent.server.anthropic_shapes import AnthropicVoice
 from graph_agent.server.gate import caller
 from graph_agent.server.keys import Caller
-from graph_agent.server.parameters import ProgressHeader, Services, SessionHeader, services, with_headers
+from graph_agent.server.parameters import (
+    ProgressHeader,
+    Services,
+    SessionHeader,
+    error_responses,
+    services,
+    with_headers,
+)
 from graph_agent.server.replies import AnthropicError, AnthropicMessage, TokenCount
 
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": AnthropicError, "description": what}
-    for status, what in {
-        400: "Malformed, or not to be answered as it is",
-        401: "No known key",
-        403: "Sent by a page of another origin, to a server without keys",
-        404: "No such model",
-        408: "The body did not come in time",
-        413: "The body is too large",
-        429: "Too many requests, or the session is busy",
+_ERRORS = error_responses(
+    AnthropicError,
+    {
         500: "We failed, or the model's provider did",
         529: "The server is being stopped",
-    }.items()
-}
+    },
+)
 
 router = APIRouter(prefix="/v1/messages", tags=["Anthropic"])
 

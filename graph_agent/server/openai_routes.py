@@ -12,24 +12,24 @@ from graph_agent.server.gate import caller
 from graph_agent.server.keys import Caller
 from graph_agent.server.openai_requests import ChatRequest, read_chat_request
 from graph_agent.server.openai_shapes import OpenAIVoice
-from graph_agent.server.parameters import ProgressHeader, Services, SessionHeader, services, with_headers
+from graph_agent.server.parameters import (
+    ProgressHeader,
+    Services,
+    SessionHeader,
+    error_responses,
+    services,
+    with_headers,
+)
 from graph_agent.server.replies import Completion, Model, ModelList, OpenAIError
 
-_ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": OpenAIError, "description": what}
-    for status, what in {
-        400: "Malformed, or not to be answered as it is",
-        401: "No known key",
-        403: "Sent by a page of another origin, to a server without keys",
-        404: "No such model",
-        408: "The body did not come in time",
-        413: "The body is too large",
-        429: "Too many requests, or the session is busy",
+_ERRORS = error_responses(
+    OpenAIError,
+    {
         500: "We failed",
         502: "The model's provider failed",
         503: "The server is being stopped",
-    }.items()
-}
+    },
+)
 
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
 

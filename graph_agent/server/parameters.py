@@ -1,11 +1,13 @@
-"""What every route is given: the server's parts, and the headers that both chat APIs take."""
+"""What every route is given: the server's parts, and the headers and errors that both chat APIs have."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import Header, Request
+from pydantic import BaseModel
 
 from graph_agent.server.asks import Ask
 from graph_agent.server.chat import Chat
@@ -59,3 +61,22 @@ async def services(request: Request) -> Services:
 def with_headers(ask: Ask, session: str | None, progress: str | None) -> Ask:
     """A request with what its headers say, which goes before what its body says."""
     return replace(ask, session_id=session or ask.session_id, progress_as_field=progress == "field")
+
+
+def error_responses(model: type[BaseModel], failures: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:
+    """The errors of a chat API, for its OpenAPI.
+
+    Args:
+        model: The shape that the API gives to its errors.
+        failures: Those that each API has a status of its own for, from 500 on, and what they mean.
+    """
+    refusals = {
+        400: "Malformed, or not to be answered as it is",
+        401: "No known key",
+        403: "Sent by a page of another origin, to a server without keys",
+        404: "No such model",
+        408: "The body did not come in time",
+        413: "The body is too large",
+        429: "Too many requests, or the session is busy",
+    }
+    return {status: {"model": model, "description": what} for status, what in {**refusals, **failures}.items()}

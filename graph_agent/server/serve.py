@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
 from sse_starlette.sse import AppStatus
+from starlette.types import ASGIApp
 
+from graph_agent.addresses import bound
 from graph_agent.collector import spare_what_is_loaded
 from graph_agent.server.app import create_app
 from graph_agent.server.connections import BoundedProtocol
 from graph_agent.server.keys import read_keys
 from graph_agent.server.settings import ServerSettings
 from graph_agent.server.sources import of_file
+from graph_agent.server.starting import STARTUP_FAILURE, PlainStart, has_failed
 from graph_agent.server.supervisor import Supervisor
 from graph_agent.server.workers import check_workers, shared_folder, sharing, stop_without_parent
 
@@ -54,10 +57,13 @@ def serve(
 
     Raises:
         ConfigError: When the file, the keys, the address or the database cannot be used; nothing is bound yet.
+        SystemExit: With `STARTUP_FAILURE` when the agent or its database cannot be opened; the log says why.
     """
     settings = settings or ServerSettings()
     settings.model_copy(update={"keys": read_keys(keys_file)}).checked_for(host)
     check_workers(workers, db or of_file(config).db)
+    # uvicorn looks last, when the agent's MCP servers have been started for nothing.
+    bound(host, port).close()
     # Not in our own environment alone: uvicorn starts its workers as new processes.
     os.environ[_CONFIG] = str(config.resolve())
     os.environ[_DB] = db or ""
@@ -83,9 +89,12 @@ def serve(
         # A worker that still imports, on a busy machine, is not to be killed.
         made = uvicorn.Config(app, workers=workers, timeout_worker_healthcheck=60, **options)
         Supervisor(made, [made.bind_socket()], shared).run()
+        # uvicorn's own status says so of one process only.
+        if has_failed(shared):
+            sys.exit(STARTUP_FAILURE)
 
 
-def app_from_environment() -> FastAPI:
+def app_from_environment() -> ASGIApp:
     """Make the application of a worker process."""
     stop_without_parent()
     keys_file = os.environ[_KEYS]
@@ -103,4 +112,4 @@ def app_from_environment() -> FastAPI:
         processes=int(os.environ[_WORKERS]),
     )
     spare_what_is_loaded()
-    return app
+    return PlainStart(app, shared_folder())

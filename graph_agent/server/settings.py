@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -82,10 +83,28 @@ def settings_from(entries: Sequence[str]) -> ServerSettings:
     values: dict[str, Any] = {}
     for entry in entries:
         name, equals, text = entry.partition("=")
-        if not equals or name == "keys":
+        if name == "keys":
+            raise ConfigError("--set keys: keys are given in GRAPH_AGENT_API_KEYS or with --keys-file.")
+        if not equals:
             raise ConfigError(f"--set {name}: write a setting as 'field=value', e.g. 'max_body_bytes=1000000'.")
-        values[name] = yaml.safe_load(text)
+        try:
+            values[name] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ConfigError(
+                f"--set {entry}: the value is no YAML; write e.g. 'cors_origins=[\"https://my.page\"]'."
+            ) from None
     return ServerSettings(**values)
+
+
+def told_settings() -> str:
+    """What `--set` takes, one a line: the field, its default, what it means."""
+    fields = {name: field for name, field in ServerSettings.model_fields.items() if name != "keys"}
+    return "\n".join(f"{name}={_as_given(field.default)}\n    {field.description}" for name, field in fields.items())
+
+
+def _as_given(value: Any) -> str:
+    """A value as `--set` takes it."""
+    return json.dumps(value)
 
 
 def is_loopback(host: str) -> bool:

@@ -79,8 +79,8 @@ class HttpServer:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Wait for a state, ten seconds at most."""
-    async with asyncio.timeout(10):
+    """Wait for a state, thirty seconds at most."""
+    async with asyncio.timeout(30):
         while not condition():
             await asyncio.sleep(0.005)
 

@@ -1,10 +1,10 @@
-"""A real server process on a free loopback port."""
+"""A real server process on a loopback port that was free when it bound to it."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -53,11 +53,6 @@ class Served:
         psutil.wait_procs(processes, timeout=30)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def serving(
     folder: Path,
@@ -69,16 +64,17 @@ def serving(
     """Serve an agent with `graph-agent serve`; its database is `sessions.db` in the folder."""
     file = folder / "agent.yaml"
     file.write_text(yaml.safe_dump(agent or PARROT))
-    port = free_port()
-    command = [sys.executable, "-m", "graph_agent.cli", "serve", "--config", str(file), "--port", str(port)]
+    command = [sys.executable, "-m", "graph_agent.cli", "serve", "--config", str(file), "--port", "0"]
     database = [] if "--db" in options else ["--db", f"sqlite:///{folder / 'sessions.db'}"]
     log = folder / "log"
     with log.open("ab") as out:
+        begins = out.tell()
         process = subprocess.Popen(
             [*command, *database, *options], cwd=folder, env=_environment(environment or {}), stdout=out, stderr=out
         )
-    served = Served(f"http://127.0.0.1:{port}", process, log)
+    served = Served("", process, log)
     try:
+        served.url = _address(served, begins)
         _wait_until_up(served, up)
         yield served
     finally:
@@ -86,19 +82,19 @@ def serving(
         process.wait()
 
 
-def refused(folder: Path, options: Sequence[str], environment: dict[str, str] | None = None) -> tuple[int, str]:
+def refused(folder: Path, options: Sequence[str], *, agent: dict[str, Any] | None = None) -> tuple[int, str]:
     """The exit status and the message of a server that does not start."""
     file = folder / "agent.yaml"
-    file.write_text(yaml.safe_dump(PARROT))
-    command = [sys.executable, "-m", "graph_agent.cli", "serve", "--config", str(file), "--port", str(free_port())]
+    file.write_text(yaml.safe_dump(agent or PARROT))
+    command = [sys.executable, "-m", "graph_agent.cli", "serve", "--config", str(file), "--port", "0"]
     done = subprocess.run(
         [*command, *options],
         check=False,
         cwd=folder,
-        env=_environment(environment or {}),
+        env=_environment({}),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
     )
     return done.returncode, done.stderr.strip()
 
@@ -107,6 +103,16 @@ def _environment(given: dict[str, str]) -> dict[str, str]:
     unwanted = {"OPENAI_API_KEY", "OPENAI_BASE_URL", "DEBUG_MOCK_RESPONSES", "GRAPH_AGENT_API_KEYS"}
     own = {name: value for name, value in os.environ.items() if name not in unwanted}
     return {**own, "PYTHONPATH": str(ROOT), "LANGSMITH_TRACING": "false", **given}
+
+
+def _address(served: Served, begins: int) -> str:
+    """Where the server listens, as it says in its log from a place on."""
+    deadline = time.monotonic() + UP_WITHIN_S
+    while time.monotonic() < deadline and served.process.poll() is None:
+        if found := re.search(rb"Uvicorn running on (http://\S+)", served.log.read_bytes()[begins:]):
+            return found[1].decode()
+        time.sleep(0.05)
+    raise AssertionError(f"The server does not listen: {served.log.read_text()}")
 
 
 def _wait_until_up(served: Served, path: str) -> None:

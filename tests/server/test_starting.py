@@ -1,0 +1,61 @@
+"""What whoever starts a server is told: what it takes, and why it does not start."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from graph_agent.errors import ConfigError
+from graph_agent.server import ServerSettings
+from graph_agent.server.settings import settings_from, told_settings
+from graph_agent.server.starting import STARTUP_FAILURE
+from tests.server.process import PARROT, refused
+
+
+def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        told = refused(tmp_path, ["--port", str(port)])
+
+    assert told == (
+        2,
+        f"error: --host 127.0.0.1 --port {port}: Address already in use; take another port, or an address of this "
+        "machine.",
+    )
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_an_agent_that_cannot_be_built(tmp_path: Path, workers: str) -> None:
+    agent = {**PARROT, "tools": ["tests.server.parrot:lok_up"]}
+    options = ["--db", f"sqlite:///{tmp_path}/sessions.db", "--workers", workers]
+
+    status, log = refused(tmp_path, options, agent=agent)
+
+    said = "'tests.server.parrot' has no 'lok_up'; known: "
+    assert (status, said in log, "Traceback" in log) == (STARTUP_FAILURE, True, False)
+
+
+def test_the_settings_that_are_listed_are_what_can_be_set() -> None:
+    lines = [line for line in told_settings().splitlines() if not line.startswith(" ")]
+
+    assert settings_from(lines) == ServerSettings()
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ("max_body_bytes", "--set max_body_bytes: write a setting as 'field=value', e.g. 'max_body_bytes=1000000'."),
+        ("keys=x", "--set keys: keys are given in GRAPH_AGENT_API_KEYS or with --keys-file."),
+        ("drain_s=[", "--set drain_s=[: the value is no YAML; write e.g. 'cors_origins=[\"https://my.page\"]'."),
+        ("drain_s=-1", "ServerSettings: drain_s=-1: Input should be greater than or equal to 0."),
+    ],
+    ids=["no value", "keys", "no YAML", "out of range"],
+)
+def test_a_setting_that_cannot_be(entry: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        settings_from([entry])
+
+    assert str(caught.value) == said
