@@ -12,7 +12,7 @@ from langgraph.graph.state import CompiledStateGraph
 from graph_agent.call_records import CallRecord, call_records
 from graph_agent.checkpoints import load
 from graph_agent.edited import edited_from
-from graph_agent.errors import ConfigError, InputError
+from graph_agent.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.graph import AgentStateGraph
 from graph_agent.listening import checked_fields
 from graph_agent.running import ABORTED, POLL_S, inbox_of, is_idle, run_under_way, sees_other_processes
@@ -117,7 +117,10 @@ class SessionControl:
         if await self._was_heard_elsewhere():
             return True
         config: RunnableConfig = {"configurable": {**self._config["configurable"], ABORTED: True}}
-        ended = await self._graph.ainvoke(None, config)
+        try:
+            ended = await self._graph.ainvoke(None, config)
+        except SessionBusyError:
+            return await self.abort()  # a run has begun since we looked
         return bool(ended.get("status") == SessionStatus.ABORTED)
 
     async def _was_heard_elsewhere(self) -> bool:

@@ -49,7 +49,9 @@ class SharedSqliteStore(AsyncSqliteStore):
         return not rows
 
     async def _rows(self, query: str, values: tuple[str, ...]) -> list[Any]:
-        return list(await self.conn.execute_fetchall(query, values))
+        # Not between a batch's beginning and its first write, which would have read then (see `_reads_before_writes`).
+        async with self.lock:
+            return list(await self.conn.execute_fetchall(query, values))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """As `AsyncSqliteStore.abatch`; a cancellation takes effect when the batch is done."""

@@ -23,6 +23,7 @@ from graph_agent.errors import InputError
 from graph_agent.mcp import open_mcp_tools
 from graph_agent.persistence import open_saver
 from graph_agent.results import Token
+from graph_agent.session_control import SessionControl
 from graph_agent.settlement import UNKNOWN
 from graph_agent.steering import Note
 from graph_agent.store_inbox import StoreInbox
@@ -531,3 +532,29 @@ async def test_an_abort_that_comes_twice_is_one() -> None:
         False,
         True,
     )
+
+
+async def test_a_run_that_begins_while_a_stopped_one_is_settled_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate()
+
+    @tool
+    def ask() -> str:
+        """Ask a person."""
+        return str(interrupt("yes?"))
+
+    model = ScriptedChatModel([asks(("1", "ask", {})), WORK, *GO_ON])
+    talk = Session(create_graph_agent(model, tools=[ask, gated_tool(gate)], checkpointer=InMemorySaver()), "s1")
+    await talk.run("go")
+    begun: list[asyncio.Task[Any]] = []
+
+    async def begins_now(self: SessionControl) -> bool:
+        if not begun:
+            begun.append(asyncio.create_task(talk.run("work")))
+            await gate.reached()
+        return False
+
+    monkeypatch.setattr(SessionControl, "_was_heard_elsewhere", begins_now)
+    stopped = await talk.abort()
+    result = await begun[0]
+
+    assert (stopped, result.status, await goes_on(talk)) == (True, SessionStatus.ABORTED, True)

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from langgraph.store.base import GetOp, PutOp
+from langgraph.store.base import GetOp, Op, PutOp
 
 from graph_agent.sqlite_store import SharedSqliteStore, open_sqlite_store
 
@@ -31,7 +31,8 @@ async def test_two_processes_that_read_and_write_at_once_are_not_in_each_others_
         async def work(store: SharedSqliteStore, name: str) -> list[Any]:
             told: list[Any] = []
             for i in range(100):
-                found, _ = await store.abatch([GetOp((name,), str(i)), PutOp((name,), str(i), {"i": i})])
+                both: list[Op] = [GetOp((name,), str(i)), PutOp((name,), str(i), {"i": i})]
+                (found, _), _ = await asyncio.gather(store.abatch(both), store.is_empty((name,)))
                 told.append(found)
             return told
 
