@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,12 @@ class Connections:
 
     async def beside(self, *pids: str) -> tuple[Client, str]:
         """A client of a process that is none of these, and that process's number."""
-        with standing_still(pids):
-            client = await self._stack.enter_async_context(calling(self._url, "none"))
+        while True:
+            # Who stands still may hold what the others wait for; then it goes on for a moment.
+            with suppress(TimeoutError), standing_still(pids):
+                async with asyncio.timeout(2):
+                    client = await self._stack.enter_async_context(calling(self._url, "none"))
+                break
         return client, text_of(await said(client, "!pid"))
 
 
