@@ -10,11 +10,12 @@ from langgraph.types import Command
 from graph_agent.client_tools import CLIENT_CALL
 from graph_agent.history import SessionMemory
 from graph_agent.results import run_result
+from graph_agent.running import is_idle
 from graph_agent.server.following import follow
 from graph_agent.server.host import Host
 from graph_agent.server.keys import Caller
 from graph_agent.server.problems import ProblemError
-from graph_agent.server.running import Ended
+from graph_agent.server.running import Ended, Part, Running
 from graph_agent.server.turns import Turn
 from graph_agent.server.under_way import Runs
 from graph_agent.session import Session
@@ -164,15 +165,13 @@ class Sessions:
         self._host.news.tell(thread)
 
     @staticmethod
-    async def _part(running: Any) -> Any:
+    async def _part(running: Running) -> Part | None:
         try:
             return await running.part()
         except ProblemError as problem:
             raise ProblemError("conflict", problem.message) if problem.kind == "busy" else problem from None
 
     async def _is_idle(self, session_id: str) -> bool:
-        from graph_agent.running import is_idle
-
         return await is_idle(self._host.saver, self._caller.thread(session_id))
 
     def _session(self, session_id: str) -> Session:
