@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
 from graph_agent.errors import ConfigError
@@ -42,4 +43,6 @@ def url_of(listener: socket.socket) -> str:
 
 
 def _why(host: str, port: int, error: OSError) -> str:
-    return f"--host {host} --port {port}: {error.strerror}; take another port, or an address of this machine."
+    about_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
+    fix = "take another port" if about_port else "give an address of this machine"
+    return f"--host {host} --port {port}: {error.strerror}; {fix}."

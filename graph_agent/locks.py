@@ -29,6 +29,7 @@ T = TypeVar("T")
 _HAS_LOCKS = sys.platform != "win32"
 
 _LOOK_S = 0.002
+"""Seconds before a second try: who only looks whether a session is free holds its byte for much less."""
 
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 """How a file system says that it has no locks."""

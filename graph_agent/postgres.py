@@ -35,6 +35,7 @@ CONNECT_S = 10
 _MAKING = 0x6772617068
 """Advisory lock of whoever makes tables."""
 _PAUSE_S = 0.05
+"""Seconds between two tries to be the one that makes tables."""
 _UNDER = "SELECT 1 FROM store WHERE prefix = %s LIMIT 1"
 
 Pool = AsyncConnectionPool[AsyncConnection[DictRow]]

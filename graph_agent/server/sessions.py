@@ -15,7 +15,7 @@ from graph_agent.server.following import follow
 from graph_agent.server.host import Host
 from graph_agent.server.keys import Caller
 from graph_agent.server.problems import ProblemError
-from graph_agent.server.running import Ended
+from graph_agent.server.running import Ended, Part, Running
 from graph_agent.server.turns import Turn
 from graph_agent.server.under_way import Runs
 from graph_agent.session import Session
@@ -168,7 +168,7 @@ class Sessions:
         self._host.news.tell(thread)
 
     @staticmethod
-    async def _part(running: Any) -> Any:
+    async def _part(running: Running) -> Part | None:
         try:
             return await running.part()
         except ProblemError as problem:
