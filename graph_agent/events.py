@@ -126,7 +126,8 @@ class SteeringEvent(_Event):
     """The user spoke while the agent was at work."""
 
     type: Literal["steering"]
-    content: str
+    content: str | list[Any]
+    """What they said: text, or content blocks where it is more than text."""
 
 
 class LoopDetectedEvent(_Event):

@@ -58,7 +58,7 @@ async def listen(
         else:
             heard.messages.append(_message(note))
             if note.kind == "steer":
-                heard.events.append(event("steering", step, content=str(note.content)))
+                heard.events.append(event("steering", step, content=_content(note)))
         loop["taken"] = [*loop.get("taken", []), note.key]
         if note.kind == "follow_up":
             # The next one waits for this one's answer.
@@ -82,7 +82,12 @@ async def _new_notes(run: Run, loop: Bookkeeping) -> list[Note]:
 def _message(note: Note) -> HumanMessage:
     # The key makes the message the same one wherever the note is read.
     marks = {STEERING_MARK: True} if note.kind == "steer" else {}
-    return HumanMessage(str(note.content), id=f"note-{note.key}", additional_kwargs=marks)
+    return HumanMessage(_content(note), id=f"note-{note.key}", additional_kwargs=marks)
+
+
+def _content(note: Note) -> Any:
+    # Blocks where it holds more than text, such as an image.
+    return note.content if isinstance(note.content, list) else str(note.content)
 
 
 async def _reconfigure(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 
@@ -55,7 +56,12 @@ def with_carried(history: Sequence[AnyMessage], carried: Sequence[Carried]) -> l
 
 def _steered(message: AnyMessage, parts: AgentParts) -> AnyMessage:
     """What steered the agent, as its model is told."""
-    return message.model_copy(update={"content": parts.prompts.render("steering", content=message.text)})
+    told: Any = parts.prompts.render("steering", content=message.text)
+    if not isinstance(message.content, str):
+        # An image, say, is not told in words: it stays behind them.
+        rest = [block for block in message.content if isinstance(block, dict) and block.get("type") != "text"]
+        told = [{"type": "text", "text": told}, *rest]
+    return message.model_copy(update={"content": told})
 
 
 def answer_request(

@@ -52,7 +52,9 @@ class Readiness:
         return {"model": await endpoint_state(builder.model if isinstance(builder, AgentStateGraph) else None)}
 
     async def _read_database(self) -> dict[str, str]:
-        await self._runs.host.saver.aget_tuple({"configurable": {"thread_id": "/ready"}})
+        host = self._runs.host
+        await host.saver.aget_tuple({"configurable": {"thread_id": "/ready"}})
+        await host.store.aget(("graph_agent", "ready"), "ready")
         return {"database": OK}
 
     async def _ask_mcp(self) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 import uuid
 from collections.abc import Collection, Sequence
@@ -134,8 +135,7 @@ async def _resumed(turn: Turn, ask: Ask, results: list[ToolMessage], said: list[
     offered = {tool["function"]["name"] for tool in ask.client_tools}
     calls = {one.value["id"]: one.value["name"] for one in asked.values() if one.value["name"] not in offered}
     context = {**ask.context(), **({"client_calls": calls} if calls else {})}
-    words = "\n\n".join(message.text for message in said if message.text.strip())
-    return _with(turn, Command(resume=answers), context, used, _steering(words, answers))
+    return _with(turn, Command(resume=answers), context, used, _steering(_told(said), answers))
 
 
 def _has_heard(turn: Turn, state: StateSnapshot, given: Collection[str]) -> bool:
@@ -148,15 +148,25 @@ def _has_heard(turn: Turn, state: StateSnapshot, given: Collection[str]) -> bool
     return turn.token is not None or settled >= set(given)
 
 
-def _steering(words: str, answers: Collection[str]) -> tuple[Note, ...]:
-    """Words beside results, heard behind the results of the whole wave and before the next plan.
+def _told(said: Sequence[HumanMessage]) -> Any:
+    """What several messages say, as the content of one: text, or blocks where there is more than text."""
+    if all(isinstance(message.content, str) for message in said):
+        return "\n\n".join(message.text for message in said if message.text.strip())
+    blocks: list[Any] = []
+    for message in said:
+        blocks += [{"type": "text", "text": message.content}] if isinstance(message.content, str) else message.content
+    return blocks
+
+
+def _steering(told: Any, answers: Collection[str]) -> tuple[Note, ...]:
+    """What was said beside results, heard behind the results of the whole wave and before the next plan.
 
     They are the same note whenever the same results are sent with them, so that they are heard once.
     """
-    if not words:
+    if not told:
         return ()
-    digest = hashlib.sha256("\0".join([*sorted(answers), words]).encode()).hexdigest()
-    return (Note(f"{0:020d}-{digest[:16]}", "steer", words),)
+    digest = hashlib.sha256(json.dumps([*sorted(answers), told]).encode()).hexdigest()
+    return (Note(f"{0:020d}-{digest[:16]}", "steer", told),)
 
 
 def _with(turn: Turn, given: Any, context: dict[str, Any], used: Usage, brought: tuple[Note, ...] = ()) -> Turn:

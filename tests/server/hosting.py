@@ -46,8 +46,8 @@ def ask(*messages: AnyMessage, **fields: Any) -> Ask:
     return replace(Ask(list(messages) or [HumanMessage("hello")]), **fields)
 
 
-def with_results(calls: list[dict[str, Any]], words: str = "", **fields: Any) -> Ask:
-    """A request that goes on with the results of a caller's own tools, and words beside them."""
+def with_results(calls: list[dict[str, Any]], words: Any = "", **fields: Any) -> Ask:
+    """A request that goes on with the results of a caller's own tools, and words, or blocks, beside them."""
     called = AIMessage("", tool_calls=[{"id": call["id"], "name": call["name"], "args": {}} for call in calls])
     results = [ToolMessage(f"did {call['name']}", tool_call_id=call["id"]) for call in calls]
     said = [HumanMessage(words)] if words else []

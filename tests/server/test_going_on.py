@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from langchain_core.messages import HumanMessage
 
 from graph_agent import create_graph_agent
 from graph_agent.history import SessionMemory
@@ -68,6 +69,19 @@ async def test_words_beside_results_are_heard_once_however_often_they_are_sent(s
 
     assert (refused, outcome.text, asked.count("Be quick.")) == (["busy"] * 2, "Done.", 1)
     assert [event["content"] for event in events if event["type"] == "steering"] == (["Be quick."] if session else [])
+
+
+@pytest.mark.parametrize("session", [None, "s"])
+async def test_an_image_beside_results_reaches_the_model(session: str | None) -> None:
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    blocks = [{"type": "text", "text": "Like this one."}, image]
+    model = GatedModel([CALLS_MINE, "No more actions.", "Done."])
+    async with asyncio.timeout(30), running(create_graph_agent(model)) as runs:
+        waiting = await answered(runs.host, ask(client_tools=[MINE], session_id=session))
+        outcome = await answered(runs.host, with_results(waiting.calls, blocks, session_id=session))
+    heard = [message for message in model.requests[1].messages if isinstance(message, HumanMessage)][-1]
+
+    assert (outcome.text, "Like this one." in heard.text, heard.content[1:]) == ("Done.", True, [image])
 
 
 @pytest.mark.parametrize("session", [None, "s"])
