@@ -6,6 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from graph_agent.errors import ConfigError
 from graph_agent.graph import AgentStateGraph, CompiledAgentGraph
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.persistence import open_saver, open_store, strict_serializer
+from graph_agent.running import is_idle
 from graph_agent.server.failures import log_failure
 from graph_agent.server.news import News
 from graph_agent.server.problems import ProblemError
@@ -29,6 +31,7 @@ logger = logging.getLogger(__name__)
 
 _PARKED = ("graph_agent", "parked")
 """Store namespace of the threads of requests that wait for their caller: key → the thread, and until when."""
+_PAGE = 1000
 
 
 @dataclass(frozen=True)
@@ -83,15 +86,28 @@ class Host:
         await self.store.adelete(_PARKED, thread.replace("/", ":"))
 
     async def sweep(self) -> int:
-        """Throw away what has waited long enough for its caller; say how many threads that were."""
-        most = self.settings.parked_requests
-        found = await self.store.asearch(_PARKED, limit=most * 2)
-        waiting = sorted((item.value for item in found), key=lambda value: value["until"], reverse=True)
-        now = time.time()
-        old = [value["thread"] for i, value in enumerate(waiting) if i >= most or value["until"] < now]
-        for thread in old:
-            await self.forget(thread)
-        return len(old)
+        """Throw away what has waited long enough for its caller, and of each caller's what is more than it may keep.
+
+        Returns:
+            How many threads that were; one that is at work stays.
+        """
+        now, gone = time.time(), 0
+        kept: Counter[str] = Counter()
+        for value in sorted(await self._parked(), key=lambda value: value["until"], reverse=True):
+            thread = value["thread"]
+            caller = thread.partition("/")[0]
+            kept[caller] += 1
+            too_many = kept[caller] > self.settings.parked_requests
+            if (too_many or value["until"] < now) and await is_idle(self.saver, thread):
+                await self.forget(thread)
+                gone += 1
+        return gone
+
+    async def _parked(self) -> list[dict[str, Any]]:
+        parked: list[dict[str, Any]] = []
+        while found := await self.store.asearch(_PARKED, limit=_PAGE, offset=len(parked)):
+            parked += [item.value for item in found]
+        return parked
 
 
 def new_token() -> str:

@@ -167,10 +167,13 @@ class Running:
         except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear of it
             log_failure(logger, "A run", error)
             status, last = "FAILED", ProblemError("internal", "The server could not answer; its log says why.")
-        try:
-            await asyncio.shield(self._tidy(status))
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - who waits must hear of the end
-            log_failure(logger, "Tidying up after a run", error)
+        tidying = asyncio.ensure_future(self._tidy(status))
+        while not tidying.done():
+            # Whoever is in a hurry cancels once more; half a tidying would be worse than one more moment.
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([tidying])
+        if not tidying.cancelled() and (failure := tidying.exception()) is not None:
+            log_failure(logger, "Tidying up after a run", failure)
         self._metrics.run_ended(status, time.perf_counter() - begun)
         self._over.set()
         await self._tell(last)

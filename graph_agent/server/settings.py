@@ -43,7 +43,7 @@ class ServerSettings(BaseModel):
     park_s: PositiveFloat = 3600
     """Seconds that a request which waits for its caller's own tools is kept, where the caller keeps no session."""
     parked_requests: PositiveInt = 10_000
-    """Such requests kept at most; the oldest goes first."""
+    """Such requests of one key kept at most; the oldest goes first."""
     drain_s: NonNegativeInt = 30
     """Seconds that runs are given to come to a boundary when the server is asked to stop."""
     public_url: str = ""

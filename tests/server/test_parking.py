@@ -1,0 +1,43 @@
+"""Requests that wait for their caller's own tools: how long, and how many."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent.server import ServerSettings
+from graph_agent.server.host import Host
+from tests.gates import Gate, GatedModel
+from tests.server.hosting import MINE, ask, begun, outcome_of, running
+
+
+async def parked(host: Host) -> list[str]:
+    """The threads that are noted, by name."""
+    return sorted(item.value["thread"] for item in await host.store.asearch(("graph_agent", "parked")))
+
+
+async def test_each_callers_oldest_requests_go_first_and_nobody_elses() -> None:
+    async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel([]))) as runs:
+        host = replace(runs.host, settings=ServerSettings(parked_requests=2))
+        for thread in ("bert/parked/1", "anna/parked/1", "anna/parked/2", "anna/parked/3", "/parked/1"):
+            await host.park(thread)
+        gone = await host.sweep()
+
+        assert (gone, await parked(host)) == (1, ["/parked/1", "anna/parked/2", "anna/parked/3", "bert/parked/1"])
+
+
+async def test_what_has_waited_long_enough_goes_unless_it_is_at_work() -> None:
+    gate = Gate()
+    model = GatedModel(["No more actions.", "Done."], before={1: gate})
+    async with asyncio.timeout(30), running(create_graph_agent(model)) as runs:
+        host = replace(runs.host, settings=ServerSettings(park_s=1e-6))
+        await host.park("anna/parked/1")
+        at_work = await begun(host, ask(client_tools=[MINE]))
+        await gate.reached()
+        await host.sweep()
+        left = await parked(host)
+        gate.open()
+        outcome = await outcome_of(at_work)
+
+    assert (left, outcome.text) == ([at_work.turn.thread], "Done.")
