@@ -31,12 +31,9 @@ class Ask:
 
     def context(self) -> dict[str, Any]:
         """The run's `AgentContext`, as JSON."""
-        brought: dict[str, Any] = {
-            **self.options,
-            "instructions": self.instructions,
-            "client_tools": self.client_tools,
-        }
-        return {name: value for name, value in brought.items() if value}
+        said = {"instructions": self.instructions} if self.instructions else {}
+        brought = {"client_tools": self.client_tools} if self.client_tools else {}
+        return {**self.options, **said, **brought}
 
 
 def trailing_results(messages: Sequence[AnyMessage]) -> tuple[list[ToolMessage], list[HumanMessage]]:

@@ -81,6 +81,17 @@ def test_the_options_reach_the_model(openai_client: openai.OpenAI) -> None:
     assert ("Be brief." in seen["system"][0], seen["blocks"]) == (True, ["text", "image"])
 
 
+def test_an_option_of_zero_is_an_option(openai_client: openai.OpenAI) -> None:
+    answer = ask(openai_client, user("!options"), temperature=0, top_p=0)
+
+    assert json.loads(answer.choices[0].message.content)["options"] == {
+        "temperature": 0,
+        "top_p": 0,
+        "stop": None,
+        "tool_choice": "none",
+    }
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_answer_has_the_shape_that_was_asked_for(openai_client: openai.OpenAI, stream: bool) -> None:
     schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
