@@ -6,6 +6,7 @@ blocking saver on a thread of its own: an operation is one errand, and those tha
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -33,14 +34,14 @@ class SharedSqliteSaver(SqliteSaver):
     """The saver; from a running loop its thread works for it, and the blocking entry points use it as they are.
 
     Args:
-        file: The database, which other processes may use too.
+        file: The whole path of the database, which other processes may use too.
         connection: An open connection to it that any thread may use.
         serde: Writes checkpoints, and reads them.
     """
 
     def __init__(self, file: Path, connection: sqlite3.Connection, serde: SerializerProtocol) -> None:
         super().__init__(connection, serde=serde)
-        self.database = file.resolve()
+        self.database = file
         """The file."""
         self._writer = Writer(connection, self.lock, self.setup)
 
@@ -122,9 +123,13 @@ async def open_sqlite_saver(path: Path, serde: SerializerProtocol) -> AsyncItera
     Raises:
         sqlite3.Error: When the file cannot be opened.
     """
-    with closing(sqlite3.connect(path, timeout=BUSY_S, check_same_thread=False)) as connection:
-        saver = SharedSqliteSaver(path, connection, serde)
+    # Files are looked for in threads: servers refuse code that holds their loop up.
+    connection = await asyncio.to_thread(sqlite3.connect, path, timeout=BUSY_S, check_same_thread=False)
+    try:
+        saver = SharedSqliteSaver(await asyncio.to_thread(path.resolve), connection, serde)
         try:
             yield saver
         finally:
             await saver.aclose()
+    finally:
+        await asyncio.to_thread(connection.close)
