@@ -43,8 +43,8 @@ async def memory(url: str, *, store: bool) -> AsyncIterator[tuple[BaseCheckpoint
         saver = await stack.enter_async_context(open_saver(url))
         beside = await stack.enter_async_context(open_store(url)) if store else None
         for made in (saver, beside):
-            if (set_up := getattr(made, "setup", None)) is not None:
-                await set_up()
+            if (set_up := getattr(made, "setup", None)) is not None and (waiting := set_up()) is not None:
+                await waiting
         yield saver, beside
 
 
