@@ -20,6 +20,7 @@ from langgraph.types import Checkpointer
 from graph_agent.blocking import from_thread
 from graph_agent.errors import SessionBusyError
 from graph_agent.locks import SessionLocks, guards_processes
+from graph_agent.looking import look_again
 from graph_agent.places import place_of, place_of_blocking
 from graph_agent.runs import RUN, Around, Run
 from graph_agent.steering import Inbox, MemoryInbox
@@ -223,15 +224,12 @@ async def _watch(run: Run) -> None:
 
     It is taken out at once, which tells its sender that somebody has heard it.
     """
-    while not run.aborted:
-        try:
-            heard = run.obey(await run.inbox.read(run.session_id))
-            if heard:
-                await run.inbox.forget(run.session_id, heard)
-        except Exception:
-            # A Store may fail in any way; the run goes on, and the next look may find it well again.
-            logger.exception("The Store could not be asked whether session %r is to be aborted", run.session_id)
-        await asyncio.sleep(POLL_S)
+
+    async def look() -> None:
+        if heard := run.obey(await run.inbox.read(run.session_id)):
+            await run.inbox.forget(run.session_id, heard)
+
+    await look_again(look, POLL_S, logger, f"Looking in the Store whether session {run.session_id!r} is to be aborted")
 
 
 def _begin_anew() -> None:

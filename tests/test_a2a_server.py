@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ from graph_agent.a2a.server_push import open_push_http
 from graph_agent.a2a.server_sessions import session_id_of
 from graph_agent.a2a.server_store import open_stores
 from graph_agent.a2a.wire import EXTENSION
+from graph_agent.graph import CompiledAgentGraph
 from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.persistence import open_saver
 from tests.a2a_servers import serving, serving_here, serving_ours
@@ -577,6 +578,22 @@ async def test_a_long_silence_is_broken_by_heartbeats() -> None:
     assert beats >= 3
 
 
+@contextmanager
+def notifying(graph: CompiledAgentGraph, hook: Callable[[Request], Awaitable[Response]]) -> Iterator[tuple[str, str]]:
+    """An agent that sends notifications wherever it is asked to, and a receiver: their addresses."""
+
+    async def anywhere(url: str) -> bool:
+        return True
+
+    with (
+        serving(lambda url: Starlette(routes=[Route("/hook", hook, methods=["POST"])])) as hook_url,
+        serving(
+            lambda url: a2a_app(graph, agent_card(graph, url, push_notifications=True), push_url_check=anywhere)
+        ) as url,
+    ):
+        yield url, f"{hook_url}/hook"
+
+
 async def test_every_change_of_a_task_is_pushed_to_who_asked_for_it() -> None:
     received: list[dict[str, Any]] = []
 
@@ -584,19 +601,10 @@ async def test_every_change_of_a_task_is_pushed_to_who_asked_for_it() -> None:
         received.append({**await request.json(), "token": request.headers["x-a2a-notification-token"]})
         return Response()
 
-    async def anywhere(url: str) -> bool:
-        return True
-
-    graph = agent(["Hello."], tools=[])
-    with (
-        serving(lambda url: Starlette(routes=[Route("/hook", hook, methods=["POST"])])) as hook_url,
-        serving(
-            lambda url: a2a_app(graph, agent_card(graph, url, push_notifications=True), push_url_check=anywhere)
-        ) as url,
-    ):
+    with notifying(agent(["Hello."], tools=[]), hook) as (url, hook_url):
         async with calling(url, streaming=False) as client:
             request = message("hi")
-            config = TaskPushNotificationConfig(id="p", url=f"{hook_url}/hook", token="t0ken")
+            config = TaskPushNotificationConfig(id="p", url=hook_url, token="t0ken")
             request.configuration.task_push_notification_config.CopyFrom(config)
             await sent(client, request)
 
@@ -615,19 +623,10 @@ async def test_a_receiver_that_does_not_answer_holds_no_task_up() -> None:
         await asyncio.to_thread(let_go.wait)
         return Response()
 
-    async def anywhere(url: str) -> bool:
-        return True
-
-    graph = agent(["Hello."], tools=[])
-    with (
-        serving(lambda url: Starlette(routes=[Route("/hook", hook, methods=["POST"])])) as hook_url,
-        serving(
-            lambda url: a2a_app(graph, agent_card(graph, url, push_notifications=True), push_url_check=anywhere)
-        ) as url,
-    ):
+    with notifying(agent(["Hello."], tools=[]), hook) as (url, hook_url):
         async with calling(url, streaming=False) as client:
             request = message("hi")
-            request.configuration.task_push_notification_config.url = f"{hook_url}/hook"
+            request.configuration.task_push_notification_config.url = hook_url
             task = await sent(client, request)
             unanswered = await asyncio.to_thread(asked.wait) and not let_go.is_set()
         let_go.set()

@@ -19,6 +19,7 @@ from a2a.utils.errors import InternalError, TaskNotCancelableError
 from langgraph.store.base import BaseStore
 
 from graph_agent.a2a.server_store import LiveTaskStore
+from graph_agent.looking import look_again
 from graph_agent.running import POLL_S
 from graph_agent.steering import new_note
 from graph_agent.store_inbox import StoreInbox
@@ -61,19 +62,17 @@ class Cancels:
         Args:
             obey: Takes a task's id, also of tasks of other processes, and the same one as often as it is found.
         """
-        while True:
-            try:
-                notes = await self._notes.read(_BOX)
-                for note in notes:
-                    obey(str(note.content))
-                # Who was killed while it waited has left its note.
-                old_ns = time.time_ns() - int(_STALE_S * 1e9)
-                if stale := [note.key for note in notes if note.sent_ns < old_ns]:
-                    await self._notes.forget(_BOX, stale)
-            except Exception:
-                # A Store may fail in any way; the tasks go on, and the next look may find it well again.
-                logger.exception("The Store could not be asked which tasks are to be cancelled")
-            await asyncio.sleep(POLL_S)
+
+        async def look() -> None:
+            notes = await self._notes.read(_BOX)
+            for note in notes:
+                obey(str(note.content))
+            # Who was killed while it waited has left its note.
+            old_ns = time.time_ns() - int(_STALE_S * 1e9)
+            if stale := [note.key for note in notes if note.sent_ns < old_ns]:
+                await self._notes.forget(_BOX, stale)
+
+        await look_again(look, POLL_S, logger, "Looking in the Store which tasks are to be cancelled")
 
 
 class Elsewhere:

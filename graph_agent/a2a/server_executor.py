@@ -26,6 +26,7 @@ from graph_agent.a2a.server_updates import TaskTeller, question_of
 from graph_agent.a2a.server_work import Work, heartbeats
 from graph_agent.a2a.wire import EXTENSION, read_left, whole
 from graph_agent.errors import InputError, SessionBusyError
+from graph_agent.failures import log_failure
 from graph_agent.graph import CompiledAgentGraph
 from graph_agent.intake import CONTEXT_MARK
 from graph_agent.results import Done, RunResult
@@ -118,8 +119,8 @@ class GraphExecutor(AgentExecutor):
             await (teller.cancelled() if work.cancelled else teller.rejected(str(error)))
         except GraphDrained:
             await teller.failed(STOPPED)
-        except Exception as error:  # the client hears that it failed, and the operator why
-            logger.exception("The task %s failed", task_id)
+        except Exception as error:  # noqa: BLE001 - the client hears that it failed, and the operator why
+            log_failure(logger, f"The task {task_id}", error)
             await teller.failed(f"The agent could not run this task: {type(error).__name__}.")
         finally:
             self._end(task_id, work)

@@ -52,7 +52,12 @@ async def create_message(
 
 
 @router.post("/count_tokens", responses=_ERRORS)
-async def count_tokens(body: CountRequest, here: Annotated[Services, Depends(services)]) -> TokenCount:
+async def count_tokens(
+    body: CountRequest,
+    who: Annotated[Caller, Depends(caller)],
+    here: Annotated[Services, Depends(services)],
+) -> TokenCount:
     """Say how many tokens a request is, about: four characters each."""
     here.check_model(body.model)
-    return TokenCount(input_tokens=tokens_of(body))
+    with here.chat.limits.held(who.name):
+        return TokenCount(input_tokens=tokens_of(body))

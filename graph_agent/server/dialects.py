@@ -10,8 +10,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from graph_agent.failures import log_failure
 from graph_agent.server.anthropic_shapes import anthropic_refusal
-from graph_agent.server.failures import log_failure
 from graph_agent.server.openai_shapes import openai_refusal
 from graph_agent.server.paths import path_of
 from graph_agent.server.problems import ProblemError

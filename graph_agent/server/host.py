@@ -18,10 +18,10 @@ from langgraph.store.base import BaseStore
 
 from graph_agent.errors import ConfigError
 from graph_agent.graph import AgentStateGraph, CompiledAgentGraph
+from graph_agent.looking import look_again
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.persistence import open_saver, open_store, strict_serializer
 from graph_agent.running import is_idle
-from graph_agent.server.failures import log_failure
 from graph_agent.server.news import News
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.settings import ServerSettings
@@ -139,7 +139,9 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
             store=store,
         )
         host.news.watch(saver)
-        sweeper = asyncio.create_task(_sweep(host))
+        every_s = max(1.0, min(60.0, settings.park_s / 2))
+        sweeping = look_again(host.sweep, every_s, logger, "Throwing away what waited too long")
+        sweeper = asyncio.create_task(sweeping)
         try:
             yield host
         finally:
@@ -155,12 +157,3 @@ def _compiled(
     )
     assert isinstance(made, CompiledAgentGraph)
     return made
-
-
-async def _sweep(host: Host) -> None:
-    while True:
-        try:
-            await host.sweep()
-        except Exception as error:  # noqa: BLE001 - the next look may work; nothing else would sweep
-            log_failure(logger, "Throwing away what waited too long", error)
-        await asyncio.sleep(max(1.0, min(60.0, host.settings.park_s / 2)))

@@ -16,8 +16,8 @@ from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 
 from graph_agent.errors import SessionBusyError, UserError
-from graph_agent.pieces import BETWEEN_PIECES_S
-from graph_agent.server.failures import log_failure
+from graph_agent.failures import log_failure
+from graph_agent.pieces import Pieces
 from graph_agent.server.host import Host
 from graph_agent.server.metrics import Metrics
 from graph_agent.server.outcomes import Outcome, outcome_of
@@ -75,54 +75,29 @@ class Running:
         self._open_calls: dict[str, datetime] = {}
         self._control = RunControl()
         self._parts: asyncio.Queue[Part | BaseException] = asyncio.Queue(_MOST_WAITING)
-        self._next: Part | BaseException | None = None
-        self._piece_due = 0.0
-        self._over = asyncio.Event()
-        self._left = False
+        self._pieces = Pieces(lambda text: self._put(Said(text)))
+        self._over = self._left = False
         self._task = asyncio.create_task(self._run(), name=f"run of {turn.session_id or 'a request'}")
 
     async def part(self, timeout_s: float | None = None) -> Part | None:
         """The next part; None when none comes in time. After `Ended` there is no other.
 
-        Pieces of the answer that come in quick succession are told as one, but for the first, which is told at once.
-
         Raises:
             ProblemError: When the run cannot be begun, or is stopped with the server.
         """
-        part, self._next = self._next, None
-        if part is None and not self._parts.empty():
-            part = self._parts.get_nowait()
-        elif part is None:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    part = await self._parts.get()
-            except TimeoutError:
-                return None
+        try:
+            async with asyncio.timeout(timeout_s):
+                part = await self._parts.get()
+        except TimeoutError:
+            return None
         if isinstance(part, BaseException):
             raise part
-        if isinstance(part, Said):
-            await self._pause()
-        while isinstance(part, Said) and self._next is None and not self._parts.empty():
-            following = self._parts.get_nowait()
-            if isinstance(following, Said):
-                part = Said(part.text + following.text)
-            else:
-                self._next = following
         return part
-
-    async def _pause(self) -> None:
-        loop = asyncio.get_running_loop()
-        wait_s = self._piece_due - loop.time()
-        if wait_s > 0 and not self._over.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._over.wait()
-        self._piece_due = loop.time() + BETWEEN_PIECES_S
 
     @property
     def ended(self) -> bool:
         """Whether the run is over, told or not."""
-        return self._over.is_set()
+        return self._over
 
     def drain(self) -> None:
         """Let it stop at its next boundary; its session goes on from there."""
@@ -142,10 +117,9 @@ class Running:
         # A run that is over may still wait for room to say so.
         while not self._parts.empty():
             self._parts.get_nowait()
-        over = self._over.is_set()
-        if not over and self.turn.session_id is not None:
+        if not self._over and self.turn.session_id is not None:
             self.turn.around.abort()
-        elif not over:
+        elif not self._over:
             self._task.cancel()
         await asyncio.wait([self._task])
 
@@ -175,10 +149,14 @@ class Running:
         if not tidying.cancelled() and (failure := tidying.exception()) is not None:
             log_failure(logger, "Tidying up after a run", failure)
         self._metrics.run_ended(status, time.perf_counter() - begun)
-        self._over.set()
+        self._over = True
         await self._tell(last)
 
     async def _tell(self, part: Part | BaseException) -> None:
+        await self._pieces.flush()
+        await self._put(part)
+
+    async def _put(self, part: Part | BaseException) -> None:
         if not self._left:
             await self._parts.put(part)
 
@@ -204,14 +182,14 @@ class Running:
 
     async def _hear(self, text: str, message_id: str | None) -> None:
         self._read.add(message_id)
-        await self._tell(Said(text))
+        await self._pieces.add(text)
 
     async def _hear_unread(self, updates: Mapping[str, Any]) -> None:
         """Tell an answer that no model streamed, such as the sentence of a limit."""
         for message in (updates.get("finalize") or {}).get("messages", ()):
             # What the user follows up with is in the same update, and is not the agent's.
             if isinstance(message, AIMessage) and message.id not in self._read:
-                await self._tell(Said(message.text))
+                await self._pieces.add(message.text)
 
     async def _tidy(self, status: str) -> None:
         """Forget what nobody can come back to."""

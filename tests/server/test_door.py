@@ -60,11 +60,13 @@ def test_half_a_request_is_not_waited_for_on_a_connection_in_use_either(small: S
     assert rest == b""
 
 
-def test_going_on_with_a_session_counts_as_a_request(small: Served) -> None:
+def test_going_on_with_a_session_and_counting_tokens_are_requests(small: Served) -> None:
+    counted = {"model": "parrot", "messages": [{"role": "user", "content": "hi"}]}
     with small.http() as http:
         answers = [http.post("/sessions/none/resume") for _ in range(2)]
+        answers.append(http.post("/v1/messages/count_tokens", json=counted))
 
-    assert [answer.status_code for answer in answers] == [404, 429]
+    assert [answer.status_code for answer in answers] == [404, 429, 429]
 
 
 async def test_the_door_is_shut_wherever_the_application_is_mounted() -> None:

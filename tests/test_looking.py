@@ -1,0 +1,38 @@
+"""Looking again and again: what fails is told once, without its trace, and ends nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from graph_agent.looking import look_again
+
+logger = logging.getLogger("graph_agent.tests")
+
+
+async def test_a_look_that_fails_is_told_once_until_one_works_again(caplog: pytest.LogCaptureFixture) -> None:
+    comes: list[Exception | None] = [
+        OSError("gone"),
+        OSError("gone"),
+        None,
+        OSError("gone again sk-secretsecretsecret"),
+    ]
+    over = asyncio.Event()
+
+    async def look() -> None:
+        if not comes:
+            over.set()
+        elif (error := comes.pop(0)) is not None:
+            raise error
+
+    looking = asyncio.create_task(look_again(look, 0, logger, "Looking"))
+    await asyncio.wait_for(over.wait(), 30)
+    looking.cancel()
+    await asyncio.wait([looking])
+
+    assert (looking.cancelled(), [(record.message, record.exc_info) for record in caplog.records]) == (
+        True,
+        [("Looking failed: OSError: gone", None), ("Looking failed: OSError: gone again sk-***", None)],
+    )
