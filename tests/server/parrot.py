@@ -48,7 +48,7 @@ class ParrotModel(BaseChatModel):
         return self.bind(tools=[convert_to_openai_tool(one) for one in tools], **choice, **kwargs)
 
     def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
-        raise NotImplementedError
+        raise TypeError("The parrot answers asynchronously only; use ainvoke() or astream().")
 
     async def _agenerate(self, messages: list[BaseMessage], stop: Any = None, *_: Any, **kwargs: Any) -> ChatResult:
         return ChatResult(generations=[ChatGeneration(message=await _reply(messages, stop, kwargs))])
