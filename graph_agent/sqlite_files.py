@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import sqlite3
 import time
+from contextlib import closing
+from pathlib import Path
+
+from graph_agent.errors import ConfigError
 
 BUSY_S = 30.0
 """Seconds to wait for another connection's write: a commit is short, but on a busy disk there may be many before it."""
 _PAUSE_S = 0.02
+_BY_OTHERS = frozenset(
+    # An error of SQL, too: what was not there is there now, or a column is.
+    (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR)
+)
+"""What fails where another process makes the same tables."""
+_PRIMARY = 0xFF
+"""The bits of an error's code that say its kind; see https://www.sqlite.org/rescode.html."""
 
 
 class Patience:
@@ -18,15 +30,32 @@ class Patience:
     def __init__(self) -> None:
         self._until = time.monotonic() + BUSY_S
 
-    def pause_s(self, error: Exception) -> float:
+    def pause_s(self, error: sqlite3.Error) -> float:
         """Seconds to wait before the next attempt.
 
         Args:
             error: What the last attempt failed with.
 
         Raises:
-            Exception: That error, when `BUSY_S` seconds are over.
+            sqlite3.Error: That error, when it is nothing that another process does, or `BUSY_S` seconds are over.
         """
-        if time.monotonic() > self._until:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+        if code & _PRIMARY not in _BY_OTHERS or time.monotonic() > self._until:
             raise error
         return _PAUSE_S
+
+
+def check_database(path: Path) -> None:
+    """Check that a file is a database, or can become one.
+
+    Raises:
+        ConfigError: When it cannot be opened, or is something else.
+    """
+    try:
+        with closing(sqlite3.connect(path, timeout=BUSY_S)) as connection:
+            connection.execute("PRAGMA schema_version").fetchone()
+    except sqlite3.Error as error:
+        raise ConfigError(
+            f"db='sqlite:///{path}': the database cannot be opened: {error}. It must be a file that this user may "
+            "write, in a folder that exists."
+        ) from None

@@ -26,7 +26,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.sqlite import SqliteSaver
 
-from graph_agent.sqlite_files import BUSY_S, Patience
+from graph_agent.sqlite_files import BUSY_S, Patience, check_database
 from graph_agent.sqlite_writer import Writer
 
 
@@ -121,9 +121,10 @@ async def open_sqlite_saver(path: Path, serde: SerializerProtocol) -> AsyncItera
     """Open the saver of a file, over a connection of its own, and close it on leaving.
 
     Raises:
-        sqlite3.Error: When the file cannot be opened.
+        ConfigError: When the file cannot be opened.
     """
     # Files are looked for in threads: servers refuse code that holds their loop up.
+    await asyncio.to_thread(check_database, path)
     connection = await asyncio.to_thread(sqlite3.connect, path, timeout=BUSY_S, check_same_thread=False)
     try:
         saver = SharedSqliteSaver(await asyncio.to_thread(path.resolve), connection, serde)

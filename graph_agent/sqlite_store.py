@@ -14,7 +14,7 @@ from langgraph.store.base import Op, PutOp, Result
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from graph_agent.blocking import to_its_end
-from graph_agent.sqlite_files import BUSY_S, Patience
+from graph_agent.sqlite_files import BUSY_S, Patience, check_database
 
 _UNDER = "SELECT 1 FROM store WHERE prefix = ? LIMIT 1"
 
@@ -72,6 +72,11 @@ class SharedSqliteStore(AsyncSqliteStore):
 
 @asynccontextmanager
 async def open_sqlite_store(path: Path) -> AsyncIterator[SharedSqliteStore]:
-    """Open the store of a file, over a connection of its own, and close it on leaving."""
+    """Open the store of a file, over a connection of its own, and close it on leaving.
+
+    Raises:
+        ConfigError: When the file cannot be opened.
+    """
+    await asyncio.to_thread(check_database, path)
     async with aiosqlite.connect(path, isolation_level=None, timeout=BUSY_S) as connection:
         yield SharedSqliteStore(connection)

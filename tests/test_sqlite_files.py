@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from graph_agent import sqlite_files
+from graph_agent.a2a.server_tables import open_tables
+from graph_agent.errors import ConfigError
 from graph_agent.persistence import open_saver, open_store
 from graph_agent.sqlite_files import Patience
 
@@ -39,3 +43,38 @@ async def test_tables_that_another_process_makes_just_now_are_looked_for_again(
         seen.append("given up")
 
     assert seen == ["tried"] * tries + ["given up"] * (tries < 3)
+
+
+def test_what_no_other_process_does_is_not_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("Dear diary" * 100)
+    with closing(sqlite3.connect(tmp_path / "text")) as connection, pytest.raises(sqlite3.DatabaseError) as caught:
+        connection.execute("CREATE TABLE a (b)")
+
+    with pytest.raises(sqlite3.DatabaseError) as raised:
+        Patience().pause_s(caught.value)
+
+    assert raised.value is caught.value
+
+
+@pytest.mark.parametrize("opens", [open_saver, open_store, open_tables])
+async def test_what_starts_at_once_makes_its_tables_once(opens: Any, tmp_path: Path) -> None:
+    async def started() -> bool:
+        async with opens(f"sqlite:///{tmp_path / 'shared.db'}") as opened:
+            if opens is not open_tables:
+                await (opened.adelete_thread("t") if opens is open_saver else opened.adelete(("a",), "k"))
+        return True
+
+    assert await asyncio.gather(*(started() for _ in range(6))) == [True] * 6
+
+
+@pytest.mark.parametrize("opens", [open_saver, open_store, open_tables])
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [("text", "file is not a database"), (".", "unable to open database file"), ("no/file", "not exist|unable to")],
+)
+async def test_a_file_that_is_no_database_is_refused(opens: Any, file: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("Dear diary" * 100)
+
+    with pytest.raises(ConfigError, match=said):
+        async with opens(f"sqlite:///{tmp_path / file}"):
+            pass

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from a2a.server.tasks import TaskStore
@@ -12,6 +14,7 @@ from a2a.server.tasks.push_notification_config_store import PushNotificationConf
 
 from graph_agent.db_urls import is_postgres, without_password
 from graph_agent.errors import ConfigError
+from graph_agent.sqlite_files import BUSY_S, Patience, check_database
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -56,10 +59,25 @@ async def open_tables(url: str) -> AsyncIterator[tuple[TaskStore, PushNotificati
 
             await make_tables(url, make)
         else:
-            await make()
+            await _make_in_file(make)
         yield tasks, push
     finally:
         await engine.dispose()
+
+
+async def _make_in_file(make: Callable[[], Awaitable[None]]) -> None:
+    from sqlalchemy.exc import DBAPIError
+
+    patience, made = Patience(), False
+    while not made:
+        try:
+            await make()
+            made = True
+        except DBAPIError as error:
+            # The SDK looks for its tables before it makes them, and another process may have made them meanwhile.
+            if not isinstance(error.orig, sqlite3.Error):
+                raise
+            await asyncio.sleep(patience.pause_s(error.orig))
 
 
 async def _widen(engine: AsyncEngine) -> None:
@@ -74,7 +92,9 @@ def _engine(url: str) -> AsyncEngine:
     from sqlalchemy.ext.asyncio import create_async_engine
 
     if url.startswith(_SQLITE):
-        return create_async_engine("sqlite+aiosqlite:///" + url.removeprefix(_SQLITE))
+        path = url.removeprefix(_SQLITE)
+        check_database(Path(path))
+        return create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"timeout": BUSY_S})
     if is_postgres(url):
         address = "postgresql+psycopg://" + url.partition("://")[2]
         return create_async_engine(address, pool_size=_CONNECTIONS, max_overflow=_MORE_CONNECTIONS, pool_pre_ping=True)
