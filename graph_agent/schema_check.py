@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
 import regex
 from jsonschema import Draft202012Validator, SchemaError, ValidationError, validators
 from jsonschema.exceptions import best_match
-from referencing import Registry
+from referencing import Registry, Specification
 from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012
+from referencing.jsonschema import DRAFT202012, specification_with
 
 from graph_agent.errors import ConfigError, SlowSchemaError
 
@@ -24,6 +24,12 @@ CHECK_S = 2.0
 """Seconds that one value may be checked for; an honest schema takes some milliseconds."""
 PATTERN_S = 0.5
 """Seconds that one search for a pattern may take."""
+
+_REFERENCES = frozenset({"$ref", "$dynamicRef"})
+_DATA = frozenset({"const", "enum", "default", "examples"})
+"""Keywords whose values are no schemas, whatever they look like."""
+_BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
+"""Keywords whose values have schemas below names of the author's choice, which may look like keywords."""
 
 _until: ContextVar[float] = ContextVar("until")
 _Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
@@ -52,12 +58,18 @@ class SchemaCheck:
                 "response_format has both unevaluatedProperties and patternProperties, which cannot be checked in "
                 "bounded time; write additionalProperties in place of the first."
             )
-        root = Registry().resolver_with_root(DRAFT202012.create_resource(schema))
-        if (unresolved := _unresolved(schema, root)) is not None:
-            raise ConfigError(f"response_format refers to {unresolved!r}, which is not in it.")
         known = validators.validator_for(schema, default=Draft202012Validator)
-        # A `$schema` inside would have what is below it checked by the library's own, unbounded keywords.
-        self._validator = _bounded(known)(_without_dialect(schema))
+        draft = specification_with(known.META_SCHEMA["$schema"], default=DRAFT202012)
+        try:
+            root = Registry().resolver_with_root(draft.create_resource(schema))
+            unresolved = _unresolved(schema, root, draft, _REFERENCES & known.VALIDATORS.keys())
+        except ValueError as error:
+            raise ConfigError(f"response_format has an $id or $ref that is no address: {error}.") from None
+        if unresolved is not None:
+            raise ConfigError(f"response_format refers to {unresolved!r}, which is not in it; nothing is fetched for it.")
+        # A `$schema` inside would have what is below it checked by the library's own, unbounded keywords. Without a
+        # registry the library would fetch what it is referred to, from wherever the caller likes.
+        self._validator = _bounded(known)(_without_dialect(schema), registry=Registry())
 
     def __call__(self, value: Any) -> None:
         """Check a value; any thread may do so.
@@ -154,23 +166,24 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
             yield from _items(item)
 
 
-def _unresolved(value: Any, resolver: Any) -> str | None:
-    """A pointer into the schema itself that leads nowhere; None where there is none."""
-    if isinstance(value, list):
-        return next((found for item in value if (found := _unresolved(item, resolver)) is not None), None)
-    if not isinstance(value, dict):
-        return None
-    if isinstance(value.get("$id"), str):
-        resolver = resolver.in_subresource(DRAFT202012.create_resource(value))
-    for name, item in value.items():
-        if name == "$ref" and isinstance(item, str):
-            # Names are said differently in each draft; pointers are the same in all.
-            if item.startswith("#/") and not _leads_somewhere(item, resolver):
-                return item
-        # What is only compared with is no schema.
-        elif name not in ("const", "enum") and (found := _unresolved(item, resolver)) is not None:
-            return found
-    return None
+def _unresolved(value: Any, resolver: Any, draft: Specification[Any], references: Collection[str]) -> str | None:
+    """A reference that leads nowhere; None where there is none."""
+    if isinstance(value, dict):
+        resolver = resolver.in_subresource(draft.create_resource(value))
+        for name in references:
+            if isinstance(value.get(name), str) and not _leads_somewhere(value[name], resolver):
+                return str(value[name])
+    parts = value if isinstance(value, list) else _parts(value) if isinstance(value, dict) else ()
+    return next((found for part in parts if (found := _unresolved(part, resolver, draft, references)) is not None), None)
+
+
+def _parts(schema: dict[str, Any]) -> Iterator[Any]:
+    """What may be schemas right below one, or lists of them."""
+    for keyword, item in schema.items():
+        if keyword in _BY_NAME and isinstance(item, dict):
+            yield from item.values()
+        elif keyword not in _DATA:
+            yield item
 
 
 def _leads_somewhere(reference: str, resolver: Any) -> bool:
@@ -186,9 +199,10 @@ def _without_dialect(value: Any) -> Any:
         return [_without_dialect(item) for item in value]
     if not isinstance(value, dict):
         return value
-    # What is only compared with is no schema.
-    return {
-        name: item if name in ("const", "enum") else _without_dialect(item)
-        for name, item in value.items()
-        if name != "$schema" or not isinstance(item, str)
-    }
+    kept: dict[str, Any] = {}
+    for keyword, item in value.items():
+        if keyword in _BY_NAME and isinstance(item, dict):
+            kept[keyword] = {name: _without_dialect(below) for name, below in item.items()}
+        elif keyword != "$schema" or not isinstance(item, str):
+            kept[keyword] = item if keyword in _DATA else _without_dialect(item)
+    return kept

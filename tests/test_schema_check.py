@@ -69,6 +69,7 @@ def _doubling(levels: int) -> dict[str, Any]:
             [_LONG],
             "insi",
         ),
+        ({"properties": {"const": {"$schema": _DIALECT, "pattern": _HOPELESS}}}, {"const": _LONG}, "inside a repeat"),
         (_doubling(60), "x", "longer than 2 seconds"),
     ],
 )
@@ -93,6 +94,10 @@ def test_a_schema_without_end_is_a_reply_that_does_not_fit() -> None:
         {"unevaluatedProperties": False, "allOf": [{"patternProperties": {"^a": True}}]},
         {"properties": {"a": {"$ref": "#/$defs/none"}}, "$defs": {"some": {}}},
         {"allOf": [{"$ref": "#/allOf/1"}]},
+        {"$ref": "#nowhere", "$defs": {"some": {"$anchor": "somewhere"}}},
+        {"properties": {"default": {"$dynamicRef": "#nowhere"}}},
+        {"$ref": "http://127.0.0.1:9/elsewhere"},
+        {"$id": "http://[x"},
     ],
 )
 def test_a_schema_that_cannot_be_used_is_refused_at_once(schema: dict[str, Any]) -> None:
@@ -110,6 +115,9 @@ def test_a_schema_that_cannot_be_used_is_refused_at_once(schema: dict[str, Any])
             "definitions": {"a": {"$id": "a", "$ref": "#/definitions/b", "definitions": {"b": {}}}},
         },
         {"const": {"$ref": "#/none"}},
+        {"default": {"$ref": "#none"}, "$ref": "#here", "$defs": {"a": {"$anchor": "here"}}},
+        {"$dynamicRef": "#here", "$defs": {"a": {"$dynamicAnchor": "here"}}},
+        {"$schema": "http://json-schema.org/draft-07/schema#", "$dynamicRef": "#what-it-does-not-know"},
     ],
 )
 def test_references_that_lead_somewhere_are_followed(schema: dict[str, Any]) -> None:
