@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from langgraph.types import interrupt
@@ -13,6 +14,12 @@ from graph_agent.types import Call
 
 CLIENT_CALL = "client_tool_call"
 """The `type` of the interrupt's value, which has the call's `id`, `name` and `arguments` beside it."""
+
+
+_ONE = (
+    "It did not run: tools of this kind are called one at a time. Wait for the other's result, and call this one again if "
+    "it is still wanted."
+)
 
 
 class ClientResult(TypedDict):
@@ -38,6 +45,17 @@ def asked_of_client(call: Call) -> Output:
         plain(content) if isinstance(content, list) else as_text(content),
         "error" if answer.get("status") == "error" else "success",
     )
+
+
+def one_at_a_time(calls: Sequence[Call], names: Collection[str]) -> list[Call]:
+    """The calls of a plan, of which only the first of the caller's own is to be run; the others say what is wrong.
+
+    Args:
+        calls: The calls, in the model's order.
+        names: The caller's tools.
+    """
+    asked = [call["id"] for call in calls if call["name"] in names and "fault" not in call]
+    return [{**call, "fault": _ONE} if call["id"] in asked[1:] else call for call in calls]
 
 
 def bare_schema(name: str) -> dict[str, Any]:

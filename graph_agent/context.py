@@ -49,6 +49,9 @@ class AgentContext(BaseModel):
     client_tool_choice: str | None = Field(
         default=None, description="A tool's name, or `any`: what each plan must call; None for the model's choice."
     )
+    parallel_client_calls: bool = Field(
+        default=True, description="Whether several of `client_tools` may be called at once; if not, the first one is."
+    )
     instructions: str = Field(default="", description="Said to the model below the agent's system prompt.")
     response_schema: dict[str, Any] | None = Field(
         default=None, description="JSON schema of this run's answer, in place of the agent's `response_format`."

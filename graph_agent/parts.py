@@ -86,6 +86,8 @@ class AgentParts:
     """Whether something may rewrite a reply after its last token, so that none may be read before."""
     client_tool_choice: str | None = None
     """How the caller's own tools are to be chosen; None for as the model likes."""
+    parallel_client_calls: bool = True
+    """Whether several of the caller's own tools may be called at once."""
     slots: Slots = field(default_factory=Slots)
     variants: dict[str, AgentParts] = field(init=False, repr=False, default_factory=dict)
     """What runs with parts of their own were given (see `run_parts`)."""

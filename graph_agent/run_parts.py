@@ -33,7 +33,8 @@ def parts_of_run(parts: AgentParts, runtime: Runtime[Any]) -> AgentParts:
     tools = [context.client_tools, context.client_calls]
     if not (any(tools) or context.instructions or context.response_schema):
         return parts
-    brought = [*tools, context.client_tool_choice, context.instructions, context.response_schema]
+    chosen = [context.client_tool_choice, context.parallel_client_calls]
+    brought = [*tools, *chosen, context.instructions, context.response_schema]
     key = json.dumps(brought, sort_keys=True)
     if key not in parts.variants:
         if len(parts.variants) >= _MOST_KEPT:
@@ -46,7 +47,13 @@ def _with(parts: AgentParts, context: AgentContext) -> AgentParts:
     if context.client_tools or context.client_calls:
         toolbox = parts.toolbox.with_client_tools(context.client_tools, context.client_calls)
         # The instructions that are kept name the tools, where calls are asked for in text.
-        parts = replace(parts, toolbox=toolbox, client_tool_choice=context.client_tool_choice, _instructions=Bounded())
+        parts = replace(
+            parts,
+            toolbox=toolbox,
+            client_tool_choice=context.client_tool_choice,
+            parallel_client_calls=context.parallel_client_calls,
+            _instructions=Bounded(),
+        )
         parts = replace(parts, client=parts.offering(parts.client)).without(toolbox.withdrawn)
     if context.instructions:
         parts = replace(parts, system_prompt=_below(parts.system_prompt, context.instructions))

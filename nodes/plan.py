@@ -9,6 +9,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
+from graph_agent.client_tools import one_at_a_time
 from graph_agent.errors import UserError
 from graph_agent.events import IN_HISTORY, event
 from graph_agent.hooks import HookError
@@ -138,6 +139,8 @@ def _begin_wave(step: Step, planned: Planned) -> None:
     # Only a structured plan's arguments hold references; elsewhere "${" is the model's own text.
     structured = step.parts.mode(step.settings) == "wave"
     calls = [refused(call, step.loop.get("withheld", ())) for call in planned.calls]
+    if not step.parts.parallel_client_calls:
+        calls = one_at_a_time(calls, step.parts.toolbox.client_tools)
     chosen = select(calls, {}, ()) if structured else Selection(calls, [], [])
     step.loop["waiting"] = chosen.waiting
     step.make_ready(chosen.ready)

@@ -64,6 +64,7 @@ class ToolChoice(_Body):
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
+    disable_parallel_tool_use: bool | None = None
 
 
 class Format(_Body):
@@ -119,6 +120,7 @@ def read_messages_request(body: MessagesRequest) -> Ask:
         "reasoning_effort": output.effort,
         "response_schema": checked_schema(output.format.schema_, "output_config") if output.format else None,
         "client_tool_choice": _choice(body),
+        "parallel_client_calls": False if body.tool_choice and body.tool_choice.disable_parallel_tool_use else None,
     }
     no_tools = body.tool_choice is not None and body.tool_choice.type == "none"
     return Ask(

@@ -129,6 +129,7 @@ class ChatRequest(_Body):
     response_format: ResponseFormat | None = None
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
 
     _clean = model_validator(mode="before")(clean_body)
 
@@ -149,6 +150,7 @@ def read_chat_request(body: ChatRequest) -> Ask:
         "reasoning_effort": body.reasoning_effort,
         "response_schema": _response_schema(body.response_format),
         "client_tool_choice": _choice(body),
+        "parallel_client_calls": body.parallel_tool_calls,
     }
     return Ask(
         messages=[read for message in body.messages if (read := _message(message)) is not None],

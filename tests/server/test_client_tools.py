@@ -117,6 +117,30 @@ def test_a_parked_request_is_gone_once_it_is_answered(openai_client: openai.Open
     assert ["look_up said" in answer for answer in answers] == [True, False]
 
 
+def test_the_callers_tools_are_called_one_at_a_time_on_request(openai_client: openai.OpenAI) -> None:
+    choice = ask(openai_client, [user(MIXED)], parallel_tool_calls=False).choices[0]
+    messages = [user(MIXED), choice.message.model_dump(exclude_none=True), *results(choice.message)]
+    answer = ask(openai_client, messages, parallel_tool_calls=False).choices[0].message.content
+
+    assert [json.loads(call.function.arguments) for call in choice.message.tool_calls] == [{"color": "red"}]
+    assert answer.endswith(
+        "look_up said: the value of k; paint said: painted red; paint said: It did not run: tools of this kind are "
+        "called one at a time. Wait for the other's result, and call this one again if it is still wanted."
+    )
+
+
+def test_so_it_is_in_anthropics_words(anthropic_client: anthropic.Anthropic) -> None:
+    answer = anthropic_client.messages.create(
+        model="parrot",
+        max_tokens=50,
+        messages=[user(MIXED)],
+        tools=[{"name": "paint", "input_schema": PAINT["parameters"]}],
+        tool_choice={"type": "auto", "disable_parallel_tool_use": True},
+    )
+
+    assert [block.input for block in answer.content if block.type == "tool_use"] == [{"color": "red"}]
+
+
 def test_words_beside_the_results_are_heard(anthropic_client: anthropic.Anthropic) -> None:
     tool: Any = {"name": "paint", "input_schema": PAINT["parameters"]}
     given: dict[str, Any] = {"model": "parrot", "max_tokens": 50, "tools": [tool]}
