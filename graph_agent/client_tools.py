@@ -17,8 +17,8 @@ CLIENT_CALL = "client_tool_call"
 
 
 _ONE = (
-    "It did not run: tools of this kind are called one at a time. Wait for the other's result, and call this one again if "
-    "it is still wanted."
+    "It did not run: tools of this kind are called one at a time. Wait for the other's result, and call this one again "
+    "if it is still wanted."
 )
 
 

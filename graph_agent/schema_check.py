@@ -66,7 +66,7 @@ class SchemaCheck:
         except ValueError as error:
             raise ConfigError(f"response_format has an $id or $ref that is no address: {error}.") from None
         if unresolved is not None:
-            raise ConfigError(f"response_format refers to {unresolved!r}, which is not in it; nothing is fetched for it.")
+            raise ConfigError(f"response_format refers to {unresolved!r}, which is not in it; nothing is fetched.")
         # A `$schema` inside would have what is below it checked by the library's own, unbounded keywords. Without a
         # registry the library would fetch what it is referred to, from wherever the caller likes.
         self._validator = _bounded(known)(_without_dialect(schema), registry=Registry())
@@ -174,7 +174,8 @@ def _unresolved(value: Any, resolver: Any, draft: Specification[Any], references
             if isinstance(value.get(name), str) and not _leads_somewhere(value[name], resolver):
                 return str(value[name])
     parts = value if isinstance(value, list) else _parts(value) if isinstance(value, dict) else ()
-    return next((found for part in parts if (found := _unresolved(part, resolver, draft, references)) is not None), None)
+    below = (_unresolved(part, resolver, draft, references) for part in parts)
+    return next((found for found in below if found is not None), None)
 
 
 def _parts(schema: dict[str, Any]) -> Iterator[Any]:

@@ -16,7 +16,15 @@ from graph_agent.errors import ConfigError
 from graph_agent.spec import load_spec, open_agent
 from tests.agents import echo, says
 
-OF_A_RUN = ["credentials", "client_tools", "client_calls", "client_tool_choice", "instructions", "response_schema"]
+OF_A_RUN = [
+    "credentials",
+    "client_tools",
+    "client_calls",
+    "client_tool_choice",
+    "parallel_client_calls",
+    "instructions",
+    "response_schema",
+]
 
 
 def researcher(name: str = "researcher") -> GraphDelegate:

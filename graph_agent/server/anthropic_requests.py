@@ -46,7 +46,7 @@ class Block(_Body):
 class Message(_Body):
     """One message of the conversation."""
 
-    role: Literal["user", "assistant"]
+    role: Literal["user", "assistant", "system"]
     content: str | list[Block]
 
 
@@ -125,7 +125,7 @@ def read_messages_request(body: MessagesRequest) -> Ask:
     no_tools = body.tool_choice is not None and body.tool_choice.type == "none"
     return Ask(
         messages=[read for message in body.messages for read in _messages(message)],
-        instructions=_joined(body.system),
+        instructions=_instructions(body),
         options={name: value for name, value in options.items() if value is not None},
         client_tools=[] if no_tools else [_tool(tool) for tool in body.tools or []],
         session_id=body.metadata.session_id if body.metadata else None,
@@ -137,10 +137,17 @@ def tokens_of(body: CountRequest) -> int:
     """How many tokens a request is, about: four characters each; at least one."""
     messages = [read for message in body.messages for read in _messages(message)]
     tools: list[BaseTool | dict[str, Any]] = [_tool(tool) for tool in body.tools or []]
-    return max(1, count_tokens_approximately([HumanMessage(_joined(body.system)), *messages], tools=tools or None))
+    return max(1, count_tokens_approximately([HumanMessage(_instructions(body)), *messages], tools=tools or None))
+
+
+def _instructions(body: CountRequest) -> str:
+    said = [message.content for message in body.messages if message.role == "system"]
+    return "\n\n".join(text for content in (body.system, *said) if (text := _joined(content)))
 
 
 def _messages(message: Message) -> list[AnyMessage]:
+    if message.role == "system":
+        return []
     if isinstance(message.content, str):
         return [HumanMessage(message.content) if message.role == "user" else AIMessage(message.content)]
     if message.role == "assistant":

@@ -66,9 +66,13 @@ _Mine = Annotated[Sessions, Depends(sessions)]
 
 
 @router.get("/memory/sessions")
-async def list_sessions(mine: _Mine) -> SessionIds:
+async def list_sessions(
+    mine: _Mine,
+    limit: Annotated[int | None, Query(ge=1, le=10_000, description="How many at most; all without it.")] = None,
+    after: Annotated[str | None, Query(description="Only those behind this one in the list; it must be in it.")] = None,
+) -> SessionIds:
     """List the sessions, the one begun last first."""
-    return SessionIds(sessions=await mine.ids())
+    return SessionIds(sessions=await mine.ids(limit, after))
 
 
 @router.get(

@@ -36,10 +36,23 @@ class Sessions:
         self._caller = caller
         self._memory = SessionMemory(self._host.kept)
 
-    async def ids(self) -> list[str]:
-        """The caller's sessions, the one begun last first."""
+    async def ids(self, limit: int | None, after: str | None) -> list[str]:
+        """The caller's sessions, the one begun last first.
+
+        Args:
+            limit: How many at most; None for all.
+            after: Only those behind this one; None to begin with the first.
+
+        Raises:
+            ProblemError: When there is no session `after`.
+        """
         threads = await self._memory.list_sessions()
-        return [id_ for thread in threads if (id_ := self._caller.session(thread)) is not None]
+        found = [id_ for thread in threads if (id_ := self._caller.session(thread)) is not None]
+        if after is not None:
+            if after not in found:
+                raise ProblemError("not_found", f"There is no session {after!r}.", param="after")
+            found = found[found.index(after) + 1 :]
+        return found[:limit]
 
     async def events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
         """Events of a session, oldest first.

@@ -77,6 +77,15 @@ def test_the_options_reach_the_model(anthropic_client: anthropic.Anthropic) -> N
     assert ("Be brief." in seen["system"][0], seen["blocks"]) == (True, ["text", "image"])
 
 
+def test_what_a_system_message_among_the_others_says_is_an_instruction(
+    anthropic_client: anthropic.Anthropic,
+) -> None:
+    said: Any = [user("hi"), {"role": "assistant", "content": "hello"}, {"role": "system", "content": "Now in rhymes."}]
+    answer = ask(anthropic_client, *said, user("!options"), system="Be brief.")
+
+    assert json.loads(answer.content[0].text)["system"][0].split("\n\n")[1:3] == ["Be brief.", "Now in rhymes."]
+
+
 def test_a_reply_that_was_cut_says_so(anthropic_client: anthropic.Anthropic) -> None:
     assert ask(anthropic_client, user("!length")).stop_reason == "max_tokens"
 

@@ -130,12 +130,10 @@ def test_the_callers_tools_are_called_one_at_a_time_on_request(openai_client: op
 
 
 def test_so_it_is_in_anthropics_words(anthropic_client: anthropic.Anthropic) -> None:
+    tool: Any = {"name": "paint", "input_schema": PAINT["parameters"]}
+    choice: Any = {"type": "auto", "disable_parallel_tool_use": True}
     answer = anthropic_client.messages.create(
-        model="parrot",
-        max_tokens=50,
-        messages=[user(MIXED)],
-        tools=[{"name": "paint", "input_schema": PAINT["parameters"]}],
-        tool_choice={"type": "auto", "disable_parallel_tool_use": True},
+        model="parrot", max_tokens=50, messages=[user(MIXED)], tools=[tool], tool_choice=choice
     )
 
     assert [block.input for block in answer.content if block.type == "tool_use"] == [{"color": "red"}]

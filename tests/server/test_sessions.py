@@ -177,6 +177,18 @@ def test_a_session_is_resumed_with_the_result_that_it_waits_for(served: Served, 
     assert [early.status_code, late.status_code] == [409, 409]
 
 
+def test_sessions_are_listed_in_pages(tmp_path: Path) -> None:
+    with serving(tmp_path) as server, server.http() as http:
+        for name in ("first", "second", "third"):
+            chat(http, name, "hello")
+        pages = [
+            http.get(f"/memory/sessions{query}").json().get("sessions")
+            for query in ("", "?limit=2", "?limit=2&after=second", "?after=first", "?after=none")
+        ]
+
+    assert pages == [["third", "second", "first"], ["third", "second"], ["first"], [], None]
+
+
 def test_a_deleted_session_is_gone(served: Served) -> None:
     with served.http() as http:
         chat(http, "gone", "one")
