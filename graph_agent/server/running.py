@@ -202,4 +202,4 @@ class Running:
     async def _can_go_on(self) -> bool:
         # Who has been told the calls of a run that was stopped in the middle may send their results once more.
         turn = self.turn
-        return turn.goes_on and bool((await turn.graph.aget_state(turn.config)).next)
+        return turn.goes_on and bool((await turn.graph.aget_state(turn.config)).tasks)

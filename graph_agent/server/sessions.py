@@ -7,9 +7,11 @@ from typing import Any
 
 from langgraph.types import Command
 
+from graph_agent.answering import answers_by_id
 from graph_agent.client_tools import CLIENT_CALL
+from graph_agent.errors import InputError
 from graph_agent.history import SessionMemory
-from graph_agent.results import run_result
+from graph_agent.results import open_interrupts, run_result
 from graph_agent.running import inbox_of, is_idle
 from graph_agent.server.following import follow
 from graph_agent.server.host import Host
@@ -140,24 +142,30 @@ class Sessions:
             answer: What it waits for, or a mapping of interrupt id → answer; None after a stop or a crash.
 
         Raises:
-            ProblemError: When there is no such session, nothing to go on with, or it is running.
+            ProblemError: When there is no such session, nothing to go on with, an answer that is to nothing it waits
+                for, or it is running.
         """
         state = await self._state(session_id)
-        if not state.next:
+        # Where its process died between a step's last write and its checkpoint, `next` is empty, and there is a task.
+        if not state.tasks:
             raise ProblemError(
                 "conflict", f"The session {session_id!r} has nothing to resume: its last input was answered."
             )
-        if answer is None and state.interrupts:
+        waiting = open_interrupts(state)
+        if answer is None and waiting:
             raise ProblemError("conflict", f"The session {session_id!r} waits for an answer; send it as 'answer'.")
+        try:
+            given: Any = None if answer is None else Command(resume=answers_by_id(answer, waiting))
+        except InputError as error:
+            raise ProblemError("conflict", str(error), param="answer") from None
         thread = self._caller.thread(session_id)
         names = {
             asked.value["name"]
-            for asked in state.interrupts
+            for asked in waiting
             if isinstance(asked.value, Mapping) and asked.value.get("type") == CLIENT_CALL
         }
         functions = [{"name": name, "parameters": {"type": "object", "properties": {}}} for name in sorted(names)]
         context = {"client_tools": [{"type": "function", "function": function} for function in functions]}
-        given: Any = None if answer is None else Command(resume=answer)
         turn = Turn(self._host.kept, thread, given, context if names else {}, session_id)
         async with self._runs.run(turn, streams=False) as running:
             while not isinstance(await self._part(running), Ended):
