@@ -217,8 +217,12 @@ def without_cost(used: Usage) -> Usage:
 
 def since_last_input(events: Sequence[StoredEvent]) -> list[StoredEvent]:
     """The events of the newest input, its user message first."""
-    start = len(events)
-    for start in range(len(events) - 1, -1, -1):
-        if events[start]["type"] == "user_message":
-            break
-    return list(events[start:])
+    return list(events[input_at(events) :])
+
+
+def input_at(events: Sequence[StoredEvent]) -> int:
+    """Index of the newest input's user message; 0 where there is none."""
+    for index in range(len(events) - 1, -1, -1):
+        if events[index]["type"] == "user_message":
+            return index
+    return 0

@@ -10,10 +10,12 @@ from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.messages.utils import count_tokens_approximately
 from langgraph.types import StateSnapshot
 
-from graph_agent.results import run_result, since_last_input
+from graph_agent.events import StoredEvent
+from graph_agent.results import input_at, run_result, since_last_input
 from graph_agent.server.problems import ProblemError, problem_of_run
 from graph_agent.server.turns import Turn
 from graph_agent.text import as_text
+from graph_agent.types import NO_USAGE
 
 Ending = Literal["stop", "length", "calls", "filtered", "stop_sequence"]
 
@@ -48,6 +50,7 @@ def outcome_of(turn: Turn, state: StateSnapshot) -> Outcome:
     """
     result = run_result(state)
     messages: list[AnyMessage] = state.values.get("messages", [])
+    events: list[StoredEvent] = state.values.get("events", [])
     calls = turn.client_calls(result.interrupts)
     questions = [as_text(asked.value) for asked in result.interrupts] if not calls else []
     text = result.answer
@@ -57,12 +60,13 @@ def outcome_of(turn: Turn, state: StateSnapshot) -> Outcome:
         text = "\n\n".join(questions) or (result.reasoning if calls else "")
     problem = None
     if result.status == "FAILED":
-        errors = [event for event in since_last_input(state.values.get("events", [])) if event["type"] == "error"]
+        errors = [event for event in since_last_input(events) if event["type"] == "error"]
         problem = problem_of_run(errors[-1]["kind"] if errors else "")
     said = messages[-1].response_metadata if messages and isinstance(messages[-1], AIMessage) and not calls else {}
     reason = str(said.get("finish_reason") or said.get("stop_reason") or "")
     sequence = said.get("stop_sequence") if reason == "stop_sequence" else None
-    used, before = result.usage, turn.used_before
+    # The state counts one input; what was told before is a part of that only while it is the same.
+    used, before = result.usage, turn.used_before if input_at(events) == turn.input_at else NO_USAGE
     return Outcome(
         text=text,
         calls=calls,

@@ -7,7 +7,7 @@ import json
 import re
 import uuid
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from langchain_core.messages import HumanMessage, ToolMessage
@@ -15,7 +15,7 @@ from langgraph.types import Command, Interrupt, StateSnapshot
 
 from graph_agent.client_tools import CLIENT_CALL, ClientResult
 from graph_agent.graph import CompiledAgentGraph
-from graph_agent.results import since_last_input
+from graph_agent.results import input_at, since_last_input
 from graph_agent.runs import RUN, Around
 from graph_agent.server.asks import Ask, check_conversation, new_messages, trailing_results
 from graph_agent.server.host import Host, new_token
@@ -41,7 +41,9 @@ class Turn:
     token: str | None = None
     """What the thread is called in the ids of the caller's calls, where the request keeps no session."""
     used_before: Usage = field(default_factory=lambda: NO_USAGE)
-    """What earlier requests of the same input have used, and been told."""
+    """What earlier requests of the input it takes up have used, and been told."""
+    input_at: int = 0
+    """Where in the session's events that input begins; a run may end in a later one, where the user followed up."""
     around: Around = field(default_factory=Around)
     """What the run is begun under: its abort stops this run and no other, also when the session is another's."""
 
@@ -99,7 +101,7 @@ async def _in_session(host: Host, caller: Caller, ask: Ask, session_id: str) -> 
     known = bool((await host.kept.aget_state(turn.config)).values)
     if not known:
         check_conversation(ask.messages)
-        return _with(turn, {"messages": ask.messages}, ask.context(), NO_USAGE)
+        return _with(turn, {"messages": ask.messages}, ask.context())
     new = new_messages(ask.messages)
     results, said = trailing_results(new)
     if results:
@@ -113,7 +115,7 @@ async def _in_session(host: Host, caller: Caller, ask: Ask, session_id: str) -> 
         raise ProblemError(
             "invalid", "There is no new message of the user's behind the assistant's last.", param="messages"
         )
-    return _with(turn, {"messages": new}, ask.context(), NO_USAGE)
+    return _with(turn, {"messages": new}, ask.context())
 
 
 async def _resumed(turn: Turn, ask: Ask, results: list[ToolMessage], said: list[HumanMessage]) -> Turn | None:
@@ -121,10 +123,9 @@ async def _resumed(turn: Turn, ask: Ask, results: list[ToolMessage], said: list[
     state: StateSnapshot = await turn.graph.aget_state(turn.config)
     asked = {turn._id(interrupt): interrupt for interrupt in _asked(state.interrupts)}
     given = {result.tool_call_id: result for result in results}
-    used: Usage = state.values.get("usage", NO_USAGE)
     if _has_heard(turn, state, given):
         # The words beside them came with the results, and wait where the run stopped.
-        return _with(turn, None, ask.context(), used)
+        return _with(turn, None, ask.context(), state)
     if not asked or not given.keys() & asked.keys():
         return None
     if given.keys() != asked.keys():
@@ -135,12 +136,13 @@ async def _resumed(turn: Turn, ask: Ask, results: list[ToolMessage], said: list[
     offered = {tool["function"]["name"] for tool in ask.client_tools}
     calls = {one.value["id"]: one.value["name"] for one in asked.values() if one.value["name"] not in offered}
     context = {**ask.context(), **({"client_calls": calls} if calls else {})}
-    return _with(turn, Command(resume=answers), context, used, _steering(_told(said), answers))
+    return _with(turn, Command(resume=answers), context, state, _steering(_told(said), answers))
 
 
 def _has_heard(turn: Turn, state: StateSnapshot, given: Collection[str]) -> bool:
     """Whether a run took these results in, and was stopped before its answer."""
-    if state.interrupts or not state.next:
+    # A task whose step was never stored leaves `next` empty, too.
+    if state.interrupts or not state.tasks:
         return False
     # Without a session, nobody else knows the thread.
     events = since_last_input(state.values.get("events", []))
@@ -169,9 +171,15 @@ def _steering(told: Any, answers: Collection[str]) -> tuple[Note, ...]:
     return (Note(f"{0:020d}-{digest[:16]}", "steer", told),)
 
 
-def _with(turn: Turn, given: Any, context: dict[str, Any], used: Usage, brought: tuple[Note, ...] = ()) -> Turn:
-    around = Around(brought=brought)
-    return Turn(turn.graph, turn.thread, given, context, turn.session_id, turn.token, used, around)
+def _with(
+    turn: Turn, given: Any, context: dict[str, Any], before: StateSnapshot | None = None, brought: tuple[Note, ...] = ()
+) -> Turn:
+    """A turn with its input; `before` is where the input stands that it takes up, None for a new input."""
+    begun = replace(turn, given=given, context=context, around=Around(brought=brought))
+    if before is None:
+        return begun
+    values = before.values
+    return replace(begun, used_before=values.get("usage", NO_USAGE), input_at=input_at(values.get("events", [])))
 
 
 def _asked(interrupts: Sequence[Interrupt]) -> list[Interrupt]:

@@ -1,0 +1,99 @@
+"""`resume` of a session, whatever it stopped at and whatever it is given."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.tools import tool
+from langgraph.types import interrupt
+
+from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent.server.host import Host
+from graph_agent.server.problems import ProblemError
+from graph_agent.server.sessions import Sessions
+from tests.agents import asks
+from tests.server.hosting import MINE, NOBODY, answered, ask, running, with_results
+
+
+@tool
+def choose(what: str) -> str:
+    """Have a person choose."""
+    return f"{what}: {interrupt(what)}"
+
+
+@tool
+def work() -> str:
+    """Work."""
+    return "worked"
+
+
+@pytest.mark.parametrize(
+    "answer", ["red", {"0" * 32: "red"}, {"color": "red"}], ids=["no id", "an unknown id", "a mapping without ids"]
+)
+async def test_an_answer_that_is_to_nothing_the_session_asks_is_refused(answer: Any) -> None:
+    model = ScriptedChatModel([asks(("c1", "choose", {"what": "color"}), ("c2", "choose", {"what": "size"}))])
+    async with asyncio.timeout(30), running(create_graph_agent(model, tools=[choose])) as runs:
+        await answered(runs.host, ask(session_id="s"))
+        sessions = Sessions(runs, NOBODY)
+        before = await sessions.info("s")
+        with pytest.raises(ProblemError) as told:
+            await sessions.resume("s", answer)
+
+        assert (told.value.kind, await sessions.info("s")) == ("conflict", before)
+
+
+async def test_an_answer_to_a_session_that_asks_nothing_is_refused() -> None:
+    model = ScriptedChatModel([asks(("c1", "work", {})), "No more actions.", "Done."])
+    async with asyncio.timeout(30), running(create_graph_agent(model, tools=[work])) as runs:
+        await _lost_behind(runs.host, stored=2)
+        with pytest.raises(ProblemError) as told:
+            await Sessions(runs, NOBODY).resume("s", "red")
+
+    assert told.value.kind == "conflict"
+
+
+@pytest.mark.parametrize("stored", range(1, 6))
+async def test_a_session_goes_on_whose_step_was_over_and_not_stored(stored: int) -> None:
+    model = ScriptedChatModel([asks(("c1", "work", {})), "No more actions.", "Done."])
+    async with asyncio.timeout(30), running(create_graph_agent(model, tools=[work])) as runs:
+        await _lost_behind(runs.host, stored)
+        info = await Sessions(runs, NOBODY).resume("s", None)
+
+    assert (info["status"], info["answer"]) == ("COMPLETED", "Done.")
+
+
+async def test_what_the_user_follows_up_with_has_a_usage_of_its_own() -> None:
+    script = [_used(asked=1000), _used("No more actions."), _used("Done."), _used("No more actions."), _used("Next.")]
+    async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(script))) as runs:
+        waiting = await answered(runs.host, ask(client_tools=[MINE], session_id="s"))
+        await Sessions(runs, NOBODY).follow_up("s", "And then?")
+        outcome = await answered(runs.host, with_results(waiting.calls, session_id="s"))
+
+    assert (outcome.text, outcome.input_tokens, outcome.output_tokens) == ("Next.", 2, 2)
+
+
+async def _lost_behind(host: Host, stored: int) -> None:
+    """A session that died when it had stored so many checkpoints: the next one could not be."""
+    put, count = host.saver.aput, 0
+
+    async def failing(*args: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count > stored:
+            raise OSError("no room")
+        return await put(*args)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(host.saver, "aput", failing)
+        with pytest.raises(ProblemError):
+            await answered(host, ask(session_id="s"))
+
+
+def _used(text: str = "", *, asked: int = 1) -> AIMessage:
+    """A reply of one output token; without words it calls the caller's tool."""
+    calls: Any = [] if text else [{"id": "c1", "name": "mine", "args": {}, "type": "tool_call"}]
+    used: Any = {"input_tokens": asked, "output_tokens": 1, "total_tokens": asked + 1}
+    return AIMessage(text, tool_calls=calls, usage_metadata=used)
