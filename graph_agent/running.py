@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import weakref
@@ -77,6 +76,17 @@ async def is_idle(saver: BaseCheckpointSaver[Any], session_id: str) -> bool:
     return await from_thread(_locks.is_free(place, session_id))
 
 
+@asynccontextmanager
+async def kept_idle(saver: BaseCheckpointSaver[Any], session_id: str) -> AsyncIterator[None]:
+    """While within, no run of a session begins, in this process or in another on the same database.
+
+    Raises:
+        SessionBusyError: When one is under way.
+    """
+    async with _session(await place_of(saver), Run(session_id=session_id)):
+        yield
+
+
 async def sees_other_processes(saver: BaseCheckpointSaver[Any]) -> bool:
     """Whether `is_idle` knows of other processes' runs, too: where sessions are in an SQLite file or in PostgreSQL."""
     return guards_processes(await place_of(saver))
@@ -125,8 +135,8 @@ async def running(
             finally:
                 if watcher is not None:
                     watcher.cancel()
-                    with contextlib.suppress(asyncio.CancelledError):
-                        await watcher
+                    # Not by awaiting itself: a cancellation of the run's own could not be told from the watcher's.
+                    await asyncio.wait([watcher])
 
 
 @contextmanager

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any
 
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.base import Op, Result
 from langgraph.store.memory import InMemoryStore
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.running import running
 from graph_agent.types import SessionStatus
 from tests.agents import asks
 from tests.gates import Gate, gated_tool
@@ -21,6 +24,18 @@ class SharedSaver(InMemorySaver):
         super().__init__()
         if other is not None:
             self.storage, self.writes, self.blobs = other.storage, other.writes, other.blobs
+
+
+class HeldStore(InMemoryStore):
+    """A store that each operation waits in front of."""
+
+    def __init__(self, gate: Gate) -> None:
+        super().__init__()
+        self._gate = gate
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        await self._gate.passing()
+        return await super().abatch(ops)
 
 
 def session(saver: Any, store: Any, gate: Gate) -> Session:
@@ -57,3 +72,22 @@ async def test_a_session_that_nobody_runs_is_settled_when_nobody_hears() -> None
     stopped = await talk.abort()
 
     assert (stopped, await talk.status(), store.search(("graph_agent", "inbox"))) == (True, SessionStatus.ABORTED, [])
+
+
+async def test_who_is_cancelled_during_a_runs_last_look_does_not_go_on() -> None:
+    gate, over = Gate(), asyncio.Event()
+
+    async def run() -> None:
+        async with running({"thread_id": "s1"}, InMemorySaver(), HeldStore(gate)):
+            await gate.reached()
+            over.set()
+
+    task = asyncio.create_task(run())
+    # Whoever sets it goes on, up to the run's wait for the look, before this does.
+    await over.wait()
+    task.cancel()
+    gate.open()
+    async with asyncio.timeout(30):
+        await asyncio.wait([task])
+
+    assert task.cancelled()
