@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
@@ -16,12 +17,12 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore
 
-from graph_agent.errors import ConfigError
+from graph_agent.errors import ConfigError, SessionBusyError
 from graph_agent.graph import AgentStateGraph, CompiledAgentGraph
 from graph_agent.looking import look_again
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.persistence import open_saver, open_store, strict_serializer
-from graph_agent.running import is_idle
+from graph_agent.running import kept_idle
 from graph_agent.server.news import News
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.settings import ServerSettings
@@ -98,9 +99,11 @@ class Host:
             caller = thread.partition("/")[0]
             kept[caller] += 1
             too_many = kept[caller] > self.settings.parked_requests
-            if (too_many or value["until"] < now) and await is_idle(self.saver, thread):
-                await self.forget(thread)
-                gone += 1
+            if too_many or value["until"] < now:
+                with contextlib.suppress(SessionBusyError):
+                    async with kept_idle(self.saver, thread):
+                        await self.forget(thread)
+                    gone += 1
         return gone
 
     async def _parked(self) -> list[dict[str, Any]]:

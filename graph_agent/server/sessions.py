@@ -9,10 +9,10 @@ from langgraph.types import Command
 
 from graph_agent.answering import answers_by_id
 from graph_agent.client_tools import CLIENT_CALL
-from graph_agent.errors import InputError
+from graph_agent.errors import InputError, SessionBusyError
 from graph_agent.history import SessionMemory
 from graph_agent.results import open_interrupts, run_result
-from graph_agent.running import inbox_of, is_idle
+from graph_agent.running import inbox_of, kept_idle
 from graph_agent.server.following import follow
 from graph_agent.server.host import Host
 from graph_agent.server.keys import Caller
@@ -179,13 +179,15 @@ class Sessions:
             ProblemError: When there is no such session, or it is running.
         """
         await self._state(session_id)
-        if not await self._is_idle(session_id):
-            raise ProblemError("conflict", f"The session {session_id!r} is running; abort it first.")
         thread = self._caller.thread(session_id)
-        await self._host.saver.adelete_thread(thread)
-        # What was said to it and not heard is part of it, and no word to the next session of its name.
-        inbox = await inbox_of(self._host.saver, self._host.kept.store)
-        await inbox.forget(thread, [note.key for note in await inbox.read(thread)])
+        try:
+            async with kept_idle(self._host.saver, thread):
+                await self._host.saver.adelete_thread(thread)
+                # What was said to it and not heard is part of it, and no word to the next session of its name.
+                inbox = await inbox_of(self._host.saver, self._host.kept.store)
+                await inbox.forget(thread, [note.key for note in await inbox.read(thread)])
+        except SessionBusyError:
+            raise ProblemError("conflict", f"The session {session_id!r} is running; abort it first.") from None
         self._host.news.tell(thread)
 
     @staticmethod
@@ -194,9 +196,6 @@ class Sessions:
             return await running.part()
         except ProblemError as problem:
             raise ProblemError("conflict", problem.message) if problem.kind == "busy" else problem from None
-
-    async def _is_idle(self, session_id: str) -> bool:
-        return await is_idle(self._host.saver, self._caller.thread(session_id))
 
     def _session(self, session_id: str) -> Session:
         return Session(self._host.kept, self._caller.thread(session_id))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from langchain_core.messages import HumanMessage
 
 from graph_agent import create_graph_agent
 from graph_agent.history import SessionMemory
+from graph_agent.server import ServerSettings
 from graph_agent.server.problems import ProblemError
+from graph_agent.server.sessions import Sessions
 from graph_agent.server.turns import turn_for
 from tests.agents import asks
 from tests.gates import Gate, GatedModel, gated_tool
@@ -139,6 +142,30 @@ async def test_a_request_that_was_stopped_before_its_calls_were_told_is_forgotte
         kept = [found async for found in runs.host.saver.alist(None)]
 
     assert kept == []
+
+
+@pytest.mark.parametrize("session", ["s", None], ids=["deleted", "swept"])
+async def test_no_run_begins_in_what_is_being_thrown_away(session: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = GatedModel([CALLS_MINE, "No more actions.", "Done."])
+    told: list[str] = []
+    async with asyncio.timeout(30), running(create_graph_agent(model)) as runs:
+        host = replace(runs.host, settings=ServerSettings(park_s=1e-6))
+        waiting = await answered(host, ask(client_tools=[MINE], session_id=session))
+        delete = host.saver.adelete_thread
+
+        async def deleting(thread: str) -> None:
+            monkeypatch.undo()
+            try:
+                told.append((await answered(host, with_results(waiting.calls, session_id=session))).status)
+            except ProblemError as problem:
+                told.append(problem.kind)
+            await delete(thread)
+
+        monkeypatch.setattr(host.saver, "adelete_thread", deleting)
+        await (Sessions(runs, NOBODY).delete(session) if session else host.sweep())
+        kept = [found async for found in host.saver.alist(None)]
+
+    assert (told, kept) == (["busy"], [])
 
 
 def open_gate() -> Gate:
