@@ -43,9 +43,9 @@ async def open_tables(url: str) -> AsyncIterator[tuple[TaskStore, PushNotificati
     """
     # In a thread: drivers are imported, and a file's path is looked up.
     engine = await asyncio.to_thread(_engine, url)
-    from a2a.server.tasks import DatabasePushNotificationConfigStore, DatabaseTaskStore
+    from graph_agent.a2a.server_database import QuietPushStore, QuietTaskStore
 
-    tasks, push = DatabaseTaskStore(engine), DatabasePushNotificationConfigStore(engine)
+    tasks, push = QuietTaskStore(engine), QuietPushStore(engine)
 
     async def make(connection: object = None) -> None:
         await tasks.initialize()
