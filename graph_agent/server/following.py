@@ -34,7 +34,7 @@ async def follow(
     Args:
         news: What wakes it.
         thread: The thread.
-        newest: Gives the id of its newest checkpoint; None when there is none.
+        newest: Gives the id of its newest checkpoint; None when the thread is gone.
         events: Gives its events with a higher `seq` than a number.
         types: Types of events to tell; empty for all.
         after: The `seq` that the first event is behind.
@@ -46,7 +46,7 @@ async def follow(
         while not news.over:
             bell.clear()
             now = await newest()
-            if now is None and seen is not None:
+            if now is None:
                 yield _end("deleted", after)
                 return
             if now != seen:

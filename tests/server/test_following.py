@@ -50,6 +50,17 @@ async def test_what_is_stored_here_is_told_without_looking_for_it(monkeypatch: p
     )
 
 
+async def test_a_session_that_is_deleted_before_the_first_look_is_told_as_gone() -> None:
+    async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(["one"]))) as runs:
+        await answered(runs.host, ask(session_id="s"))
+        sessions = Sessions(runs, NOBODY)
+        frames = await sessions.follow("s", [], -1, 3600)
+        await sessions.delete("s")
+        told = [frame async for frame in frames]
+
+    assert told == ['event: end\ndata: {"type":"end","reason":"deleted","after":-1}\n\n']
+
+
 def test_a_server_that_stops_says_so_to_those_who_follow(tmp_path: Path) -> None:
     with serving(tmp_path) as server, server.http() as http:
         chat(http, "s", "one")
