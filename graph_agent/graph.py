@@ -52,7 +52,8 @@ DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
 class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
     """A compiled LangGraph graph with three differences.
 
-    A session has one run at a time: a second one is refused, in this process and in others on the same SQLite database.
+    A session has one run at a time: a second one is refused, in this process and in others on the same database, where
+    that is SQLite or PostgreSQL.
 
     Where a call may write, its plan is in the checkpoint before it runs (`durability="sync"`, unless a run asks for
     another; as a subgraph too, in its parent's checkpoints), so that a crash can never hide that the call was made; an

@@ -13,18 +13,23 @@ from graph_agent.server.readiness import OK
 from graph_agent.server.replies import ControlError, Health, Readiness
 
 _ERROR: dict[str, Any] = {"model": ControlError}
+_FOREIGN: dict[str, Any] = {**_ERROR, "description": "Sent by a page of another origin, to a server without keys"}
 
 router = APIRouter(tags=["Health"])
 metrics_router = APIRouter(tags=["Health"])
 
 
-@router.get("/health")
+@router.get("/health", responses={403: _FOREIGN})
 async def health() -> Health:
     """Say that the process is alive."""
     return Health(status="ok")
 
 
-@router.get("/ready", responses={503: {"model": Readiness, "description": "Requests cannot be answered"}})
+@router.get(
+    "/ready",
+    response_model=Readiness,
+    responses={403: _FOREIGN, 503: {"model": Readiness, "description": "Requests cannot be answered"}},
+)
 async def ready(request: Request) -> Response:
     """Say whether requests can be answered: the model, the MCP servers and the database, each within five seconds.
 
@@ -40,7 +45,12 @@ async def ready(request: Request) -> Response:
 @metrics_router.get(
     "/metrics",
     response_class=Response,
-    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, 401: _ERROR, 503: _ERROR},
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+        401: _ERROR,
+        403: _FOREIGN,
+        503: _ERROR,
+    },
 )
 async def metrics(here: Annotated[Services, Depends(services)]) -> Response:
     """Give what was counted, in Prometheus's text format."""

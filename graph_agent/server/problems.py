@@ -1,6 +1,6 @@
 """What a request can be refused for, in no API's own words yet.
 
-Each API renders a `ProblemError` in its own shape (see `openai_shapes`, `anthropic_shapes`, `control`).
+Each API renders a `ProblemError` in its own shape (see `openai_shapes`, `anthropic_shapes`, `dialects`).
 """
 
 from __future__ import annotations

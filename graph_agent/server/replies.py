@@ -1,4 +1,7 @@
-"""The shapes of what this server answers, for its OpenAPI. Answers are made as plain JSON; these are not built."""
+"""The shapes of what this server answers, for its OpenAPI.
+
+The chat APIs' answers, the errors and what `/ready` says are made as plain JSON; the others are built of these.
+"""
 
 from __future__ import annotations
 
