@@ -112,7 +112,7 @@ class SharedSqliteSaver(SqliteSaver):
         return await self._writer.do(partial(super().get_delta_channel_history, config=config, channels=channels))
 
     async def aclose(self) -> None:
-        """Let the thread end when it has done what waits; nothing can be asked of it afterwards."""
+        """Let the thread end when it has done what waits; what is asked of it afterwards is refused."""
         await self._writer.aclose()
 
 

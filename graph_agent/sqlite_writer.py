@@ -34,6 +34,7 @@ class Writer:
         self._prepare = prepare
         self._errands: SimpleQueue[_Errand | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._closed = False
 
     @property
     def is_at_work_here(self) -> bool:
@@ -44,9 +45,11 @@ class Writer:
         """Have an errand done, and what it has written committed; one that is cancelled in time is not begun.
 
         Raises:
-            sqlite3.Error: When the commit fails; nothing of the errand is stored then.
+            sqlite3.Error: When the commit fails, or this is closed; nothing of the errand is stored then.
             Exception: What the errand raises.
         """
+        if self._closed:
+            raise sqlite3.ProgrammingError("The database is closed: its saver was left. Open it anew.")
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="graph-agent sqlite", daemon=True)
             self._thread.start()
@@ -55,7 +58,8 @@ class Writer:
         return await asyncio.wrap_future(future)
 
     async def aclose(self) -> None:
-        """End the thread, when all that waits is done."""
+        """End the thread, when all that waits is done; what is asked for afterwards is refused."""
+        self._closed = True
         if self._thread is not None:
             self._errands.put(None)
             await asyncio.to_thread(self._thread.join)

@@ -93,6 +93,18 @@ async def test_an_errand_that_is_cancelled_before_its_turn_is_not_begun(connecti
     assert [word for (word,) in connection.execute("SELECT word FROM said")] == ["first"]
 
 
+@pytest.mark.parametrize("used", [True, False])
+async def test_a_saver_that_was_left_refuses_instead_of_keeping_who_asks(tmp_path: Path, used: bool) -> None:
+    async with open_saver(f"sqlite:///{tmp_path / 'x.db'}") as saver:
+        if used:
+            await saver.aget_tuple(thread())
+    with pytest.raises(sqlite3.ProgrammingError) as told:
+        async with asyncio.timeout(30):
+            await saver.aget_tuple(thread())
+
+    assert str(told.value) == "The database is closed: its saver was left. Open it anew."
+
+
 async def test_sessions_of_one_file_are_read_by_every_entry_point(tmp_path: Path) -> None:
     async with open_saver(f"sqlite:///{tmp_path}/s.db") as saver:
         graph = create_graph_agent(ScriptedChatModel(["One.", "Two.", "Three."]), checkpointer=saver)
