@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,6 +97,14 @@ def refused(folder: Path, options: Sequence[str], *, agent: dict[str, Any] | Non
         timeout=120,
     )
     return done.returncode, done.stderr.strip()
+
+
+def eventually(condition: Callable[[], Any], within_s: float = 60) -> None:
+    """Wait for a state; fails where it does not come in time."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "what was waited for has not come"
+        time.sleep(0.01)
 
 
 def _environment(given: dict[str, str]) -> dict[str, str]:

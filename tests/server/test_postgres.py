@@ -16,7 +16,7 @@ from tests.postgres_server import on_postgres
 from tests.server.process import serving
 from tests.server.test_a2a import AGENT, calling, said, text_of
 from tests.server.test_sessions import chat, events, until
-from tests.server.test_stopping import abort_from_elsewhere, one_more, orders
+from tests.server.test_stopping import abort_from_elsewhere, one_more, orders, until_at_work
 
 pytestmark = on_postgres
 
@@ -77,7 +77,7 @@ def test_after_a_kill_of_every_process_a_session_is_resumed(postgres_url: str, t
         concurrent.futures.ThreadPoolExecutor(1) as pool,
     ):
         running = pool.submit(chat, http, "kept", order)
-        until(http, "kept", "tool_call", 2)
+        until_at_work(tmp_path)
         server.kill_all()
         with pytest.raises(httpx.HTTPError):
             running.result()
@@ -101,7 +101,7 @@ def test_one_killed_process_leaves_its_session_to_the_other(postgres_url: str, t
     with serving(tmp_path, "--workers", "2", "--db", postgres_url) as server, server.http() as http:
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
             running = pool.submit(chat, http, "kept", orders(tmp_path))
-            until(http, "kept", "tool_call")
+            until_at_work(tmp_path)
             os.kill(int((tmp_path / "go.pid").read_text()), signal.SIGKILL)
             with pytest.raises(httpx.HTTPError):
                 running.result()

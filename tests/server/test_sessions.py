@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 
-from tests.server.process import Served, serving
+from tests.server.process import Served, eventually, serving
 
 CHAT = "/v1/chat/completions"
 
@@ -38,11 +38,12 @@ def events(http: httpx.Client, session: str, **params: Any) -> list[dict[str, An
 
 def until(http: httpx.Client, session: str, event_type: str, count: int = 1) -> None:
     """Wait until a session's history has an event of a type."""
-    while True:
+
+    def is_there() -> bool:
         found = http.get(f"/memory/sessions/{session}/events", params={"type": event_type})
-        if found.is_success and len(found.json()["events"]) >= count:
-            return
-        time.sleep(0.01)
+        return found.is_success and len(found.json()["events"]) >= count
+
+    eventually(is_there)
 
 
 def test_only_new_messages_are_added(served: Served) -> None:

@@ -13,7 +13,7 @@ import httpx
 import psutil  # type: ignore[import-untyped] # it has no types of its own
 import pytest
 
-from tests.server.process import serving
+from tests.server.process import eventually, serving
 from tests.server.test_sessions import CHAT, answer, body, chat, until
 
 STOPPED = -signal.SIGTERM
@@ -31,8 +31,7 @@ def test_sigterm_lets_a_session_come_to_its_next_boundary(tmp_path: Path) -> Non
         until(http, "kept", "tool_call")
         until(http, "streamed", "tool_call")
         server.term()
-        while httpx_is_up(server.url):
-            time.sleep(0.01)
+        eventually(lambda: not httpx_is_up(server.url))
         (tmp_path / "go").touch()
         told = whole.result()
         streamed = stream.result().text
@@ -69,10 +68,9 @@ def test_a_second_sigterm_stops_at_once(tmp_path: Path, workers: int) -> None:
         concurrent.futures.ThreadPoolExecutor(1) as pool,
     ):
         running = pool.submit(chat, http, "kept", orders(tmp_path))
-        until(http, "kept", "tool_call")
+        until_at_work(tmp_path)
         server.term()
-        while httpx_is_up(server.url):
-            time.sleep(0.01)
+        eventually(lambda: not httpx_is_up(server.url))
         server.term()
         told = running.result()
         status = server.process.wait(30)
@@ -90,11 +88,11 @@ def test_a_signal_to_all_processes_of_a_server_is_one_wish(tmp_path: Path) -> No
         concurrent.futures.ThreadPoolExecutor(1) as pool,
     ):
         running = pool.submit(chat, http, "kept", orders(tmp_path))
-        until(http, "kept", "tool_call")
+        until_at_work(tmp_path)
         # As a terminal does it, and an init system; the parent passes it on to the workers once more.
         for process in [*psutil.Process(server.process.pid).children(), psutil.Process(server.process.pid)]:
             process.send_signal(signal.SIGTERM)
-        until_said(server.log, "Terminated child process")
+        eventually(lambda: "Terminated child process" in server.log.read_text())
         (tmp_path / "go").touch()
         told = running.result()
         status = server.process.wait(30)
@@ -105,9 +103,10 @@ def test_a_signal_to_all_processes_of_a_server_is_one_wish(tmp_path: Path) -> No
     assert resumed["answer"].endswith(f"wait_for said: {tmp_path / 'go'} is there; look_up said: the value of k")
 
 
-def until_said(log: Path, words: str) -> None:
-    while words not in log.read_text():
-        time.sleep(0.01)
+def until_at_work(folder: Path) -> None:
+    """Wait until the tool of `orders` is at work; when its call is told, its run may still be stopped before it."""
+    told = folder / "go.pid"
+    eventually(lambda: told.exists() and told.read_text())
 
 
 @pytest.mark.parametrize("how", ["resume", "input"])
@@ -116,7 +115,7 @@ def test_after_a_kill_a_session_goes_on(tmp_path: Path, how: str) -> None:
         running = pool.submit(
             chat, http, "kept", f'!call look_up {{"key": "k"}}\n!then wait_for {{"file": "{tmp_path / "go"}"}}'
         )
-        until(http, "kept", "tool_call", 2)
+        until_at_work(tmp_path)
         server.process.kill()
         with pytest.raises(httpx.HTTPError):
             running.result()

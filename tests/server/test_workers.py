@@ -17,7 +17,7 @@ import pytest
 from graph_agent.server.limits import Limits
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.shared_limits import SharedLimits
-from tests.server.process import Served, refused, serving
+from tests.server.process import Served, eventually, refused, serving
 from tests.server.test_stopping import httpx_is_up
 
 CHAT = "/v1/chat/completions"
@@ -82,8 +82,7 @@ def test_limits_and_counts_are_those_of_all_workers(two: Served, tmp_path: Path)
         rated = [say(http, "rated", "hi").status_code for http in (first, second) * (PER_MINUTE // 2 + 1)]
         runs = [counted(http, "graph_agent_runs_total") for http in (first, second)]
         with waiting(two, "held", go):
-            while counted(other, "graph_agent_requests_under_way") < 1:
-                time.sleep(0.01)
+            eventually(lambda: counted(other, "graph_agent_requests_under_way") >= 1)
             held = [
                 (say(http, "held", "hi").status_code, counted(http, "graph_agent_requests_under_way"))
                 for http in (first, second)
@@ -98,15 +97,12 @@ def test_what_a_killed_worker_held_is_given_back(two: Served, tmp_path: Path) ->
     with one_client_each(two) as (clients, _):
         (pid, doomed), (_, other) = clients.items()
         with waiting(two, "killed", tmp_path / "never", doomed):
-            while counted(other, "graph_agent_requests_under_way") < 1:
-                time.sleep(0.01)
+            eventually(lambda: counted(other, "graph_agent_requests_under_way") >= 1)
             refused_before = say(other, "killed", "hi").status_code
             os.kill(pid, signal.SIGKILL)
-        while say(other, "killed", "hi").status_code != 200:
-            time.sleep(0.05)
+        eventually(lambda: say(other, "killed", "hi").status_code == 200)
         # Its successor, which counts nothing of it, is there.
-        while counted(other, "graph_agent_requests_under_way") > 0:
-            time.sleep(0.05)
+        eventually(lambda: counted(other, "graph_agent_requests_under_way") == 0)
 
     assert refused_before == 429
 
