@@ -181,12 +181,18 @@ class AdvisoryLocks:
     def _connected(self) -> Connection[Any]:
         """The connection; a new one, with the locks taken anew, where the old one is gone."""
         if self._open is None or self._open.closed:
-            self._open = self._connect()
-            for session_id in sorted(self._held):
-                if self._open.execute(_TAKE, self._key(session_id)).fetchone() != (True,):
-                    self._held.discard(session_id)
-                    logger.error("Session %r is run by another process since the database was gone", session_id)
-                    self._lost(session_id)
+            connection = self._connect()
+            try:
+                for session_id in sorted(self._held):
+                    if connection.execute(_TAKE, self._key(session_id)).fetchone() != (True,):
+                        self._held.discard(session_id)
+                        logger.error("Session %r is run by another process since the database was gone", session_id)
+                        self._lost(session_id)
+            except BaseException:
+                # Kept, it would pass for one that holds them all.
+                connection.close()
+                raise
+            self._open = connection
         return self._open
 
     def _connect(self) -> Connection[Any]:

@@ -107,10 +107,13 @@ class Host:
         return gone
 
     async def _parked(self) -> list[dict[str, Any]]:
-        parked: list[dict[str, Any]] = []
-        while found := await self.store.asearch(_PARKED, limit=_PAGE, offset=len(parked)):
-            parked += [item.value for item in found]
-        return parked
+        # By key: what is parked between two pages moves others from one to the next.
+        parked: dict[str, dict[str, Any]] = {}
+        read = 0
+        while found := await self.store.asearch(_PARKED, limit=_PAGE, offset=read):
+            read += len(found)
+            parked |= {item.key: item.value for item in found}
+        return list(parked.values())
 
 
 def new_token() -> str:

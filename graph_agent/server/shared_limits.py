@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from graph_agent.server.limits import WINDOW_S, Limits
+from graph_agent.sqlite_files import Patience
 
 _WAIT_S = 2.0
 """Seconds to wait for another worker's entry, which takes some microseconds."""
@@ -47,7 +48,7 @@ class SharedLimits(Limits):
         self._worker = os.getpid()
         # Not `.db`, which is what metrics are read from.
         self._db = sqlite3.connect(folder / "limits.sqlite", timeout=_WAIT_S, isolation_level=None)
-        self._db.executescript(_TABLES)
+        self._make_tables()
         self._forget_the_dead()
 
     def enter(self, caller: str) -> None:
@@ -69,10 +70,10 @@ class SharedLimits(Limits):
                 "ON CONFLICT (kind, caller, worker) DO UPDATE SET requests = requests + 1",
                 (*mine, self._worker),
             )
+            self._db.execute("COMMIT")
         except BaseException:
             self._db.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
 
     def leave(self, caller: str) -> None:
         """As `Limits.leave`."""
@@ -80,6 +81,15 @@ class SharedLimits(Limits):
             "UPDATE under_way SET requests = requests - 1 WHERE kind = ? AND caller = ? AND worker = ?",
             (self._kind, caller, self._worker),
         )
+
+    def _make_tables(self) -> None:
+        patience, made = Patience(), False
+        while not made:
+            try:
+                self._db.executescript(_TABLES)
+                made = True
+            except sqlite3.OperationalError as error:
+                time.sleep(patience.pause_s(error))
 
     def _forget_the_dead(self) -> None:
         """Take out what workers that were killed still hold; one with this process's own number is dead, too."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +114,27 @@ def test_each_process_with_a_memory_of_its_own_is_refused(tmp_path: Path) -> Non
         "error: --workers 2 with db='memory:': each process would have sessions of its own. Use one process, or a "
         "database that they share, e.g. --db sqlite:///graph_agent.db.",
     )
+
+
+def test_limits_are_shared_when_another_worker_is_still_making_their_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "limits.sqlite", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        waited: list[float] = []
+
+        def sleep(seconds: float) -> None:
+            if not waited:
+                other.execute("ROLLBACK")
+            waited.append(seconds)
+
+        monkeypatch.setattr(time, "sleep", sleep)
+        limits = SharedLimits(tmp_path, "requests", 1)
+
+    limits.enter("a")
+    with pytest.raises(ProblemError):
+        limits.enter("a")
+    assert waited
 
 
 @pytest.mark.parametrize("shared", [False, True])
