@@ -103,6 +103,7 @@ class MessagesRequest(CountRequest):
     metadata: SessionMetadata | None = None
     tool_choice: ToolChoice | None = None
     output_config: OutputConfig | None = None
+    thread: dict[str, Any] | None = Field(None, description="Not kept here: anything but null is refused.")
 
 
 def read_messages_request(body: MessagesRequest) -> Ask:
@@ -111,6 +112,15 @@ def read_messages_request(body: MessagesRequest) -> Ask:
     Raises:
         ProblemError: When something in it cannot be used.
     """
+    if body.thread is not None:
+        # Clients begin one unasked, and send the whole conversation when they are told this code.
+        raise ProblemError(
+            "invalid",
+            "Threads are not kept here: leave thread out and send the whole conversation, or name a session with "
+            "X-Session-Id.",
+            param="thread",
+            details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
+        )
     output = body.output_config or OutputConfig()
     options: dict[str, Any] = {
         "temperature": body.temperature,

@@ -40,7 +40,8 @@ _TYPES: dict[Kind, tuple[str, int]] = {
 
 def anthropic_error(problem: ProblemError) -> dict[str, Any]:
     """An error's body, which is also the data of an `error` event."""
-    return {"type": "error", "error": {"type": _TYPES[problem.kind][0], "message": problem.message}}
+    details = {} if problem.details is None else {"details": problem.details}
+    return {"type": "error", "error": {"type": _TYPES[problem.kind][0], "message": problem.message, **details}}
 
 
 def anthropic_refusal(problem: ProblemError) -> JSONResponse:
