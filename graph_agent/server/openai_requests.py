@@ -16,6 +16,7 @@ from graph_agent.server.schemas import TOOL_NAME, SessionMetadata, checked_schem
 from graph_agent.text import plain
 
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
+_INSTRUCTING = ("system", "developer")
 
 
 class _Body(BaseModel):
@@ -140,7 +141,9 @@ def read_chat_request(body: ChatRequest) -> Ask:
     Raises:
         ProblemError: When something in it cannot be used.
     """
-    system = [_text(message) for message in body.messages if message.role in ("system", "developer")]
+    asked = _asked(body.messages)
+    told = body.messages[:-1] if asked else body.messages
+    system = [_text(message) for message in told if message.role in _INSTRUCTING]
     stop = [body.stop] if isinstance(body.stop, str) else body.stop
     options: dict[str, Any] = {
         "temperature": body.temperature,
@@ -153,13 +156,25 @@ def read_chat_request(body: ChatRequest) -> Ask:
         "parallel_client_calls": body.parallel_tool_calls,
     }
     return Ask(
-        messages=[read for message in body.messages if (read := _message(message)) is not None],
+        messages=[*(read for message in told if (read := _message(message)) is not None), *asked],
         instructions="\n\n".join(text for text in system if text),
         options={name: value for name, value in options.items() if value is not None},
         client_tools=[] if body.tool_choice == "none" else [_tool(tool) for tool in body.tools or []],
         session_id=body.metadata.session_id if body.metadata else None,
         stream=bool(body.stream),
     )
+
+
+def _asked(messages: list[Message]) -> list[HumanMessage]:
+    """A last system message that is what is to be answered, as there is nothing else that is; one at most.
+
+    Clients with a system prompt alone send it so, and those that let several agents speak in turn.
+    """
+    *before, last = messages
+    roles = [message.role for message in before if message.role not in _INSTRUCTING]
+    open_ended = bool(roles) and roles[-1] != "assistant"
+    text = _text(last) if last.role in _INSTRUCTING and not open_ended else ""
+    return [HumanMessage(text)] if text else []
 
 
 def _message(message: Message) -> AnyMessage | None:
