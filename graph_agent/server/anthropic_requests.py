@@ -103,6 +103,7 @@ class MessagesRequest(CountRequest):
     metadata: SessionMetadata | None = None
     tool_choice: ToolChoice | None = None
     output_config: OutputConfig | None = None
+    output_format: Format | None = Field(None, description="As `output_config.format`, which goes before it.")
     thread: dict[str, Any] | None = Field(None, description="Not kept here: anything but null is refused.")
 
 
@@ -122,13 +123,14 @@ def read_messages_request(body: MessagesRequest) -> Ask:
             details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
         )
     output = body.output_config or OutputConfig()
+    shape = output.format or body.output_format
     options: dict[str, Any] = {
         "temperature": body.temperature,
         "top_p": body.top_p,
         "max_output_tokens": body.max_tokens,
         "stop": tuple(body.stop_sequences) if body.stop_sequences else None,
         "reasoning_effort": output.effort,
-        "response_schema": checked_schema(output.format.schema_, "output_config") if output.format else None,
+        "response_schema": checked_schema(shape.schema_, "output_config") if shape else None,
         "client_tool_choice": _choice(body),
         "parallel_client_calls": False if body.tool_choice and body.tool_choice.disable_parallel_tool_use else None,
     }

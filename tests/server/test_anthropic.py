@@ -77,6 +77,17 @@ def test_the_options_reach_the_model(anthropic_client: anthropic.Anthropic) -> N
     assert ("Be brief." in seen["system"][0], seen["blocks"]) == (True, ["text", "image"])
 
 
+@pytest.mark.parametrize("beta", [False, True], ids=["output_config", "output_format"])
+def test_an_answer_has_the_shape_that_was_asked_for(anthropic_client: anthropic.Anthropic, beta: bool) -> None:
+    properties = {"city": {"type": "string"}}
+    shape = {"type": "json_schema", "schema": {"type": "object", "properties": properties, "required": ["city"]}}
+    # Clients of the time when this was a beta name it by itself.
+    given = {"output_format": shape} if beta else {"output_config": {"format": shape}}
+    answer = ask(anthropic_client, user('!json Here: {"city": "Bergen"}'), extra_body=given)
+
+    assert json.loads(answer.content[0].text) == {"city": "Bergen"}
+
+
 def test_what_a_system_message_among_the_others_says_is_an_instruction(
     anthropic_client: anthropic.Anthropic,
 ) -> None:
