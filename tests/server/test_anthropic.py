@@ -108,6 +108,19 @@ def test_tokens_are_counted_without_asking_the_model(anthropic_client: anthropic
     assert (short > 0, long > 200) == (True, True)
 
 
+def test_models_are_listed_and_described(anthropic_client: anthropic.Anthropic) -> None:
+    [listed] = anthropic_client.models.list()
+    described = anthropic_client.models.retrieve("parrot")
+
+    assert (described, listed.id, listed.type, listed.lifecycle, listed.display_name) == (
+        listed,
+        "parrot",
+        "model",
+        "active",
+        "Says it again.",
+    )
+
+
 def test_progress_as_a_field_is_in_pings(served: Served) -> None:
     body = {"model": "parrot", "max_tokens": 9, "messages": [user('!call look_up {"key": "k"}')], "stream": True}
     with served.http() as http:
