@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from graph_agent.failures import log_failure
 from graph_agent.server.anthropic_shapes import anthropic_refusal
 from graph_agent.server.faults import told
+from graph_agent.server.lost import nothing_at
 from graph_agent.server.openai_shapes import openai_refusal
 from graph_agent.server.paths import path_of
 from graph_agent.server.problems import ProblemError
@@ -45,7 +46,7 @@ async def on_http(request: Request, error: Exception) -> Response:
     """Turns away what the framework refuses: an unknown path, a method that is not there, an unreadable body."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        problem = ProblemError("not_found", f"There is nothing at {request.url.path}.")
+        problem = ProblemError("not_found", nothing_at(request.url.path))
         return refusal(path_of(request.scope), problem)
     if error.status_code == 400:
         return refusal(path_of(request.scope), ProblemError("invalid", "The request's body is no JSON."))
