@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from graph_agent.config import ReasoningEffort
 from graph_agent.server.asks import Ask
 from graph_agent.server.problems import ProblemError
-from graph_agent.server.schemas import TOOL_NAME, SessionMetadata, checked_schema, clean_body, image
+from graph_agent.server.schemas import TOOL_NAME, SessionMetadata, checked_schema, clean_body, document, image
 from graph_agent.text import plain
 
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
@@ -31,13 +31,21 @@ class ImageUrl(_Body):
     url: str = Field(min_length=1, description="An address, or a `data:` URL with base64.")
 
 
+class File(_Body):
+    """A document."""
+
+    filename: str | None = None
+    file_data: str | None = Field(None, description="A `data:` URL with base64. Files are not kept here: no `file_id`.")
+
+
 class Part(_Body):
     """A piece of a message."""
 
-    type: Literal["text", "image_url", "refusal"]
+    type: Literal["text", "image_url", "file", "refusal"]
     text: str | None = None
     refusal: str | None = None
     image_url: ImageUrl | None = None
+    file: File | None = None
 
 
 class FunctionCall(_Body):
@@ -207,6 +215,11 @@ def _block(part: Part) -> dict[str, Any]:
             raise ProblemError("invalid", "A part of type image_url has no image_url.", param="messages")
         found = _DATA_URL.fullmatch(part.image_url.url)
         return image(mime_type=found[1], base64=found[2]) if found else image(url=part.image_url.url)
+    if part.type == "file":
+        found = _DATA_URL.fullmatch(part.file.file_data or "") if part.file else None
+        if part.file is None or found is None:
+            raise ProblemError("invalid", "A file is given by file_data: a data: URL with base64.", param="messages")
+        return document(mime_type=found[1], base64=found[2], name=part.file.filename)
     return {"type": "text", "text": (part.text if part.type == "text" else part.refusal) or ""}
 
 

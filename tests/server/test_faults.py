@@ -10,7 +10,7 @@ from tests.server.process import Served
 
 OPENAI, ANTHROPIC = "/v1/chat/completions", "/v1/messages"
 IMAGE = {"type": "tool_result", "tool_use_id": "c", "content": [{"type": "text", "text": "x"}, {"type": "audio"}]}
-BLOCKS = "Input should be 'text', 'image', 'tool_use', 'tool_result', 'thinking' or 'redacted_thinking'"
+BLOCKS = "Input should be 'text', 'image', 'document', 'tool_use', 'tool_result', 'thinking' or 'redacted_thinking'"
 
 
 def user(content: Any) -> dict[str, Any]:
@@ -20,7 +20,11 @@ def user(content: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "fields", "message"),
     [
-        (OPENAI, user([{"type": "x"}]), "messages.0.content.0.type: Input should be 'text', 'image_url' or 'refusal'"),
+        (
+            OPENAI,
+            user([{"type": "x"}]),
+            "messages.0.content.0.type: Input should be 'text', 'image_url', 'file' or 'refusal'",
+        ),
         (
             OPENAI,
             user(7),
@@ -34,7 +38,7 @@ def user(content: Any) -> dict[str, Any]:
         (
             OPENAI,
             {**user([{"type": "x"}]), "n": 2},
-            "messages.0.content.0.type: Input should be 'text', 'image_url' or 'refusal'; n: Input should be 1",
+            "messages.0.content.0.type: Input should be 'text', 'image_url', 'file' or 'refusal'; n: Input should be 1",
         ),
         (ANTHROPIC, user([{"type": "audio"}]), f"messages.0.content.0.type: {BLOCKS}"),
         (ANTHROPIC, user([IMAGE]), f"messages.0.content.0.content.1.type: {BLOCKS}"),
