@@ -29,7 +29,7 @@ demo-team: $(VENV)/.examples  ## Ask a team of three agents, each its own proces
 test: $(VENV)/.dev  ## Run every test, and the notebooks.
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --nbmake tests notebooks
 
-compat: $(VENV)/.dev  ## Have older and newer versions of the official clients talk to a server; it installs them.
+compat: $(VENV)/.dev  ## Have older and newer versions of the official clients, and LangChain's, talk to a server; it installs them.
 	$(BIN)/python -m tests.compat.run
 
 lint: $(VENV)/.dev  ## Check style, types, layers and file lengths.

@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from graph_agent.server.asks import Ask
 from graph_agent.server.problems import ProblemError
-from graph_agent.server.schemas import TOOL_NAME, SessionMetadata, checked_schema, clean_body, image
+from graph_agent.server.schemas import TOOL_NAME, SessionMetadata, checked_schema, clean_body, document, image
+
+_SHOWN = ("text", "image", "document")
 
 
 class _Body(BaseModel):
@@ -21,9 +23,9 @@ class _Body(BaseModel):
 
 
 class Source(_Body):
-    """Where an image is."""
+    """Where an image or a document is."""
 
-    type: Literal["base64", "url"]
+    type: Literal["base64", "url", "text"]
     media_type: str = ""
     data: str = ""
     url: str = ""
@@ -32,9 +34,10 @@ class Source(_Body):
 class Block(_Body):
     """A piece of a message."""
 
-    type: Literal["text", "image", "tool_use", "tool_result", "thinking", "redacted_thinking"]
+    type: Literal["text", "image", "document", "tool_use", "tool_result", "thinking", "redacted_thinking"]
     text: str | None = None
     source: Source | None = None
+    title: str | None = None
     id: str | None = None
     name: str | None = None
     input: dict[str, Any] | None = None
@@ -103,6 +106,8 @@ class MessagesRequest(CountRequest):
     metadata: SessionMetadata | None = None
     tool_choice: ToolChoice | None = None
     output_config: OutputConfig | None = None
+    output_format: Format | None = Field(None, description="As `output_config.format`, which goes before it.")
+    thread: dict[str, Any] | None = Field(None, description="Not kept here: anything but null is refused.")
 
 
 def read_messages_request(body: MessagesRequest) -> Ask:
@@ -111,14 +116,24 @@ def read_messages_request(body: MessagesRequest) -> Ask:
     Raises:
         ProblemError: When something in it cannot be used.
     """
+    if body.thread is not None:
+        # Clients begin one unasked, and send the whole conversation when they are told this code.
+        raise ProblemError(
+            "invalid",
+            "Threads are not kept here: leave thread out and send the whole conversation, or name a session with "
+            "X-Session-Id.",
+            param="thread",
+            details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
+        )
     output = body.output_config or OutputConfig()
+    shape = output.format or body.output_format
     options: dict[str, Any] = {
         "temperature": body.temperature,
         "top_p": body.top_p,
         "max_output_tokens": body.max_tokens,
         "stop": tuple(body.stop_sequences) if body.stop_sequences else None,
         "reasoning_effort": output.effort,
-        "response_schema": checked_schema(output.format.schema_, "output_config") if output.format else None,
+        "response_schema": checked_schema(shape.schema_, "output_config") if shape else None,
         "client_tool_choice": _choice(body),
         "parallel_client_calls": False if body.tool_choice and body.tool_choice.disable_parallel_tool_use else None,
     }
@@ -154,7 +169,7 @@ def _messages(message: Message) -> list[AnyMessage]:
         calls = [_call(block) for block in message.content if block.type == "tool_use"]
         return [AIMessage(_joined(message.content), tool_calls=calls)]
     results: list[AnyMessage] = [_result(block) for block in message.content if block.type == "tool_result"]
-    said = [_shown(block) for block in message.content if block.type in ("text", "image")]
+    said = [_shown(block) for block in message.content if block.type in _SHOWN]
     return [*results, HumanMessage(_plainest(said))] if said or not results else results
 
 
@@ -162,10 +177,22 @@ def _shown(block: Block) -> dict[str, Any]:
     if block.type == "text":
         return {"type": "text", "text": block.text or ""}
     if block.source is None:
-        raise ProblemError("invalid", "An image has no source.", param="messages")
+        raise ProblemError("invalid", f"A block of type {block.type} has no source.", param="messages")
+    if block.type == "document":
+        return _document(block.source, block.title)
     if block.source.type == "url":
         return image(url=block.source.url)
+    if block.source.type == "text":
+        raise ProblemError("invalid", "An image is given by its address, or by its bytes in base64.", param="messages")
     return image(mime_type=block.source.media_type, base64=block.source.data)
+
+
+def _document(source: Source, title: str | None) -> dict[str, Any]:
+    if source.type == "url":
+        raise ProblemError("invalid", "A document is given by its bytes in base64, or as text.", param="messages")
+    if source.type == "text":
+        return {"type": "text", "text": f"{title}\n\n{source.data}" if title else source.data}
+    return document(mime_type=source.media_type, base64=source.data, name=title)
 
 
 def _plainest(blocks: list[dict[str, Any]]) -> str | list[Any]:
@@ -185,7 +212,7 @@ def _result(block: Block) -> ToolMessage:
         raise ProblemError("invalid", "A block of type tool_result has no tool_use_id.", param="messages")
     content: str | list[Any] = block.content if isinstance(block.content, str) else ""
     if isinstance(block.content, list):
-        shown = [_shown(part) for part in block.content if part.type in ("text", "image")]
+        shown = [_shown(part) for part in block.content if part.type in _SHOWN]
         content = _plainest(shown) if shown else ""
     return ToolMessage(content, tool_call_id=block.tool_use_id, status="error" if block.is_error else "success")
 

@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse
 
 from graph_agent.server.outcomes import Ending, Outcome
 from graph_agent.server.problems import Kind, ProblemError
+from graph_agent.server.request_ids import ANTHROPIC_HEADER, new_request_id
 from graph_agent.server.sse import frame
 
 _STOP: dict[Ending, str] = {
@@ -40,14 +41,15 @@ _TYPES: dict[Kind, tuple[str, int]] = {
 
 def anthropic_error(problem: ProblemError) -> dict[str, Any]:
     """An error's body, which is also the data of an `error` event."""
-    return {"type": "error", "error": {"type": _TYPES[problem.kind][0], "message": problem.message}}
+    details = {} if problem.details is None else {"details": problem.details}
+    return {"type": "error", "error": {"type": _TYPES[problem.kind][0], "message": problem.message, **details}}
 
 
 def anthropic_refusal(problem: ProblemError) -> JSONResponse:
     """The response to a request that is turned away."""
-    request_id = f"req_{uuid.uuid4().hex}"
+    request_id = new_request_id()
     body = {**anthropic_error(problem), "request_id": request_id}
-    return JSONResponse(body, _TYPES[problem.kind][1], headers={**problem.headers, "request-id": request_id})
+    return JSONResponse(body, _TYPES[problem.kind][1], headers={**problem.headers, ANTHROPIC_HEADER: request_id})
 
 
 class AnthropicVoice:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -12,13 +11,13 @@ from starlette.responses import JSONResponse, Response
 
 from graph_agent.failures import log_failure
 from graph_agent.server.anthropic_shapes import anthropic_refusal
+from graph_agent.server.faults import told
+from graph_agent.server.lost import nothing_at
 from graph_agent.server.openai_shapes import openai_refusal
 from graph_agent.server.paths import path_of
 from graph_agent.server.problems import ProblemError
 
 logger = logging.getLogger(__name__)
-
-_SHOWN_FAULTS = 3
 
 
 def refusal(path: str, problem: ProblemError) -> Response:
@@ -39,15 +38,15 @@ async def on_problem(request: Request, error: Exception) -> Response:
 async def on_invalid(request: Request, error: Exception) -> Response:
     """Turns away what does not fit the API's schema."""
     assert isinstance(error, RequestValidationError)
-    faults = [_fault(fault) for fault in error.errors()[:_SHOWN_FAULTS]]
-    return refusal(path_of(request.scope), ProblemError("invalid", "; ".join(faults), param=_param(error)))
+    message, param = told(error.errors())
+    return refusal(path_of(request.scope), ProblemError("invalid", message, param=param))
 
 
 async def on_http(request: Request, error: Exception) -> Response:
     """Turns away what the framework refuses: an unknown path, a method that is not there, an unreadable body."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        problem = ProblemError("not_found", f"There is nothing at {request.url.path}.")
+        problem = ProblemError("not_found", nothing_at(request.url.path))
         return refusal(path_of(request.scope), problem)
     if error.status_code == 400:
         return refusal(path_of(request.scope), ProblemError("invalid", "The request's body is no JSON."))
@@ -61,19 +60,3 @@ def internal(path: str, error: Exception) -> Response:
     """The response to a request that we failed at. The log has one line, and a trace only where it is at DEBUG."""
     log_failure(logger, path, error)
     return refusal(path, ProblemError("internal", "The server could not answer; its log says why."))
-
-
-def _fault(fault: Mapping[str, object]) -> str:
-    # What was given is not repeated: it may be long, and it may be a secret in the wrong place.
-    return f"{_path(fault) or 'body'}: {fault['msg']}"
-
-
-def _path(fault: Mapping[str, object]) -> str:
-    place = fault.get("loc")
-    if fault.get("type") == "json_invalid":
-        return ""  # its place is a number of characters, and no field's
-    return ".".join(str(part) for part in place[1:]) if isinstance(place, tuple) else ""
-
-
-def _param(error: RequestValidationError) -> str | None:
-    return _path(error.errors()[0]) or None

@@ -13,6 +13,7 @@ from graph_agent.server.keys import Caller, caller_of
 from graph_agent.server.pages import foreign_page
 from graph_agent.server.paths import path_of
 from graph_agent.server.problems import ProblemError
+from graph_agent.server.request_ids import with_request_id
 from graph_agent.server.settings import ServerSettings
 
 OPEN = frozenset({"/.well-known/agent-card.json", "/health", "/ready", "/openapi.json", "/docs"})
@@ -45,6 +46,8 @@ class Gate:
         if not any(path == one or (path.startswith(one) and one.endswith("/")) for one in self._guarded):
             await self._app(scope, receive, send)
             return
+        if path.startswith("/v1/"):
+            send = with_request_id(send)
         if not self._keys and (foreign := foreign_page(HTTPConnection(scope), self._origins)):
             await refusal(path, ProblemError("origin", foreign))(scope, receive, send)
             return

@@ -12,10 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from graph_agent.config import ReasoningEffort
 from graph_agent.server.asks import Ask
 from graph_agent.server.problems import ProblemError
-from graph_agent.server.schemas import TOOL_NAME, SessionMetadata, checked_schema, clean_body, image
+from graph_agent.server.schemas import TOOL_NAME, SessionMetadata, checked_schema, clean_body, document, image
 from graph_agent.text import plain
 
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
+_INSTRUCTING = ("system", "developer")
 
 
 class _Body(BaseModel):
@@ -30,13 +31,21 @@ class ImageUrl(_Body):
     url: str = Field(min_length=1, description="An address, or a `data:` URL with base64.")
 
 
+class File(_Body):
+    """A document."""
+
+    filename: str | None = None
+    file_data: str | None = Field(None, description="A `data:` URL with base64. Files are not kept here: no `file_id`.")
+
+
 class Part(_Body):
     """A piece of a message."""
 
-    type: Literal["text", "image_url", "refusal"]
+    type: Literal["text", "image_url", "file", "refusal"]
     text: str | None = None
     refusal: str | None = None
     image_url: ImageUrl | None = None
+    file: File | None = None
 
 
 class FunctionCall(_Body):
@@ -140,7 +149,9 @@ def read_chat_request(body: ChatRequest) -> Ask:
     Raises:
         ProblemError: When something in it cannot be used.
     """
-    system = [_text(message) for message in body.messages if message.role in ("system", "developer")]
+    asked = _asked(body.messages)
+    told = body.messages[:-1] if asked else body.messages
+    system = [_text(message) for message in told if message.role in _INSTRUCTING]
     stop = [body.stop] if isinstance(body.stop, str) else body.stop
     options: dict[str, Any] = {
         "temperature": body.temperature,
@@ -153,13 +164,25 @@ def read_chat_request(body: ChatRequest) -> Ask:
         "parallel_client_calls": body.parallel_tool_calls,
     }
     return Ask(
-        messages=[read for message in body.messages if (read := _message(message)) is not None],
+        messages=[*(read for message in told if (read := _message(message)) is not None), *asked],
         instructions="\n\n".join(text for text in system if text),
         options={name: value for name, value in options.items() if value is not None},
         client_tools=[] if body.tool_choice == "none" else [_tool(tool) for tool in body.tools or []],
         session_id=body.metadata.session_id if body.metadata else None,
         stream=bool(body.stream),
     )
+
+
+def _asked(messages: list[Message]) -> list[HumanMessage]:
+    """A last system message that is what is to be answered, as there is nothing else that is; one at most.
+
+    Clients with a system prompt alone send it so, and those that let several agents speak in turn.
+    """
+    *before, last = messages
+    roles = [message.role for message in before if message.role not in _INSTRUCTING]
+    open_ended = bool(roles) and roles[-1] != "assistant"
+    text = _text(last) if last.role in _INSTRUCTING and not open_ended else ""
+    return [HumanMessage(text)] if text else []
 
 
 def _message(message: Message) -> AnyMessage | None:
@@ -192,6 +215,11 @@ def _block(part: Part) -> dict[str, Any]:
             raise ProblemError("invalid", "A part of type image_url has no image_url.", param="messages")
         found = _DATA_URL.fullmatch(part.image_url.url)
         return image(mime_type=found[1], base64=found[2]) if found else image(url=part.image_url.url)
+    if part.type == "file":
+        found = _DATA_URL.fullmatch(part.file.file_data or "") if part.file else None
+        if part.file is None or found is None:
+            raise ProblemError("invalid", "A file is given by file_data: a data: URL with base64.", param="messages")
+        return document(mime_type=found[1], base64=found[2], name=part.file.filename)
     return {"type": "text", "text": (part.text if part.type == "text" else part.refusal) or ""}
 
 

@@ -83,4 +83,5 @@ def _model(here: Services) -> Model:
         type="model",
         display_name=host.source.description or host.source.name,
         created_at=datetime.fromtimestamp(host.started, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        lifecycle="active",
     )

@@ -5,7 +5,7 @@ Each API renders a `ProblemError` in its own shape (see `openai_shapes`, `anthro
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 Kind = Literal[
     "invalid",
@@ -50,16 +50,24 @@ class ProblemError(Exception):
         message: For the person who sent the request; it holds no secret and nothing of the server's inside.
         param: The field that is wrong; None where none is.
         retry_after_s: Seconds after which the same request may work; None where waiting does not help.
+        details: What Anthropic's clients read to find their own way on: `{"error_code", …}`; None for nothing.
     """
 
     def __init__(
-        self, kind: Kind, message: str, *, param: str | None = None, retry_after_s: float | None = None
+        self,
+        kind: Kind,
+        message: str,
+        *,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        details: dict[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.kind: Kind = kind
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+        self.details = details
 
     @property
     def status(self) -> int:

@@ -90,6 +90,7 @@ class Model(_Reply):
     type: str
     display_name: str
     created_at: str
+    lifecycle: str
 
 
 class ModelList(_Reply):

@@ -6,6 +6,7 @@ import binascii
 import json
 from base64 import b64decode
 from collections.abc import Iterator
+from mimetypes import guess_extension
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -51,11 +52,26 @@ def image(*, url: str | None = None, mime_type: str = "", base64: str = "") -> d
         if not url.startswith(("http://", "https://")):
             raise ProblemError("invalid", "An image is given by an http(s) address, or by its bytes in base64.")
         return {"type": "image", "url": url}
-    try:
-        b64decode(base64, validate=True)
-    except (binascii.Error, ValueError):
-        raise ProblemError("invalid", "An image's data are no valid base64.", param="messages") from None
+    _check_base64(base64, "An image's")
     return {"type": "image", "base64": base64, "mime_type": mime_type}
+
+
+def document(*, mime_type: str, base64: str, name: str | None = None) -> dict[str, Any]:
+    """A document, e.g. a PDF, as a LangChain content block; it has a file name, as some providers want one.
+
+    Raises:
+        ProblemError: When the bytes are no base64.
+    """
+    _check_base64(base64, "A document's")
+    filename = name or f"document{guess_extension(mime_type) or ''}"
+    return {"type": "file", "base64": base64, "mime_type": mime_type, "filename": filename}
+
+
+def _check_base64(data: str, whose: str) -> None:
+    try:
+        b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        raise ProblemError("invalid", f"{whose} data are no valid base64.", param="messages") from None
 
 
 def checked_schema(schema: dict[str, Any], param: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Have released versions of the official clients talk to a served agent, each in an environment of its own.
+"""Have released clients, official and LangChain's, talk to a served agent, each in an environment of its own.
 
 It installs them, so it needs a package index; nothing else leaves this machine. `make compat` runs it.
 """
@@ -25,10 +25,16 @@ CLIENTS: dict[str, tuple[str, list[str]]] = {
     "openai 1": ("openai", ["openai<2"]),
     "openai 3": ("openai", ["openai>=3,<4"]),
     "anthropic with x-api-key": ("anthropic", ["anthropic==0.28.1", "httpx<0.28"]),
+    "langchain": ("langchain", ["langchain-openai", "langchain-anthropic"]),
 }
 _NO_MODEL = "There is no model 'banana' here; known: parrot."
 _NO_KEY = "An API key is needed: send it as 'Authorization: Bearer' or 'x-api-key'."
 _BOTH_TOOLS = "look_up said: the value of k; paint said: painted"
+_OF_LANGCHAIN: dict[str, Any] = {
+    "batch": ["You said: one", "You said: two"],
+    "tools": [[{"color": "red"}, {"color": "blue"}], f"{_BOTH_TOOLS} red; paint said: painted blue"],
+    "structured": [{"city": "Bergen"}, {"city": "Bergen"}],
+}
 TOLD: dict[str, dict[str, Any]] = {
     "openai": {
         "whole": ["You said: hello", "stop", [20, 10, 30]],
@@ -66,6 +72,14 @@ TOLD: dict[str, dict[str, Any]] = {
             401,
             {"type": "authentication_error", "message": _NO_KEY},
         ],
+    },
+    "langchain": {
+        api: {
+            "whole": ["You said: hello", ending, 30],
+            "streamed": ["You said: hello there", ending, 30],
+            **_OF_LANGCHAIN,
+        }
+        for api, ending in (("openai", "stop"), ("anthropic", "end_turn"))
     },
 }
 

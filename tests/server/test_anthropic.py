@@ -77,6 +77,17 @@ def test_the_options_reach_the_model(anthropic_client: anthropic.Anthropic) -> N
     assert ("Be brief." in seen["system"][0], seen["blocks"]) == (True, ["text", "image"])
 
 
+@pytest.mark.parametrize("beta", [False, True], ids=["output_config", "output_format"])
+def test_an_answer_has_the_shape_that_was_asked_for(anthropic_client: anthropic.Anthropic, beta: bool) -> None:
+    properties = {"city": {"type": "string"}}
+    shape = {"type": "json_schema", "schema": {"type": "object", "properties": properties, "required": ["city"]}}
+    # Clients of the time when this was a beta name it by itself.
+    given = {"output_format": shape} if beta else {"output_config": {"format": shape}}
+    answer = ask(anthropic_client, user('!json Here: {"city": "Bergen"}'), extra_body=given)
+
+    assert json.loads(answer.content[0].text) == {"city": "Bergen"}
+
+
 def test_what_a_system_message_among_the_others_says_is_an_instruction(
     anthropic_client: anthropic.Anthropic,
 ) -> None:
@@ -95,6 +106,19 @@ def test_tokens_are_counted_without_asking_the_model(anthropic_client: anthropic
     long = anthropic_client.messages.count_tokens(model="parrot", messages=[user("hi " * 400)]).input_tokens
 
     assert (short > 0, long > 200) == (True, True)
+
+
+def test_models_are_listed_and_described(anthropic_client: anthropic.Anthropic) -> None:
+    [listed] = anthropic_client.models.list()
+    described = anthropic_client.models.retrieve("parrot")
+
+    assert (described, listed.id, listed.type, listed.lifecycle, listed.display_name) == (
+        listed,
+        "parrot",
+        "model",
+        "active",
+        "Says it again.",
+    )
 
 
 def test_progress_as_a_field_is_in_pings(served: Served) -> None:

@@ -101,7 +101,7 @@ CORPUS: list[Any] = [
     {"model": "parrot", "messages": [None]},
     {"model": "parrot", "messages": [{}]},
     {"model": "parrot", "messages": [{"role": "robot", "content": "hi"}]},
-    {"model": "parrot", "messages": [{"role": "system", "content": "only me"}]},
+    {"model": "parrot", "messages": [{"role": "system", "content": ""}]},
     {"model": "parrot", "messages": [{"role": "user"}]},
     {"model": "parrot", "messages": [{"role": "user", "content": 7}]},
     {"model": "parrot", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},

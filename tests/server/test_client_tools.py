@@ -139,6 +139,21 @@ def test_so_it_is_in_anthropics_words(anthropic_client: anthropic.Anthropic) -> 
     assert [block.input for block in answer.content if block.type == "tool_use"] == [{"color": "red"}]
 
 
+def test_a_client_that_begins_a_thread_is_told_to_send_it_all(anthropic_client: anthropic.Anthropic) -> None:
+    @anthropic.beta_tool
+    def paint(color: str) -> str:
+        """Paint."""
+        return f"painted {color}"
+
+    runner = anthropic_client.beta.messages.tool_runner(
+        model="parrot", max_tokens=50, messages=[user(MIXED)], tools=[paint]
+    )
+    [block] = runner.until_done().content
+
+    assert block.type == "text"
+    assert block.text.endswith("look_up said: the value of k; paint said: painted red; paint said: painted blue")
+
+
 def test_words_beside_the_results_are_heard(anthropic_client: anthropic.Anthropic) -> None:
     tool: Any = {"name": "paint", "input_schema": PAINT["parameters"]}
     given: dict[str, Any] = {"model": "parrot", "max_tokens": 50, "tools": [tool]}

@@ -81,6 +81,28 @@ def test_the_options_reach_the_model(openai_client: openai.OpenAI) -> None:
     assert ("Be brief." in seen["system"][0], seen["blocks"]) == (True, ["text", "image"])
 
 
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [([], "who next?"), ([user("one"), {"role": "assistant", "content": "two"}], "one / who next?")],
+    ids=["alone", "behind the assistant"],
+)
+@pytest.mark.parametrize("role", ["system", "developer"])
+def test_a_last_system_message_is_answered_where_nothing_else_is_to_be(
+    openai_client: openai.OpenAI, role: str, before: list[Any], said: str
+) -> None:
+    answer = ask(
+        openai_client, {"role": "system", "content": "Be brief."}, *before, {"role": role, "content": "who next?"}
+    )
+
+    assert answer.choices[0].message.content == f"You said: {said}"
+
+
+def test_a_system_message_behind_the_users_is_an_instruction(openai_client: openai.OpenAI) -> None:
+    answer = ask(openai_client, user("!options"), {"role": "system", "content": "Be brief."})
+
+    assert json.loads(answer.choices[0].message.content)["system"][0].split("\n\n")[1] == "Be brief."
+
+
 def test_an_option_of_zero_is_an_option(openai_client: openai.OpenAI) -> None:
     answer = ask(openai_client, user("!options"), temperature=0, top_p=0)
 

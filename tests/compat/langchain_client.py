@@ -1,0 +1,66 @@
+"""What LangChain's models for both APIs are told by a server, as JSON: URL, key."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from typing import Any
+
+from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
+
+# Not among what the project itself is developed with.
+ChatAnthropic: Any = import_module("langchain_anthropic").ChatAnthropic
+PLACE = {"title": "Place", "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+BOTH = '!call look_up {"key": "k"}\n!call paint {"color": "red"}\n!call paint {"color": "blue"}'
+
+
+@tool
+def paint(color: str) -> str:
+    """Paint."""
+    return f"painted {color}"
+
+
+def main(url: str, key: str) -> None:
+    secret = SecretStr(key)
+    models: dict[str, Any] = {
+        "openai": ChatOpenAI(model="parrot", base_url=f"{url}/v1", api_key=secret, stream_usage=True, max_retries=0),
+        "anthropic": ChatAnthropic(model="parrot", base_url=url, api_key=secret, max_retries=0),
+    }
+    json.dump({name: told(model) for name, model in models.items()}, sys.stdout)
+
+
+def told(model: Any) -> dict[str, Any]:
+    streamed: Any = None
+    for chunk in model.stream("hello there"):
+        streamed = chunk if streamed is None else streamed + chunk
+    shaped = {
+        "function_calling": '!call Place {"city": "Bergen"}',
+        "json_schema": '!json Here: {"city": "Bergen"}',
+    }
+    return {
+        "whole": answered(model.invoke([SystemMessage("Be brief."), HumanMessage("hello")])),
+        "streamed": answered(streamed),
+        "batch": [message.text for message in model.batch(["one", "two"])],
+        "tools": handed_back(model.bind_tools([paint])),
+        "structured": [model.with_structured_output(PLACE, method=way).invoke(said) for way, said in shaped.items()],
+    }
+
+
+def answered(message: Any) -> list[Any]:
+    metadata = message.response_metadata
+    ending = metadata.get("finish_reason") or metadata.get("stop_reason")
+    return [message.text, ending, message.usage_metadata["total_tokens"]]
+
+
+def handed_back(model: Any) -> list[Any]:
+    messages: list[Any] = [HumanMessage(BOTH)]
+    messages.append(first := model.invoke(messages))
+    messages += [paint.invoke(call) for call in first.tool_calls]
+    return [[call["args"] for call in first.tool_calls], model.invoke(messages).text.partition("; ")[2]]
+
+
+main(*sys.argv[1:])

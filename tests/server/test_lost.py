@@ -1,0 +1,36 @@
+"""A client with another address in mind is told which of its settings leads here."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.server.process import Served
+
+BASE = "give the client a base URL that ends in /v1."
+
+
+@pytest.mark.parametrize(
+    ("path", "way"),
+    [
+        (
+            "/v1/responses",
+            " OpenAI's Responses API is not served. Have the client use /v1/chat/completions.",
+        ),
+        ("/chat/completions", f" Chat completions are at /v1/chat/completions: {BASE}"),
+        ("/models", f" The models are at /v1/models: {BASE}"),
+        (
+            "/v1/v1/messages",
+            " Messages are at /v1/messages: Anthropic's own clients want a base URL without /v1, and add it.",
+        ),
+        ("/v1/embeddings", ""),
+    ],
+)
+def test_the_way_is_told_where_it_is_known(served: Served, path: str, way: str) -> None:
+    with served.http() as http:
+        answer = http.post(path, json={})
+
+    error = answer.json()["error"]
+    assert (answer.status_code, error["message"] if path.startswith("/v1/") else error) == (
+        404,
+        f"There is nothing at {path}.{way}",
+    )
