@@ -6,7 +6,7 @@ import binascii
 import json
 from base64 import b64decode
 from collections.abc import Iterator
-from mimetypes import guess_extension
+from mimetypes import MimeTypes
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,6 +20,7 @@ TOOL_NAME = r"^[a-zA-Z0-9_-]{1,64}$"
 SESSION_ID = r"^[A-Za-z0-9._:-]{1,128}$"
 """What a session may be called; a slash would reach into another key's sessions."""
 
+_MIME_TYPES = MimeTypes()  # read from the system's files when this is imported, and not in a request
 
 _SCHEMA_CHARS = 50_000
 """Characters of an answer's schema, as checking one takes a second for some hundred thousand."""
@@ -63,7 +64,7 @@ def document(*, mime_type: str, base64: str, name: str | None = None) -> dict[st
         ProblemError: When the bytes are no base64.
     """
     _check_base64(base64, "A document's")
-    filename = name or f"document{guess_extension(mime_type) or ''}"
+    filename = name or f"document{_MIME_TYPES.guess_extension(mime_type) or ''}"
     return {"type": "file", "base64": base64, "mime_type": mime_type, "filename": filename}
 
 
