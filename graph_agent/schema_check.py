@@ -12,13 +12,14 @@ from contextvars import ContextVar
 from typing import Any
 
 import regex
-from jsonschema import Draft202012Validator, SchemaError, ValidationError, validators
+from jsonschema import Draft202012Validator, FormatChecker, SchemaError, ValidationError, validators
 from jsonschema.exceptions import best_match
 from referencing import Registry, Specification
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, specification_with
 
 from graph_agent.errors import ConfigError, SlowSchemaError
+from graph_agent.patterns import check_pattern, compiled
 
 CHECK_S = 2.0
 """Seconds that one value may be checked for; an honest schema takes some milliseconds."""
@@ -47,10 +48,13 @@ class SchemaCheck:
 
     def __init__(self, schema: dict[str, Any]) -> None:
         try:
-            Draft202012Validator.check_schema(schema)
+            # Its formats are patterns, which Python may take minutes to compile; they are checked below.
+            Draft202012Validator.check_schema(schema, format_checker=FormatChecker(()))
+            for pattern in _patterns(schema):
+                check_pattern(pattern)
         except SchemaError as error:
             raise ConfigError(f"response_format is no valid JSON schema: {error.message}.") from None
-        except (RecursionError, OverflowError) as error:
+        except (RecursionError, OverflowError, ValueError) as error:
             raise ConfigError(f"response_format is no JSON schema that can be used: {error}.") from None
         keywords = {name for name, _ in _items(schema)}
         if keywords >= {"unevaluatedProperties", "patternProperties"}:
@@ -61,7 +65,10 @@ class SchemaCheck:
         known = validators.validator_for(schema, default=Draft202012Validator)
         draft = specification_with(known.META_SCHEMA["$schema"], default=DRAFT202012)
         try:
-            root = Registry().resolver_with_root(draft.create_resource(schema))
+            resource = draft.create_resource(schema)
+            uri = resource.id() or ""
+            # Gone through once; else once for each `$ref` to an `$anchor`.
+            root = Registry().with_resource(uri, resource).crawl().resolver(uri)
             unresolved = _unresolved(schema, root, draft, _REFERENCES & known.VALIDATORS.keys())
         except ValueError as error:
             raise ConfigError(f"response_format has an $id or $ref that is no address: {error}.") from None
@@ -142,19 +149,16 @@ def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: 
 def _found(pattern: str, text: str) -> bool:
     left = min(PATTERN_S, _until.get() - time.monotonic())
     try:
+        if left <= 0:
+            raise TimeoutError
         # Other threads may work meanwhile.
-        return _compiled(pattern).search(text, timeout=max(left, 0.001), concurrent=True) is not None
+        return compiled(pattern).search(text, timeout=left, concurrent=True) is not None
     except TimeoutError:
         raise SlowSchemaError(
             f"The pattern {pattern!r} takes too long to be searched for; write it without a repeat inside a repeat."
         ) from None
-    except regex.error as error:
+    except (regex.error, ValueError, OverflowError) as error:
         raise SlowSchemaError(f"The pattern {pattern!r} cannot be searched for: {error}.") from None
-
-
-@functools.lru_cache(256)
-def _compiled(pattern: str) -> regex.Pattern[str]:
-    return regex.compile(pattern)
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
@@ -185,6 +189,17 @@ def _parts(schema: dict[str, Any]) -> Iterator[Any]:
             yield from item.values()
         elif keyword not in _DATA:
             yield item
+
+
+def _patterns(schema: Any) -> Iterator[str]:
+    """Every pattern in a schema."""
+    if isinstance(schema, dict):
+        if isinstance(schema.get("pattern"), str):
+            yield schema["pattern"]
+        if isinstance(schema.get("patternProperties"), dict):
+            yield from schema["patternProperties"]
+    for part in schema if isinstance(schema, list) else _parts(schema) if isinstance(schema, dict) else ():
+        yield from _patterns(part)
 
 
 def _leads_somewhere(reference: str, resolver: Any) -> bool:

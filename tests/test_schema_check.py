@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from referencing import Registry
 
 from graph_agent.errors import ConfigError, SlowSchemaError
 from graph_agent.schema import ResponseSchema
@@ -80,6 +82,34 @@ def test_a_check_that_would_not_end_is_given_up(schema: dict[str, Any], value: A
     assert told in str(error.value)
 
 
+def test_a_pattern_where_no_schema_should_be_is_no_larger() -> None:
+    with pytest.raises(SlowSchemaError, match="come to"):
+        SchemaCheck({"$ref": "#/default", "default": {"pattern": "(?:ab){99999}"}})("ab")
+
+
+def test_neither_patterns_nor_anchors_are_worked_on_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_, crawl = re.compile, Registry.crawl
+    compiled: list[Any] = []
+    crawls: list[int] = []
+
+    def compiling(pattern: Any, *flags: Any) -> Any:
+        compiled.append(pattern)
+        return compile_(pattern, *flags)
+
+    def crawling(registry: Registry[Any]) -> Any:
+        crawls.append(len(registry))
+        return crawl(registry)
+
+    monkeypatch.setattr(re, "compile", compiling)
+    monkeypatch.setattr(Registry, "crawl", crawling)
+    # Python takes some milliseconds for each such set.
+    slow = "(?i)[\u0100-\U0010ffff]"
+
+    SchemaCheck({"$anchor": "a", "pattern": slow, "allOf": [{"$ref": "#a"}] * 100})
+
+    assert (slow in compiled, len(crawls)) == (False, 1)
+
+
 def test_a_schema_without_end_is_a_reply_that_does_not_fit() -> None:
     with pytest.raises(ValueError, match="nested too deeply"):
         ResponseSchema({"$ref": "#"}).read('{"a": 1}')
@@ -91,6 +121,10 @@ def test_a_schema_without_end_is_a_reply_that_does_not_fit() -> None:
         {"pattern": "("},
         {"pattern": "(" * 3000 + ")" * 3000},
         {"pattern": "a{99999999999999}"},
+        {"pattern": "(?:(?:a{300}){300}){300}"},
+        {"pattern": "[ab]{99999,}|(?=c){9}"},
+        {"pattern": "(?x)a{ 99999 }"},
+        {"patternProperties": {"^(?:ab){99999}": True}},
         {"unevaluatedProperties": False, "allOf": [{"patternProperties": {"^a": True}}]},
         {"properties": {"a": {"$ref": "#/$defs/none"}}, "$defs": {"some": {}}},
         {"allOf": [{"$ref": "#/allOf/1"}]},
