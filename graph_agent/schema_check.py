@@ -41,25 +41,26 @@ class SchemaCheck:
 
     Args:
         schema: The schema.
+        name: What errors call it.
 
     Raises:
         ConfigError: When it is no valid schema, or one whose check cannot be bounded.
     """
 
-    def __init__(self, schema: dict[str, Any]) -> None:
+    def __init__(self, schema: dict[str, Any], name: str = "response_format") -> None:
         try:
             # Its formats are patterns, which Python may take minutes to compile; they are checked below.
             Draft202012Validator.check_schema(schema, format_checker=FormatChecker(()))
             for pattern in _patterns(schema):
                 check_pattern(pattern)
         except SchemaError as error:
-            raise ConfigError(f"response_format is no valid JSON schema: {error.message}.") from None
+            raise ConfigError(f"{name} is no valid JSON schema: {error.message}.") from None
         except (RecursionError, OverflowError, ValueError) as error:
-            raise ConfigError(f"response_format is no JSON schema that can be used: {error}.") from None
-        keywords = {name for name, _ in _items(schema)}
+            raise ConfigError(f"{name} is no JSON schema that can be used: {error}.") from None
+        keywords = {keyword for keyword, _ in _items(schema)}
         if keywords >= {"unevaluatedProperties", "patternProperties"}:
             raise ConfigError(
-                "response_format has both unevaluatedProperties and patternProperties, which cannot be checked in "
+                f"{name} has both unevaluatedProperties and patternProperties, which cannot be checked in "
                 "bounded time; write additionalProperties in place of the first."
             )
         known = validators.validator_for(schema, default=Draft202012Validator)
@@ -71,9 +72,9 @@ class SchemaCheck:
             root = Registry().with_resource(uri, resource).crawl().resolver(uri)
             unresolved = _unresolved(schema, root, draft, _REFERENCES & known.VALIDATORS.keys())
         except ValueError as error:
-            raise ConfigError(f"response_format has an $id or $ref that is no address: {error}.") from None
+            raise ConfigError(f"{name} has an $id or $ref that is no address: {error}.") from None
         if unresolved is not None:
-            raise ConfigError(f"response_format refers to {unresolved!r}, which is not in it; nothing is fetched.")
+            raise ConfigError(f"{name} refers to {unresolved!r}, which is not in it; nothing is fetched.")
         # A `$schema` inside would have what is below it checked by the library's own, unbounded keywords. Without a
         # registry the library would fetch what it is referred to, from wherever the caller likes.
         self._validator = _bounded(known)(_without_dialect(schema), registry=Registry())
