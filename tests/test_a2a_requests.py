@@ -18,6 +18,7 @@ BAD = {
     "data": '"parts": [{"data": {"x": [1, Infinity]}}]',
     "part metadata": '"parts": [{"text": "hi", "metadata": {"x": -Infinity}}]',
     "overflow": '"parts": [{"data": 1e999}]',
+    "deep": '"metadata": ' + '{"x": [' * 20 + "1" + "]}" * 20,
     "nul": '"contextId": "a\\u0000b"',
 }
 
@@ -54,6 +55,14 @@ async def test_the_same_in_version_0_3(what: str) -> None:
         answer = await _posted(f"{url}/a2a", body, version="0.3")
 
     assert answer.json()["error"]["code"] == -32602
+
+
+@pytest.mark.parametrize(("path", "status"), [("/a2a", 200), ("/a2a/rest/message:send", 400)])
+async def test_what_is_nested_too_deeply_to_be_read_is_no_failure_of_ours(path: str, status: int) -> None:
+    with serving_ours(agent(["Hello."], tools=[])) as url:
+        answer = await _posted(f"{url}{path}", '{"x": [' * 5000 + "1" + "]}" * 5000)
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, -32700 if status == 200 else 400)
 
 
 def _message(bad: str) -> str:
