@@ -251,10 +251,11 @@ def _input(message: Message | None) -> list[AnyMessage]:
     """What the client said, as the user's message, behind what it passes on for context."""
     parts = list(message.parts) if message is not None else []
     passed_on = [part for part in parts if EXTENSION in part.metadata]
+    own = [part for part in parts if EXTENSION not in part.metadata]
     context: list[AnyMessage] = [
         HumanMessage(clean(part.text), additional_kwargs={CONTEXT_MARK: True}) for part in passed_on
     ]
-    said = _text(part for part in parts if part not in passed_on)
+    said = _text(own)
     if not said.strip():
         raise InputError("The message says nothing that this agent can read; send text, or data.")
     return [*context, HumanMessage(said)]
