@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
 
 from starlette.responses import Response
@@ -10,6 +11,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graph_agent.server.paths import path_of
 from graph_agent.server.problems import ProblemError
+
+COLLECT_BYTES = 64_000_000
+"""Bytes of answered requests after which the garbage collector is called: it counts objects, and a few of the cycles
+that requests leave hold all of a large body."""
 
 
 class BodyLimits:
@@ -32,6 +37,7 @@ class BodyLimits:
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._refuse = refuse
+        self._answered = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As ASGI calls it."""
@@ -48,10 +54,17 @@ class BodyLimits:
         else:
             if body is not None:
                 await self._app(scope, _Replay(body, receive), send)
+                self._collect(len(body))
             return
         response = self._refuse(path_of(scope), problem)
         response.headers["connection"] = "close"  # what is still to come of the body is nobody's request
         await response(scope, receive, send)
+
+    def _collect(self, size: int) -> None:
+        self._answered += size
+        if self._answered >= COLLECT_BYTES:
+            self._answered = 0
+            gc.collect()
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
         """The whole body; None when the client is gone."""
