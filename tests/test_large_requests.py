@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,7 +34,9 @@ async def test_the_cycles_of_large_bodies_are_collected(size: int, left: bool) -
     async def send(message: Any) -> None:
         raise AssertionError(message)
 
-    limited = BodyLimits(app, max_bytes=size, timeout_s=30, refuse=lambda path, problem: Response())
+    limited = BodyLimits(
+        app, max_bytes=size, timeout_s=30, refuse=lambda path, problem: Response(), held=lambda scope: nullcontext()
+    )
     gc.disable()
     try:
         await limited({"type": "http", "headers": [], "path": "/"}, receive, send)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -28,15 +29,23 @@ class BodyLimits:
         max_bytes: Size of a body.
         timeout_s: Seconds it may take to come.
         refuse: Makes the response to a request that is turned away: its path, and why.
+        held: Holds a place for a body while it comes; raises a `ProblemError` where there is none left.
     """
 
     def __init__(
-        self, app: ASGIApp, *, max_bytes: int, timeout_s: float, refuse: Callable[[str, ProblemError], Response]
+        self,
+        app: ASGIApp,
+        *,
+        max_bytes: int,
+        timeout_s: float,
+        refuse: Callable[[str, ProblemError], Response],
+        held: Callable[[Scope], AbstractContextManager[None]],
     ) -> None:
         self._app = app
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._refuse = refuse
+        self._held = held
         self._answered = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -45,8 +54,9 @@ class BodyLimits:
             await self._app(scope, receive, send)
             return
         try:
-            async with asyncio.timeout(self._timeout_s):
-                body = await self._read(scope, receive)
+            with self._held(scope):
+                async with asyncio.timeout(self._timeout_s):
+                    body = await self._read(scope, receive)
         except TimeoutError:
             problem = ProblemError("timeout", f"The request's body did not come within {self._timeout_s:g} seconds.")
         except ProblemError as refused:
