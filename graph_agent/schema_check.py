@@ -6,6 +6,7 @@ Python's own regular expressions may take years for a short text, and `$ref`s ca
 from __future__ import annotations
 
 import functools
+import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextvars import ContextVar
@@ -102,6 +103,7 @@ def _bounded(validator: Any) -> Any:
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
+        "uniqueItems": _unique_items,
     }
     keywords = {name: _in_time(ours.get(name) or keyword) for name, keyword in validator.VALIDATORS.items()}
     return validators.extend(validator, keywords)  # type: ignore[no-untyped-call]  # it has no types
@@ -145,6 +147,23 @@ def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: 
     elif not allowed and extra:
         listed = ", ".join(repr(name) for name in sorted(extra))
         yield ValidationError(f"Additional properties are not allowed: {listed}")
+
+
+def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    # The library compares each item with each other.
+    if unique and validator.is_type(instance, "array"):
+        items = {json.dumps(_with_whole_numbers(item), sort_keys=True) for item in instance}
+        if len(items) < len(instance):
+            yield ValidationError(f"{instance!r} has non-unique elements")
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    """A value in which 1.0 is 1, as it is to JSON Schema."""
+    if isinstance(value, dict):
+        return {name: _with_whole_numbers(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_with_whole_numbers(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _found(pattern: str, text: str) -> bool:

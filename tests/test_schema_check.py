@@ -54,6 +54,28 @@ def test_what_fits_is_what_the_library_says_fits(schema: dict[str, Any], value: 
     assert fits == jsonschema.Draft202012Validator(schema).is_valid(value)
 
 
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [
+        ([1, True, "1", [1], {"a": 1}, None], True),
+        ([1, 1.0], False),
+        ([0.5, -0.0, 0], False),
+        ([{"a": 1, "b": [2.0]}, {"b": [2], "a": 1}], False),
+        ([[], {}, "", False, 0], True),
+        ([{"n": i} for i in range(20_000)], True),
+    ],
+)
+def test_items_are_unique_as_the_standard_says_and_that_is_found_out_in_one_pass(value: Any, fits: bool) -> None:
+    try:
+        SchemaCheck({"uniqueItems": True})(value)
+    except jsonschema.ValidationError:
+        fit = False
+    else:
+        fit = True
+
+    assert fit == fits
+
+
 def _doubling(levels: int) -> dict[str, Any]:
     names = {f"l{i}": {"allOf": [{"$ref": f"#/$defs/l{i + 1}"}] * 2} for i in range(levels)}
     return {"$defs": {**names, f"l{levels}": {"type": "string"}}, "$ref": "#/$defs/l0"}
