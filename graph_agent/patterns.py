@@ -61,7 +61,7 @@ def _size(parts: Any) -> int:
 def _repeated(given: Any) -> int:
     """How often what a part holds is written out: a repeat is `(least, most, what)`."""
     match given:
-        case (int() as least, int() as most, SubPattern()):
+        case (int() as least, int() as most, what) if isinstance(what, SubPattern):
             return least + (int(most) > least)
     return 1
 
