@@ -1,4 +1,4 @@
-"""Every private name of LangGraph and LangChain that this package relies on, in one place.
+"""Every private name of LangGraph, LangChain and Python that this package relies on, in one place.
 
 Each has a test in ``tests/test_compat.py`` that fails when it moves. Nothing else in the package may import
 a name that begins with an underscore from another distribution.
@@ -7,6 +7,7 @@ a name that begins with an underscore from another distribution.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from re import _parser  # type: ignore[attr-defined]  # it is Python's own, and private
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -20,6 +21,10 @@ from langgraph.prebuilt.tool_node import _get_all_injected_args
 # LangGraph gives every message-like write an id before it is stored only where it finds this very reducer on the
 # channel; with any other, ``("user", "hi")`` would get a new id at each read.
 messages_delta_reducer = _messages_delta_reducer
+
+# What a pattern comes to is to be known before anything compiles it.
+parse_pattern: Callable[[str], Any] = _parser.parse
+SubPattern: type[Any] = _parser.SubPattern
 
 _CHECKPOINTER = "__pregel_checkpointer"
 _READ = "__pregel_read"

@@ -15,6 +15,8 @@ from graph_agent.parts import AgentParts
 from graph_agent.schema import ResponseSchema
 
 _MOST_KEPT = 64
+_MOST_CHARS = 2_000_000
+"""Characters of what runs brought that is kept for others that bring the same, the newest's aside."""
 
 
 def parts_of_run(parts: AgentParts, runtime: Runtime[Any]) -> AgentParts:
@@ -37,10 +39,14 @@ def parts_of_run(parts: AgentParts, runtime: Runtime[Any]) -> AgentParts:
     brought = [*tools, *chosen, context.instructions, context.response_schema]
     key = json.dumps(brought, sort_keys=True)
     if key not in parts.variants:
-        if len(parts.variants) >= _MOST_KEPT:
-            parts.variants.pop(next(iter(parts.variants)))
+        _make_room(parts.variants, len(key))
         parts.variants[key] = _with(parts, context)
     return parts.variants[key]
+
+
+def _make_room(kept: dict[str, AgentParts], chars: int) -> None:
+    while kept and (len(kept) >= _MOST_KEPT or sum(map(len, kept)) + chars > _MOST_CHARS):
+        kept.pop(next(iter(kept)))
 
 
 def _with(parts: AgentParts, context: AgentContext) -> AgentParts:
@@ -56,7 +62,8 @@ def _with(parts: AgentParts, context: AgentContext) -> AgentParts:
         )
         parts = replace(parts, client=parts.offering(parts.client)).without(toolbox.withdrawn)
     if context.instructions:
-        parts = replace(parts, system_prompt=_below(parts.system_prompt, context.instructions))
+        # The instructions that are kept hold these, and go with them.
+        parts = replace(parts, system_prompt=_below(parts.system_prompt, context.instructions), _instructions=Bounded())
     if context.response_schema is not None:
         parts = replace(parts, response=ResponseSchema(context.response_schema))
     return parts

@@ -6,19 +6,21 @@ Python's own regular expressions may take years for a short text, and `$ref`s ca
 from __future__ import annotations
 
 import functools
+import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any
 
 import regex
-from jsonschema import Draft202012Validator, SchemaError, ValidationError, validators
+from jsonschema import Draft202012Validator, FormatChecker, SchemaError, ValidationError, validators
 from jsonschema.exceptions import best_match
 from referencing import Registry, Specification
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, specification_with
 
 from graph_agent.errors import ConfigError, SlowSchemaError
+from graph_agent.patterns import check_pattern, compiled
 
 CHECK_S = 2.0
 """Seconds that one value may be checked for; an honest schema takes some milliseconds."""
@@ -40,33 +42,40 @@ class SchemaCheck:
 
     Args:
         schema: The schema.
+        name: What errors call it.
 
     Raises:
         ConfigError: When it is no valid schema, or one whose check cannot be bounded.
     """
 
-    def __init__(self, schema: dict[str, Any]) -> None:
+    def __init__(self, schema: dict[str, Any], name: str = "response_format") -> None:
         try:
-            Draft202012Validator.check_schema(schema)
+            # Its formats are patterns, which Python may take minutes to compile; they are checked below.
+            Draft202012Validator.check_schema(schema, format_checker=FormatChecker(()))
+            for pattern in _patterns(schema):
+                check_pattern(pattern)
         except SchemaError as error:
-            raise ConfigError(f"response_format is no valid JSON schema: {error.message}.") from None
-        except (RecursionError, OverflowError) as error:
-            raise ConfigError(f"response_format is no JSON schema that can be used: {error}.") from None
-        keywords = {name for name, _ in _items(schema)}
+            raise ConfigError(f"{name} is no valid JSON schema: {error.message}.") from None
+        except (RecursionError, OverflowError, ValueError) as error:
+            raise ConfigError(f"{name} is no JSON schema that can be used: {error}.") from None
+        keywords = {keyword for keyword, _ in _items(schema)}
         if keywords >= {"unevaluatedProperties", "patternProperties"}:
             raise ConfigError(
-                "response_format has both unevaluatedProperties and patternProperties, which cannot be checked in "
+                f"{name} has both unevaluatedProperties and patternProperties, which cannot be checked in "
                 "bounded time; write additionalProperties in place of the first."
             )
         known = validators.validator_for(schema, default=Draft202012Validator)
         draft = specification_with(known.META_SCHEMA["$schema"], default=DRAFT202012)
         try:
-            root = Registry().resolver_with_root(draft.create_resource(schema))
+            resource = draft.create_resource(schema)
+            uri = resource.id() or ""
+            # Gone through once; else once for each `$ref` to an `$anchor`.
+            root = Registry().with_resource(uri, resource).crawl().resolver(uri)
             unresolved = _unresolved(schema, root, draft, _REFERENCES & known.VALIDATORS.keys())
         except ValueError as error:
-            raise ConfigError(f"response_format has an $id or $ref that is no address: {error}.") from None
+            raise ConfigError(f"{name} has an $id or $ref that is no address: {error}.") from None
         if unresolved is not None:
-            raise ConfigError(f"response_format refers to {unresolved!r}, which is not in it; nothing is fetched.")
+            raise ConfigError(f"{name} refers to {unresolved!r}, which is not in it; nothing is fetched.")
         # A `$schema` inside would have what is below it checked by the library's own, unbounded keywords. Without a
         # registry the library would fetch what it is referred to, from wherever the caller likes.
         self._validator = _bounded(known)(_without_dialect(schema), registry=Registry())
@@ -94,6 +103,7 @@ def _bounded(validator: Any) -> Any:
         "pattern": _pattern,
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
+        "uniqueItems": _unique_items,
     }
     keywords = {name: _in_time(ours.get(name) or keyword) for name, keyword in validator.VALIDATORS.items()}
     return validators.extend(validator, keywords)  # type: ignore[no-untyped-call]  # it has no types
@@ -139,22 +149,36 @@ def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: 
         yield ValidationError(f"Additional properties are not allowed: {listed}")
 
 
+def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+    # The library compares each item with each other.
+    if unique and validator.is_type(instance, "array"):
+        items = {json.dumps(_with_whole_numbers(item), sort_keys=True) for item in instance}
+        if len(items) < len(instance):
+            yield ValidationError(f"{instance!r} has non-unique elements")
+
+
+def _with_whole_numbers(value: Any) -> Any:
+    """A value in which 1.0 is 1, as it is to JSON Schema."""
+    if isinstance(value, dict):
+        return {name: _with_whole_numbers(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_with_whole_numbers(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def _found(pattern: str, text: str) -> bool:
     left = min(PATTERN_S, _until.get() - time.monotonic())
     try:
+        if left <= 0:
+            raise TimeoutError
         # Other threads may work meanwhile.
-        return _compiled(pattern).search(text, timeout=max(left, 0.001), concurrent=True) is not None
+        return compiled(pattern).search(text, timeout=left, concurrent=True) is not None
     except TimeoutError:
         raise SlowSchemaError(
             f"The pattern {pattern!r} takes too long to be searched for; write it without a repeat inside a repeat."
         ) from None
-    except regex.error as error:
+    except (regex.error, ValueError, OverflowError) as error:
         raise SlowSchemaError(f"The pattern {pattern!r} cannot be searched for: {error}.") from None
-
-
-@functools.lru_cache(256)
-def _compiled(pattern: str) -> regex.Pattern[str]:
-    return regex.compile(pattern)
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
@@ -185,6 +209,17 @@ def _parts(schema: dict[str, Any]) -> Iterator[Any]:
             yield from item.values()
         elif keyword not in _DATA:
             yield item
+
+
+def _patterns(schema: Any) -> Iterator[str]:
+    """Every pattern in a schema."""
+    if isinstance(schema, dict):
+        if isinstance(schema.get("pattern"), str):
+            yield schema["pattern"]
+        if isinstance(schema.get("patternProperties"), dict):
+            yield from schema["patternProperties"]
+    for part in schema if isinstance(schema, list) else _parts(schema) if isinstance(schema, dict) else ():
+        yield from _patterns(part)
 
 
 def _leads_somewhere(reference: str, resolver: Any) -> bool:

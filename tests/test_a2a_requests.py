@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+from a2a.types import Message, Part
 
+from graph_agent.a2a import server_executor
+from graph_agent.a2a.wire import EXTENSION
 from tests.a2a_process import AGENT, a2a_process
 from tests.a2a_servers import serving_ours
 from tests.server.process import serving
@@ -18,6 +22,7 @@ BAD = {
     "data": '"parts": [{"data": {"x": [1, Infinity]}}]',
     "part metadata": '"parts": [{"text": "hi", "metadata": {"x": -Infinity}}]',
     "overflow": '"parts": [{"data": 1e999}]',
+    "deep": '"metadata": ' + '{"x": [' * 20 + "1" + "]}" * 20,
     "nul": '"contextId": "a\\u0000b"',
 }
 
@@ -54,6 +59,39 @@ async def test_the_same_in_version_0_3(what: str) -> None:
         answer = await _posted(f"{url}/a2a", body, version="0.3")
 
     assert answer.json()["error"]["code"] == -32602
+
+
+@pytest.mark.parametrize(("path", "status"), [("/a2a", 200), ("/a2a/rest/message:send", 400)])
+async def test_what_is_nested_too_deeply_to_be_read_is_no_failure_of_ours(path: str, status: int) -> None:
+    with serving_ours(agent(["Hello."], tools=[])) as url:
+        answer = await _posted(f"{url}{path}", '{"x": [' * 5000 + "1" + "]}" * 5000)
+
+    assert (answer.status_code, answer.json()["error"]["code"]) == (status, -32700 if status == 200 else 400)
+
+
+def test_what_is_passed_on_is_not_looked_for_among_all_parts() -> None:
+    passed_on = Part(text="before")
+    passed_on.metadata[EXTENSION] = 1
+    message = Message(message_id="m", parts=[passed_on, Part(text="now"), passed_on])
+    compared: list[Any] = []
+
+    class Counting:
+        def __init__(self, part: Part) -> None:
+            self.part = part
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.part, name)
+
+        def __eq__(self, other: object) -> bool:
+            compared.append(other)
+            return self is other
+
+        __hash__ = object.__hash__
+
+    given: Any = SimpleNamespace(parts=[Counting(part) for part in message.parts])
+    heard = server_executor._input(given)
+
+    assert ([one.text for one in heard], compared) == (["before", "before", "now"], [])
 
 
 def _message(bad: str) -> str:

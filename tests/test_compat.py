@@ -15,6 +15,7 @@ from langgraph.types import Command, Send, interrupt
 
 from graph_agent._compat import (
     InjectedArguments,
+    SubPattern,
     answers_at_hand,
     as_tool_output,
     both_ways,
@@ -23,6 +24,7 @@ from graph_agent._compat import (
     inherits_durability,
     is_resuming,
     messages_delta_reducer,
+    parse_pattern,
     read_state,
 )
 from graph_agent.blocking import blocking
@@ -186,3 +188,9 @@ async def test_a_node_knows_whether_its_run_was_given_a_durability(durability: A
     await graph.compile(checkpointer=saver).ainvoke(given, {"configurable": {"thread_id": "t"}}, durability=durability)
 
     assert found == [inherited]
+
+
+def test_a_parsed_pattern_tells_its_repeats() -> None:
+    [(_, (least, most, inside)), (_, members)] = parse_pattern("(?:a|b){2,3}[xy]")
+
+    assert (int(least), int(most), isinstance(inside, SubPattern), len(members)) == (2, 3, True, 2)

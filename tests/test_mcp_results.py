@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import re
+import sys
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -28,6 +29,7 @@ from graph_agent.mcp.session import elicitation_for
 from graph_agent.mcp.tools import to_langchain_tool
 from graph_agent.text import text_of
 from tests.agents import asks
+from tests.mcp_servers import running
 from tests.mcp_servers.demo_server import PIXEL
 from tests.mcp_servers.running import lines, stdio, text, until
 
@@ -94,6 +96,14 @@ async def test_arguments_may_have_names_that_langchain_uses(tools: McpTools) -> 
 async def test_structured_content_is_the_artifact(tools: McpTools) -> None:
     result = await message(tools, "room")
     assert result.artifact == {"structured_content": {"number": 7, "sea_view": True}}
+
+
+async def test_a_result_is_held_to_its_servers_schema_in_bounded_time() -> None:
+    script = str(Path(running.__file__).with_name("slow_schema_server.py"))
+    connection = {"transport": "stdio", "command": sys.executable, "args": [script]}
+    async with open_mcp_tools({"slow": connection}) as slow:
+        with pytest.raises(ToolException, match="takes too long to be searched for"):
+            await message(slow, "word")
 
 
 async def test_structured_content_without_text_is_shown_to_the_model(tools: McpTools) -> None:

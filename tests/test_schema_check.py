@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from referencing import Registry
 
 from graph_agent.errors import ConfigError, SlowSchemaError
 from graph_agent.schema import ResponseSchema
@@ -52,6 +54,28 @@ def test_what_fits_is_what_the_library_says_fits(schema: dict[str, Any], value: 
     assert fits == jsonschema.Draft202012Validator(schema).is_valid(value)
 
 
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [
+        ([1, True, "1", [1], {"a": 1}, None], True),
+        ([1, 1.0], False),
+        ([0.5, -0.0, 0], False),
+        ([{"a": 1, "b": [2.0]}, {"b": [2], "a": 1}], False),
+        ([[], {}, "", False, 0], True),
+        ([{"n": i} for i in range(20_000)], True),
+    ],
+)
+def test_items_are_unique_as_the_standard_says_and_that_is_found_out_in_one_pass(value: Any, fits: bool) -> None:
+    try:
+        SchemaCheck({"uniqueItems": True})(value)
+    except jsonschema.ValidationError:
+        fit = False
+    else:
+        fit = True
+
+    assert fit == fits
+
+
 def _doubling(levels: int) -> dict[str, Any]:
     names = {f"l{i}": {"allOf": [{"$ref": f"#/$defs/l{i + 1}"}] * 2} for i in range(levels)}
     return {"$defs": {**names, f"l{levels}": {"type": "string"}}, "$ref": "#/$defs/l0"}
@@ -80,6 +104,34 @@ def test_a_check_that_would_not_end_is_given_up(schema: dict[str, Any], value: A
     assert told in str(error.value)
 
 
+def test_a_pattern_where_no_schema_should_be_is_no_larger() -> None:
+    with pytest.raises(SlowSchemaError, match="come to"):
+        SchemaCheck({"$ref": "#/default", "default": {"pattern": "(?:ab){99999}"}})("ab")
+
+
+def test_neither_patterns_nor_anchors_are_worked_on_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    compile_, crawl = re.compile, Registry.crawl
+    compiled: list[Any] = []
+    crawls: list[int] = []
+
+    def compiling(pattern: Any, *flags: Any) -> Any:
+        compiled.append(pattern)
+        return compile_(pattern, *flags)
+
+    def crawling(registry: Registry[Any]) -> Any:
+        crawls.append(len(registry))
+        return crawl(registry)
+
+    monkeypatch.setattr(re, "compile", compiling)
+    monkeypatch.setattr(Registry, "crawl", crawling)
+    # Python takes some milliseconds for each such set.
+    slow = "(?i)[\u0100-\U0010ffff]"
+
+    SchemaCheck({"$anchor": "a", "pattern": slow, "allOf": [{"$ref": "#a"}] * 100})
+
+    assert (slow in compiled, len(crawls)) == (False, 1)
+
+
 def test_a_schema_without_end_is_a_reply_that_does_not_fit() -> None:
     with pytest.raises(ValueError, match="nested too deeply"):
         ResponseSchema({"$ref": "#"}).read('{"a": 1}')
@@ -91,6 +143,10 @@ def test_a_schema_without_end_is_a_reply_that_does_not_fit() -> None:
         {"pattern": "("},
         {"pattern": "(" * 3000 + ")" * 3000},
         {"pattern": "a{99999999999999}"},
+        {"pattern": "(?:(?:a{300}){300}){300}"},
+        {"pattern": "[ab]{99999,}|(?=c){9}"},
+        {"pattern": "(?x)a{ 99999 }"},
+        {"patternProperties": {"^(?:ab){99999}": True}},
         {"unevaluatedProperties": False, "allOf": [{"patternProperties": {"^a": True}}]},
         {"properties": {"a": {"$ref": "#/$defs/none"}}, "$defs": {"some": {}}},
         {"allOf": [{"$ref": "#/allOf/1"}]},

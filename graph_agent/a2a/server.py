@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute, Route
 
 from graph_agent.a2a.server_card import REST_PATH, RPC_PATH
 from graph_agent.a2a.server_elsewhere import Elsewhere
-from graph_agent.a2a.server_executor import A2A_DEFAULTS, HEARTBEAT_S, GraphExecutor
+from graph_agent.a2a.server_executor import A2A_DEFAULTS, HEARTBEAT_S, GraphExecutor, Held, unbounded
 from graph_agent.a2a.server_push import Pusher
 from graph_agent.a2a.server_requests import CheckedRequests, Utf8Only, not_utf8_over_jsonrpc, not_utf8_over_rest
 from graph_agent.a2a.server_sessions import SessionIds, session_id_of
@@ -52,6 +52,7 @@ class A2AServer:
         session_ids: Makes a session's id of a user's name and a conversation's id.
         context_builder: Tells the SDK who is calling; None to take Starlette's authenticated user.
         push_url_check: Whether a client's address may be notified; by default only those on the public network.
+        held: Bounds how many tasks of a user are at work at the same time.
 
     Raises:
         ConfigError: When the graph keeps nothing.
@@ -69,6 +70,7 @@ class A2AServer:
         session_ids: SessionIds = session_id_of,
         context_builder: ServerCallContextBuilder | None = None,
         push_url_check: UrlCheck = validate_push_notification_url,
+        held: Held = unbounded,
     ) -> None:
         if not graph.checkpointer:
             raise ConfigError("An A2A server needs a graph that keeps its sessions: compile it with a checkpointer.")
@@ -82,6 +84,7 @@ class A2AServer:
             heartbeat_s=heartbeat_s,
             session_ids=session_ids,
             cancels=elsewhere.cancels,
+            held=held,
         )
         self._push = Pusher(stores.push, push_url_check) if card.capabilities.push_notifications else None
         self._handler = _Handler(

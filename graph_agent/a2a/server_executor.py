@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -45,9 +45,17 @@ STOPPED = "The server stopped before this task had ended. Send a message in the 
 REQUEST = "graph_agent_a2a"
 """Key in a run's `configurable`: the `task_id`, `context_id` and `message_id` it comes from."""
 
+Held = Callable[[str], AbstractContextManager[None]]
+"""Holds a user's place while a task is at work; raises an `InputError` where there is none left."""
+
 HEARTBEAT_S = 15.0
 CANCEL_S = 10.0
 """Seconds that a run has to stop when its task is cancelled."""
+
+
+def unbounded(user: str) -> AbstractContextManager[None]:
+    """A place for every task."""
+    return nullcontext()
 
 
 class GraphExecutor(AgentExecutor):
@@ -68,6 +76,7 @@ class GraphExecutor(AgentExecutor):
         heartbeat_s: Seconds of silence after which a running task says that it is alive.
         session_ids: Makes sessions' ids.
         cancels: Tells which tasks other processes want cancelled; None where there is no other process.
+        held: Bounds how many tasks of a user are at work at the same time.
     """
 
     def __init__(
@@ -79,8 +88,10 @@ class GraphExecutor(AgentExecutor):
         heartbeat_s: float = HEARTBEAT_S,
         session_ids: SessionIds = session_id_of,
         cancels: Cancels | None = None,
+        held: Held = unbounded,
     ) -> None:
         self._graph = graph
+        self._held = held
         self._context = dict(context)
         self._show_outputs = show_outputs
         self._heartbeat_s = heartbeat_s
@@ -150,9 +161,10 @@ class GraphExecutor(AgentExecutor):
                 return
             if self._draining:
                 raise GraphDrained
-            await teller.working()
-            async with heartbeats(teller, self._heartbeat_s):
-                result = await self._run(session, work, context.message, teller, known if answers else None)
+            with self._held(context.call_context.user.user_name):
+                await teller.working()
+                async with heartbeats(teller, self._heartbeat_s):
+                    result = await self._run(session, work, context.message, teller, known if answers else None)
         await self._settle(result, teller)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
@@ -239,10 +251,11 @@ def _input(message: Message | None) -> list[AnyMessage]:
     """What the client said, as the user's message, behind what it passes on for context."""
     parts = list(message.parts) if message is not None else []
     passed_on = [part for part in parts if EXTENSION in part.metadata]
+    own = [part for part in parts if EXTENSION not in part.metadata]
     context: list[AnyMessage] = [
         HumanMessage(clean(part.text), additional_kwargs={CONTEXT_MARK: True}) for part in passed_on
     ]
-    said = _text(part for part in parts if part not in passed_on)
+    said = _text(own)
     if not said.strip():
         raise InputError("The message says nothing that this agent can read; send text, or data.")
     return [*context, HumanMessage(said)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -43,8 +45,8 @@ class CheckedRequests(SimpleRequestContextBuilder):
         """As the SDK's.
 
         Raises:
-            InvalidParamsError: When a number of its metadata or data is not finite, an id holds a NUL, or a part is
-                empty.
+            InvalidParamsError: When a number of its metadata or data is not finite, they are nested too deeply, an id
+                holds a NUL, or a part is empty.
             PushNotificationNotSupportedError: When it asks for notifications that nobody would send.
             UnsupportedOperationError: When another process works on its task.
         """
@@ -58,11 +60,13 @@ class CheckedRequests(SimpleRequestContextBuilder):
 
 
 class Utf8Only:
-    """An endpoint that is reached by requests in UTF-8 alone; the SDK takes any other for a failure of its own.
+    """An endpoint that is reached by requests in UTF-8 alone, and by none that is nested beyond what can be read.
+
+    The SDK takes any other for a failure of its own.
 
     Args:
         app: The endpoint.
-        refusal: Makes the response to a body that is not UTF-8.
+        refusal: Makes the response to any other.
     """
 
     def __init__(self, app: ASGIApp, refusal: Callable[[], Response]) -> None:
@@ -82,8 +86,10 @@ class Utf8Only:
             body += told.get("body", b"")
             more = told.get("more_body", False)
         try:
-            body.decode()
-        except UnicodeDecodeError:
+            text = body.decode()
+            if text.count("{") + text.count("[") > sys.getrecursionlimit() // 2:
+                json.loads(text)
+        except (UnicodeDecodeError, RecursionError):
             await self._refusal()(scope, receive, send)
             return
         waiting: list[Any] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
@@ -106,7 +112,9 @@ def not_utf8_over_rest() -> Response:
 
 
 _AT_WORK = "The task is at work. Send the message when it has ended, or without its id to go on with the conversation."
-_NOT_UTF8 = "The request is not JSON in UTF-8."
+_NOT_UTF8 = "The request is not JSON in UTF-8, or it is nested too deeply."
+_DEEPEST = 25
+"""Levels of a message's JSON; protobuf reads a hundred of its own, each of these is three, and a task adds some."""
 
 
 def _check(params: SendMessageRequest) -> None:
@@ -122,23 +130,24 @@ def _check(params: SendMessageRequest) -> None:
         if part.HasField("data"):
             told.append((f"message.parts[{number}].data", part.data))
     for place, value in told:
-        if not all(map(math.isfinite, _numbers([value]))):
-            raise InvalidParamsError(message=f"{place} holds NaN or Infinity, which JSON has no numbers for.")
+        for amount, depth in _numbers(value):
+            if not math.isfinite(amount):
+                raise InvalidParamsError(message=f"{place} holds NaN or Infinity, which JSON has no numbers for.")
+            if depth > _DEEPEST:
+                raise InvalidParamsError(message=f"{place} is nested more than {_DEEPEST} levels deep.")
 
 
-def _numbers(values: Iterable[Struct | Value]) -> Iterator[float]:
-    waiting = list(values)
+def _numbers(given: Struct | Value) -> Iterator[tuple[float, int]]:
+    """Each value's number, zero where it is none, and how deep it stands."""
+    waiting: list[tuple[Struct | Value, int]] = [(given, 0)]
     while waiting:
-        value = waiting.pop()
+        value, depth = waiting.pop()
+        yield (value.number_value if isinstance(value, Value) else 0.0), depth
+        inside: Iterable[Struct | Value] = ()
         if isinstance(value, Struct):
-            waiting.extend(value.fields.values())
-            continue
-        match value.WhichOneof("kind"):
-            case "number_value":
-                yield value.number_value
-            case "struct_value":
-                waiting.append(value.struct_value)
-            case "list_value":
-                waiting.extend(value.list_value.values)
-            case _:
-                pass
+            inside = value.fields.values()
+        elif value.HasField("struct_value"):
+            inside = value.struct_value.fields.values()
+        elif value.HasField("list_value"):
+            inside = value.list_value.values
+        waiting.extend((one, depth + 1) for one in inside)

@@ -1,4 +1,4 @@
-"""A client session that goes on listening while a person is being asked."""
+"""A client session that goes on listening while a person is being asked, or a result is being checked."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import mcp.types as types
+from jsonschema import ValidationError
 from langchain_mcp_adapters.callbacks import CallbackContext
 from mcp import ClientSession
 from mcp.client.session import ElicitationFnT
 from mcp.shared.context import RequestContext
 from mcp.shared.session import RequestResponder
+
+from graph_agent.errors import ConfigError, SlowSchemaError
+from graph_agent.schema_check import SchemaCheck
 
 logger = logging.getLogger("graph_agent.mcp")
 
@@ -42,10 +46,30 @@ class Session(ClientSession):
         if not task.cancelled() and (error := task.exception()):
             logger.debug("an answer to an MCP server's request could not be sent: %r", error)
 
+    async def _validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
+        """As the SDK's, in bounded time and outside the loop, whatever patterns the server's schema has."""
+        if name not in self._tool_output_schemas:
+            await self.list_tools()
+        schema = self._tool_output_schemas.get(name)
+        if schema is None:
+            return
+        if result.structuredContent is None:
+            raise RuntimeError(f"Tool {name} has an output schema but did not return structured content")
+        await asyncio.to_thread(_check, schema, result.structuredContent, name)
+
     async def __aexit__(self, *exc_info: Any) -> bool | None:
         for task in self._answering:
             task.cancel()
         return await super().__aexit__(*exc_info)
+
+
+def _check(schema: dict[str, Any], content: dict[str, Any], tool: str) -> None:
+    try:
+        SchemaCheck(schema, f"The output schema of {tool}")(content)
+    except (ConfigError, SlowSchemaError, RecursionError) as error:
+        raise RuntimeError(f"Invalid schema for tool {tool}: {error}") from None
+    except ValidationError as error:
+        raise RuntimeError(f"Invalid structured content returned by tool {tool}: {error}") from None
 
 
 def elicitation_for(server: str, handler: ElicitationHandler | None) -> ElicitationFnT | None:

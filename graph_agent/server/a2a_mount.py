@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from a2a.auth.user import UnauthenticatedUser, User
 from a2a.extensions.common import HTTP_EXTENSION_HEADER, get_requested_extensions
@@ -22,13 +22,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from graph_agent.a2a.server import CARD_AGE_S, A2AServer
 from graph_agent.a2a.server_card import REST_PATH, RPC_PATH, agent_card
+from graph_agent.a2a.server_executor import Held
 from graph_agent.a2a.server_sessions import at_work
 from graph_agent.a2a.server_store import open_stores
 from graph_agent.db_urls import is_postgres
+from graph_agent.errors import InputError
 from graph_agent.server.gate import who_sends
 from graph_agent.server.keys import Caller
 from graph_agent.server.limits import Limits
-from graph_agent.server.problems import stopping
+from graph_agent.server.problems import ProblemError, stopping
 from graph_agent.server.schemas import SESSION_ID
 from graph_agent.server.under_way import Runs
 
@@ -39,7 +41,9 @@ _SECRET = frozenset({"authorization", "x-api-key", "cookie"})
 
 
 @asynccontextmanager
-async def a2a_routes(runs: Runs, limits: Limits, db: str, *, processes: int) -> AsyncIterator[list[BaseRoute]]:
+async def a2a_routes(
+    runs: Runs, limits: Limits, tasks: Limits, db: str, *, processes: int
+) -> AsyncIterator[list[BaseRoute]]:
     """Open the agent for A2A clients, and stop their tasks on leaving.
 
     A conversation is a session of the caller's, under its own id where that may be a session's id.
@@ -47,6 +51,7 @@ async def a2a_routes(runs: Runs, limits: Limits, db: str, *, processes: int) -> 
     Args:
         runs: The server's runs; when they are stopped, so are the tasks.
         limits: How many requests each caller may have.
+        tasks: How many tasks of each caller may be at work, which go on when their requests have been answered.
         db: Where tasks are kept.
         processes: How many processes serve this database; with several, a task may be cancelled through any of them,
             and through one that does not run it is watched without its answer's pieces.
@@ -61,6 +66,7 @@ async def a2a_routes(runs: Runs, limits: Limits, db: str, *, processes: int) -> 
             context=host.source.a2a_context,
             session_ids=_thread,
             context_builder=_CallerContext(),
+            held=_held_by(tasks),
         )
         closing = runs.closed_with(server.aclose, drain=server.drain)
         for route in server.routes:
@@ -74,6 +80,21 @@ async def a2a_routes(runs: Runs, limits: Limits, db: str, *, processes: int) -> 
                 # Tasks that nobody watches hold no connection open; they come to their boundary here.
                 await server.drained(host.settings.drain_s)
             await asyncio.shield(closing())
+
+
+def _held_by(tasks: Limits) -> Held:
+    @contextmanager
+    def held(user: str) -> Iterator[None]:
+        try:
+            tasks.enter(user)
+        except ProblemError as problem:
+            raise InputError(problem.message) from None
+        try:
+            yield
+        finally:
+            tasks.leave(user)
+
+    return held
 
 
 def _card(runs: Runs, url: str) -> AgentCard:

@@ -11,7 +11,15 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from graph_agent.server.asks import Ask
 from graph_agent.server.problems import ProblemError
-from graph_agent.server.schemas import TOOL_NAME, SessionMetadata, checked_schema, clean_body, document, image
+from graph_agent.server.schemas import (
+    TOOL_NAME,
+    ListOf,
+    SessionMetadata,
+    checked_schema,
+    clean_body,
+    document,
+    image,
+)
 
 _SHOWN = ("text", "image", "document")
 
@@ -42,7 +50,7 @@ class Block(_Body):
     name: str | None = None
     input: dict[str, Any] | None = None
     tool_use_id: str | None = None
-    content: str | list[Block] | None = None
+    content: str | ListOf[Block] | None = None
     is_error: bool | None = None
 
 
@@ -50,7 +58,7 @@ class Message(_Body):
     """One message of the conversation."""
 
     role: Literal["user", "assistant", "system"]
-    content: str | list[Block]
+    content: str | ListOf[Block]
 
 
 class Tool(_Body):
@@ -88,9 +96,9 @@ class CountRequest(_Body):
     """A request to count tokens. Fields that are not listed are taken and have no effect."""
 
     model: str
-    messages: list[Message] = Field(min_length=1)
-    system: str | list[Block] | None = None
-    tools: list[Tool] | None = None
+    messages: ListOf[Message] = Field(min_length=1)
+    system: str | ListOf[Block] | None = None
+    tools: ListOf[Tool] | None = None
 
     _clean = model_validator(mode="before")(clean_body)
 
@@ -102,7 +110,7 @@ class MessagesRequest(CountRequest):
     stream: bool | None = None
     temperature: float | None = Field(None, ge=0, le=1)
     top_p: float | None = Field(None, ge=0, le=1)
-    stop_sequences: list[str] | None = None
+    stop_sequences: ListOf[str] | None = None
     metadata: SessionMetadata | None = None
     tool_choice: ToolChoice | None = None
     output_config: OutputConfig | None = None

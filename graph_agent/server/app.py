@@ -73,11 +73,11 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        limits, streams = limits_of(settings, shared)
+        limits, streams, tasks = limits_of(settings, shared)
         async with open_host(source, settings, db) as host:
             runs = Runs(host, Metrics(frozenset(host.tool_names), shared))
             app.state.graph_agent = Services(Chat(runs, limits), streams, Readiness(runs))
-            async with a2a_routes(runs, limits, db or source.db, processes=processes) as routes:
+            async with a2a_routes(runs, limits, tasks, db or source.db, processes=processes) as routes:
                 app.router.routes[:0] = routes
                 with draining_on_sigterm(
                     runs,

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graph_agent.server.paths import path_of
 from graph_agent.server.problems import ProblemError
+
+COLLECT_BYTES = 64_000_000
+"""Bytes of answered requests after which the garbage collector is called: it counts objects, and a few of the cycles
+that requests leave hold all of a large body."""
 
 
 class BodyLimits:
@@ -23,15 +29,24 @@ class BodyLimits:
         max_bytes: Size of a body.
         timeout_s: Seconds it may take to come.
         refuse: Makes the response to a request that is turned away: its path, and why.
+        held: Holds a place for a body while it comes; raises a `ProblemError` where there is none left.
     """
 
     def __init__(
-        self, app: ASGIApp, *, max_bytes: int, timeout_s: float, refuse: Callable[[str, ProblemError], Response]
+        self,
+        app: ASGIApp,
+        *,
+        max_bytes: int,
+        timeout_s: float,
+        refuse: Callable[[str, ProblemError], Response],
+        held: Callable[[Scope], AbstractContextManager[None]],
     ) -> None:
         self._app = app
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._refuse = refuse
+        self._held = held
+        self._answered = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As ASGI calls it."""
@@ -39,8 +54,9 @@ class BodyLimits:
             await self._app(scope, receive, send)
             return
         try:
-            async with asyncio.timeout(self._timeout_s):
-                body = await self._read(scope, receive)
+            with self._held(scope):
+                async with asyncio.timeout(self._timeout_s):
+                    body = await self._read(scope, receive)
         except TimeoutError:
             problem = ProblemError("timeout", f"The request's body did not come within {self._timeout_s:g} seconds.")
         except ProblemError as refused:
@@ -48,10 +64,17 @@ class BodyLimits:
         else:
             if body is not None:
                 await self._app(scope, _Replay(body, receive), send)
+                self._collect(len(body))
             return
         response = self._refuse(path_of(scope), problem)
         response.headers["connection"] = "close"  # what is still to come of the body is nobody's request
         await response(scope, receive, send)
+
+    def _collect(self, size: int) -> None:
+        self._answered += size
+        if self._answered >= COLLECT_BYTES:
+            self._answered = 0
+            gc.collect()
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
         """The whole body; None when the client is gone."""

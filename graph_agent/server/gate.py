@@ -10,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from graph_agent.server.body import BodyLimits
 from graph_agent.server.dialects import internal, refusal
 from graph_agent.server.keys import Caller, caller_of
+from graph_agent.server.limits import Limits
 from graph_agent.server.pages import foreign_page
 from graph_agent.server.paths import path_of
 from graph_agent.server.problems import ProblemError
@@ -32,8 +33,14 @@ class Gate:
 
     def __init__(self, app: ASGIApp, *, settings: ServerSettings, guarded: Sequence[str]) -> None:
         self._app = app
+        # A request counts as one when its body is there; until then, nothing else bounds how many take memory.
+        arriving = Limits(settings.concurrent_requests)
         self._limited = BodyLimits(
-            app, max_bytes=settings.max_body_bytes, timeout_s=settings.body_timeout_s, refuse=refusal
+            app,
+            max_bytes=settings.max_body_bytes,
+            timeout_s=settings.body_timeout_s,
+            refuse=refusal,
+            held=lambda scope: arriving.held(scope["state"]["caller"].name),
         )
         self._keys = settings.keys
         self._origins = settings.cors_origins
@@ -65,7 +72,8 @@ class Gate:
             await send(message)
 
         try:
-            await self._limited(scope, receive, noting)
+            # What is open takes no body, and a stranger's is not read.
+            await (self._app if path in OPEN else self._limited)(scope, receive, noting)
         except Exception as error:  # noqa: BLE001 - whatever it is, the client is told so, and no more than that
             response = internal(path, error)
             if not begun:

@@ -12,7 +12,15 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from graph_agent.config import ReasoningEffort
 from graph_agent.server.asks import Ask
 from graph_agent.server.problems import ProblemError
-from graph_agent.server.schemas import TOOL_NAME, SessionMetadata, checked_schema, clean_body, document, image
+from graph_agent.server.schemas import (
+    TOOL_NAME,
+    ListOf,
+    SessionMetadata,
+    checked_schema,
+    clean_body,
+    document,
+    image,
+)
 from graph_agent.text import plain
 
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
@@ -67,8 +75,8 @@ class Message(_Body):
     """One message of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Part] | None = None
-    tool_calls: list[CallInHistory] | None = None
+    content: str | ListOf[Part] | None = None
+    tool_calls: ListOf[CallInHistory] | None = None
     tool_call_id: str | None = None
 
 
@@ -124,19 +132,19 @@ class ChatRequest(_Body):
     """A request for a chat completion. Fields that are not listed are taken and have no effect."""
 
     model: str
-    messages: list[Message] = Field(min_length=1)
+    messages: ListOf[Message] = Field(min_length=1)
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     temperature: float | None = Field(None, ge=0, le=2)
     top_p: float | None = Field(None, ge=0, le=1)
     max_tokens: int | None = Field(None, ge=1)
     max_completion_tokens: int | None = Field(None, ge=1)
-    stop: str | list[str] | None = None
+    stop: str | ListOf[str] | None = None
     reasoning_effort: ReasoningEffort | None = None
     n: Literal[1] | None = None
     metadata: SessionMetadata | None = None
     response_format: ResponseFormat | None = None
-    tools: list[Tool] | None = None
+    tools: ListOf[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
 

@@ -7,9 +7,9 @@ import json
 from base64 import b64decode
 from collections.abc import Iterator
 from mimetypes import MimeTypes
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from graph_agent.errors import ConfigError
 from graph_agent.schema import ResponseSchema
@@ -21,6 +21,17 @@ SESSION_ID = r"^[A-Za-z0-9._:-]{1,128}$"
 """What a session may be called; a slash would reach into another key's sessions."""
 
 _MIME_TYPES = MimeTypes()  # read from the system's files when this is imported, and not in a request
+
+
+class _FirstFault(FailFast):
+    # A part of a union must be hashable, and pydantic's own is not.
+    def __hash__(self) -> int:
+        return hash(self.fail_fast)
+
+
+_T = TypeVar("_T")
+ListOf = Annotated[list[_T], _FirstFault()]
+"""A list that is read up to its first fault: a body can hold millions of them, each a kilobyte when told."""
 
 _SCHEMA_CHARS = 50_000
 """Characters of an answer's schema, as checking one takes a second for some hundred thousand."""

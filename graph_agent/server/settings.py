@@ -29,7 +29,8 @@ class ServerSettings(BaseModel):
     requests_per_minute: PositiveInt | None = None
     """Model requests of one key in any minute; None for no limit."""
     concurrent_requests: PositiveInt = 512
-    """Model requests of one key at the same time."""
+    """Model requests of one key at the same time, and as many A2A tasks, which may outlast their requests,
+    and bodies that are still coming."""
     event_streams: PositiveInt = 64
     """Streams of sessions' events (`?follow=true`) of one key at the same time."""
     max_body_bytes: PositiveInt = 10_000_000

@@ -68,8 +68,8 @@ def shared_folder() -> Path | None:
     return Path(folder) if folder else None
 
 
-def limits_of(settings: ServerSettings, shared: Path | None) -> tuple[Limits, Limits]:
-    """What a key may have of requests, and of streams of events.
+def limits_of(settings: ServerSettings, shared: Path | None) -> tuple[Limits, Limits, Limits]:
+    """What a key may have of requests, of streams of events, and of A2A tasks at work.
 
     Args:
         settings: The numbers.
@@ -77,5 +77,9 @@ def limits_of(settings: ServerSettings, shared: Path | None) -> tuple[Limits, Li
     """
     requests = (settings.concurrent_requests, settings.requests_per_minute)
     if shared is None:
-        return Limits(*requests), Limits(settings.event_streams)
-    return SharedLimits(shared, "requests", *requests), SharedLimits(shared, "streams", settings.event_streams)
+        return Limits(*requests), Limits(settings.event_streams), Limits(settings.concurrent_requests)
+    return (
+        SharedLimits(shared, "requests", *requests),
+        SharedLimits(shared, "streams", settings.event_streams),
+        SharedLimits(shared, "tasks", settings.concurrent_requests),
+    )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -74,6 +76,38 @@ async def test_a_conversation_is_a_session_of_its_keys_own(shared: Served) -> No
 
     assert (text_of(other), text_of(reaching), answer) == ("You said: yours", "You said: hello", "You said: mine")
     assert refusals == [TaskNotFoundError] * 2
+
+
+def test_tasks_at_work_are_bounded_for_each_key_also_when_their_requests_were_answered(tmp_path: Path) -> None:
+    environment = {"GRAPH_AGENT_API_KEYS": f"anna:{ANNA},bert:{BERT}"}
+    options = ["--set", "concurrent_requests=1"]
+    with serving(tmp_path, *options, agent=AGENT, environment=environment) as server, server.http() as http:
+
+        def rpc(key: str, method: str, params: dict[str, Any]) -> Any:
+            body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
+            answer = http.post("/a2a", json=body, headers={"x-api-key": key, "a2a-version": "1.0"})
+            return answer.json()["result"]
+
+        def begin(key: str) -> str:
+            message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": f"!wait {tmp_path / 'go'}"}]}
+            params = {"message": message, "configuration": {"returnImmediately": True}}
+            return str(rpc(key, "SendMessage", params)["task"]["id"])
+
+        def state(key: str, task: str, passing: str) -> str:
+            deadline = time.monotonic() + 30
+            while (found := rpc(key, "GetTask", {"id": task})["status"]["state"]).endswith(("SUBMITTED", passing)):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            return str(found)
+
+        tasks = [(ANNA, begin(ANNA)), (ANNA, begin(ANNA)), (BERT, begin(BERT))]
+        before = [state(*task, "-") for task in tasks]
+        (tmp_path / "go").touch()
+        after = [state(*task, "WORKING") for task in tasks]
+        after.append(state(ANNA, begin(ANNA), "WORKING"))
+
+    working, rejected, completed = (f"TASK_STATE_{name}" for name in ("WORKING", "REJECTED", "COMPLETED"))
+    assert (before, after) == ([working, rejected, working], [completed, rejected, completed, completed])
 
 
 def test_the_card_is_public_and_what_is_behind_it_is_not(shared: Served) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from typing import Any
 
@@ -175,6 +176,24 @@ def test_a_body_that_is_no_json_names_no_field(served: Served) -> None:
         told = http.post(CHAT, content="{", headers={"content-type": "application/json"}).json()["error"]
 
     assert (told["message"], told["param"]) == ("body: JSON decode error", None)
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        (CHAT, {"messages": [0] * 9}),
+        (CHAT, {"messages": [{"role": "assistant", "tool_calls": [{}] * 9}]}),
+        (CHAT, {"messages": [{"role": "user", "content": "hi"}], "tools": [{}] * 9}),
+        (CHAT, {"messages": [{"role": "user", "content": "hi"}], "stop": [0] * 9}),
+        ("/v1/messages", {"messages": [0] * 9}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hi"}], "tools": [0] * 9}),
+    ],
+)
+def test_of_many_faults_in_a_list_the_first_is_looked_for(served: Served, path: str, more: dict[str, Any]) -> None:
+    with served.http() as http:
+        told = http.post(path, json={"model": "parrot", "max_tokens": 9, **more}).json()["error"]
+
+    assert re.findall(r"\.([1-8])\b", told["message"]) == []
 
 
 @pytest.mark.parametrize(

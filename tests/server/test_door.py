@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -58,6 +60,36 @@ def test_half_a_request_is_not_waited_for_on_a_connection_in_use_either(small: S
         rest = connection.recv(1000)
 
     assert rest == b""
+
+
+def test_bodies_are_bounded_while_they_come_and_those_of_strangers_are_not_read(tmp_path: Path) -> None:
+    def half(connection: socket.socket, path: str) -> None:
+        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nx-api-key: {KEY if path != '/health' else ''}\r\n"
+        connection.sendall(f"{head}content-type: application/json\r\ncontent-length: 14\r\n\r\n{{".encode())
+
+    def status(connection: socket.socket) -> bytes:
+        return connection.recv(1000).split()[1]
+
+    environment = {"GRAPH_AGENT_API_KEYS": f"anna:{KEY}"}
+    with serving(tmp_path, "--set", "concurrent_requests=1", environment=environment) as server:
+        url = httpx.URL(server.url)
+        address = (url.host, url.port)
+        with (
+            socket.create_connection(address, timeout=20) as one,
+            socket.create_connection(address, timeout=20) as strangers,
+            server.http(headers={"x-api-key": KEY}) as http,
+        ):
+            half(strangers, "/health")
+            stranger = status(strangers)
+            half(one, "/sessions/none/steer")
+            until = time.monotonic() + 30
+            while (other := http.post("/sessions/none/abort").status_code) == 404 and time.monotonic() < until:
+                time.sleep(0.01)
+            health = http.get("/health").status_code
+            one.sendall(b'"text": "hi"}')
+            first = status(one)
+
+    assert (stranger, other, health, first) == (b"405", 429, 200, b"404")
 
 
 def test_going_on_with_a_session_and_counting_tokens_are_requests(small: Served) -> None:

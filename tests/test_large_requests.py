@@ -1,0 +1,60 @@
+"""What large requests leave behind: nothing that others would have to make room for, or wait for."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from graph_agent import AgentContext, run_parts
+from graph_agent.server.body import COLLECT_BYTES, BodyLimits
+
+
+class _Cycle:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.mark.parametrize(("size", "left"), [(COLLECT_BYTES, False), (COLLECT_BYTES - 1, True)])
+async def test_the_cycles_of_large_bodies_are_collected(size: int, left: bool) -> None:
+    cycles: list[weakref.ref[_Cycle]] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        cycles.append(weakref.ref(_Cycle()))
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": bytes(size), "more_body": False}
+
+    async def send(message: Any) -> None:
+        raise AssertionError(message)
+
+    limited = BodyLimits(
+        app, max_bytes=size, timeout_s=30, refuse=lambda path, problem: Response(), held=lambda scope: nullcontext()
+    )
+    gc.disable()
+    try:
+        await limited({"type": "http", "headers": [], "path": "/"}, receive, send)
+        is_left = cycles[0]() is not None
+    finally:
+        gc.enable()
+
+    assert is_left == left
+
+
+def test_what_runs_bring_is_kept_as_long_as_it_is_not_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_parts, "_with", lambda parts, context: context)
+    parts: Any = SimpleNamespace(context_schema=AgentContext, variants={})
+
+    kept: list[int] = []
+    for size in (10, 900_000, 900_000, 900_000, 5_000_000, 10):
+        runtime: Any = SimpleNamespace(context={"instructions": f"{len(kept)}" * size})
+        run_parts.parts_of_run(parts, runtime)
+        kept.append(len(parts.variants))
+
+    assert kept == [1, 2, 3, 2, 1, 1]
