@@ -7,7 +7,7 @@ a name that begins with an underscore from another distribution.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from re import _parser  # type: ignore[attr-defined]  # it is Python's own, and private
+from importlib import import_module
 from typing import Any
 
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -23,6 +23,7 @@ from langgraph.prebuilt.tool_node import _get_all_injected_args
 messages_delta_reducer = _messages_delta_reducer
 
 # What a pattern comes to is to be known before anything compiles it.
+_parser = import_module("re._parser")  # typed stubs have it only here and there
 parse_pattern: Callable[[str], Any] = _parser.parse
 SubPattern: type[Any] = _parser.SubPattern
 

@@ -21,6 +21,7 @@ from graph_agent.schema_check import SchemaCheck
 
 logger = logging.getLogger("graph_agent.mcp")
 
+_Check = Callable[[dict[str, Any]], None]
 ElicitationHandler = Callable[..., Awaitable[types.ElicitResult | types.ErrorData]]
 """`(context, params)` as in the MCP SDK, or `(context, params, CallbackContext)` as in langchain-mcp-adapters."""
 
@@ -35,6 +36,7 @@ class Session(ClientSession):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._answering: set[asyncio.Task[None]] = set()
+        self._checks: dict[str, tuple[dict[str, Any], _Check]] = {}
 
     async def _received_request(self, responder: RequestResponder[types.ServerRequest, types.ClientResult]) -> None:
         task = asyncio.create_task(super()._received_request(responder))
@@ -55,7 +57,11 @@ class Session(ClientSession):
             return
         if result.structuredContent is None:
             raise RuntimeError(f"Tool {name} has an output schema but did not return structured content")
-        await asyncio.to_thread(_check, schema, result.structuredContent, name)
+        known, check = self._checks.get(name, (None, None))
+        if check is None or known is not schema:
+            check = await asyncio.to_thread(_check_of, name, schema)
+            self._checks[name] = schema, check
+        await asyncio.to_thread(check, result.structuredContent)
 
     async def __aexit__(self, *exc_info: Any) -> bool | None:
         for task in self._answering:
@@ -63,13 +69,22 @@ class Session(ClientSession):
         return await super().__aexit__(*exc_info)
 
 
-def _check(schema: dict[str, Any], content: dict[str, Any], tool: str) -> None:
+def _check_of(tool: str, schema: dict[str, Any]) -> _Check:
+    """What a tool's results are held to. Raises `RuntimeError`, as the SDK does, now or when it is called."""
     try:
-        SchemaCheck(schema, f"The output schema of {tool}")(content)
-    except (ConfigError, SlowSchemaError, RecursionError) as error:
+        fits = SchemaCheck(schema, f"The output schema of {tool}")
+    except (ConfigError, RecursionError) as error:
         raise RuntimeError(f"Invalid schema for tool {tool}: {error}") from None
-    except ValidationError as error:
-        raise RuntimeError(f"Invalid structured content returned by tool {tool}: {error}") from None
+
+    def check(content: dict[str, Any]) -> None:
+        try:
+            fits(content)
+        except (SlowSchemaError, RecursionError) as error:
+            raise RuntimeError(f"Invalid schema for tool {tool}: {error}") from None
+        except ValidationError as error:
+            raise RuntimeError(f"Invalid structured content returned by tool {tool}: {error}") from None
+
+    return check
 
 
 def elicitation_for(server: str, handler: ElicitationHandler | None) -> ElicitationFnT | None:
