@@ -46,6 +46,7 @@ from starlette.routing import Route
 from graph_agent import A2ADelegate, LoopConfig, LoopHook, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.a2a.server import a2a_app
 from graph_agent.a2a.server_card import agent_card
+from graph_agent.a2a.server_executor import NoPlaceError
 from graph_agent.a2a.server_push import open_push_http
 from graph_agent.a2a.server_sessions import session_id_of
 from graph_agent.a2a.server_store import open_stores
@@ -232,6 +233,28 @@ async def test_an_interrupt_asks_and_the_next_message_answers(streaming: bool) -
         "TASK_STATE_COMPLETED",
         ["Booked."],
     )
+
+
+async def test_an_answer_that_finds_no_place_leaves_the_question_open() -> None:
+    full: list[str] = []
+
+    @contextmanager
+    def held(user: str) -> Iterator[None]:
+        if full:
+            raise NoPlaceError(full.pop())
+        yield
+
+    with serving_ours(agent([asks(("1", "book", {"room": "12"})), "Booked."], tools=[book]), held=held) as url:
+        async with calling(url, streaming=False) as client:
+            waiting = await sent(client, message("Book room 12"))
+            full.append("One is at work.")
+            asked = await sent(client, message("yes", waiting))
+            done = await sent(client, message("yes", waiting))
+
+    assert [
+        (state_of(asked), [part.text for part in asked.status.message.parts]),
+        (state_of(done), words(done)),
+    ] == [("TASK_STATE_INPUT_REQUIRED", ["One is at work.", "Book 12?"]), ("TASK_STATE_COMPLETED", ["Booked."])]
 
 
 async def test_two_interrupts_are_asked_one_after_the_other() -> None:

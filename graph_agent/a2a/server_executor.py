@@ -25,7 +25,7 @@ from graph_agent.a2a.server_store import ENDED
 from graph_agent.a2a.server_updates import TaskTeller, question_of
 from graph_agent.a2a.server_work import Work, heartbeats
 from graph_agent.a2a.wire import EXTENSION, read_left, whole
-from graph_agent.errors import InputError, SessionBusyError
+from graph_agent.errors import InputError, SessionBusyError, UserError
 from graph_agent.failures import log_failure
 from graph_agent.graph import CompiledAgentGraph
 from graph_agent.intake import CONTEXT_MARK
@@ -45,8 +45,13 @@ STOPPED = "The server stopped before this task had ended. Send a message in the 
 REQUEST = "graph_agent_a2a"
 """Key in a run's `configurable`: the `task_id`, `context_id` and `message_id` it comes from."""
 
+
+class NoPlaceError(UserError):
+    """As many of a user's tasks are at work as may be; its message is for the user."""
+
+
 Held = Callable[[str], AbstractContextManager[None]]
-"""Holds a user's place while a task is at work; raises an `InputError` where there is none left."""
+"""Holds a user's place while a task is at work; raises a `NoPlaceError` where there is none left."""
 
 HEARTBEAT_S = 15.0
 CANCEL_S = 10.0
@@ -121,13 +126,19 @@ class GraphExecutor(AgentExecutor):
         if known is not None and known.status.state in ENDED:
             # The message was sent while the task was at work; what has ended must not begin again.
             raise UnsupportedOperationError(message="The task has ended. Send the message without its id to go on.")
+        asked = _copy(known.status.message) if known is not None and _waits(known) else None
         work = self._begin(task_id)
         try:
             if known is None:
                 await teller.submitted(context.message)
             await self._take_up(work, context, teller)
-        except (InputError, SessionBusyError) as error:
-            await (teller.cancelled() if work.cancelled else teller.rejected(str(error)))
+        except (InputError, NoPlaceError, SessionBusyError) as error:
+            if work.cancelled:
+                await teller.cancelled()
+            elif asked is not None and not isinstance(error, InputError):
+                await teller.asks_again(asked, str(error))
+            else:
+                await teller.rejected(str(error))
         except GraphDrained:
             await teller.failed(STOPPED)
         except Exception as error:  # noqa: BLE001 - the client hears that it failed, and the operator why
@@ -152,7 +163,7 @@ class GraphExecutor(AgentExecutor):
     async def _take_up(self, work: Work, context: RequestContext, teller: TaskTeller) -> None:
         session = self._session(context, work.around)
         known = context.current_task
-        answers = known is not None and known.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+        answers = known is not None and _waits(known)
         async with work.in_turn(self._turns.setdefault(session.id, asyncio.Lock())) as has_turn:
             if not has_turn:
                 if known is not None:
@@ -175,7 +186,7 @@ class GraphExecutor(AgentExecutor):
             work.cancel()
             async with asyncio.timeout(CANCEL_S):
                 await work.ended.wait()
-        elif known is not None and known.status.state == TaskState.TASK_STATE_INPUT_REQUIRED:
+        elif known is not None and _waits(known):
             await self.forget(context.call_context.user.user_name, known)
             await TaskTeller(event_queue, task_id, context_id, show_outputs=False).cancelled()
         # Any other has ended this moment, and how it did is on its way to the store.
@@ -239,6 +250,17 @@ class GraphExecutor(AgentExecutor):
             await teller.failed(result.error or "The model did not answer.", result)
         else:
             await teller.answered(result)
+
+
+def _waits(task: Task) -> bool:
+    return task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
+
+
+def _copy(message: Message) -> Message:
+    # The task is the SDK's, which changes it as it is told of it.
+    copy = Message()
+    copy.CopyFrom(message)
+    return copy
 
 
 def _ids(context: RequestContext) -> tuple[str, str]:

@@ -116,6 +116,16 @@ class TaskTeller:
         told = outcome_of(None, result.usage)
         await self._updater.update_status(TaskState.TASK_STATE_INPUT_REQUIRED, message, metadata=told)
 
+    async def asks_again(self, question: Message, why: str) -> None:
+        """An answer could not be taken now; the question stands.
+
+        Args:
+            question: What the task has asked.
+            why: What the answer was not taken for.
+        """
+        message = self._message([Part(text=why), *question.parts], MessageToDict(question.metadata).get(EXTENSION))
+        await self._updater.update_status(TaskState.TASK_STATE_INPUT_REQUIRED, message)
+
     async def failed(self, why: str, result: RunResult | None = None) -> None:
         """The task failed."""
         await self._end(TaskState.TASK_STATE_FAILED, self._message(_text_parts(why)), result)

@@ -22,11 +22,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from graph_agent.a2a.server import CARD_AGE_S, A2AServer
 from graph_agent.a2a.server_card import REST_PATH, RPC_PATH, agent_card
-from graph_agent.a2a.server_executor import Held
+from graph_agent.a2a.server_executor import Held, NoPlaceError
 from graph_agent.a2a.server_sessions import at_work
 from graph_agent.a2a.server_store import open_stores
 from graph_agent.db_urls import is_postgres
-from graph_agent.errors import InputError
 from graph_agent.server.gate import who_sends
 from graph_agent.server.keys import Caller
 from graph_agent.server.limits import Limits
@@ -88,7 +87,7 @@ def _held_by(tasks: Limits) -> Held:
         try:
             tasks.enter(user)
         except ProblemError as problem:
-            raise InputError(problem.message) from None
+            raise NoPlaceError(problem.message) from None
         try:
             yield
         finally:

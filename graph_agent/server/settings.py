@@ -100,7 +100,10 @@ def settings_from(entries: Sequence[str]) -> ServerSettings:
 def told_settings() -> str:
     """What `--set` takes, one a line: the field, its default, what it means."""
     fields = {name: field for name, field in ServerSettings.model_fields.items() if name != "keys"}
-    return "\n".join(f"{name}={_as_given(field.default)}\n    {field.description}" for name, field in fields.items())
+    return "\n".join(
+        f"{name}={_as_given(field.default)}\n    {' '.join((field.description or '').split())}"
+        for name, field in fields.items()
+    )
 
 
 def _as_given(value: Any) -> str:
