@@ -43,6 +43,14 @@ class Supervisor(Multiprocess):
         self._asked += 1
         super().handle_term()
 
+    def keep_subprocess_alive(self) -> None:
+        """As uvicorn calls it, twice a second."""
+        for process in self.processes:
+            # While this process holds a worker's end of their pipe too, it waits for the word of one that was killed
+            # meanwhile as long as for that of a busy one: a minute.
+            process.child_conn.close()
+        super().keep_subprocess_alive()
+
     def join_all(self) -> None:
         """As uvicorn calls it, when it has asked the workers to stop."""
         # While this process listens too, clients that come now would wait for nobody instead of being refused.
