@@ -34,7 +34,7 @@ def test_a_worker_that_is_killed_while_it_is_asked_is_replaced_at_once(
     worker: Any = multiprocess.Process(config, [])
     worker.process = get_context("spawn").Process(target=swallow, args=(worker.child_conn, tmp_path / "asked"))
     worker.start()
-    new = SimpleNamespace(start=lambda: replaced.append("started"))
+    new: Any = SimpleNamespace(start=lambda: replaced.append("started"))
     monkeypatch.setattr(multiprocess, "Process", lambda config, sockets: new)
     # Made without its constructor, which takes the signals of this process.
     supervisor = Supervisor.__new__(Supervisor)
