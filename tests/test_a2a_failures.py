@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from a2a.server.context import ServerCallContext
+from a2a.server.tasks import InMemoryTaskStore
+from a2a.types import Task, TaskState, TaskStatus
+from a2a.utils.errors import InternalError
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.a2a.server_store import open_stores
+from graph_agent.a2a import server_store
+from graph_agent.a2a.server_store import LiveTaskStore, open_stores
 from graph_agent.persistence import open_saver
 from tests.a2a_servers import serving_here
 from tests.postgres_server import on_postgres
 
+NOBODY = ServerCallContext()
 _NUL = "a\x00b"
 _CALLS = {
     "GetTask": {"id": "t1"},
@@ -44,6 +51,32 @@ async def test_a_database_that_fails_is_not_quoted(tmp_path: Path, caplog: pytes
 
     assert answers == dict.fromkeys(_CALLS, (-32603, "The server could not reach its tasks; its log says why."))
     assert "Reading an A2A task failed: OperationalError:" in caplog.text
+
+
+@pytest.mark.parametrize(("failures", "kept"), [(2, "TASK_STATE_COMPLETED"), (4, "TASK_STATE_WORKING")])
+async def test_the_end_of_a_task_is_written_again_while_the_database_fails(
+    failures: int, kept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(InMemoryTaskStore):
+        async def save(self, task: Task, context: ServerCallContext) -> None:
+            if task.status.state == TaskState.TASK_STATE_COMPLETED and left:
+                raise left.pop()
+            await super().save(task, context)
+
+    monkeypatch.setattr(server_store, "_AGAIN_AFTER_S", (0, 0, 0))
+    left = [InternalError() for _ in range(failures)]
+    inner = Failing()
+    store = LiveTaskStore(inner)
+    with suppress(InternalError):
+        for state in (TaskState.TASK_STATE_WORKING, TaskState.TASK_STATE_COMPLETED):
+            await store.save(Task(id="t1", context_id="c1", status=TaskStatus(state=state)), NOBODY)
+    async with asyncio.timeout(30):
+        # What could not be written is nobody's to wait for, either.
+        await store.settled()
+    found = await inner.get("t1", NOBODY)
+
+    assert found is not None
+    assert TaskState.Name(found.status.state) == kept
 
 
 @on_postgres

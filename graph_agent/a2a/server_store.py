@@ -14,6 +14,7 @@ from a2a.server.owner_resolver import resolve_user_scope
 from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore, TaskStore
 from a2a.server.tasks.push_notification_config_store import PushNotificationConfigStore
 from a2a.types import ListTasksRequest, ListTasksResponse, Message, Part, Role, Task, TaskState
+from a2a.utils.errors import InternalError
 
 from graph_agent.a2a.server_sessions import AtWork
 from graph_agent.a2a.server_tables import open_tables
@@ -25,6 +26,9 @@ LOST_AFTER_S = 10.0
 
 _ENDS_WITHIN_S = 1.0
 """Seconds that a task whose run is over has until its end is written down, or until its turn has come."""
+
+_AGAIN_AFTER_S = (0.2, 1.0, 3.0)
+"""Seconds between the attempts to write down how a task has ended."""
 
 ENDED = frozenset(
     {
@@ -124,11 +128,24 @@ class LiveTaskStore(TaskStore):
         if state in _RUNNING:
             self._live[key] = task, state
             self._settled.clear()
-            if written == state:
+            if written != state:
+                await self._kept.save(task, context)
+            return
+        try:
+            await self._write_end(task, context)
+        finally:
+            self._forget(key)
+
+    async def _write_end(self, task: Task, context: ServerCallContext) -> None:
+        # A database that fails may be well in a moment, and nobody else knows how the task has ended, or what it asks.
+        for pause_s in _AGAIN_AFTER_S:
+            try:
+                await self._kept.save(task, context)
+            except InternalError:
+                await asyncio.sleep(pause_s)
+            else:
                 return
         await self._kept.save(task, context)
-        if state not in _RUNNING:
-            self._forget(key)
 
     async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
         """As the SDK's."""
