@@ -208,7 +208,8 @@ def at_work(folder: Path, *script: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
     try:
         deadline = time.monotonic() + 30
-        while not (folder / "log").exists() and process.poll() is None and time.monotonic() < deadline:
+        log = folder / "log"
+        while not (log.exists() and log.read_text()) and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.01)
         yield process
     finally:

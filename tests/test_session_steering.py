@@ -451,7 +451,8 @@ async def at_work(folder: Path, *url: str) -> asyncio.subprocess.Process:
     process = await asyncio.create_subprocess_exec(
         *[sys.executable, "-m", "tests.steered_run", str(folder / "s.db"), *url], stdout=asyncio.subprocess.PIPE
     )
-    await until(lambda: (folder / "log").exists() or process.returncode is not None)
+    log = folder / "log"
+    await until(lambda: bool(log.exists() and log.read_text()) or process.returncode is not None)
     return process
 
 
