@@ -1,4 +1,4 @@
-"""Fail when a Python file outside the tests has outgrown one idea: over 300 lines. Run in a git checkout."""
+"""Fail when a Python file outside the tests has outgrown one idea: over 400 lines. Run in a git checkout."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-LONGEST = 300
+LONGEST = 400
 """Lines a file may have."""
 ROOT = Path(__file__).parents[2]
 
