@@ -26,8 +26,10 @@ from graph_agent.events import StoredEvent
 from graph_agent.graph import CompiledAgentGraph
 from graph_agent.planned import usage_of
 from graph_agent.state import add_usage, less_usage
+from graph_agent.text import as_text, plain
 from graph_agent.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.usage_counter import UsageCounter
+from graph_agent.values import as_value
 
 
 @dataclass(frozen=True)
@@ -81,13 +83,15 @@ class GraphDelegate:
         usage = add_usage(before, _larger(gathered.usage, counter.usage))
         state, history = gathered.state, gathered.events
         said = next((message for message in reversed(state["messages"]) if isinstance(message, AIMessage)), None)
+        value = _structured(state.get("structured_response"))
         if state.get("status") == SessionStatus.FAILED:
             failed = f"The delegate {self.name!r} failed: its model did not answer."
             return DelegationResult(failed, "error", usage, history=history)
-        if said is None or not said.text:
+        text = (said.text if said is not None else "") or (as_text(value) if value is not None else "")
+        if not text:
             nothing = f"The delegate {self.name!r} gave no answer."
             return DelegationResult(nothing, "error", usage, history=history)
-        return DelegationResult(said.text, usage=usage, history=history)
+        return DelegationResult(text, usage=usage, value=value, history=history)
 
     async def _stream(
         self, given: dict[str, Any], config: RunnableConfig, options: dict[str, Any], gathered: _Gathered
@@ -152,6 +156,14 @@ class _Gathered:
             self.events += [each for each in change.get("events") or () if _is_event(each)]
             if self._ours and "usage" in change:
                 self.usage = add_usage(self.usage, change["usage"])
+
+
+def _structured(response: Any) -> Any:
+    """A graph's `structured_response` as plain JSON; None without one, or for one that has no JSON form."""
+    try:
+        return plain(as_value(response))
+    except ValueError:
+        return None
 
 
 def _larger(told: Usage, heard: Usage) -> Usage:

@@ -19,6 +19,7 @@ from langgraph.runtime import Runtime
 from pydantic import BaseModel
 
 from graph_agent._compat import as_tool_output, config_parameter
+from graph_agent.returned import record, recorded
 
 # One thread a call: the event loop's default executor has a few per core, and a wave of blocking tools must be able to
 # wait for each other.
@@ -33,7 +34,7 @@ class Invoker:
     """
 
     def __init__(self, tool: BaseTool) -> None:
-        self._tool = tool
+        self._tool = recorded(tool)
         self._blocking = tool.coroutine is None if isinstance(tool, StructuredTool) else _never_async(tool)
         self._direct = _Direct(tool) if isinstance(tool, StructuredTool) and _is_plain(tool) else None
 
@@ -87,6 +88,7 @@ class _Direct:
         if self._config_parameter:
             kwargs[self._config_parameter] = config
         returned = await self._coroutine(**kwargs)
+        record(returned)
         if isinstance(returned, str):
             return returned
         return as_tool_output(returned, None, self._tool, call_id)

@@ -13,6 +13,7 @@ from graph_agent.events import Event, StoredEvent
 from graph_agent.state import NOT_BEGUN
 from graph_agent.text import text_of
 from graph_agent.types import NO_USAGE, SessionStatus, StopReason, Usage
+from graph_agent.values import value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,11 @@ class RunResult:
     reasoning: str
     """What the last plan said beside its calls."""
     results: dict[str, Any]
-    """Call id → the result's whole content, `{"error": …}` for a call that failed.
+    """Call id → the result's value as plain JSON, `{"error": …}` with its text for a call that failed.
+
+    The value is what the tool returned: a Python list, dict, number, None, pydantic model or dataclass, the structured
+    content of an MCP tool, or text, also where the text looks like JSON. A reference `${id.path}` finds the same value.
+    Content blocks that are not all text are the list of blocks.
 
     Where a model gives an id to several calls, each further one is told as `<id>#2`, `<id>#3`, in the order planned.
     """
@@ -196,7 +201,7 @@ def _results(calls: Sequence[PlannedCall]) -> dict[str, Any]:
         times[id_] += 1
         if (result := call.result) is not None:
             key = id_ if times[id_] == 1 else f"{id_}#{times[id_]}"
-            found[key] = result["content"] if result["status"] == "success" else {"error": result["content"]}
+            found[key] = value_of(result) if result["status"] == "success" else {"error": text_of(result["content"])}
     return found
 
 

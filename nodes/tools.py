@@ -61,6 +61,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     )
     step = state["loop"]["step"]
     told = result_event(call["id"], call["name"], output.status, output.content, step, truncated=truncated)
+    told |= output.stored
     return Command(update=[("messages", [result]), ("events", [told]), ("arrived", True)])
 
 

@@ -70,7 +70,7 @@ async def test_the_same_request_is_planned_once(cache: BaseCache[Any]) -> None:
         two.usage["model_calls"],
         marked,
         set(old) & set(new),
-    ) == (["3", "13"], ["3", "13"], "Second.", 1, True, set())
+    ) == ([3, 13], [3, 13], "Second.", 1, True, set())
 
 
 async def test_calls_in_native_mode_are_cached_too(cache: BaseCache[Any]) -> None:

@@ -55,7 +55,7 @@ async def test_a_circle_is_warned_of_then_loses_its_tool_then_ends_the_input() -
             SessionStatus.ROUND_LIMIT,
             "loop",
         ),
-        "calls": ["3", "3", "3", "3", "error"],
+        "calls": [3, 3, 3, 3, "error"],
         "detected": [(["add"], 3), (["add"], 4), (["add"], 5)],
         "offered": [["add", "echo"]] * 4 + [["echo"]] * 2,
         "told": [
