@@ -116,6 +116,11 @@ def as_tool_output(content: Any, artifact: Any, tool: StructuredTool, call_id: s
     return _format_output(content, artifact, call_id, tool.name, "success")
 
 
+def uses_responses_api(model: Any, options: Mapping[str, Any]) -> bool:
+    """Whether an OpenAI chat model sends a request with these options to `/v1/responses`."""
+    return bool(model._use_responses_api(options))
+
+
 def config_parameter(function: Callable[..., Any]) -> str | None:
     """The parameter of a tool's function that wants the run's config; None without one."""
     return _get_runnable_config_param(function)

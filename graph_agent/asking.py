@@ -115,7 +115,8 @@ class Asking(InForce):
         Args:
             tail: What comes after the request, such as a reply and what is wrong with it.
             quiet: Keep the reply's tokens out of the message stream.
-            schema: JSON schema of the answer; None for free text.
+            schema: JSON schema of the answer; None for free text. Its tokens are streamed where the provider holds the
+                model to it, and nothing reads along that cannot take back an answer that has to be repaired.
 
         Raises:
             RefusedError, Exception: As for `plan`.
@@ -123,8 +124,9 @@ class Asking(InForce):
 
         async def send(watch: Spoken) -> AIMessage:
             request = [*self._answer_request(), *tail]
+            whole = quiet or (schema is not None and self._reader is not None)
             reply = await self._parts.client.answer(
-                request, self._settings, mode=self._mode, quiet=quiet, schema=schema, watch=watch
+                request, self._settings, mode=self._mode, quiet=whole, schema=schema, watch=watch
             )
             if (words := refusal_in(reply, heard=True)) is not None:
                 raise RefusedError.of(reply, words, usage_of(reply, self._settings.prices))

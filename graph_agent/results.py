@@ -46,7 +46,7 @@ class RunResult:
     interrupts: list[Interrupt]
     """What the run asks a person; answer it with `Session.resume`."""
     structured_response: Any = None
-    """The answer as plain JSON, where the agent has a `response_format`."""
+    """The answer as an instance of the class that is the agent's `response_format`; plain JSON for a JSON schema."""
     cost: float | None = None
     """What its model calls cost, in the price table's currency; None without prices."""
     error: str = ""

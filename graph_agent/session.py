@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -18,6 +19,7 @@ from graph_agent.context import AgentContext
 from graph_agent.delegation import CALL_PREFIX
 from graph_agent.errors import ConfigError, InputError
 from graph_agent.events import Event, StoredEvent
+from graph_agent.graph import AgentStateGraph
 from graph_agent.history import SessionMemory
 from graph_agent.results import (
     CallState,
@@ -33,6 +35,7 @@ from graph_agent.results import (
     run_result,
 )
 from graph_agent.running import refuse_within
+from graph_agent.schema import ResponseSchema
 from graph_agent.session_control import SessionControl
 from graph_agent.types import SessionStatus
 
@@ -180,7 +183,7 @@ class Session:
             async for mode, payload in chunks:
                 for part in self._parts(mode, payload, order):
                     yield part
-        yield Done(await self._result())
+        yield Done(await self._result(context))
 
     def _parts(self, mode: str, payload: Any, order: _HistoryOrder) -> Iterator[Part]:
         if mode == "messages":
@@ -214,7 +217,7 @@ class Session:
     async def _to_end(self, given: Any, context: Context | None) -> RunResult:
         refuse_within(self.id)
         await self._graph.ainvoke(given, self._config, context=context)
-        return await self._result()
+        return await self._result(context)
 
     async def _answer(self, answer: Any) -> Any:
         """The graph's input that goes on with a session."""
@@ -224,8 +227,12 @@ class Session:
             raise InputError(f"Session {self.id!r} has nothing to resume: its last input was taken to its end.")
         return None if answer is None else Command(resume=answers_by_id(answer, open_interrupts(state)))
 
-    async def _result(self) -> RunResult:
-        return run_result(await self._graph.aget_state(self._config))
+    async def _result(self, context: Context | None = None) -> RunResult:
+        result = run_result(await self._graph.aget_state(self._config))
+        shape = _shape_of(self._graph, context)
+        if shape is None:
+            return result
+        return replace(result, structured_response=shape.instance(result.structured_response))
 
 
 class _HistoryOrder:
@@ -257,6 +264,14 @@ class _HistoryOrder:
 _CALLS = ("tool_call", "delegation_request")
 _ENDS = ("tool_result", "delegation_response", "delegation_progress")
 """What the events of a call's task begin with; a delegate's progress is in the history when it has ended."""
+
+
+def _shape_of(graph: CompiledStateGraph[Any, Any, Any, Any], context: Context | None) -> ResponseSchema | None:
+    """The shape of a run's answer, where it is the agent's own; None for a run that brings a JSON schema."""
+    given: Any = context if isinstance(context, Mapping) else dict(context or ())
+    if given.get("response_schema") is not None:
+        return None
+    return graph.builder.response if isinstance(graph.builder, AgentStateGraph) else None
 
 
 def _input(given: Given) -> dict[str, Any]:

@@ -29,14 +29,12 @@ from graph_agent.runs import run_of
 from graph_agent.spending import answer_left_s, spent
 from graph_agent.state import Bookkeeping, Outcome, PlanState, add_usage
 from graph_agent.status import status_event
+from graph_agent.structured_answer import ask_for_structure
 from graph_agent.types import NO_USAGE, STATUS_OF, StopReason, Usage
 
 logger = logging.getLogger(__name__)
 
 _IN_WORDS = "No tool can be called any more. Answer in words, from what you know."
-
-REPAIRS = 2
-"""Times an answer that does not fit its schema is sent back."""
 
 
 async def finalize_node(
@@ -140,31 +138,21 @@ class _Answering:
                 self.answer = await asking.answer([HumanMessage(_IN_WORDS)])
 
     async def _structured(self, asking: Asking, sentence: str) -> None:
-        """Ask for an answer that fits the schema. Its tries are not streamed: only one of them is the answer."""
+        """Ask for an answer that fits the schema."""
         assert self.parts.response is not None
-        fault = ""
-        tail: list[AnyMessage] = []
-        for tries in range(1 + REPAIRS):
-            if tries and self._exhausted(asking.usage):
-                self.answer = AIMessage(self._with_account(sentence or self._sentence()))
-                return
-            reply = await asking.answer(tail, quiet=True, schema=self.parts.response.json_schema)
-            self.answer = reply
-            try:
-                self.structured = await asyncio.to_thread(self.parts.response.read, reply.text)
-            except SlowSchemaError as error:
-                self._fail("response_schema", str(error))
-                break
-            except ValueError as error:
-                fault = str(error)
-                tail += [reply, HumanMessage(f"That does not fit: {fault} Send the corrected object.")]
-            else:
-                break
-        else:
-            times = f"{REPAIRS} repairs"
-            self._fail("response_format", f"The answer did not fit the response format after {times}: {fault}")
-        if sentence and self.answer is not None:
-            self.answer = _below(sentence, self.answer)
+        answered = await ask_for_structure(
+            asking,
+            self.parts.response,
+            quiet=bool(sentence),
+            is_exhausted=lambda: self._exhausted(asking.usage),
+        )
+        if answered is None:
+            self.answer = AIMessage(self._with_account(sentence or self._sentence()))
+            return
+        self.answer, self.structured = answered.message, answered.value
+        if answered.error is not None:
+            self._fail(*answered.error)
+        self.answer = _below(sentence, self.answer)
 
     def _sentence(self) -> str:
         if self.reason == "completed":

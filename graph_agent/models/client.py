@@ -14,12 +14,13 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 from graph_agent.bounded import Bounded
 from graph_agent.config import LoopConfig
 from graph_agent.models.aliases import ToolAliases
-from graph_agent.models.binding import Bound, Way, openai_response_format, unbound, with_options
+from graph_agent.models.binding import Bound, Way, unbound, with_options
 from graph_agent.models.cleaning import cleaned, without_calls
 from graph_agent.models.estimate import with_usage
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.prose import as_plans, as_prose
 from graph_agent.models.retry import QUIET, ask
+from graph_agent.models.schema_mode import ResponseFormat, SchemaMode
 from graph_agent.models.spoken import Spoken
 
 Phase = Literal["plan", "answer"]
@@ -67,6 +68,7 @@ class ModelClient:
         self._names: list[str] = []
         self.offer(schemas)
         self._none_choice = _TOOL_CHOICE_NONE.get(model._llm_type)
+        self._schema_mode = SchemaMode(model)
 
     def offer(self, schemas: Sequence[dict[str, Any]]) -> None:
         """Offer these tools from now on.
@@ -153,25 +155,30 @@ class ModelClient:
             request: System prompt, history and the closing request.
             settings: As for `plan`.
             mode: As for `plan`.
-            quiet: As for `plan`.
+            quiet: As for `plan`. An answer to a schema is quiet too where the provider does not hold the model to it.
             schema: JSON schema of the answer; None for free text.
             watch: As for `plan`.
 
         Raises:
             Exception: As for `plan`.
         """
-        bound = self._bound_for("answer", settings, mode=mode, schema=schema)
-        try:
-            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet, watch=watch)
-        except Exception as error:
-            if "tool_choice" not in bound.options or not _TOOL_CHOICE.search(str(error)):
-                raise
-            # Some servers take tools and no choice; the closing request asks for words in any case.
-            self._none_choice = None
-            bound = self._bound_for("answer", settings, mode=mode, schema=schema)
-            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet, watch=watch)
-        # Whatever it was told, a model may call a tool here; nobody will run that call, so it must leave no trace.
-        return without_calls(reply)
+        while True:
+            form = self._schema_mode.form(schema) if schema is not None else None
+            bound = self._bound_for("answer", settings, mode=mode, form=form)
+            silent = quiet or (schema is not None and form is None)
+            try:
+                reply = await self._ask(bound, request, settings, mode=mode, quiet=silent, watch=watch)
+            except Exception as error:
+                if watch is not None and watch.seen:
+                    raise
+                if "tool_choice" in bound.options and _TOOL_CHOICE.search(str(error)):
+                    # Some servers take tools and no choice; the closing request asks for words in any case.
+                    self._none_choice = None
+                elif schema is None or form is None or not self._schema_mode.refused(schema, form, error):
+                    raise
+            else:
+                # A model may call a tool here all the same; nothing will run that call, so it must leave no trace.
+                return without_calls(reply)
 
     def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> Way:
         """How the answer is asked for; arguments as for `answer`."""
@@ -242,27 +249,28 @@ class ModelClient:
         return [self._aliased(message) for message in safe] if self._renames else list(safe)
 
     def _bound_for(
-        self, phase: Phase, settings: LoopConfig, *, mode: Mode, schema: dict[str, Any] | None = None
+        self, phase: Phase, settings: LoopConfig, *, mode: Mode, form: ResponseFormat | None = None
     ) -> Bound:
-        key = (phase, mode, settings.model_options(), repr(schema), repr(self._none_choice))
+        key = (phase, mode, settings.model_options(), repr(form), repr(self._none_choice))
         with_tools = bool(self._schemas) and mode == "native"
-        return self._bound.get(key, lambda: self._bind(phase, settings, schema, with_tools=with_tools))
+        return self._bound.get(key, lambda: self._bind(phase, settings, form, with_tools=with_tools))
 
-    def _bind(self, phase: Phase, settings: LoopConfig, schema: dict[str, Any] | None, *, with_tools: bool) -> Bound:
+    def _bind(self, phase: Phase, settings: LoopConfig, form: ResponseFormat | None, *, with_tools: bool) -> Bound:
         options = with_options(settings, self.options)
         if not with_tools:
             if phase == "plan":
                 options.pop("stop", None)  # it is meant for answers, and would cut the JSON of calls
             # Providers refuse a choice of tools where there are none.
             options.pop("tool_choice", None)
-            # Beside tools OpenAI's client insists on strict ones; the closing request holds the schema in any case.
-            if schema is not None and (response_format := openai_response_format(self.model, schema, "response")):
-                options["response_format"] = response_format
+            if form is not None:
+                options |= self._schema_mode.options(form, options)
             return Bound(self.model, options)
         if phase == "answer" and self._none_choice is not None:
             options["tool_choice"] = self._none_choice
         elif phase == "plan" and (choice := self._possible_choice()) is not None:
             options["tool_choice"] = choice
+        if form is not None:
+            options |= self._schema_mode.options(form, {**options, "tools": self._schemas})
         bound = self.model.bind_tools(self._schemas, **options)
         return unbound(bound)
 
