@@ -32,13 +32,13 @@ JANUARY = "Check availability for January 17-19"
 HANUKKAH = "one night in Hanukkah"
 BOTH = "Check availability for Hanukkah and also next weekend"
 
-MODES = {
+MODES: dict[str, dict[str, Any]] = {
     "native": {"tool_calling": "native"},
     "text": {"tool_calling": "text"},
     "wave": {"tool_calling": "wave"},
     "one plan": {"tool_calling": "wave", "planner": "dag"},
 }
-FINALIZE = [{}, {"finalize": "compose"}, {"finalize": "direct"}]
+FINALIZE: list[dict[str, Any]] = [{}, {"finalize": "compose"}, {"finalize": "direct"}]
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 in_every_mode = pytest.mark.parametrize("mode", MODES)
@@ -80,7 +80,7 @@ async def answer_of(graph: CompiledAgentGraph, question: str) -> str:
     ("mode", "waves"), [("native", [1, 2, 2]), ("text", [1, 2, 2]), ("wave", [1, 2, 2]), ("one plan", [1, 1, 1])]
 )
 async def test_the_three_questions_have_their_waves_and_answers(
-    hotel: CompiledAgentGraph, mode: str, waves: list[int], ending: dict[str, str], stream: bool
+    hotel: CompiledAgentGraph, mode: str, waves: list[int], ending: dict[str, Any], stream: bool
 ) -> None:
     came = [
         await asked(hotel, question, stream=stream, **MODES[mode], **ending) for question in (JANUARY, HANUKKAH, BOTH)
@@ -100,7 +100,7 @@ async def test_the_three_questions_have_their_waves_and_answers(
 @in_every_mode
 @pytest.mark.parametrize("question", ["hello", "What is the capital of France?", "thank you!"])
 async def test_small_talk_and_what_it_does_not_know_are_answered_without_a_call(
-    hotel: CompiledAgentGraph, question: str, mode: str, ending: dict[str, str]
+    hotel: CompiledAgentGraph, question: str, mode: str, ending: dict[str, Any]
 ) -> None:
     result, tokens = await asked(hotel, question, stream=True, **MODES[mode], **ending)
 
