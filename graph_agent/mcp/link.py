@@ -25,8 +25,9 @@ from graph_agent.mcp.connections import ServerConfig
 from graph_agent.mcp.failures import Loss, LostCallError, McpCallError, root_cause
 from graph_agent.mcp.messages import UnreadableError, is_unreadable
 from graph_agent.mcp.session import Session
+from graph_agent.mcp.stdio import Incoming, Outgoing
 from graph_agent.mcp.taps import Call, IncomingTap, OutgoingTap, current_call
-from graph_agent.mcp.transports import Incoming, Outgoing, ServerLog, open_transport
+from graph_agent.mcp.transports import ServerLog, open_transport
 
 logger = logging.getLogger("graph_agent.mcp")
 

@@ -18,7 +18,7 @@ from mcp.types import JSONRPCRequest, RequestId
 
 from graph_agent.mcp.failures import Loss
 from graph_agent.mcp.messages import UnreadableError, in_place_of, unreadable
-from graph_agent.mcp.transports import Incoming, Outgoing
+from graph_agent.mcp.stdio import Incoming, Outgoing
 
 
 @dataclass(slots=True, eq=False)
