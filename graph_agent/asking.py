@@ -15,15 +15,18 @@ from graph_agent.counting import counts_beside
 from graph_agent.in_force import InForce
 from graph_agent.limits import LimitMet
 from graph_agent.models.binding import Way
+from graph_agent.models.cleaning import with_text
 from graph_agent.models.pool import ReadyModel
 from graph_agent.models.refusals import REFUSED, refusal_in, refused_by
 from graph_agent.models.spoken import ReadAloud, Reader, Spoken
+from graph_agent.models.visibility import WithoutSentinel
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, usage_of
 from graph_agent.planning import AskingError, PlanningError, RefusedError, ask_for_calls, ask_for_plan
 from graph_agent.request import answer_request
 from graph_agent.rollout import planner_of
 from graph_agent.runs import run_of
+from graph_agent.sentinel import without_sentinel
 from graph_agent.state import Bookkeeping, add_usage
 from graph_agent.types import NO_USAGE, Usage
 
@@ -127,8 +130,11 @@ class Asking(InForce):
                 request, self._settings, mode=self._mode, quiet=quiet, schema=schema, watch=watch
             )
             if (words := refusal_in(reply, heard=True)) is not None:
+                await watch.settle(reply.text, reply.text)
                 raise RefusedError.of(reply, words, usage_of(reply, self._settings.prices))
-            return reply
+            answer = without_sentinel(reply.text)
+            await watch.settle(reply.text, answer or None)
+            return with_text(reply, answer)
 
         reply = await self._through(send)
         self._count(usage_of(reply, self._settings.prices), reply.usage_metadata)
@@ -152,6 +158,9 @@ class Asking(InForce):
         )
         if failure is None:
             self._count(usage_of(message, self._settings.prices), message.usage_metadata)
+            answer = without_sentinel(message.text)
+            await self.spoken.settle(message.text, answer)
+            message = with_text(message, answer)
             below = message.model_copy(update={"content": message.text.removeprefix(sentence).strip()})
             words = refusal_in(below, heard=True)
         else:
@@ -167,7 +176,8 @@ class Asking(InForce):
     ) -> T:
         """Send a request until it is answered, or nothing is left to try; `recover` in place of the usual ways."""
         while True:
-            self.spoken = Spoken() if self._reader is None else ReadAloud(self._reader)
+            visibility = WithoutSentinel if not self._agent.whole_replies else None
+            self.spoken = Spoken(visibility) if self._reader is None else ReadAloud(self._reader, visibility)
             try:
                 return await send(self.spoken)
             except RefusedError as refused:

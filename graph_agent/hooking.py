@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,13 +20,11 @@ from graph_agent.limits import LimitMet, LimitMetError
 from graph_agent.models.cleaning import without_calls
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned
+from graph_agent.sentinel import says_nothing
 from graph_agent.types import Call
 
 PATCHED_MODEL = "RequestPatch.model"
 """Who names a patch's model, for the error when it cannot be had."""
-
-_ONLY_DONE = re.compile(r"\W*no (?:more|further) actions\W*", re.IGNORECASE)
-"""What a model says that is told to say so when it needs no tool any more."""
 
 Ask = Callable[[HookRequest, Sequence[AnyMessage]], Awaitable[tuple[Planned, HookRequest]]]
 """Has a patched request answered, and keeps messages for the requests to come; gives the request as it was answered."""
@@ -183,7 +180,7 @@ def _answers(parts: AgentParts, planned: Planned, request: HookRequest) -> bool:
     if parts.response is not None or parts.mode(request.settings) == "wave":
         return False
     text = planned.message.text
-    return bool(text.strip()) and not _ONLY_DONE.fullmatch(text)
+    return not says_nothing(text)
 
 
 def _fingerprint(calls: Sequence[Call]) -> str:

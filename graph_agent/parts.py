@@ -136,17 +136,17 @@ class AgentParts:
             self._offering.clear()
             self._instructions.clear()
 
-    def answers_directly(self, settings: LoopConfig) -> bool:
-        """Whether a plan's own text is the answer: not in wave mode, and not where an answer has a given shape.
+    def may_answer_while_planning(self, settings: LoopConfig) -> bool:
+        """Whether a planning reply without calls may be the answer.
 
         An agent that plans with nothing to call, for its hooks, has nothing to gain from a second request.
         """
-        direct = settings.finalize == "direct" or not self.toolbox
-        return direct and self.mode(settings) != "wave" and self.response is None
+        return settings.finalize != "compose" or not self.toolbox
 
-    def speaks_while_planning(self, settings: LoopConfig) -> bool:
-        """Whether a plan's tokens may be read as they come: they are the answer, and nothing can take them back."""
-        return self.answers_directly(settings) and not self.hooks and not self.whole_replies
+    def streams_while_planning(self, settings: LoopConfig) -> bool:
+        """Whether planning replies are streamed as they come: they may be the answer, and nothing can replace them."""
+        replaceable = self.hooks or self.whole_replies or self.response is not None
+        return self.may_answer_while_planning(settings) and not replaceable
 
     @property
     def plans(self) -> bool:
@@ -161,7 +161,7 @@ class AgentParts:
             mode: How calls are asked for.
             planner: Which planner the session has; counts in wave mode only.
         """
-        style = planner if mode == "wave" else "direct" if self.answers_directly(settings) else "calls"
+        style = planner if mode == "wave" else "calls" if settings.finalize == "compose" else settings.finalize
         key = (style, mode, settings.max_calls_per_wave, tuple(self.toolbox.names))
 
         def make() -> str:

@@ -13,7 +13,9 @@ from graph_agent.calls import new_call_id, split_tool_calls
 from graph_agent.config import Price
 from graph_agent.events import StoredEvent, event
 from graph_agent.references import renamed
+from graph_agent.models.cleaning import with_text
 from graph_agent.repair import repaired
+from graph_agent.sentinel import without_sentinel
 from graph_agent.text import clean, plain
 from graph_agent.types import Call, Usage
 
@@ -33,6 +35,8 @@ class Planned:
     reasoning: str
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the `plan` event: `slots` and `planner` in wave mode, `cached`."""
+    answers: bool = False
+    """Whether `message` says something that may be the answer: it has no calls, and is not the sentinel."""
     final: bool = False
     """Whether `message` is the answer, whatever the configuration says of answers; no calls are run then."""
     ended: bool = False
@@ -53,7 +57,11 @@ class Planned:
 
 def planned_calls(message: AIMessage, calls: list[Call], usage: Usage) -> Planned:
     """A plan that is no more than its calls: none means that planning is over."""
-    return Planned(message, calls, usage, last=not calls, action=action_of(calls), reasoning=message.text)
+    answer = "" if calls else without_sentinel(message.text)
+    if answer:
+        message = with_text(message, answer)
+    reasoning = message.text
+    return Planned(message, calls, usage, not calls, action_of(calls), reasoning, answers=bool(answer))
 
 
 def action_of(calls: list[Call]) -> str:

@@ -76,15 +76,18 @@ async def ask_for_calls(
         RefusedError: When the model or its provider will not answer.
         Exception: What the provider raised.
     """
-    # Prose before calls is plan text in direct mode; the JSON of calls in text is nobody's answer.
-    quiet = mode == "text" or not parts.speaks_while_planning(settings)
+    # The JSON of calls in text is nobody's answer.
+    quiet = mode == "text" or not parts.streams_while_planning(settings)
     request = plan_request(parts, history, settings, mode, "wave")
 
     async def ask() -> Planned:
         reply = await parts.client.plan(request, settings, mode=mode, quiet=quiet, watch=watch)
         if (words := refusal_in(reply, heard=not quiet)) is not None:
+            await watch.settle(reply.text, reply.text)
             raise RefusedError.of(reply, words, usage_of(reply, settings.prices))
-        return read_reply(reply, parts.toolbox.names, text=mode == "text", prices=settings.prices)
+        planned = read_reply(reply, parts.toolbox.names, text=mode == "text", prices=settings.prices)
+        await watch.settle(reply.text, planned.message.text if planned.calls or planned.answers else None)
+        return planned
 
     return await through_cache(parts, settings, request, mode, ask)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent.client_tools import one_at_a_time
-from graph_agent.errors import UserError
+from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events import IN_HISTORY, event
 from graph_agent.hooks import HookError
 from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMetError
@@ -123,13 +125,26 @@ async def _ask(step: Step) -> None:
     elif not planned.calls:
         logger.info("Final response received (no tool calls)")
         outcome: Outcome = {"stop_reason": "completed"}
-        if planned.final or step.parts.answers_directly(step.settings):
+        if planned.final or (planned.answers and await _is_answer(step, planned.message)):
             outcome["draft"] = planned.message
         step.conclude(outcome)
     elif step.state["remaining_steps"] < STEPS_FOR_A_WAVE:
         step.stop("step_limit", step.loop["step"])
     else:
         _begin_wave(step, planned)
+
+
+async def _is_answer(step: Step, reply: AIMessage) -> bool:
+    """Whether a planning reply that says something is the answer, rather than one that is composed."""
+    if not step.parts.may_answer_while_planning(step.settings):
+        return False
+    if step.parts.response is None:
+        return True
+    try:
+        await asyncio.to_thread(step.parts.response.read, reply.text)
+    except (ValueError, SlowSchemaError):
+        return False
+    return True
 
 
 def _begin_wave(step: Step, planned: Planned) -> None:

@@ -53,7 +53,7 @@ def contents(body: dict[str, Any], role: str) -> list[Any]:
 async def test_a_fallback_model_is_asked_in_every_mode(openai_stub: StubFactory, mode: Any) -> None:
     plans: dict[str, list[str | Reply]] = {
         "native": [CALL, "No more actions."],
-        "text": [asks(("c1", "echo", {"text": "a"})), "Enough."],
+        "text": [asks(("c1", "echo", {"text": "a"})), "No more actions."],
         "wave": [PLAN],
     }
     first = openai_stub(*[DOWN] * 3)

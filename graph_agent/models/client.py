@@ -208,7 +208,8 @@ class ModelClient:
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
         )
-        reply = cleaned(await model.ainvoke(way.request, merge_configs(ensure_config(), {"callbacks": [watch]})))
+        config = watch.watched(merge_configs(ensure_config(), {"callbacks": [watch]}))
+        reply = cleaned(await model.ainvoke(way.request, config))
         return without_calls(with_usage(reply, way.request, settings, way.options.get("tools"))), model.failure
 
     async def _ask(
