@@ -103,6 +103,8 @@ async def _first_wish(
 ) -> tuple[str, LoopPlan, HookRequest] | None:
     """The first hook that wants something: its name, what it wants, and the patched request; None without one."""
     for hook in parts.hooks:
+        if not planned.calls and not getattr(hook, "sees_answers", True):
+            continue
         name = type(hook).__name__
         response = HookResponse(copied(planned.message), copied(planned.calls), copied(planned.usage))
         shown = LentRequest.of(request)

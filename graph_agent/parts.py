@@ -145,8 +145,12 @@ class AgentParts:
 
     def streams_while_planning(self, settings: LoopConfig) -> bool:
         """Whether planning replies are streamed as they come: they may be the answer, and nothing can replace them."""
-        replaceable = self.hooks or self.whole_replies or self.response is not None
-        return self.may_answer_while_planning(settings) and not replaceable
+        return self.may_answer_while_planning(settings) and not self.guarded and self.response is None
+
+    @property
+    def guarded(self) -> bool:
+        """Whether something may rewrite an answer after its last token, so that nothing of it may be shown before."""
+        return self.whole_replies or any(getattr(hook, "sees_answers", True) for hook in self.hooks)
 
     @property
     def plans(self) -> bool:

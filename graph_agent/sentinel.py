@@ -29,9 +29,14 @@ def is_sentinel(text: str) -> bool:
     return _WHOLE.fullmatch(after_reasoning(text).strip()[: _LONGEST + 1]) is not None
 
 
+def is_blank(text: str) -> bool:
+    """Whether a text has nothing but white space, and reasoning in `<think>`."""
+    return not after_reasoning(text).strip()
+
+
 def says_nothing(text: str) -> bool:
-    """Whether a text holds no answer: it is blank, or the sentinel; reasoning in `<think>` does not count."""
-    return not after_reasoning(text).strip() or is_sentinel(text)
+    """Whether a text holds no answer: it is blank, or the sentinel."""
+    return is_blank(text) or is_sentinel(text)
 
 
 def after_reasoning(text: str) -> str:

@@ -143,7 +143,11 @@ class Outcome(TypedDict):
     limit: NotRequired[float]
     """The limit that was met; absent where there is none."""
     draft: NotRequired[AIMessage]
-    """The plan's own text, where it is the answer."""
+    """The answer, where planning gave it; where planning was cut short, what of the answer was streamed."""
+    unguarded: NotRequired[bool]
+    """The draft has not been shown to hooks and middleware; absent for no."""
+    empty: NotRequired[bool]
+    """The planning reply that was to be the answer was empty: the model is asked for it once more; absent for no."""
 
 
 class Recovery(TypedDict, total=False):

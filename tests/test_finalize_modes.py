@@ -82,7 +82,7 @@ async def test_the_sentinel_is_never_shown(finalize: str, sentinel: str) -> None
         ("Nobody knows.\nNo more", "Nobody| knows.|\nNo| more"),
         ("No more actions.\n\nIt rains.", "It| rains."),
         ("It rains.\n\nNo more actions.\n", "It| rains."),
-        ("<think>Rain?</think>It rains.", "<think>Rain?</think|>It| rains."),
+        ("<think>Rain?</think>It rains.", "<think>Rain?</th|ink>It| rains."),
     ],
 )
 async def test_a_direct_answer_is_streamed_without_the_sentinel(reply: str, shown: str) -> None:
