@@ -92,7 +92,7 @@ class AgentParts:
     variants: dict[str, AgentParts] = field(init=False, repr=False, default_factory=dict)
     """What runs with parts of their own were given (see `run_parts`)."""
     _offering: dict[ModelClient, ModelClient] = field(init=False, repr=False, default_factory=dict)
-    _instructions: Bounded[tuple[str, str, int, tuple[str, ...]], str] = field(repr=False, default_factory=Bounded)
+    _instructions: Bounded[tuple[str, str, int, bool, tuple[str, ...]], str] = field(repr=False, default_factory=Bounded)
 
     def settings(self, runtime: Runtime[Any], config: RunnableConfig, loop: Bookkeeping) -> LoopConfig:
         """The configuration in force: the agent's own, under what the run brings, under what was changed since.
@@ -166,10 +166,13 @@ class AgentParts:
             planner: Which planner the session has; counts in wave mode only.
         """
         style = planner if mode == "wave" else "calls" if settings.finalize == "compose" else settings.finalize
-        key = (style, mode, settings.max_calls_per_wave, tuple(self.toolbox.names))
+        answers = self.may_answer_while_planning(settings)
+        key = (style, mode, settings.max_calls_per_wave, answers, tuple(self.toolbox.names))
 
         def make() -> str:
-            sections = [self.prompts.render("planner", style=style, max_calls=settings.max_calls_per_wave)]
+            schema = self.response.json_schema if self.response and answers else None
+            most = settings.max_calls_per_wave
+            sections = [self.prompts.render("planner", style=style, max_calls=most, answers=answers, schema=schema)]
             if mode != "native":
                 sections.append(tools_in_text(self.prompts, self.toolbox.schemas, plan=mode == "wave"))
             return "\n\n".join(filter(None, sections))

@@ -15,7 +15,7 @@ from graph_agent.events import StoredEvent, event
 from graph_agent.references import renamed
 from graph_agent.models.cleaning import with_text
 from graph_agent.repair import repaired
-from graph_agent.sentinel import without_sentinel
+from graph_agent.sentinel import is_blank, without_sentinel
 from graph_agent.text import clean, plain
 from graph_agent.types import Call, Usage
 
@@ -37,6 +37,8 @@ class Planned:
     """Further fields of the `plan` event: `slots` and `planner` in wave mode, `cached`."""
     answers: bool = False
     """Whether `message` says something that may be the answer: it has no calls, and is not the sentinel."""
+    empty: bool = False
+    """Whether the reply holds nothing: neither calls nor text."""
     final: bool = False
     """Whether `message` is the answer, whatever the configuration says of answers; no calls are run then."""
     ended: bool = False
@@ -61,7 +63,8 @@ def planned_calls(message: AIMessage, calls: list[Call], usage: Usage) -> Planne
     if answer:
         message = with_text(message, answer)
     reasoning = message.text
-    return Planned(message, calls, usage, not calls, action_of(calls), reasoning, answers=bool(answer))
+    empty = not calls and is_blank(reasoning)
+    return Planned(message, calls, usage, not calls, action_of(calls), reasoning, answers=bool(answer), empty=empty)
 
 
 def action_of(calls: list[Call]) -> str:

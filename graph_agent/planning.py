@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
@@ -17,6 +18,7 @@ from graph_agent.parts import AgentParts
 from graph_agent.plan_cache import through_cache
 from graph_agent.planned import Planned, action_of, canonical_calls, read_reply, usage_of
 from graph_agent.request import plan_request
+from graph_agent.sentinel import is_blank, says_nothing, without_sentinel
 from graph_agent.state import add_usage
 from graph_agent.text import plain
 from graph_agent.types import NO_USAGE, Call, Usage
@@ -111,9 +113,14 @@ async def ask_for_plan(
         Exception: What the provider raised.
     """
     request = plan_request(parts, history, settings, "wave", planner)
-    return await through_cache(
+    planned = await through_cache(
         parts, settings, request, "wave", lambda: _until_sound(parts, request, settings, planner, limit)
     )
+    if not planned.answers:
+        return planned
+    # Middleware has seen the whole plan: now it is shown what the user would read.
+    message = await parts.client.guarded(request, planned.message)
+    return replace(planned, message=message, answers=not says_nothing(message.text))
 
 
 async def _until_sound(
@@ -123,7 +130,7 @@ async def _until_sound(
     planner: Planner,
     limit: Limit,
 ) -> Planned:
-    usage = NO_USAGE
+    usage, answers = NO_USAGE, parts.may_answer_while_planning(settings)
     for attempt in range(1 + REPAIRS):
         try:
             reply = await parts.planner.plan(request, settings, offered=parts.toolbox.schemas)
@@ -137,7 +144,8 @@ async def _until_sound(
         try:
             plan = read_plan(reply, parts.plan_schema)
             calls = check_wave(plan, settings.max_calls_per_wave)
-            if not calls and plan.status == "continue" and attempt < REPAIRS:
+            answer = _answer_in(plan) if answers and not calls else ""
+            if not calls and not answer and plan.status == "continue" and attempt < REPAIRS:
                 raise PlanError(_EMPTY)
         except PlanError as fault:
             if attempt == REPAIRS:
@@ -146,13 +154,24 @@ async def _until_sound(
                 raise AskingError(LimitMetError(*met), usage) from fault
             request = [*request, AIMessage(reply.text or _as_text(reply)), HumanMessage(str(fault))]
         else:
-            return _planned(reply, plan, calls, usage, planner)
+            return _planned(reply, plan, calls, usage, planner, answer)
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _planned(reply: AIMessage, plan: PlanningResult, calls: list[Call], usage: Usage, planner: Planner) -> Planned:
+def _answer_in(plan: PlanningResult) -> str:
+    # A class of the user's own may have given the field another type.
+    return without_sentinel(plan.answer) if isinstance(plan.answer, str) else ""
+
+
+def _planned(
+    reply: AIMessage, plan: PlanningResult, calls: list[Call], usage: Usage, planner: Planner, answer: str
+) -> Planned:
     message = AIMessage(
-        plan.reasoning, id=reply.id, tool_calls=canonical_calls(calls), usage_metadata=reply.usage_metadata
+        answer or plan.reasoning,
+        id=reply.id,
+        tool_calls=canonical_calls(calls),
+        usage_metadata=reply.usage_metadata,
+        response_metadata=reply.response_metadata if answer else {},
     )
     slots = plan.slots.model_dump(mode="json") if isinstance(plan.slots, BaseModel) else plain(plan.slots)
     return Planned(
@@ -163,6 +182,8 @@ def _planned(reply: AIMessage, plan: PlanningResult, calls: list[Call], usage: U
         action=plan.action or action_of(calls),
         reasoning=plan.reasoning,
         extra={"slots": slots, "planner": planner},
+        answers=bool(answer),
+        empty=not calls and is_blank(reply.text) and not reply.tool_calls,
     )
 
 

@@ -24,7 +24,6 @@ from graph_agent.repetition import refused, stop_repetition
 from graph_agent.rerun_notes import note_used, used_before
 from graph_agent.rerunning import AskingWithHooks
 from graph_agent.run_parts import parts_of_run
-from graph_agent.sentinel import is_blank
 from graph_agent.spending import work_left_s
 from graph_agent.state import Outcome, PlanState
 from graph_agent.step import Step
@@ -145,7 +144,7 @@ async def _ask(step: Step) -> None:
             outcome["draft"] = planned.message
         elif planned.answers and await _is_answer(step, planned.message):
             step.direct_answer = outcome["draft"] = planned.message
-        elif step.parts.may_answer_while_planning(step.settings) and is_blank(planned.message.text):
+        elif planned.empty and step.parts.may_answer_while_planning(step.settings):
             outcome["empty"] = True
         step.conclude(outcome)
     elif step.state["remaining_steps"] < STEPS_FOR_A_WAVE:

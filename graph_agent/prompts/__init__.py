@@ -16,7 +16,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from graph_agent.errors import ConfigError, did_you_mean
 
 VARIABLES: dict[str, frozenset[str]] = {
-    "planner": frozenset({"style", "max_calls"}),
+    "planner": frozenset({"style", "max_calls", "answers", "schema"}),
     "text_tools": frozenset({"tools", "plan"}),
     "finalize": frozenset({"schema", "plan"}),
     "limit": frozenset({"reason", "limit"}),
