@@ -107,5 +107,6 @@ def _restored(kept: dict[str, Any]) -> Planned:
         reasoning=kept["reasoning"],
         extra={**kept["extra"], "cached": True},
         answers=kept["answers"],
+        said=message.text,
     )
     return with_free_ids(planned, {call["id"] for call in planned.calls})

@@ -37,6 +37,8 @@ class Planned:
     """Further fields of the `plan` event: `slots` and `planner` in wave mode, `cached`."""
     answers: bool = False
     """Whether `message` says something that may be the answer: it has no calls, and is not the sentinel."""
+    said: str = ""
+    """The reply's whole text, as it was streamed."""
     empty: bool = False
     """Whether the reply holds nothing: neither calls nor text."""
     final: bool = False
@@ -57,14 +59,16 @@ class Planned:
         )
 
 
-def planned_calls(message: AIMessage, calls: list[Call], usage: Usage) -> Planned:
+def planned_calls(message: AIMessage, calls: list[Call], usage: Usage, said: str) -> Planned:
     """A plan that is no more than its calls: none means that planning is over."""
     answer = "" if calls else without_sentinel(message.text)
     if answer:
         message = with_text(message, answer)
     reasoning = message.text
     empty = not calls and is_blank(reasoning)
-    return Planned(message, calls, usage, not calls, action_of(calls), reasoning, answers=bool(answer), empty=empty)
+    return Planned(
+        message, calls, usage, not calls, action_of(calls), reasoning, answers=bool(answer), said=said, empty=empty
+    )
 
 
 def action_of(calls: list[Call]) -> str:
@@ -100,7 +104,7 @@ def read_reply(reply: AIMessage, tools: list[str], *, text: bool, prices: Mappin
         canonical = canonical_calls(calls)
         if canonical != message.tool_calls or message.invalid_tool_calls:
             message = message.model_copy(update={"tool_calls": canonical, "invalid_tool_calls": []})
-    return planned_calls(message, calls, usage_of(reply, prices))
+    return planned_calls(message, calls, usage_of(reply, prices), reply.text)
 
 
 def canonical_calls(calls: list[Call]) -> list[ToolCall]:

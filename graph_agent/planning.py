@@ -70,16 +70,29 @@ class PlanningError(Exception):
 
 
 async def ask_for_calls(
-    parts: AgentParts, history: Sequence[AnyMessage], settings: LoopConfig, mode: Mode, watch: Spoken
+    parts: AgentParts,
+    history: Sequence[AnyMessage],
+    settings: LoopConfig,
+    mode: Mode,
+    watch: Spoken,
+    *,
+    quiet: bool = False,
 ) -> Planned:
-    """Ask for calls through the provider's tools, or in text; `watch` notes whether the reader has seen a token.
+    """Ask for calls through the provider's tools, or in text.
+
+    Args:
+        parts: The agent.
+        history: The conversation.
+        settings: The run's configuration.
+        mode: How calls are asked for.
+        watch: Notes what the reader has seen of the reply; `settle` it with the plan.
+        quiet: Stream nothing of the reply, whatever the configuration says.
 
     Raises:
         RefusedError: When the model or its provider will not answer.
         Exception: What the provider raised.
     """
-    # The JSON of calls in text is nobody's answer.
-    quiet = mode == "text" or not parts.streams_while_planning(settings)
+    quiet = quiet or not parts.streams_while_planning(settings)
     request = plan_request(parts, history, settings, mode, "wave")
 
     async def ask() -> Planned:
@@ -87,11 +100,14 @@ async def ask_for_calls(
         if (words := refusal_in(reply, heard=not quiet)) is not None:
             await watch.settle(reply.text, reply.text)
             raise RefusedError.of(reply, words, usage_of(reply, settings.prices))
-        planned = read_reply(reply, parts.toolbox.names, text=mode == "text", prices=settings.prices)
-        await watch.settle(reply.text, planned.message.text if planned.calls or planned.answers else None)
-        return planned
+        return read_reply(reply, parts.toolbox.names, text=mode == "text", prices=settings.prices)
 
     return await through_cache(parts, settings, request, mode, ask)
+
+
+async def settle(watch: Spoken, planned: Planned) -> None:
+    """Show the rest of a planning reply; nothing of one that has neither calls nor an answer."""
+    await watch.settle(planned.said, planned.message.text if planned.calls or planned.answers else None)
 
 
 async def ask_for_plan(

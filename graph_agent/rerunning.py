@@ -18,9 +18,10 @@ from graph_agent.models.client import Mode
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.refusals import refusal_in
 from graph_agent.models.spoken import Spoken
+from graph_agent.models.visibility import WithoutCalls
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, usage_of
-from graph_agent.planning import RefusedError, ask_for_calls, ask_for_plan
+from graph_agent.planning import RefusedError, ask_for_calls, ask_for_plan, settle
 from graph_agent.request import closing, plan_request
 from graph_agent.sentinel import without_sentinel
 from graph_agent.state import Carried, add_usage, less_usage
@@ -140,7 +141,9 @@ class AskingWithHooks(Asking):
                 return await self._answer_again(parts, request, mode)
             if mode == "wave":
                 return await ask_for_plan(parts, request.messages, request.settings, self._planner, self._limit_met)
-            return await ask_for_calls(parts, request.messages, request.settings, mode, watch)
+            planned = await ask_for_calls(parts, request.messages, request.settings, mode, watch)
+            await settle(watch, planned)
+            return planned
 
         def recover(error: Exception) -> bool:
             # Its messages are the hook's: what would shorten or rewrite the history changes nothing here.
@@ -151,7 +154,7 @@ class AskingWithHooks(Asking):
             named = [one if one.id else one.model_copy(update={"id": str(uuid4())}) for one in keep]
             piece: Carried = {"at": len(self._whole), "messages": named}
             self.loop = {**self.loop, "carried": [*self.loop.get("carried", []), piece]}
-        planned = await self._through(send, recover)
+        planned = await self._through(send, recover, WithoutCalls)
         self._count(planned.usage, planned.message.usage_metadata if own else None)
         # Another model may have taken over: the next rerun must not go back to the one that fell silent.
         return planned, replace(request, model=self._model.client.model) if own else request

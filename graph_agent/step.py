@@ -39,7 +39,7 @@ _HOOK_REASON = "Not run: a hook ended the work with this reply."
 _ABORT_REASON = "Not run: the run was stopped before its turn came."
 
 
-_OF_THE_SESSION = ("turn", "last_input_id", "text_tools", "kept_from", "taken")
+_OF_THE_SESSION = ("turn", "last_input_id", "text_tools", "native_tools", "kept_from", "taken")
 """What the bookkeeping keeps when a new input begins."""
 
 

@@ -70,9 +70,8 @@ async def test_structured_calls_win_in_text_mode_too() -> None:
 
 async def test_json_in_prose_is_prose_in_native_mode() -> None:
     model = ScriptedChatModel([AIMessage(TEXT_CALLS), "I quoted some JSON."])
-    config = LoopConfig(finalize="compose")
 
-    result = await create_graph_agent(model, tools=[echo, add], config=config).ainvoke(says("hi"))
+    result = await create_graph_agent(model, tools=[echo, add]).ainvoke(says("hi"))
 
     assert dialogue(result["messages"]) == [("human", "hi"), ("ai", "I quoted some JSON.")]
 

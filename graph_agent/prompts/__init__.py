@@ -23,6 +23,7 @@ VARIABLES: dict[str, frozenset[str]] = {
     "account": frozenset({"finished", "failed", "unknown", "skipped"}),
     "delegate": frozenset({"name", "description"}),
     "steering": frozenset({"content"}),
+    "written_call": frozenset(),
     "loop_warning": frozenset({"pattern", "count", "withheld"}),
 }
 """The prompts there are, and the variables each may use."""
