@@ -27,6 +27,7 @@ WRITTEN = {
     "mistral": f"[TOOL_CALLS][{BARE}]",
     "llama": '<function=echo>{"text": "a"}</function>',
     "python": '[echo(text="a")]',
+    "phi": f"functools[{BARE}]",
     "after prose": f"Let me see.\n{BARE}",
     "tag after prose": f"Let me see.\n<tool_call>{BARE}</tool_call>",
 }

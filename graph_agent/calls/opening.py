@@ -7,7 +7,7 @@ import re
 from graph_agent.calls.fences import code_language
 from graph_agent.calls.tags import TAG
 
-_CANDIDATE = re.compile(r"[{\[<◁]|`+|~{2,}|~\Z")
+_CANDIDATE = re.compile(r"[{\[<◁]|`+|~{2,}|~\Z|\bf(?:u(?:n(?:c(?:t(?:o(?:o(?:ls?)?)?)?)?)?)?)?\Z|\bfunctools\[")
 _BRACE = re.compile(r"\{\s*+(?:[\"'“A-Za-z_/#}]|(?P<open>\Z))")
 _BRACKET = re.compile(
     r"\[(?:TOOL_CALLS\]|\s*+(?:[{\"'\[]|[^\W\d][\w.]*+\s*+\(|(?P<open>(?:[^\W\d][\w.]*+)?\s*+\Z)))"
@@ -57,6 +57,8 @@ class CallOpening:
         start, first = candidate.start(), candidate[0][0]
         if first in "{[":
             return None if (_BRACE if first == "{" else _BRACKET).match(text, start) else start + 1
+        if first == "f":
+            return None
         if first in "`~":
             return self._past_fence(text, candidate)
         return None if _may_be_tag(text[start : start + _LONGEST_TAG]) else start + 1
