@@ -19,6 +19,8 @@ try:
     from psycopg import AsyncConnection, Error
     from psycopg.rows import DictRow, dict_row
     from psycopg_pool import AsyncConnectionPool
+
+    from graph_agent.postgres_saver import SharedPostgresSaver
 except ImportError as missing:
     raise ConfigError(
         f"A database in PostgreSQL needs an extra ({missing.name or missing}): pip install 'graph-agent[postgres]'"
@@ -42,7 +44,7 @@ Pool = AsyncConnectionPool[AsyncConnection[DictRow]]
 
 
 @asynccontextmanager
-async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncIterator[AsyncPostgresSaver]:
+async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncIterator[SharedPostgresSaver]:
     """Open a saver, its tables made where they are missing, and close it on leaving.
 
     Args:
@@ -54,7 +56,7 @@ async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncItera
     """
     await make_tables(url, lambda connection: AsyncPostgresSaver(connection, serde=serde).setup())
     async with _pool(url, SAVER_CONNECTIONS) as pool:
-        yield AsyncPostgresSaver(pool, serde=serde)
+        yield SharedPostgresSaver(pool, serde)
 
 
 @asynccontextmanager
