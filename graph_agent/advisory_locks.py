@@ -41,8 +41,8 @@ IDLE_S = 5.0
 RECONNECT_S = 3
 """Seconds that a lost connection may take to be replaced before its sessions count as lost."""
 
-# A machine that vanishes sends no farewell; the server is to ask for it after ten seconds of silence, and frees its locks
-# after 25. A process that is cut off stops its runs after 14 at most, before another can have them.
+# A machine that vanishes sends no farewell; the server is to ask for it after ten seconds of silence, and frees its
+# locks after 25. A process that is cut off stops its runs after 14 at most, before another can have them.
 _SETTINGS = (
     "SELECT set_config(name, given.setting, false) FROM pg_settings JOIN (VALUES ('tcp_keepalives_idle', '10'),"
     " ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3'), ('idle_session_timeout', '0'))"
@@ -229,9 +229,10 @@ class AdvisoryLocks:
         except Exception:  # noqa: BLE001 - whatever it is, the connection is replaced
             if self._open is not None:
                 self._open.close()
-            # It tells of each session that is lost where it cannot be replaced.
+            # Each session is reported as lost where the connection cannot be replaced.
             with suppress(Exception):
-                self._connected()
+                if self._held:
+                    self._connected()
 
     def _take(self, session_id: str) -> bool:
         taken = self._asked(_TAKE, session_id) == ["t"]

@@ -7,6 +7,7 @@ import hashlib
 import os
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -152,10 +153,9 @@ def _give_access(descriptor: int, wanted: os.stat_result, mode: int) -> None:
     if not stat.S_ISREG(found.st_mode) or found.st_size or found.st_nlink != 1 or found.st_uid != user:
         return
     if found.st_gid != wanted.st_gid or (user == 0 and wanted.st_uid != 0):
-        try:
+        # For a user who is no member of the database's group the mode alone has to do.
+        with suppress(PermissionError):
             os.fchown(descriptor, wanted.st_uid if user == 0 else -1, wanted.st_gid)
-        except PermissionError:
-            pass  # not a member of the database's group: the mode alone has to do
     if stat.S_IMODE(found.st_mode) != mode:
         os.fchmod(descriptor, mode)
 

@@ -33,7 +33,6 @@ from graph_agent.runs import fence_of
 from graph_agent.sqlite_files import BUSY_S, Patience, check_database
 from graph_agent.sqlite_writer import Writer
 
-
 _NEWEST = (
     "SELECT c.checkpoint_id, coalesce((SELECT w.channel FROM writes w WHERE w.thread_id = c.thread_id"
     " AND w.checkpoint_ns = c.checkpoint_ns AND w.checkpoint_id = c.checkpoint_id AND w.task_id = ?), '')"
