@@ -122,6 +122,7 @@ class ModelClient:
         *,
         mode: Mode,
         quiet: bool,
+        schema: dict[str, Any] | None = None,
         watch: Spoken | None = None,
     ) -> AIMessage:
         """Ask which calls come next.
@@ -130,14 +131,23 @@ class ModelClient:
             request: System prompt and history, calls under their own names.
             settings: Model options, retries and time limit.
             mode: How calls are asked for; in all but `native` calls and results are written out.
-            quiet: Keep the reply's tokens out of the message stream.
+            quiet: Keep the reply's tokens out of the message stream. With a schema they are kept out too where the
+                provider does not hold the model to it.
+            schema: JSON schema of a reply without calls; None for free text.
             watch: Notes whether a token has reached the reader, unless the request is quiet.
 
         Raises:
             Exception: What the provider raised, when it was not transient or stayed so.
         """
-        bound = self._bound_for("plan", settings, mode=mode)
-        return await self._ask(bound, request, settings, mode=mode, quiet=quiet, watch=watch)
+        while True:
+            form = self._schema_mode.form(schema) if schema is not None else None
+            bound = self._bound_for("plan", settings, mode=mode, form=form)
+            silent = quiet or (schema is not None and form is None)
+            try:
+                return await self._ask(bound, request, settings, mode=mode, quiet=silent, watch=watch)
+            except Exception as error:
+                if (watch is not None and watch.seen) or not self._refused(schema, form, error):
+                    raise
 
     async def answer(
         self,
@@ -155,7 +165,7 @@ class ModelClient:
             request: System prompt, history and the closing request.
             settings: As for `plan`.
             mode: As for `plan`.
-            quiet: As for `plan`. An answer to a schema is quiet too where the provider does not hold the model to it.
+            quiet: As for `plan`.
             schema: JSON schema of the answer; None for free text.
             watch: As for `plan`.
 
@@ -174,11 +184,27 @@ class ModelClient:
                 if "tool_choice" in bound.options and _TOOL_CHOICE.search(str(error)):
                     # Some servers take tools and no choice; the closing request asks for words in any case.
                     self._none_choice = None
-                elif schema is None or form is None or not self._schema_mode.refused(schema, form, error):
+                elif not self._refused(schema, form, error):
                     raise
             else:
                 # A model may call a tool here all the same; nothing will run that call, so it must leave no trace.
                 return without_calls(reply)
+
+    def holds_to(self, schema: dict[str, Any]) -> bool:
+        """Whether the provider is asked to hold a reply to a schema, as far as it is known to do that."""
+        return self._schema_mode.form(schema) is not None
+
+    def _refused(self, schema: dict[str, Any] | None, form: ResponseFormat | None, error: Exception) -> bool:
+        return schema is not None and form is not None and self._schema_mode.refused(schema, form, error)
+
+    async def guarded(self, request: Sequence[AnyMessage], answer: AIMessage) -> AIMessage:
+        """An answer that no model was asked for, as what stands around requests and rewrites replies leaves it.
+
+        Args:
+            request: What a model would have been sent.
+            answer: The answer.
+        """
+        return answer
 
     def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> Way:
         """How the answer is asked for; arguments as for `answer`."""
@@ -215,7 +241,8 @@ class ModelClient:
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
         )
-        reply = cleaned(await model.ainvoke(way.request, merge_configs(ensure_config(), {"callbacks": [watch]})))
+        config = watch.watched(merge_configs(ensure_config(), {"callbacks": [watch]}))
+        reply = cleaned(await model.ainvoke(way.request, config))
         return without_calls(with_usage(reply, way.request, settings, way.options.get("tools"))), model.failure
 
     async def _ask(
