@@ -153,6 +153,10 @@ async def of_stub(stub: OpenAIStub, *, stream: bool, shape: Any = City, **option
         return await streamed(talk) if stream else ([], await talk.run("go"))
 
 
+NO_STRICT = Failure(400, "Invalid schema for response_format 'response': 'minimum' is not permitted.")
+NO_SCHEMA = Failure(400, "'response_format' of type 'json_schema' is not supported with this model.")
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("tools", [[], [echo]], ids=["no tools", "tools"])
 @pytest.mark.parametrize("mode", ["native", "text", "wave"])
@@ -185,6 +189,73 @@ async def test_the_provider_holds_the_answer_to_the_schema(
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("finalize", ["auto", "direct"])
+async def test_a_planning_reply_that_is_the_answer_is_held_to_the_schema(
+    openai_stub: StubFactory, finalize: Any, stream: bool
+) -> None:
+    stub = openai_stub(Reply(tool_calls=(("echo", {"text": "a"}),)), TEXT)
+
+    tokens, result = await of_stub(stub, stream=stream, tools=[echo], config=LoopConfig(finalize=finalize))
+
+    sent = [(len(body["tools"]), body["response_format"]["json_schema"]["strict"]) for body in stub.bodies]
+    assert (sent, result.structured_response, "".join(tokens), len(tokens) > 1) == (
+        [(1, True), (1, True)],
+        City(**PARIS),
+        TEXT if stream else "",
+        stream,
+    )
+
+
+async def test_a_planning_reply_that_was_streamed_and_does_not_fit_is_replaced(openai_stub: StubFactory) -> None:
+    stub = openai_stub('{"name": "Paris", "people": -1}', TEXT)
+    async with stub.chat_model(profile=PROFILE) as model:
+        talk = session(model, City, tools=[echo])
+        tokens, result = await streamed(talk)
+        events = await talk.events()
+
+    warned = [event["message"][:74] for event in events if event["type"] == "warning"]
+    assert ("".join(tokens), len(tokens), result.answer, result.structured_response, warned) == (
+        '{"name": "Paris", "people": -1}' + TEXT,
+        5,
+        TEXT,
+        City(**PARIS),
+        ["The answer did not fit the response format, and another takes its place. C"],
+    )
+
+
+async def test_an_answer_that_looks_like_a_call_is_an_answer_where_it_has_the_shape(openai_stub: StubFactory) -> None:
+    class Call(BaseModel):
+        name: str
+        arguments: dict[str, str]
+
+    reply = '{"name": "echo", "arguments": {"text": "a"}}'
+    stub = openai_stub(reply)
+
+    tokens, result = await of_stub(stub, stream=True, shape=Call, tools=[echo])
+
+    assert (len(stub.requests), result.structured_response, "".join(tokens)) == (
+        1,
+        Call(name="echo", arguments={"text": "a"}),
+        reply,
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_a_schema_that_is_refused_beside_tools_leaves_the_calls(openai_stub: StubFactory, stream: bool) -> None:
+    stub = openai_stub(NO_STRICT, NO_SCHEMA, Reply(tool_calls=(("echo", {"text": "a"}),)), TEXT)
+
+    tokens, result = await of_stub(stub, stream=stream, tools=[echo])
+
+    sent = ["response_format" in body for body in stub.bodies]
+    assert (sent, result.results, result.structured_response, "".join(tokens)) == (
+        [True, True, False, False],
+        {"call_1": "a"},
+        City(**PARIS),
+        TEXT if stream else "",
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 async def test_without_the_mode_in_the_profile_the_answer_is_repaired_and_not_streamed(
     openai_stub: StubFactory, stream: bool
 ) -> None:
@@ -199,10 +270,6 @@ async def test_without_the_mode_in_the_profile_the_answer_is_repaired_and_not_st
         int(stream),
         City(**PARIS),
     )
-
-
-NO_STRICT = Failure(400, "Invalid schema for response_format 'response': 'minimum' is not permitted.")
-NO_SCHEMA = Failure(400, "'response_format' of type 'json_schema' is not supported with this model.")
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
