@@ -76,8 +76,7 @@ def read_reply(reply: AIMessage, tools: list[str], *, text: bool, prices: Mappin
         text: Whether calls were asked for in text.
         prices: What models cost.
     """
-    asked: list[Call] = [_structured(call) for call in reply.tool_calls]
-    asked += [_broken(call) for call in reply.invalid_tool_calls]
+    asked = calls_of(reply)
     message = reply
     if text and not asked:
         found, prose = split_tool_calls(reply.text, tools)
@@ -90,6 +89,11 @@ def read_reply(reply: AIMessage, tools: list[str], *, text: bool, prices: Mappin
         if canonical != message.tool_calls or message.invalid_tool_calls:
             message = message.model_copy(update={"tool_calls": canonical, "invalid_tool_calls": []})
     return planned_calls(message, calls, usage_of(reply, prices))
+
+
+def calls_of(message: AIMessage) -> list[Call]:
+    """The structured calls of a message; an id may be empty, or stand there twice."""
+    return [*map(_structured, message.tool_calls), *map(_broken, message.invalid_tool_calls)]
 
 
 def canonical_calls(calls: list[Call]) -> list[ToolCall]:

@@ -54,9 +54,17 @@ class Run:
     _children: set[Run] = field(default_factory=set)
     _scopes: dict[anyio.CancelScope, asyncio.AbstractEventLoop] = field(default_factory=dict)
     _shared: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
+    _held: dict[str, Any] = field(default_factory=dict)
     _guard: threading.Lock = field(default_factory=threading.Lock)
     _worked_s: float | None = None
     _since: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108 - looked up then, so that a test can set the clock
+
+    def plan_calls(self, ids: Iterable[str]) -> None:
+        """Take calls for made ready in this run; a model may give them the ids of calls that it made before."""
+        new = set(ids)
+        self.planned |= new
+        self.taken_up -= new
+        self.begun -= new
 
     @property
     def untouched(self) -> list[str]:
@@ -135,6 +143,18 @@ class Run:
         made: T = await asyncio.shield(self._shared[key])
         return made
 
+    def shared(self, key: str, make: Callable[[], T]) -> T:
+        """What several tasks of this run use together, made for the first that asks.
+
+        Args:
+            key: What it is.
+            make: Makes it.
+        """
+        if key not in self._held:
+            self._held[key] = make()
+        held: T = self._held[key]
+        return held
+
     def begin_input(self) -> None:
         """Count the time of a new input from now."""
         self._worked_s, self._since = 0.0, time.monotonic()
@@ -182,6 +202,11 @@ class _Interruptible:
         with self._run._guard:
             self._run._scopes.pop(self._scope, None)
         return bool(self._scope.__exit__(*raised))
+
+
+def is_running(config: RunnableConfig) -> bool:
+    """Whether a config is that of a run; False for an update of the state from outside (`update_state`)."""
+    return isinstance(config["configurable"].get(RUN), Run)
 
 
 def run_of(config: RunnableConfig) -> Run:

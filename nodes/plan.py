@@ -16,6 +16,7 @@ from graph_agent.hooks import HookError
 from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMetError
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.parts import AgentParts
+from graph_agent.plan_edits import go_on_after_edit, take_edits
 from graph_agent.planned import Planned, with_free_ids
 from graph_agent.planning import PlanningError, RefusedError
 from graph_agent.repetition import refused, stop_repetition
@@ -42,14 +43,16 @@ async def plan_node(
     """
     parts = parts_of_run(parts, runtime)
     step = Step(state, parts, config, runtime)
-    if not state.get("arrived"):
+    if state.get("arrived"):
+        await take_edits(step)
+    elif not await go_on_after_edit(step):
         await step.take_input()
     if parts.hooks:
         await _count_runs_before(step)
     # Between the results of one wave nobody's words may stand.
     within = bool(step.loop["waiting"] or step.asking)
     steered = await step.listen(["configure"] if within else ["configure", "steer"])
-    if step.cut_short() or step.send_again() or step.go_on_with_the_wave():
+    if step.concluded or step.cut_short() or step.send_again() or step.go_on_with_the_wave():
         await step.withdraw_unanswered()
         return Command(update=step.update())
     if state.get("arrived") and stop_repetition(step):
