@@ -95,6 +95,11 @@ def answers_at_hand(config: RunnableConfig) -> int:
     return len(scratchpad.resume) + (scratchpad.get_null_resume(False) is not None)
 
 
+def close_sqlite_cache(cache: Any) -> None:
+    """Close the connection of LangGraph's `SqliteCache`, which has no method for it."""
+    cache._conn.close()
+
+
 class InjectedArguments:
     """Which parameters of a tool the framework fills in, by ``ToolNode``'s rules."""
 

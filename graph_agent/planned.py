@@ -12,6 +12,7 @@ from graph_agent.budget import cost_of
 from graph_agent.calls import new_call_id, split_tool_calls
 from graph_agent.config import Price
 from graph_agent.events import StoredEvent, event
+from graph_agent.models.cleaning import without_call_blocks
 from graph_agent.references import renamed
 from graph_agent.repair import repaired
 from graph_agent.text import clean, plain
@@ -151,16 +152,24 @@ def _with_ids(calls: list[Call]) -> list[Call]:
     return given
 
 
-def with_free_ids(planned: Planned, taken: Collection[str]) -> Planned:
-    """The plan with every call id that is taken replaced, in its needs and references too."""
+def with_free_ids(planned: Planned, taken: Collection[str], *, structured: bool = False) -> Planned:
+    """The plan with every call id that is taken replaced.
+
+    Args:
+        planned: The plan.
+        taken: The ids that its calls may not have.
+        structured: Whether its arguments may hold references, which are renamed then.
+    """
     names = {call["id"]: new_call_id() for call in planned.calls if call["id"] in taken}
     if not names:
         return planned
     calls: list[Call] = []
     for call in planned.calls:
-        fresh: Call = {**call, "id": names.get(call["id"], call["id"]), "arguments": renamed(call["arguments"], names)}
+        fresh: Call = {**call, "id": names.get(call["id"], call["id"])}
+        if structured:
+            fresh["arguments"] = renamed(call["arguments"], names)
         if "needs" in call:
             fresh["needs"] = [names.get(need, need) for need in call["needs"]]
         calls.append(fresh)
-    message = planned.message.model_copy(update={"tool_calls": canonical_calls(calls)})
+    message = without_call_blocks(planned.message).model_copy(update={"tool_calls": canonical_calls(calls)})
     return replace(planned, message=message, calls=calls)

@@ -161,4 +161,4 @@ async def _planned(step: Step) -> Planned:
         step.count(asking.usage)
     if step.parts.mode(step.settings) != "wave":
         return planned
-    return with_free_ids(planned, answered_ids(step.state.get("events", [])))
+    return with_free_ids(planned, answered_ids(step.state.get("events", [])), structured=True)
