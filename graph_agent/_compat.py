@@ -54,15 +54,16 @@ def both_ways(sync: Callable[..., Any], coroutine: Callable[..., Awaitable[Any]]
     return RunnableCallable(sync, coroutine, name=name, trace=False)
 
 
-def read_state(config: RunnableConfig, keys: Sequence[str]) -> dict[str, Any]:
+def read_state(config: RunnableConfig, keys: Sequence[str], *, fresh: bool = False) -> dict[str, Any]:
     """Read state fields from inside a ``Send`` task, whose own input is only what was sent.
 
     Args:
         config: The task's config.
         keys: Names of state fields; those never written are left out of the answer.
+        fresh: Whether what the task itself has written counts.
     """
     read = config["configurable"][_READ]
-    values: dict[str, Any] = read(list(keys), False)
+    values: dict[str, Any] = read(list(keys), fresh)
     return values
 
 
@@ -168,6 +169,11 @@ def answers_at_hand(config: RunnableConfig) -> int:
     if scratchpad is None:
         return 0
     return len(scratchpad.resume) + (scratchpad.get_null_resume(False) is not None)
+
+
+def close_sqlite_cache(cache: Any) -> None:
+    """Close the connection of LangGraph's `SqliteCache`, which has no method for it."""
+    cache._conn.close()
 
 
 class InjectedArguments:

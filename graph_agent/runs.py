@@ -61,6 +61,7 @@ class Run:
     _children: set[Run] = field(default_factory=set)
     _scopes: dict[anyio.CancelScope, asyncio.AbstractEventLoop] = field(default_factory=dict)
     _shared: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
+    _held: dict[str, Any] = field(default_factory=dict)
     _guard: threading.Lock = field(default_factory=threading.Lock)
     _worked_s: float | None = None
     _since: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108 - looked up then, so that a test can set the clock
@@ -68,6 +69,12 @@ class Run:
     def __post_init__(self) -> None:
         self.fence = CheckpointFence(self.id)
         """Refuses its writes when another run has continued the session."""
+    def plan_calls(self, ids: Iterable[str]) -> None:
+        """Take calls for made ready in this run; a model may give them the ids of calls that it made before."""
+        new = set(ids)
+        self.planned |= new
+        self.taken_up -= new
+        self.begun -= new
 
     @property
     def untouched(self) -> list[str]:
@@ -175,6 +182,18 @@ class Run:
         made: T = await asyncio.shield(self._shared[key])
         return made
 
+    def shared(self, key: str, make: Callable[[], T]) -> T:
+        """What several tasks of this run use together, made for the first that asks.
+
+        Args:
+            key: What it is.
+            make: Makes it.
+        """
+        if key not in self._held:
+            self._held[key] = make()
+        held: T = self._held[key]
+        return held
+
     def begin_input(self) -> None:
         """Count the time of a new input from now."""
         self._worked_s, self._since = 0.0, time.monotonic()
@@ -235,6 +254,11 @@ def fence_of(config: RunnableConfig) -> CheckpointFence | None:
     """
     run = config["configurable"].get(RUN)
     return run.fence if isinstance(run, Run) else None
+
+
+def is_running(config: RunnableConfig) -> bool:
+    """Whether a config is that of a run; False for an update of the state from outside (`update_state`)."""
+    return isinstance(config["configurable"].get(RUN), Run)
 
 
 def run_of(config: RunnableConfig) -> Run:

@@ -207,7 +207,7 @@ class Bookkeeping(TypedDict):
     unchanging: NotRequired[list[str]]
     """Tools the model was told of, in this input, that they give the same result each time; absent for none."""
     ledger: NotRequired[bool]
-    """The wave's writing calls are noted before they run; absent where they are not."""
+    """Each writing call of the wave is noted right before it runs; absent where none is."""
     recovery: NotRequired[Recovery]
     """What it took so far to have this input's requests answered; absent at its start."""
     carried: NotRequired[list[Carried]]

@@ -51,8 +51,11 @@ async def finalize_node(
     Returns:
         An update with the answer, its event and the session's status. A failed model leaves the status `FAILED` and an
         `error` event, and no message: nothing was said. Where the user has something to follow up with, the update
-        holds it behind the answer and leads back to `plan`, as new input in the same run.
+        holds it behind the answer and leads back to `plan`, as new input in the same run; so does planning that is not
+        over, where a person's edit has left nothing to run.
     """
+    if "loop" not in state or state["loop"]["outcome"] is None:
+        return Command(goto="plan")
     parts = parts_of_run(parts, runtime)
     answering = _Answering(state, parts.settings(runtime, config, state["loop"]), parts, config)
     await answering.run()
