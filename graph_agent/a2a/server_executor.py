@@ -113,6 +113,10 @@ class GraphExecutor(AgentExecutor):
         for work in list(self._at_work.values()):
             work.control.request_drain()
 
+    def works_on(self, task_id: str) -> bool:
+        """Whether a task is at work here, or waits for its turn."""
+        return task_id in self._at_work
+
     async def drained(self) -> None:
         """Wait until no task is at work."""
         while self._at_work:

@@ -31,9 +31,9 @@ from graph_agent.server.under_way import Runs
 from graph_agent.server.workers import limits_of
 
 GUARDED = (
-    "/v1/",
-    "/memory/",
-    "/sessions/",
+    "/v1/*",
+    "/memory/*",
+    "/sessions/*",
     *PATHS,
     CARD_PATH,
     "/health",
@@ -42,7 +42,7 @@ GUARDED = (
     "/openapi.json",
     "/docs",
 )
-"""The paths that are ours; with a slash at the end, whatever is below them."""
+"""The paths that are ours; with `/*` at the end, whatever is below them."""
 
 
 def create_app(
