@@ -273,11 +273,7 @@ def _assemble(parts: AgentParts) -> AgentStateGraph:
     }
     for node_name, (node, schema) in nodes.items():
         ready = functools.wraps(node)(functools.partial(node, parts=parts))
-        # Only drawn: where `finalize` leads when the user has something to follow up with.
-        leads_to = ("plan", END) if node_name == "finalize" else None
-        graph.add_node(
-            node_name, both_ways(blocking(ready), ready, node_name), input_schema=schema, destinations=leads_to
-        )
+        graph.add_node(node_name, both_ways(blocking(ready), ready, node_name), input_schema=schema)
     graph.add_edge(START, "plan")
     router = both_ways(blocking(after_plan), after_plan, "after_plan")
     graph.add_conditional_edges("plan", router, PATHS)
