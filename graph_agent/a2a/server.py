@@ -161,6 +161,7 @@ class A2AServer:
     async def aclose(self) -> None:
         """Stop every task at work, and close what was opened."""
         await self._handler.aclose()
+        await self._executor.aclose()
         if self._push is not None:
             await self._push.aclose()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +74,10 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         limits, streams, tasks = limits_of(settings, shared)
-        async with open_host(source, settings, db) as host:
-            runs = Runs(host, Metrics(frozenset(host.tool_names), shared))
+        async with (
+            open_host(source, settings, db) as host,
+            aclosing(Runs(host, Metrics(frozenset(host.tool_names), shared))) as runs,
+        ):
             app.state.graph_agent = Services(Chat(runs, limits), streams, Readiness(runs))
             async with a2a_routes(runs, limits, tasks, db or source.db, processes=processes) as routes:
                 app.router.routes[:0] = routes
