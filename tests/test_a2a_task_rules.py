@@ -183,6 +183,33 @@ async def test_one_of_two_answers_to_one_question_is_refused(streaming: bool) ->
     assert (type(refused), taken) == (UnsupportedOperationError, ["TASK_STATE_COMPLETED"])
 
 
+async def test_a_follow_up_in_a_tasks_session_is_no_part_of_the_task() -> None:
+    held = Held()
+    graph = agent([asks(("1", "hold", {})), "Done.", "Next."], tools=[held.tool])
+    async with asyncio.timeout(60), serving_here(graph) as url, calling(url) as client:
+        talk = Session(graph, "talk")
+        working = aiter(client.send_message(message("go", context_id="talk")))
+        task = (await anext(working)).task
+        await held.begun.wait()
+        await talk.follow_up("And then?")
+        held.let_go.set()
+        async for _ in working:
+            pass
+        kept = await client.get_task(GetTaskRequest(id=task.id))
+        while (await talk.events())[-1]["type"] != "status" or len(await answers(talk)) < 2:
+            await asyncio.sleep(0.01)
+
+    assert (state_of(kept), words(kept), await answers(talk)) == (
+        "TASK_STATE_COMPLETED",
+        ["Done."],
+        ["Done.", "Next."],
+    )
+
+
+async def answers(talk: Session) -> list[Any]:
+    return [event["content"] for event in await talk.events() if event["type"] == "agent_response"]
+
+
 @pytest.mark.parametrize("path", ["/a2a", "/a2a/"])
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 def test_json_rpc_answers_with_and_without_a_trailing_slash(path: str, version: str) -> None:
