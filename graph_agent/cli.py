@@ -172,8 +172,8 @@ async def _questions(given: list[str]) -> AsyncIterator[str]:
 
 
 async def _show(session: Session, question: str) -> int:
-    """Print one run as it goes; gives the exit status."""
-    said, answered = "", False
+    """Print one run, and the follow-ups that come behind it, as they go; gives the exit status."""
+    said, answered, status = "", False, 0
     with stopping(session) as stops:
         async for part in session.stream(question):
             match part:
@@ -196,14 +196,15 @@ async def _show(session: Session, question: str) -> int:
                 case Done(result):
                     if said:
                         out.print()
+                        said = ""
                     for interrupt in result.interrupts:
                         err.print(f"waiting for an answer: {interrupt.value}", style="yellow", markup=False)
                     if stops:
                         return STOPPED
-                    return 1 if result.status in ("FAILED", "ABORTED") or result.interrupts else 0
+                    status = max(status, result.status in ("FAILED", "ABORTED") or bool(result.interrupts))
                 case _:
                     pass
-    return 1
+    return status
 
 
 def _show_question(question: str) -> None:

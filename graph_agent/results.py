@@ -47,6 +47,8 @@ class RunResult:
     """What its model calls cost, in the price table's currency; None without prices."""
     error: str = ""
     """One sentence for a person; empty unless something failed for good."""
+    follow_ups: tuple[RunResult, ...] = ()
+    """What the follow-ups came to that were run after this input by the same call, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class EventAdded:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The run is over; the last part of every stream."""
+    """An input was taken to its end; the last part of every stream, and of each follow-up in it."""
 
     result: RunResult
     type: Literal["done"] = "done"

@@ -134,11 +134,16 @@ async def running(
         run.inbox = _inbox(place, checkpointer, store)
         run.confirm_lock = _locks.confirmation(place)
         async with _session(place, run):
-            for note in run.parent.brought if isinstance(run.parent, Around) else ():
+            around = run.parent if isinstance(run.parent, Around) else Around()
+            if around.before is not None:
+                await around.before()
+            for note in around.brought:
                 await run.inbox.add(run.session_id, note)
             watcher = asyncio.create_task(_watch(run)) if store is not None else None
             try:
                 yield run
+                if around.after is not None:
+                    await around.after(run)
             finally:
                 if watcher is not None:
                     watcher.cancel()

@@ -218,6 +218,10 @@ class Around(Run):
 
     brought: tuple[Note, ...] = ()
     """Notes for the session: said once the run has it, and never where it is refused."""
+    before: Callable[[], Awaitable[None]] | None = None
+    """Awaited when the run has its session, before it begins; what it raises is raised in place of the run."""
+    after: Callable[[Run], Awaitable[None]] | None = None
+    """Awaited with the run when it has come to its end, while no other run of the session can begin."""
 
 
 class _Interruptible:

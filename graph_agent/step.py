@@ -16,7 +16,7 @@ from graph_agent.delegating import calls_that_wait, unanswered
 from graph_agent.events import IN_HISTORY, StoredEvent, event
 from graph_agent.intake import new_user_messages, rewrite
 from graph_agent.limits import STEPS_FOR_A_WAVE, limit_met
-from graph_agent.listening import listen
+from graph_agent.listening import listen, take_follow_ups
 from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.remote import RemoteTask
@@ -88,6 +88,7 @@ class Step:
         if users := new_user_messages(self.history, self.loop["last_input_id"]):
             self.events += [event("user_message", 0, content=plain(message.content)) for message in users]
             self.loop["last_input_id"] = users[-1].id or ""
+            await take_follow_ups(self.run, self.loop, users)
         status = self.state.get("status", SessionStatus.CREATED.value)
         if status != SessionStatus.RUNNING:
             self.events.append(status_event(status, SessionStatus.RUNNING.value, 0))

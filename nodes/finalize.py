@@ -19,8 +19,7 @@ from graph_agent.config import LoopConfig
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events import IN_HISTORY, StoredEvent, event
 from graph_agent.hooks import HookError
-from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMet, LimitMetError
-from graph_agent.listening import listen
+from graph_agent.limits import LimitMet, LimitMetError
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
@@ -50,18 +49,15 @@ async def finalize_node(
 
     Returns:
         An update with the answer, its event and the session's status. A failed model leaves the status `FAILED` and an
-        `error` event, and no message: nothing was said. Where the user has something to follow up with, the update
-        holds it behind the answer and leads back to `plan`, as new input in the same run; so does planning that is not
-        over, where a person's edit has left nothing to run.
+        `error` event, and no message: nothing was said. Planning that is not over, where a person's edit has left
+        nothing to run, leads back to `plan`.
     """
     if "loop" not in state or state["loop"]["outcome"] is None:
         return Command(goto="plan")
     parts = parts_of_run(parts, runtime)
     answering = _Answering(state, parts.settings(runtime, config, state["loop"]), parts, config)
     await answering.run()
-    if not await answering.follow_up():
-        return answering.update()
-    return Command(update=answering.update(), goto="plan")
+    return answering.update()
 
 
 class _Answering:
@@ -70,7 +66,6 @@ class _Answering:
     def __init__(self, state: PlanState, settings: LoopConfig, parts: AgentParts, config: RunnableConfig) -> None:
         self.loop: Bookkeeping = {**state["loop"]}
         self.under_way = run_of(config)
-        self.followed_by: list[HumanMessage] = []
         outcome: Outcome = self.loop["outcome"] or {"stop_reason": "completed"}
         self.state = state
         self.settings = settings
@@ -279,16 +274,6 @@ class _Answering:
             self.answer = self.answer.model_copy(update=figures)
         self.structured = None
 
-    async def follow_up(self) -> bool:
-        """Take in what the user has queued behind this answer; False when there is nothing, or no answer to follow."""
-        if self.answer is None or self.reason in ("failed", "aborted"):
-            return False
-        if self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
-            return False
-        heard = await listen(self.under_way, self.loop, ["follow_up"], self.step)
-        self.followed_by = heard.messages
-        return bool(self.followed_by)
-
     def _fail(self, kind: str, message: str) -> None:
         self.reason = "failed"
         self.events.append(event("error", self.step, kind=kind, message=message))
@@ -301,7 +286,7 @@ class _Answering:
         self.events.append(status_event(self.state["status"], status, self.step))
         said: list[AnyMessage] = [self.answer] if self.answer is not None else []
         return {
-            **({"messages": [*said, *self.followed_by]} if said else {}),
+            **({"messages": said} if said else {}),
             "events": self.events,
             "status": status,
             "stop_reason": self.reason,
