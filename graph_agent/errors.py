@@ -12,6 +12,7 @@ GraphAgentError
 │   ├── UnknownToolError
 │   └── ToolArgumentsError
 └── OperatorError            somebody looks after a service
+    ├── AbandonedCallsError  too many blocking calls hang
     └── McpServerError
 
 A message says what happened, what was given, and the fix.
@@ -69,6 +70,10 @@ class ToolArgumentsError(CallError):
 
 class OperatorError(GraphAgentError):
     """A service this process depends on is not answering as it should."""
+
+
+class AbandonedCallsError(OperatorError):
+    """A blocking call that was not started, because too many that were cancelled or timed out still run."""
 
 
 class McpServerError(OperatorError):

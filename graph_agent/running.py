@@ -20,6 +20,7 @@ from graph_agent.blocking import from_thread
 from graph_agent.errors import SessionBusyError
 from graph_agent.locks import SessionLocks, guards_processes
 from graph_agent.looking import look_again
+from graph_agent.loop_executor import use_daemon_threads
 from graph_agent.places import place_of, place_of_blocking
 from graph_agent.runs import RUN, Around, Run
 from graph_agent.steering import Inbox, MemoryInbox
@@ -119,6 +120,7 @@ async def running(
     Raises:
         SessionBusyError: When a run of the session is under way.
     """
+    use_daemon_threads()
     run = _new_run(configurable)
     with run.under():
         if not isinstance(checkpointer, BaseCheckpointSaver) or not _has_session(run):

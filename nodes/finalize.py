@@ -18,6 +18,7 @@ from graph_agent.budget import exhausted, has_budget
 from graph_agent.config import LoopConfig
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events import IN_HISTORY, StoredEvent, event
+from graph_agent.failures import log_traceback
 from graph_agent.limits import STEPS_FOR_A_WAVE
 from graph_agent.listening import listen
 from graph_agent.models.errors import classify_model_error, describe_model_error
@@ -113,6 +114,7 @@ class _Answering:
             self.answer = _below(sentence, refused.message)
         except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
             logger.error("The request for the answer failed: %s", describe_model_error(error), extra=IN_HISTORY)
+            log_traceback(logger, "The request for the answer", error)
             self._fail(classify_model_error(error), describe_model_error(error))
             if sentence:
                 self.answer = AIMessage(sentence)
