@@ -131,7 +131,7 @@ async def _ask(step: Step) -> None:
             outcome["draft"] = planned.message
         step.conclude(outcome)
     elif step.state["remaining_steps"] < STEPS_FOR_A_WAVE:
-        step.stop("step_limit", step.loop["step"])
+        step.stop_at_recursion_limit()
     else:
         _begin_wave(step, planned)
 
