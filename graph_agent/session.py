@@ -14,6 +14,7 @@ from langgraph.types import Command
 
 from graph_agent.answering import answers_by_id
 from graph_agent.call_records import CallRecord
+from graph_agent.closing_stream import ClosingStream, Readership
 from graph_agent.context import AgentContext
 from graph_agent.delegation import CALL_PREFIX
 from graph_agent.errors import ConfigError, InputError
@@ -33,6 +34,7 @@ from graph_agent.results import (
     run_result,
 )
 from graph_agent.running import refuse_within
+from graph_agent.runs import READERSHIP
 from graph_agent.session_control import SessionControl
 from graph_agent.types import SessionStatus
 
@@ -100,9 +102,9 @@ class Session:
     ) -> AsyncGenerator[Part]:
         """Take one input to its end and tell of it as it goes; the last part is `Done`.
 
-        The run goes on while its parts are asked for. Whoever may stop before the last one leaves the run open until
-        the generator is closed, and the session busy: `async with contextlib.aclosing(session.stream(...)) as parts`
-        closes it on leaving.
+        The run goes on while its parts are asked for. A loop that is left before the last part stops the run: at once
+        where nothing refers to the generator any more, else when the generator is closed or the session is given its
+        next input.
 
         Args:
             given: What the user says, as text or as messages.
@@ -113,13 +115,20 @@ class Session:
             InputError: When it is empty.
             SessionBusyError: When the session is running; raised by the first part.
         """
-        return self._stream(_input(given), context, control)
+        readership = Readership()
+        return ClosingStream(self._stream(_input(given), context, control, readership), readership)
 
-    async def stream_resume(
+    def stream_resume(
         self, answer: Any = None, *, context: Context | None = None, control: RunControl | None = None
     ) -> AsyncGenerator[Part]:
         """As `resume`, and tell of it as `stream` does."""
-        async with aclosing(self._stream(await self._answer(answer), context, control)) as parts:
+        readership = Readership()
+        return ClosingStream(self._stream_answer(answer, context, control, readership), readership)
+
+    async def _stream_answer(
+        self, answer: Any, context: Context | None, control: RunControl | None, readership: Readership
+    ) -> AsyncGenerator[Part]:
+        async with aclosing(self._stream(await self._answer(answer), context, control, readership)) as parts:
             async for part in parts:
                 yield part
 
@@ -170,11 +179,14 @@ class Session:
         """
         await self._control.configure(**fields)
 
-    async def _stream(self, given: Any, context: Context | None, control: RunControl | None) -> AsyncGenerator[Part]:
+    async def _stream(
+        self, given: Any, context: Context | None, control: RunControl | None, readership: Readership
+    ) -> AsyncGenerator[Part]:
         refuse_within(self.id)
         order = _HistoryOrder(len(await self.events()))
+        config: RunnableConfig = {"configurable": {**self._config["configurable"], READERSHIP: readership}}
         stream = self._graph.astream(
-            given, self._config, context=context, stream_mode=["messages", "custom", "updates"], control=control
+            given, config, context=context, stream_mode=["messages", "custom", "updates"], control=control
         )
         async with aclosing(cast("AsyncGenerator[tuple[str, Any]]", stream)) as chunks:
             async for mode, payload in chunks:
