@@ -46,6 +46,4 @@ def a2a(
     if push_notifications:
         spec = spec.model_copy(update={"push_notifications": True})
     level = chosen_level(verbose, log_level)
-    serve_a2a(
-        spec, host=host, port=port, url=url, db=db, show_outputs=show_outputs, drain_s=drain_s, log_level=level
-    )
+    serve_a2a(spec, host=host, port=port, url=url, db=db, show_outputs=show_outputs, drain_s=drain_s, log_level=level)

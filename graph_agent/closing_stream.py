@@ -1,4 +1,4 @@
-"""Async generators whose reader may leave before the end: what they hold can be released when somebody else needs it."""
+"""Async generators whose reader may leave before the end, and that can be closed once it has."""
 
 from __future__ import annotations
 

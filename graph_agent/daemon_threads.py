@@ -54,8 +54,8 @@ class DaemonThreads:
         with self._guard:
             if self._abandoned >= self._most_abandoned:
                 raise AbandonedCallsError(
-                    f"{self._abandoned} blocking calls that were cancelled or timed out still run, so no further one is "
-                    "started. Give the blocking code time limits of its own, or restart the process."
+                    f"{self._abandoned} blocking calls that were cancelled or timed out still run, so no further one "
+                    "is started. Give the blocking code time limits of its own, or restart the process."
                 )
             if self._unfinished >= self._threads:
                 threading.Thread(target=self._work, name="graph-agent blocking call", daemon=True).start()

@@ -171,7 +171,9 @@ class _Answering:
     def _sentence(self) -> str:
         if self.reason == "completed":
             return ""
-        return self.parts.prompts.render("limit", reason=self.outcome.get("limit_name", self.reason), limit=self.outcome.get("limit"))
+        return self.parts.prompts.render(
+            "limit", reason=self.outcome.get("limit_name", self.reason), limit=self.outcome.get("limit")
+        )
 
     def _with_account(self, sentence: str) -> str:
         """A sentence with what was done below it, for an answer that no model gives."""

@@ -203,7 +203,9 @@ async def test_a_nearer_recursion_limit_never_raises(recursion_limit: int, waves
     assert (state.values["status"], state.values["loop"]["waves"], state.next) == ("ROUND_LIMIT", waves, ())
 
 
-async def test_a_recursion_limit_is_reported_with_its_value_and_how_to_raise_it(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_recursion_limit_is_reported_with_its_value_and_how_to_raise_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     config = LoopConfig(max_steps=50, on_limit="message")
     saver = InMemorySaver()
     graph = create_graph_agent(
