@@ -6,11 +6,13 @@ a name that begins with an underscore from another distribution.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any
 
@@ -196,6 +198,12 @@ class InjectedArguments:
 def as_tool_output(content: Any, artifact: Any, tool: StructuredTool, call_id: str) -> Any:
     """What `tool.ainvoke` makes of a tool's return value: a message, or what the tool returned when it is one."""
     return _format_output(content, artifact, call_id, tool.name, "success")
+
+
+def default_executor_of(loop: asyncio.BaseEventLoop) -> ThreadPoolExecutor | None:
+    """The executor that a loop runs blocking code on by default; None before its first use."""
+    executor: ThreadPoolExecutor | None = loop._default_executor  # type: ignore[attr-defined]  # private, so untyped
+    return executor
 
 
 def config_parameter(function: Callable[..., Any]) -> str | None:

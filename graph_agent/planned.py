@@ -12,9 +12,8 @@ from graph_agent.budget import cost_of
 from graph_agent.calls import new_call_id, split_tool_calls
 from graph_agent.config import Price
 from graph_agent.events import StoredEvent, event
-from graph_agent.models.cleaning import without_call_blocks
+from graph_agent.models.cleaning import with_text, without_call_blocks
 from graph_agent.references import renamed
-from graph_agent.models.cleaning import with_text
 from graph_agent.repair import repaired
 from graph_agent.sentinel import is_blank, without_sentinel
 from graph_agent.text import clean, plain

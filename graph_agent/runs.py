@@ -18,6 +18,7 @@ from langchain_core.runnables import RunnableConfig
 
 from graph_agent.blocking import from_thread
 from graph_agent.checkpoint_fence import CheckpointFence
+from graph_agent.closing_stream import Readership
 from graph_agent.errors import SessionLostError
 from graph_agent.models.spoken import Reader
 from graph_agent.steering import Inbox, MemoryInbox, Note
@@ -26,6 +27,10 @@ T = TypeVar("T")
 
 RUN = "__graph_agent_run"
 """Key of the `Run` in a run's `configurable`. What begins with two underscores stays out of checkpoints and traces."""
+
+
+READERSHIP = "__graph_agent_readership"
+"""Key of the `Readership` of a run's stream in its `configurable`."""
 
 
 @dataclass(eq=False)
@@ -40,6 +45,12 @@ class Run:
     """The run this one is part of, as a delegate or a subgraph; its abort is this one's too."""
     reader: Reader | None = None
     """Who reads the answer as it comes, past the graph's stream; None for nobody."""
+    readership: Readership | None = None
+    """Of the run's stream; None where the run has none, or it is not known."""
+    ended: Future[None] = field(default_factory=Future)
+    """Done when the session is free for its next run."""
+    task: asyncio.Task[Any] | None = None
+    """The task whose cancellation ends it; None where there is none."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     started_ns: int = field(default_factory=time.time_ns)
     """Wall clock, to tell notes sent to it from those it found when it first read its inbox."""
@@ -85,6 +96,12 @@ class Run:
     def aborted(self) -> bool:
         """Whether somebody has stopped it."""
         return self._stopped or (self.parent is not None and self.parent.aborted)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it ends by itself soon: it was stopped or cancelled, or nobody reads its stream any more."""
+        cancelled = self.task is not None and self.task.cancelling() > 0
+        return cancelled or self.aborted or (self.readership is not None and self.readership.is_left)
 
     def abort(self) -> None:
         """Stop it: whatever works for it now is cancelled, and nothing more is begun."""

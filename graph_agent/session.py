@@ -17,6 +17,7 @@ from langgraph.types import Command, StreamMode
 
 from graph_agent.answering import answers_by_id
 from graph_agent.call_records import CallRecord
+from graph_agent.closing_stream import ClosingStream, Readership
 from graph_agent.context import AgentContext
 from graph_agent.delegation import CALL_PREFIX
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
@@ -39,6 +40,7 @@ from graph_agent.results import (
     run_result,
 )
 from graph_agent.running import refuse_within
+from graph_agent.runs import READERSHIP
 from graph_agent.session_control import SessionControl
 from graph_agent.steering import Note
 from graph_agent.types import SessionStatus
@@ -118,9 +120,9 @@ class Session:
         The parts of each follow-up that is queued by then come behind that, up to a `Done` of its own; one whose parts
         are not asked for stays queued.
 
-        The run goes on while its parts are asked for. Whoever may stop before `Done` leaves the run open until
-        the generator is closed, and the session busy: `async with contextlib.aclosing(session.stream(...)) as parts`
-        closes it on leaving.
+        The run goes on while its parts are asked for. A loop that is left before the last part stops the run: at once
+        where nothing refers to the generator any more, else when the generator is closed or the session is given its
+        next input.
 
         Args:
             given: What the user says, as text or as messages.
@@ -131,13 +133,20 @@ class Session:
             InputError: When it is empty.
             SessionBusyError: When the session is running; raised by the first part.
         """
-        return self._stream(_input(given), context, control)
+        readership = Readership()
+        return ClosingStream(self._stream(_input(given), context, control, readership), readership)
 
-    async def stream_resume(
+    def stream_resume(
         self, answer: Any = None, *, context: Context | None = None, control: RunControl | None = None
     ) -> AsyncGenerator[Part]:
         """As `resume`, and tell of it as `stream` does."""
-        async with aclosing(self._stream(await self._answer(answer), context, control)) as parts:
+        readership = Readership()
+        return ClosingStream(self._stream_answer(answer, context, control, readership), readership)
+
+    async def _stream_answer(
+        self, answer: Any, context: Context | None, control: RunControl | None, readership: Readership
+    ) -> AsyncGenerator[Part]:
+        async with aclosing(self._stream(await self._answer(answer), context, control, readership)) as parts:
             async for part in parts:
                 yield part
 
@@ -208,14 +217,16 @@ class Session:
         """
         await self._control.configure(**fields)
 
-    async def _stream(self, given: Any, context: Context | None, control: RunControl | None) -> AsyncGenerator[Part]:
+    async def _stream(
+        self, given: Any, context: Context | None, control: RunControl | None, readership: Readership
+    ) -> AsyncGenerator[Part]:
         refuse_within(self.id)
         note: Note | None = None
         while True:
             run = self._input_run(note)
             try:
                 order = _HistoryOrder(len(await self.events()))
-                with run.begun(self._configurable) as config:
+                with run.begun({**self._configurable, READERSHIP: readership}) as config:
                     stream = self._graph.astream(given, config, context=context, stream_mode=_MODES, control=control)
                     async with aclosing(cast("AsyncGenerator[tuple[str, Any]]", stream)) as chunks:
                         async for mode, payload in chunks:

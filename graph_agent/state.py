@@ -141,7 +141,9 @@ class Outcome(TypedDict):
 
     stop_reason: StopReason
     limit: NotRequired[float]
-    """The limit that was met; absent where there is none."""
+    """The size of the limit that was met; absent where there is none."""
+    limit_name: NotRequired[str]
+    """The limit, where it is another than the stop reason names; see `RECURSION_LIMIT`."""
     draft: NotRequired[AIMessage]
     """The answer, where planning gave it; where planning was cut short, what of the answer was streamed."""
     unguarded: NotRequired[bool]

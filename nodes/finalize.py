@@ -18,6 +18,7 @@ from graph_agent.budget import exhausted, has_budget
 from graph_agent.config import LoopConfig
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events import IN_HISTORY, StoredEvent, event
+from graph_agent.failures import log_traceback
 from graph_agent.hooks import HookError
 from graph_agent.limits import LimitMet, LimitMetError
 from graph_agent.models.errors import classify_model_error, describe_model_error
@@ -142,6 +143,7 @@ class _Answering:
             self.answer = AIMessage(self._with_account(self._sentence()))
         except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
             logger.error("The request for the answer failed: %s", describe_model_error(error), extra=IN_HISTORY)
+            log_traceback(logger, "The request for the answer", error)
             self._fail(classify_model_error(error), describe_model_error(error))
             if sentence:
                 self.answer = AIMessage(sentence)
@@ -222,7 +224,9 @@ class _Answering:
     def _sentence(self) -> str:
         if self.reason == "completed":
             return ""
-        return self.parts.prompts.render("limit", reason=self.reason, limit=self.outcome.get("limit"))
+        return self.parts.prompts.render(
+            "limit", reason=self.outcome.get("limit_name", self.reason), limit=self.outcome.get("limit")
+        )
 
     def _with_account(self, sentence: str) -> str:
         """A sentence with what was done below it, for an answer that no model gives."""
