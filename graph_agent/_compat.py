@@ -6,10 +6,12 @@ a name that begins with an underscore from another distribution.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
+from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool
 from langchain_core.tools.base import _format_output, _get_runnable_config_param
@@ -17,6 +19,7 @@ from langgraph._internal._runnable import RunnableCallable
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.message import _messages_delta_reducer
 from langgraph.prebuilt.tool_node import _get_all_injected_args
+from langgraph.pregel._messages import StreamMessagesHandler
 
 # LangGraph gives every message-like write an id before it is stored only where it finds this very reducer on the
 # channel; with any other, ``("user", "hi")`` would get a new id at each read.
@@ -125,3 +128,28 @@ def as_tool_output(content: Any, artifact: Any, tool: StructuredTool, call_id: s
 def config_parameter(function: Callable[..., Any]) -> str | None:
     """The parameter of a tool's function that wants the run's config; None without one."""
     return _get_runnable_config_param(function)
+
+
+def with_stream_through(
+    config: RunnableConfig, gate: Callable[[Callable[[Any], None], set[int | str]], Callable[[Any], None]]
+) -> RunnableConfig:
+    """A model call's config in which all that enters LangGraph's message stream goes through a gate.
+
+    Args:
+        config: The config, with the callbacks of the run.
+        gate: Makes a gate, given what takes the stream's entries and the set of message ids that the stream has shown.
+    """
+    manager = config.get("callbacks")
+    if not isinstance(manager, BaseCallbackManager):
+        return config
+    gated: dict[int, Any] = {}
+    for handler in [*manager.handlers, *manager.inheritable_handlers]:
+        if isinstance(handler, StreamMessagesHandler) and id(handler) not in gated:
+            gated[id(handler)] = other = copy.copy(handler)
+            other.stream = gate(handler.stream, handler.seen)
+    if not gated:
+        return config
+    manager = manager.copy()
+    manager.handlers = [gated.get(id(handler), handler) for handler in manager.handlers]
+    manager.inheritable_handlers = [gated.get(id(handler), handler) for handler in manager.inheritable_handlers]
+    return {**config, "callbacks": manager}

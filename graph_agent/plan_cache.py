@@ -113,6 +113,7 @@ def _kept(planned: Planned) -> dict[str, Any]:
         "action": planned.action,
         "reasoning": planned.reasoning,
         "extra": dict(planned.extra),
+        "answers": planned.answers,
     }
 
 
@@ -128,4 +129,6 @@ def _restored(kept: dict[str, Any]) -> Planned:
         action=kept["action"],
         reasoning=kept["reasoning"],
         extra={**kept["extra"], "cached": True},
+        answers=kept["answers"],
+        said=message.text,
     )
