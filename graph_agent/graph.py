@@ -147,6 +147,7 @@ class CompiledAgentGraph(ClockedStateGraph):
         configurable = self._configurable(config)
         refuse_within(str(configurable.get("thread_id", "")))
         with running_blocking(configurable, self.checkpointer, None) as run:
+            run.updates_only = True
             self._keep_ids_above(configurable)
             return super().bulk_update_state(self._with_run(config, run), supersteps)
 
@@ -155,6 +156,7 @@ class CompiledAgentGraph(ClockedStateGraph):
         configurable = self._configurable(config)
         refuse_within(str(configurable.get("thread_id", "")))
         async with running(configurable, self.checkpointer, None) as run:
+            run.updates_only = True
             await self._akeep_ids_above(configurable)
             return await super().abulk_update_state(self._with_run(config, run), supersteps)
 

@@ -74,6 +74,8 @@ class Run:
     _shared: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
     _held: dict[str, Any] = field(default_factory=dict)
     _guard: threading.Lock = field(default_factory=threading.Lock)
+    updates_only: bool = False
+    """Whether it holds the session for an update of its state from outside, and runs no node."""
     _worked_s: float | None = None
     _since: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108 - looked up then, so that a test can set the clock
 
@@ -279,7 +281,8 @@ def fence_of(config: RunnableConfig) -> CheckpointFence | None:
 
 def is_running(config: RunnableConfig) -> bool:
     """Whether a config is that of a run; False for an update of the state from outside (`update_state`)."""
-    return isinstance(config["configurable"].get(RUN), Run)
+    run = config["configurable"].get(RUN)
+    return isinstance(run, Run) and not run.updates_only
 
 
 def run_of(config: RunnableConfig) -> Run:

@@ -31,7 +31,7 @@ class EditedAgent:
             self.model,
             tools=[*(marked(made, effect=effect) for made in self._tools()), *tools],
             delegates=[delegate or GraphDelegate("d", "Helps.", inner)],
-            config=LoopConfig(finalize="compose", **config),
+            config=LoopConfig(**{"finalize": "compose", **config}),
             checkpointer=InMemorySaver(),
         )
         self.talk = Session(self.graph, "s1")

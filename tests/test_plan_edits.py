@@ -144,8 +144,14 @@ async def test_the_calls_that_run_are_those_of_the_message_as_it_is(edit: Edit, 
 
 @pytest.mark.parametrize(
     "options",
-    [{"effect": "read"}, {"effect_ledger": True}, {"tool_calling": "text"}, {"max_parallel_calls": 1}],
-    ids=["reads", "ledger", "text", "one at a time"],
+    [
+        {"effect": "read"},
+        {"effect_ledger": True},
+        {"tool_calling": "text"},
+        {"finalize": "auto"},
+        {"max_parallel_calls": 1},
+    ],
+    ids=["reads", "ledger", "text", "auto", "one at a time"],
 )
 @pytest.mark.parametrize("edit", EDITS.values(), ids=EDITS)
 async def test_edits_hold_for_every_kind_of_agent(edit: Edit, options: dict[str, Any]) -> None:
