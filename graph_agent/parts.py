@@ -126,7 +126,9 @@ class AgentParts:
         return replace(self, client=self.client.without(names), toolbox=narrower, _instructions=Bounded())
 
     def mode(self, settings: LoopConfig) -> Mode:
-        """How calls are asked for under a run's settings."""
+        """How calls are asked for under a run's settings; as a structured plan where the operator wants no loop."""
+        if self.agentic_loop is False:
+            return "wave"
         return self.tool_calling if settings.tool_calling == "auto" else settings.tool_calling
 
     async def prepare(self) -> None:

@@ -12,12 +12,36 @@ from graph_agent.values import value_of
 _ANSWERS = ("tool_result", "delegation_response")
 
 
+def since_plan(events: Sequence[StoredEvent]) -> list[StoredEvent]:
+    """The newest plan's event and all after it; empty where the newest input has no plan."""
+    for index in range(len(events) - 1, -1, -1):
+        if events[index]["type"] == "user_message":
+            break
+        if events[index]["type"] == "plan":
+            return list(events[index:])
+    return []
+
+
+def is_structured(wave: Sequence[StoredEvent]) -> bool:
+    """Whether a wave's arguments may hold references.
+
+    Args:
+        wave: The wave's events, its plan's first.
+    """
+    return bool(wave) and "planner" in wave[0]
+
+
 def results_of_wave(events: Sequence[StoredEvent]) -> dict[str, Any]:
     """The results of the newest wave, by call id, as plain JSON.
 
     These are the values of `RunResult.results`; of content blocks that are no text alone, the text.
     """
     return {entry["id"]: _value(entry) for entry in _answers(events, "plan") if entry["status"] == "success"}
+
+
+def recorded_ids(events: Sequence[StoredEvent]) -> set[str]:
+    """The ids of the newest wave's calls that have an answer."""
+    return {entry["id"] for entry in _answers(events, "plan")}
 
 
 def answered_ids(events: Sequence[StoredEvent]) -> set[str]:
@@ -41,6 +65,15 @@ def _answers(events: Sequence[StoredEvent], since: str) -> Iterator[StoredEvent]
             return
         if entry["type"] in _ANSWERS:
             yield entry
+
+
+def result_value(content: Any) -> Any:
+    """What a reference to a result finds, where no more is known of it than its content.
+
+    Args:
+        content: Text, or content blocks.
+    """
+    return _value({"content": content})
 
 
 def _value(entry: StoredEvent) -> Any:

@@ -17,6 +17,8 @@ from typing_extensions import TypedDict
 from graph_agent import LoopConfig, RunResult, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.models.strict_schema import strict_schema
 from graph_agent.persistence import open_saver
+from graph_agent.results import run_result
+from graph_agent.typed_result import typed_result
 from tests.agents import asks, echo, says, thread
 from tests.openai_stub import Failure, OpenAIStub, Reply, StubFactory, openai_stub
 
@@ -134,7 +136,8 @@ async def test_an_answer_stored_under_an_earlier_class_stays_plain() -> None:
 
     newer = create_graph_agent(ScriptedChatModel([]), response_format=City, checkpointer=saver)
 
-    assert (await Session(newer, "s1")._result()).structured_response == {"name": "Bergen"}
+    stored = run_result(await newer.aget_state(thread()))
+    assert typed_result(stored, newer, None).structured_response == {"name": "Bergen"}
 
 
 async def test_a_schema_that_a_run_brings_is_not_the_agents_class() -> None:
