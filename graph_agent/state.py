@@ -193,11 +193,11 @@ class Bookkeeping(TypedDict):
     worked_s: NotRequired[float]
     """Seconds this input had been worked on at the last step; only under a deadline."""
     loops: NotRequired[dict[str, int]]
-    """Pattern of calls → how often it was found to go on in this input; absent for none."""
+    """Pattern of calls → how often it went on with equal results in this input; absent for none."""
     withheld: NotRequired[list[str]]
-    """Tools not offered until the next input, because their calls went round in a circle; absent for none."""
+    """Tools not offered until the next input, because their calls and results repeated; absent for none."""
     unchanging: NotRequired[list[str]]
-    """Tools the model was told of, in this input, that they give the same result each time; absent for none."""
+    """Tools reported in this input for equal results of different arguments; absent for none."""
     ledger: NotRequired[bool]
     """The wave's writing calls are noted before they run; absent where they are not."""
     recovery: NotRequired[Recovery]

@@ -18,7 +18,7 @@ from graph_agent.delegation import CALL_PREFIX, DEPTH_LEFT, Delegation, Delegati
 from graph_agent.effects import finished_before
 from graph_agent.errors import did_you_mean
 from graph_agent.in_turn import NotDone, in_turn
-from graph_agent.intake import CONTEXT_MARK, NOT_SHOWN
+from graph_agent.intake import CONTEXT_MARK
 from graph_agent.invoking import meant_for_the_run
 from graph_agent.parts import AgentParts
 from graph_agent.run_parts import parts_of_run
@@ -26,7 +26,7 @@ from graph_agent.runs import run_of
 from graph_agent.spending import spent
 from graph_agent.state import add_usage
 from graph_agent.text import as_text, clean
-from graph_agent.types import Call, Usage
+from graph_agent.types import NOT_SHOWN, Call, Usage
 from graph_agent.wrapped_delegation import through_calls
 
 

@@ -23,7 +23,7 @@ VARIABLES: dict[str, frozenset[str]] = {
     "account": frozenset({"finished", "failed", "unknown", "skipped"}),
     "delegate": frozenset({"name", "description"}),
     "steering": frozenset({"content"}),
-    "loop_warning": frozenset({"pattern", "count", "withheld"}),
+    "loop_warning": frozenset({"pattern", "count", "same", "withheld"}),
 }
 """The prompts there are, and the variables each may use."""
 
