@@ -87,7 +87,12 @@ class RequestPatch:
     model: BaseChatModel | str | None = None
     """A chat model, or a `provider:name` that the agent's resolver knows."""
     messages: Sequence[AnyMessage] | None = None
-    """The whole conversation for this request alone: the session's history stays as it is."""
+    """The whole conversation of the rerun.
+
+    What it adds to the request's messages, such as a call and its result, is in the later requests of this input too,
+    in the same place: further plans, and the answer's. What it leaves out or rewrites is so in the rerun alone. The
+    session's history stays as it is.
+    """
     tools: Sequence[dict[str, Any] | BaseTool | Any] | None = None
     """All tools to offer: OpenAI schemas, or what can be turned into one. Only the agent's own can be run."""
     max_tokens: int | None = None
@@ -138,10 +143,10 @@ class LoopPlan:
     request_patch: RequestPatch | None = None
     """What is different then; None for the very same request."""
     keep_messages: Sequence[AnyMessage] = ()
-    """Messages that later requests of this input hold too: further plans, and the answer's.
+    """Further messages for the later requests of this input, that the rerun itself does not hold.
 
-    They stand behind the conversation as it is now and are no part of the history. A patch's own `messages` are for one
-    request; what the answer will need, such as a search's results, goes here as well.
+    They stand behind the conversation as it is now and are no part of the history. What a patch's `messages` add is
+    kept without being given here.
     """
 
 

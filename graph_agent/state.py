@@ -159,6 +159,17 @@ class Recovery(TypedDict, total=False):
     """The user was told that the tool which the caller wants called is withheld."""
 
 
+class HookWork(TypedDict):
+    """What loop hooks have done for one input; it bounds what they may still do."""
+
+    reruns: int
+    """Times they had the model asked again."""
+    calls: list[str]
+    """Fingerprints of the replies that reruns have replaced; a reply without calls has none."""
+    ended: list[int]
+    """Places, among the agent's hooks, of those whose rerun was refused: they are not asked any more."""
+
+
 class Carried(TypedDict):
     """Messages that requests hold and the history does not."""
 
@@ -203,7 +214,9 @@ class Bookkeeping(TypedDict):
     recovery: NotRequired[Recovery]
     """What it took so far to have this input's requests answered; absent at its start."""
     carried: NotRequired[list[Carried]]
-    """What hooks keep before the model for the rest of this input; absent for nothing."""
+    """What hooks keep before the model for the rest of this input; absent or empty for nothing."""
+    hooks: NotRequired[HookWork]
+    """What hooks have done for this input; absent for nothing."""
     kept_from: NotRequired[str]
     """Id of the first message that requests still hold in full; absent while they hold them all."""
 
