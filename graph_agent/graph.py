@@ -159,6 +159,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     offers: Sequence[dict[str, Any]] = ()
     """What the agent can call, tools and delegates, in OpenAI's function format."""
 
+    config: LoopConfig | None = None
+    """The agent's configuration."""
     writes: Callable[[str], bool] | None = None
     """Tells of a call's name whether it may change something; None where nobody can tell."""
 
@@ -264,6 +266,7 @@ def _assemble(parts: AgentParts) -> AgentStateGraph:
     graph.may_write, graph.writes = parts.toolbox.may_write, parts.toolbox.writes
     graph.offers = parts.toolbox.schemas
     graph.model = parts.models.first.client.model
+    graph.config = parts.config
     graph.tool_names = tuple(parts.toolbox.names)
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, PlanState),
