@@ -23,7 +23,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from graph_agent.agent import create_graph_agent
 from graph_agent.config import LoopConfig, explain
@@ -41,6 +41,8 @@ DEFAULT_DB = "sqlite:///graph_agent.db"
 TODAY_VARIABLE = "GRAPH_AGENT_TODAY"
 """Environment variable that tells a stdio MCP server which ISO date to take for today; unset for the real one."""
 _TEMPLATE = re.compile(r"\{[{%#]")
+_ALIASES = {"max_rounds": "max_steps"}
+"""Other names of fields of `LoopConfig` in an agent file."""
 SYSTEM_VARIABLES = frozenset({"name", "description", "today"})
 """What a system prompt's template may use; `today` is an ISO date."""
 
@@ -73,11 +75,19 @@ class AgentSpec(BaseModel):
     hooks: list[HookSpec] = []
     """Each `module.Class`, or `{use: module.Class, with: {argument: value}}`."""
     config: dict[str, Any] = {}
-    """Fields of `LoopConfig`."""
+    """Fields of `LoopConfig`; `max_rounds` is another name of `max_steps`."""
     db: str = DEFAULT_DB
     """Where sessions are kept: `sqlite:///FILE`, whose relative path starts in the current folder, or `postgresql://…`."""
     path: Path = Field(default=Path(), exclude=True)
     """The file this was read from; set by `load_spec`, never in the file."""
+
+    @field_validator("config")
+    @classmethod
+    def _own_names(cls, config: dict[str, Any]) -> dict[str, Any]:
+        for alias, name in _ALIASES.items():
+            if alias in config and name in config:
+                raise ValueError(f"{alias} and {name} are two names of one field; give one of them")
+        return {_ALIASES.get(name, name): value for name, value in config.items()}
 
     @property
     def folder(self) -> Path:
