@@ -125,7 +125,7 @@ class _Answering:
 
     async def _compose(self, asking: Asking, sentence: str) -> None:
         if sentence:
-            self.answer, failure = await asking.answer_after(sentence)
+            self.answer, failure = await asking.answer_after(sentence, self._hint())
             if isinstance(failure, UserError):
                 raise failure
             if failure is not None:
@@ -170,6 +170,13 @@ class _Answering:
         if self.reason == "completed":
             return ""
         return self.parts.prompts.render("limit", reason=self.reason, limit=self.outcome.get("limit"))
+
+    def _hint(self) -> str:
+        """How to allow more steps, where `max_steps` has ended the input; empty otherwise."""
+        limit = self.outcome.get("limit")
+        if self.reason != "step_limit" or limit != self.settings.max_steps:
+            return ""
+        return self.parts.prompts.render("limit_hint", limit=limit)
 
     def _with_account(self, sentence: str) -> str:
         """A sentence with what was done below it, for an answer that no model gives."""
