@@ -65,8 +65,6 @@ class Asking(InForce):
         """What of the newest request's reply has reached the reader."""
         self.cut_off: AIMessage | None = None
         """What there is of the newest request's reply where it was cut off, with its tokens; None otherwise."""
-        self.usage: Usage = NO_USAGE
-        """What all replies used, those that could not be used included."""
         self.budget_met: Callable[[Usage, AIMessage], LimitMet | None] = lambda used, newest: None
         """Of what these requests have used, and the newest reply: the budget that has no room for another."""
 

@@ -253,6 +253,7 @@ def build_graph(
         context_schema=context_schema,
         warnings=tuple(warnings),
         hooks=registered.hooks,
+        rewriters=registered.rewriters,
         around_tool=middleware.around_tool,
         whole_replies=middleware.whole_replies,
     )

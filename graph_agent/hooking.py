@@ -9,13 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
-from langgraph.errors import GraphBubbleUp
 
 from graph_agent.aside import call_aside
 from graph_agent.calls import fingerprint
 from graph_agent.errors import SlowSchemaError
-from graph_agent.hooks import HookError, HookRequest, HookResponse, LoopHook, LoopPlan, RequestPatch
-from graph_agent.invoking import meant_for_the_run
+from graph_agent.hook_faults import fail_or_skip
+from graph_agent.hooks import HookRequest, HookResponse, LoopHook, LoopPlan, RequestPatch
 from graph_agent.lending import LentRequest, copied
 from graph_agent.limits import LimitMet, LimitMetError
 from graph_agent.models.cleaning import without_calls
@@ -117,7 +116,6 @@ async def _first_wish(
     """The first hook in these places that wants something: its place, plan and patched request; None without one."""
     for place in places:
         hook = parts.hooks[place]
-        name = type(hook).__name__
         response = HookResponse(copied(planned.message), copied(planned.calls), copied(planned.usage))
         shown = LentRequest.of(request)
         try:
@@ -133,14 +131,8 @@ async def _first_wish(
             plan = replace(plan, keep_messages=copied(list(plan.keep_messages)))
             if patched.model is not request.model:
                 await parts.models.ready(patched.model, PATCHED_MODEL)
-        except BaseException as error:
-            # A question to a person cannot be asked here: resuming would ask the model anew.
-            if meant_for_the_run(error) and not isinstance(error, GraphBubbleUp):
-                raise
-            fault = f"The hook {name} failed: {type(error).__name__}: {error}"
-            if getattr(hook, "on_error", "fail") != "skip":
-                raise HookError(fault) from error
-            warn(f"{fault}; it is skipped.")
+        except BaseException as error:  # noqa: BLE001 - a hook may raise anything; its `on_error` says what that does
+            fail_or_skip(hook, error, warn)
         else:
             return place, plan, patched
     return None

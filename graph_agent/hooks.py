@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AnyMessage, ToolCall
+from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
@@ -151,7 +151,7 @@ class LoopPlan:
 
 
 class LoopHook:
-    """Looks at each planning reply before its calls are run. Subclass it; both methods may be coroutines instead.
+    """Looks at each planning reply before its calls are run. Subclass it; its methods may be coroutines instead.
 
     The answer of the second phase, which has no calls, is not shown to hooks. An agent with nothing to call answers
     with its planning reply, so that its hooks are asked too. One hook serves all sessions, at the same time; a method
@@ -187,6 +187,19 @@ class LoopHook:
             request: What it answers.
         """
         return LoopPlan()
+
+    def rewrite_results(self, results: list[ToolMessage]) -> Mapping[str, str] | Awaitable[Mapping[str, str]]:
+        """Tool results that requests hold with another text; asked before each plan and each answer.
+
+        The history keeps every result as it is, so that each of these is given again the next time.
+
+        Args:
+            results: The results in the conversation, oldest first.
+
+        Returns:
+            Message id → text; results that are left out are sent as they are.
+        """
+        return {}
 
 
 class HookError(Exception):

@@ -17,9 +17,9 @@ from graph_agent.models.client import Mode
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
-from graph_agent.planned import Planned, usage_of
+from graph_agent.planned import Planned
 from graph_agent.planning import ask_for_calls, ask_for_plan
-from graph_agent.state import HookWork, add_usage, less_usage
+from graph_agent.state import HookWork, less_usage
 from graph_agent.types import NO_USAGE, Usage
 
 
@@ -52,6 +52,7 @@ class AskingWithHooks(Asking):
         """
         self.budget_met = budget_met
         self._tell_of_free_choice()
+        await self.rewrite_results()
         planned = await self.plan()
         if not self._agent.hooks:
             return planned
@@ -103,9 +104,6 @@ class AskingWithHooks(Asking):
             return
         self._learn(free_choice=True)
         self._warn(f"{choice} is to be called, and is withheld for now; the model is free to choose.")
-
-    def _heard(self, reply: AIMessage) -> None:
-        self.usage = add_usage(self.usage, usage_of(reply, self._settings.prices))
 
     async def _ask_again(self, request: HookRequest) -> tuple[Planned, HookRequest]:
         own = request.model is self._model.client.model

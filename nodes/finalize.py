@@ -18,6 +18,7 @@ from graph_agent.budget import exhausted, has_budget
 from graph_agent.config import LoopConfig
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events import IN_HISTORY, StoredEvent, event
+from graph_agent.hooks import HookError
 from graph_agent.limits import STEPS_FOR_A_WAVE
 from graph_agent.listening import listen
 from graph_agent.models.errors import classify_model_error, describe_model_error
@@ -106,11 +107,16 @@ class _Answering:
         asking = await Asking.begin(self.parts, self.settings, self.state["messages"], self.loop, self.config)
         self.asking = asking
         try:
+            await asking.rewrite_results()
             await (self._structured(asking, sentence) if self.parts.response else self._compose(asking, sentence))
         except UserError:
             raise
         except RefusedError as refused:
             self.answer = _below(sentence, refused.message)
+        except HookError as error:
+            self._fail("hook", str(error))
+            if sentence:
+                self.answer = AIMessage(sentence)
         except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
             logger.error("The request for the answer failed: %s", describe_model_error(error), extra=IN_HISTORY)
             self._fail(classify_model_error(error), describe_model_error(error))

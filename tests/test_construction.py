@@ -64,8 +64,8 @@ def pretender() -> str:
         ),
         (
             {"prompts": {"planer": "x"}},
-            "Unknown prompt 'planer'; known: account, delegate, finalize, limit, loop_warning, planner, steering, "
-            "text_tools. Did you mean 'planner'?",
+            "Unknown prompt 'planer'; known: account, delegate, finalize, limit, limit_hint, loop_warning, planner, "
+            "steering, text_tools. Did you mean 'planner'?",
         ),
         (
             {"prompts": {"planner": "{{ dirct }}"}},

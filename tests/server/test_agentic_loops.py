@@ -13,8 +13,8 @@ from tests.server.process import PARROT, Served, serving
 
 TOKENS = 15
 """What the parrot says that each of its replies took."""
-CHAT = {"model": "parrot", "messages": [{"role": "user", "content": "hi"}]}
-PATHS = {"/v1/chat/completions": CHAT, "/v1/messages": {**CHAT, "max_tokens": 100}}
+CHAT: dict[str, Any] = {"model": "parrot", "messages": [{"role": "user", "content": "hi"}]}
+PATHS: dict[str, dict[str, Any]] = {"/v1/chat/completions": CHAT, "/v1/messages": {**CHAT, "max_tokens": 100}}
 
 
 class EveryReply(LoopHook):
