@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, cast
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import RunControl
@@ -15,25 +15,14 @@ from langgraph.types import Command
 from graph_agent.answering import answers_by_id
 from graph_agent.call_records import CallRecord
 from graph_agent.context import AgentContext
-from graph_agent.delegation import CALL_PREFIX
+from graph_agent.delegation import WATCHED
 from graph_agent.errors import ConfigError, InputError
-from graph_agent.events import Event, StoredEvent
+from graph_agent.events import Event
 from graph_agent.history import SessionMemory
-from graph_agent.results import (
-    CallState,
-    DelegateProgress,
-    Done,
-    EventAdded,
-    Part,
-    PlanText,
-    Progress,
-    RunResult,
-    Token,
-    open_interrupts,
-    run_result,
-)
+from graph_agent.results import Done, Part, RunResult, open_interrupts, run_result
 from graph_agent.running import refuse_within
 from graph_agent.session_control import SessionControl
+from graph_agent.stream_parts import MODES, StreamParts
 from graph_agent.types import SessionStatus
 
 Context = AgentContext | Mapping[str, Any]
@@ -99,6 +88,9 @@ class Session:
         self, given: Given, *, context: Context | None = None, control: RunControl | None = None
     ) -> AsyncGenerator[Part]:
         """Take one input to its end and tell of it as it goes; the last part is `Done`.
+
+        What tools write with `get_stream_writer` is a `Custom` part. The run of a delegate in this process, its tokens
+        included, is in `DelegatePart`s; the `Token`s outside of these are the agent's own.
 
         The run goes on while its parts are asked for. Whoever may stop before the last one leaves the run open until
         the generator is closed, and the session busy: `async with contextlib.aclosing(session.stream(...)) as parts`
@@ -172,32 +164,14 @@ class Session:
 
     async def _stream(self, given: Any, context: Context | None, control: RunControl | None) -> AsyncGenerator[Part]:
         refuse_within(self.id)
-        order = _HistoryOrder(len(await self.events()))
-        stream = self._graph.astream(
-            given, self._config, context=context, stream_mode=["messages", "custom", "updates"], control=control
-        )
+        made = StreamParts(self.id, len(await self.events()))
+        config: RunnableConfig = {"configurable": {**self._config["configurable"], WATCHED: True}}
+        stream = self._graph.astream(given, config, context=context, stream_mode=MODES, control=control)
         async with aclosing(cast("AsyncGenerator[tuple[str, Any]]", stream)) as chunks:
             async for mode, payload in chunks:
-                for part in self._parts(mode, payload, order):
+                for part in made.take(mode, payload):
                     yield part
         yield Done(await self._result())
-
-    def _parts(self, mode: str, payload: Any, order: _HistoryOrder) -> Iterator[Part]:
-        if mode == "messages":
-            if token := _token(*payload):
-                yield token
-        elif mode == "custom":
-            match payload:
-                case {"type": "progress"}:
-                    yield Progress(payload["step"], payload["action"], payload["target"])
-                case {"type": "delegation_progress"}:
-                    yield DelegateProgress(payload["id"], payload["target"], payload["content"])
-                case _:
-                    pass
-        else:
-            for seq, event in order.add(_added_events(payload)):
-                yield EventAdded(cast(Event, {**event, "seq": seq, "session_id": self.id}))
-                yield from _parts_of(event)
 
     async def events(self) -> list[Event]:
         """The session's history, oldest first."""
@@ -228,37 +202,6 @@ class Session:
         return run_result(await self._graph.aget_state(self._config))
 
 
-class _HistoryOrder:
-    """Puts events in the order the history keeps: a wave's results in call order, whichever came first."""
-
-    def __init__(self, seq: int) -> None:
-        self._seq = seq
-        self._open: list[str] = []
-        self._early: dict[str, list[StoredEvent]] = {}
-
-    def add(self, events: list[StoredEvent]) -> list[tuple[int, StoredEvent]]:
-        """Take one task's events; give those whose place is certain, each with its index."""
-        placed: list[StoredEvent] = []
-        id_ = events[0].get("id", "") if events else ""
-        if events and events[0]["type"] in _ENDS and id_ in self._open:
-            self._early[id_] = events
-            while self._open and self._open[0] in self._early:
-                placed += self._early.pop(self._open.pop(0))
-        else:
-            placed = events
-        for event in events:
-            if event["type"] in _CALLS:
-                self._open.append(event["id"])
-        first = self._seq
-        self._seq += len(placed)
-        return list(enumerate(placed, first))
-
-
-_CALLS = ("tool_call", "delegation_request")
-_ENDS = ("tool_result", "delegation_response", "delegation_progress")
-"""What the events of a call's task begin with; a delegate's progress is in the history when it has ended."""
-
-
 def _input(given: Given) -> dict[str, Any]:
     if isinstance(given, str) and given.strip():
         return {"messages": [HumanMessage(given)]}
@@ -267,29 +210,3 @@ def _input(given: Given) -> dict[str, Any]:
     raise InputError(
         f"A run takes what the user says, as text that is not empty, or as messages; it was given {given!r}."
     )
-
-
-def _token(message: BaseMessage, metadata: Mapping[str, Any]) -> Token | None:
-    answers = metadata.get("langgraph_node") in ("finalize", "plan")
-    # A follow-up, which is the user's, is stored by the same node.
-    return Token(message.text) if answers and isinstance(message, AIMessage) and message.text else None
-
-
-def _added_events(update: Mapping[str, Any]) -> list[StoredEvent]:
-    return [event for change in update.values() if isinstance(change, dict) for event in change.get("events", [])]
-
-
-def _parts_of(event: StoredEvent) -> list[Part]:
-    match event["type"]:
-        case "plan":
-            return [PlanText(event["reasoning"])] if event["calls"] and event["reasoning"] else []
-        case "tool_call":
-            return [CallState(event["id"], event["name"], "started")]
-        case "delegation_request":
-            return [CallState(event["id"], CALL_PREFIX + event["target"], "started")]
-        case "tool_result":
-            return [CallState(event["id"], event["name"], event["status"])]
-        case "delegation_response":
-            return [CallState(event["id"], CALL_PREFIX + event["target"], event["status"])]
-        case _:
-            return []

@@ -14,7 +14,7 @@ from graph_agent._compat import read_state
 from graph_agent.budget import Left, has_budget, left_to_delegate
 from graph_agent.config import LoopConfig
 from graph_agent.delegating import Telling, Using, answered, ask_person, conversation_with, go_on, waiting_task
-from graph_agent.delegation import CALL_PREFIX, DEPTH_LEFT, Delegation, DelegationResult
+from graph_agent.delegation import CALL_PREFIX, DEPTH_LEFT, WATCHED, Delegation, DelegationResult
 from graph_agent.effects import finished_before
 from graph_agent.errors import did_you_mean
 from graph_agent.in_turn import NotDone, in_turn
@@ -123,6 +123,7 @@ async def _run(
         prices=settings.prices,
         context_id=conversation_with(state.get("remote"), delegate.name),
         tell=tell,
+        watch=tell.pass_on if config["configurable"].get(WATCHED) else None,
         used=using,
     )
     if waiting := waiting_task(state.get("remote"), call):
