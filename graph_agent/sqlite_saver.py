@@ -26,6 +26,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.sqlite import SqliteSaver
 
+from graph_agent.session_index import SQLITE_INDEX, sqlite_threads
 from graph_agent.sqlite_files import BUSY_S, Patience, check_database
 from graph_agent.sqlite_writer import Writer
 
@@ -43,6 +44,7 @@ class SharedSqliteSaver(SqliteSaver):
         super().__init__(connection, serde=serde)
         self.database = file
         """The file."""
+        self._has_index = False
         self._writer = Writer(connection, self.lock, self.setup)
 
     def setup(self) -> None:
@@ -52,9 +54,11 @@ class SharedSqliteSaver(SqliteSaver):
             sqlite3.Error: When they cannot be made.
         """
         patience = Patience()
-        while not self.is_setup:
+        while not self._has_index:
             try:
                 super().setup()
+                self.conn.execute(SQLITE_INDEX)
+                self._has_index = True
             except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
                 time.sleep(patience.pause_s(error))
 
@@ -84,6 +88,14 @@ class SharedSqliteSaver(SqliteSaver):
         listed = partial(super().list, config, filter=filter, before=before, limit=limit)
         for found in await self._writer.do(lambda: [*listed()]):
             yield found
+
+    async def list_threads(
+        self, *, group: str | None = None, after: str | None = None, limit: int | None = None
+    ) -> list[str]:
+        """The ids of the threads, over a connection of its own (see `graph_agent.history.list_threads`)."""
+        if not self._has_index:
+            await self._writer.do(lambda: None)
+        return await sqlite_threads(self.database, group, after, limit)
 
     async def aput(
         self,

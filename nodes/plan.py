@@ -85,6 +85,8 @@ def _can_be_steered(step: Step) -> bool:
 
 async def _ask_in_time(step: Step) -> None:
     """Ask the model for the next wave, unless an abort or the deadline comes first."""
+    if step.parts.toolbox.outdated:
+        await step.parts.prepare()
     with step.run.interruptible(work_left_s(step.run, step.loop, step.settings)) as scope:
         await _ask(step)
     if scope.cancelled_caught:
