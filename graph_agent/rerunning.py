@@ -56,8 +56,12 @@ class AskingWithHooks(Asking):
         planned = await self.plan()
         if not self._agent.hooks:
             return planned
+        return await self._through_hooks(planned, self._first_request(session_id), note)
+
+    async def _through_hooks(
+        self, planned: Planned, first: HookRequest, note: Callable[[Usage], Awaitable[None]]
+    ) -> Planned:
         noted = NO_USAGE
-        first = self._first_request(session_id)
         carried = CarriedMessages(self.loop.get("carried", []), self._whole, first.messages)
         done: HookWork = self.loop.get("hooks") or {"reruns": 0, "calls": [], "ended": []}
         work: HookWork = {"reruns": done["reruns"], "calls": [*done["calls"]], "ended": [*done["ended"]]}
