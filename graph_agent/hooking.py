@@ -18,6 +18,7 @@ from graph_agent.hooks import HookRequest, HookResponse, LoopHook, LoopPlan, Req
 from graph_agent.lending import LentRequest, copied
 from graph_agent.limits import LimitMet, LimitMetError
 from graph_agent.models.cleaning import without_calls
+from graph_agent.open_calls import without_open_calls
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned
 from graph_agent.state import HookWork
@@ -127,7 +128,8 @@ async def _first_wish(
             patched = (plan.request_patch or RequestPatch()).apply(request)
             _check([*patched.messages, *plan.keep_messages])
             # The hook may hold on to what it gave, and change it later.
-            patched = replace(patched, messages=copied(patched.messages), tools=copied(patched.tools))
+            messages = copied(without_open_calls(patched.messages))
+            patched = replace(patched, messages=messages, tools=copied(patched.tools))
             plan = replace(plan, keep_messages=copied(list(plan.keep_messages)))
             if patched.model is not request.model:
                 await parts.models.ready(patched.model, PATCHED_MODEL)

@@ -91,7 +91,7 @@ class RequestPatch:
 
     What it adds to the request's messages, such as a call and its result, is in the later requests of this input too,
     in the same place: further plans, and the answer's. What it leaves out or rewrites is so in the rerun alone. The
-    session's history stays as it is.
+    session's history stays as it is. A call without its result behind it is left out, as providers refuse it.
     """
     tools: Sequence[dict[str, Any] | BaseTool | Any] | None = None
     """All tools to offer: OpenAI schemas, or what can be turned into one. Only the agent's own can be run."""

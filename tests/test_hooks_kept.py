@@ -15,6 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from graph_agent import LoopConfig, LoopHook, LoopPlan, RequestPatch, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.additions import additions
 from graph_agent.hooks import HookRequest, HookResponse
+from graph_agent.open_calls import without_open_calls
 from tests.agents import asks, echo
 from tests.openai_stub import Reply, StubFactory, openai_stub
 
@@ -304,3 +305,56 @@ def test_what_is_inserted_anywhere_is_found_in_its_place(inserted: list[int], id
         expected += [(place, new)] if new else []
 
     assert [(each.before, each.messages) for each in additions(original, patched)] == expected
+
+
+OPEN_BLOCK = {"type": "tool_use", "id": "a"}
+
+
+async def test_a_reply_whose_other_calls_have_no_result_can_be_passed_on(openai_stub: StubFactory) -> None:
+    """The obvious patch is the reply itself and one result; no provider takes the other calls of the reply so."""
+
+    class Answers(MyTool):
+        def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:
+            [asked] = [call for call in response.calls if call["name"] == "my_tool"]
+            found = ToolMessage("flod means tide", tool_call_id=asked["id"])
+            messages = [*request.messages, response.message, found]
+            return LoopPlan(run_agentic_loop=True, request_patch=RequestPatch(messages=messages))
+
+    both = Reply(tool_calls=(("echo", {"text": "a"}), ("my_tool", {"word": "flod"})))
+    stub = openai_stub(both, "No more actions.", "Done.")
+    async with stub.chat_model() as model:
+        config = LoopConfig(finalize="compose")
+        graph = create_graph_agent(model, tools=[echo], hooks=[Answers()], config=config)
+
+        await graph.ainvoke({"messages": [("user", "go")]})
+
+    calls = [
+        [[call["function"]["name"] for call in m["tool_calls"]] for m in body["messages"] if m.get("tool_calls")]
+        for body in stub.bodies
+    ]
+    assert calls == [[], [["my_tool"]], [["my_tool"]]]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ([GO, CALLED, GAVE], [GO, CALLED, GAVE]),
+        ([GO, CALLED], [GO]),
+        ([GO, CALLED, ON, GAVE], [GO, ON, GAVE]),
+        (
+            [AIMessage("So:", tool_calls=CALLED.tool_calls), ON],
+            [AIMessage("So:"), ON],
+        ),
+        (
+            [
+                AIMessage(
+                    [{"type": "text", "text": "So:"}, {"type": "tool_use", "id": "a"}], tool_calls=CALLED.tool_calls
+                )
+            ],
+            [AIMessage([{"type": "text", "text": "So:"}])],
+        ),
+    ],
+    ids=["answered", "open", "answered too late", "words beside an open call", "blocks beside an open call"],
+)
+def test_calls_without_results_are_left_out(given: list[AnyMessage], kept: list[AnyMessage]) -> None:
+    assert without_open_calls(given) == kept
