@@ -230,6 +230,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
 
     response: ResponseSchema | None = None
     """The shape of the answer; None for text."""
+    config: LoopConfig | None = None
+    """The agent's configuration."""
     writes: Callable[[str], bool] | None = None
     """Tells of a call's name whether it may change something; None where nobody can tell."""
 
@@ -323,6 +325,7 @@ def build_graph(
         context_schema=context_schema,
         warnings=tuple(warnings),
         hooks=registered.hooks,
+        rewriters=registered.rewriters,
         around_tool=middleware.around_tool,
         whole_replies=middleware.whole_replies,
     )
@@ -350,6 +353,7 @@ def _assemble(parts: AgentParts) -> AgentStateGraph:
     graph.offers = parts.toolbox.schemas
     graph.response = parts.response
     graph.model = parts.models.first.client.model
+    graph.config = parts.config
     graph.tool_names = tuple(parts.toolbox.names)
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, PlanState),

@@ -128,6 +128,7 @@ class _Answering:
         asking.budget_met = self._budget_met
         self.asking, self.answer = asking, None
         try:
+            await asking.rewrite_results()
             await work(asking, sentence)
         except UserError:
             raise
@@ -135,6 +136,8 @@ class _Answering:
             self.answer = _below(sentence, refused.message)
         except HookError as error:
             self._fail("hook", str(error))
+            if sentence:
+                self.answer = AIMessage(sentence)
         except LimitMetError as met:
             self._stop(met.reason, met.limit)
             self.answer = AIMessage(self._with_account(self._sentence()))
@@ -153,7 +156,7 @@ class _Answering:
 
     async def _compose(self, asking: AskingWithHooks, sentence: str) -> None:
         if sentence and not self.parts.guarded:
-            self.answer, failure = await asking.answer_after(sentence)
+            self.answer, failure = await asking.answer_after(sentence, self._hint())
             if isinstance(failure, UserError):
                 raise failure
             if failure is not None:
@@ -213,6 +216,13 @@ class _Answering:
         return self.parts.prompts.render(
             "limit", reason=self.outcome.get("limit_name", self.reason), limit=self.outcome.get("limit")
         )
+
+    def _hint(self) -> str:
+        """How to allow more steps, where `max_steps` has ended the input; empty otherwise."""
+        limit = self.outcome.get("limit")
+        if self.reason != "step_limit" or limit != self.settings.max_steps:
+            return ""
+        return self.parts.prompts.render("limit_hint", limit=limit)
 
     def _with_account(self, sentence: str) -> str:
         """A sentence with what was done below it, for an answer that no model gives."""
