@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,14 +20,12 @@ from graph_agent.models.cleaning import without_calls
 from graph_agent.open_calls import without_open_calls
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned
+from graph_agent.sentinel import says_nothing
 from graph_agent.state import HookWork
 from graph_agent.types import Call
 
 PATCHED_MODEL = "RequestPatch.model"
 """Who names a patch's model, for the error when it cannot be had."""
-
-_ONLY_DONE = re.compile(r"\W*no (?:more|further) actions\W*", re.IGNORECASE)
-"""What a model says that is told to say so when it needs no tool any more."""
 
 Ask = Callable[[HookRequest, Sequence[AnyMessage]], Awaitable[tuple[Planned, HookRequest]]]
 """Has a patched request answered, and keeps messages for the requests to come; gives the request as it was answered."""
@@ -48,9 +45,10 @@ async def through_hooks(
     """Show a reply to the hooks, in order, and whatever reply they have it replaced by, from the first hook again.
 
     A rerun is refused, with a warning, when the input has had `max_agentic_loops` of them, and when a reply brings the
-    very calls that a rerun has already been asked for in this input. The hook that wants it is then not asked again for
-    the rest of the input; the reply at hand goes on to the hooks behind it. A rerun that a limit forbids ends the input
-    at that limit, and the reply at hand, which a hook wants replaced, is not followed.
+    very calls that a rerun has already been asked for in this input. The hook that wants it then has no more reruns in
+    this input, and is asked about replies without calls only, as one of these may be the answer; the reply at hand goes
+    on to the hooks behind it. A rerun that a limit forbids ends the input at that limit, and the reply at hand, which a
+    hook wants replaced, is not followed.
 
     Args:
         parts: The agent.
@@ -69,7 +67,8 @@ async def through_hooks(
     """
     first = 0
     while True:
-        places = [place for place in range(first, len(parts.hooks)) if place not in work["ended"]]
+        # A hook that has no more reruns may still replace an answer.
+        places = [place for place in range(first, len(parts.hooks)) if place not in work["ended"] or not planned.calls]
         found = await _first_wish(parts, places, planned, request, warn, heard)
         if found is None:
             return planned
@@ -84,7 +83,7 @@ async def through_hooks(
             return replace(planned, ended=True, final=_answers(parts, planned, request))
         calls = _fingerprint(planned.calls)
         most = request.settings.max_agentic_loops
-        if calls in work["calls"]:
+        if place in work["ended"] or calls in work["calls"]:
             refused = "the model makes the same calls again"
         elif (reruns := work["reruns"]) >= most:
             refused = f"the model was asked again {reruns} times, which is all that max_agentic_loops allows"
@@ -101,8 +100,9 @@ async def through_hooks(
             planned, request = await ask(request, plan.keep_messages)
             planned = replace(planned, extra={**planned.extra, "reruns": request.depth})
             continue
-        warn(f"The hook {name} wants the model asked again, but {refused}; its last reply counts.")
-        work["ended"].append(place)
+        if place not in work["ended"]:
+            warn(f"The hook {name} wants the model asked again, but {refused}; its last reply counts.")
+            work["ended"].append(place)
         first = place + 1
 
 
@@ -117,6 +117,8 @@ async def _first_wish(
     """The first hook in these places that wants something: its place, plan and patched request; None without one."""
     for place in places:
         hook = parts.hooks[place]
+        if not planned.calls and not getattr(hook, "sees_answers", True):
+            continue
         response = HookResponse(copied(planned.message), copied(planned.calls), copied(planned.usage))
         shown = LentRequest.of(request)
         try:
@@ -188,7 +190,7 @@ def _answers(parts: AgentParts, planned: Planned, request: HookRequest) -> bool:
     if parts.response is not None or parts.mode(request.settings) == "wave":
         return False
     text = planned.message.text
-    return bool(text.strip()) and not _ONLY_DONE.fullmatch(text)
+    return not says_nothing(text)
 
 
 def _fingerprint(calls: Sequence[Call]) -> str:

@@ -82,6 +82,8 @@ class Toolbox:
             if name.startswith(CALL_PREFIX):
                 raise ConfigError(f"The tool name {name!r} is kept for delegations; rename the tool.")
         self.names = [*self.tools, *self.delegates]
+        self.return_direct = {name for name, tool in self.tools.items() if tool.return_direct}
+        """Tools whose result is the answer."""
         self.client_tools: set[str] = set()
         self.withdrawn: set[str] = set()
         """Those of the caller's tools that are not on offer any more: only calls made before are taken up."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
@@ -13,20 +14,21 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent.account import account
-from graph_agent.asking import Asking
 from graph_agent.budget import exhausted, has_budget
 from graph_agent.config import LoopConfig
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events import IN_HISTORY, StoredEvent, event
 from graph_agent.hooks import HookError
-from graph_agent.limits import STEPS_FOR_A_WAVE
+from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMet, LimitMetError
 from graph_agent.listening import listen
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.planning import RefusedError
+from graph_agent.rerunning import AskingWithHooks
 from graph_agent.run_parts import parts_of_run
 from graph_agent.runs import run_of
+from graph_agent.sentinel import is_blank
 from graph_agent.spending import answer_left_s, spent
 from graph_agent.state import Bookkeeping, Outcome, PlanState, add_usage
 from graph_agent.status import status_event
@@ -34,7 +36,8 @@ from graph_agent.types import NO_USAGE, STATUS_OF, StopReason, Usage
 
 logger = logging.getLogger(__name__)
 
-_IN_WORDS = "No tool can be called any more. Answer in words, from what you know."
+_IN_WORDS = "Your answer was empty. No tool can be called any more: answer from what you know."
+_EMPTY = "The model's answer was empty, and so it was when it was asked once more."
 
 REPAIRS = 2
 """Times an answer that does not fit its schema is sent back."""
@@ -73,7 +76,7 @@ class _Answering:
         self.reason: StopReason = outcome["stop_reason"]
         self.step = self.loop["step"]
         self.config = config
-        self.asking: Asking | None = None
+        self.asking: AskingWithHooks | None = None
         self.answer: AIMessage | None = None
         self.structured: Any = None
         self.usage: Usage = NO_USAGE
@@ -83,12 +86,13 @@ class _Answering:
         """Find the answer."""
         if self.reason == "failed":
             return
-        draft = self.outcome.get("draft")
+        draft, sentence = self.outcome.get("draft"), self._sentence()
+        if draft is not None and self.reason == "completed":
+            await self._take(draft)
+            return
         if draft is not None:
-            self.answer = draft
-            if self.parts.response is not None:
-                with contextlib.suppress(ValueError, SlowSchemaError):  # whoever gave it has told of a misfit
-                    self.structured = await asyncio.to_thread(self.parts.response.read, draft.text)
+            # The reader has seen this beginning of an answer.
+            self.answer = draft.model_copy(update={"content": f"{draft.text}\n\n{sentence}"})
             return
         unaffordable = self._exhausted()
         sentence = self._sentence()
@@ -98,17 +102,38 @@ class _Answering:
         if unaffordable or self.reason == "aborted":
             self.answer = AIMessage(self._with_account(sentence))
             return
+        await self._in_time(self._structured if self.parts.response else self._compose, sentence)
+
+    async def _take(self, draft: AIMessage) -> None:
+        """Take the answer that planning gave."""
+        self.answer = draft
+        if self.outcome.get("unguarded") and self.parts.guarded:
+
+            async def guard(asking: AskingWithHooks, sentence: str) -> None:
+                self.answer = await self._guarded(asking, draft, by_model=False)
+
+            await self._in_time(guard, "")
+        await self._read_structured()
+
+    async def _read_structured(self) -> None:
+        if self.parts.response is not None and self.answer is not None:
+            with contextlib.suppress(ValueError, SlowSchemaError):  # whoever gave it has told of a misfit
+                self.structured = await asyncio.to_thread(self.parts.response.read, self.answer.text)
+
+    async def _in_time(self, work: Callable[[AskingWithHooks, str], Awaitable[None]], sentence: str) -> None:
+        """Do what takes requests, as long as an abort and the deadline let it."""
         with self.under_way.interruptible(answer_left_s(self.under_way, self.loop, self.settings)) as scope:
-            await self._ask(sentence)
+            await self._ask(work, sentence)
         if scope.cancelled_caught:
             self._cut_short()
 
-    async def _ask(self, sentence: str) -> None:
-        asking = await Asking.begin(self.parts, self.settings, self.state["messages"], self.loop, self.config)
-        self.asking = asking
+    async def _ask(self, work: Callable[[AskingWithHooks, str], Awaitable[None]], sentence: str) -> None:
+        asking = await AskingWithHooks.begin(self.parts, self.settings, self.state["messages"], self.loop, self.config)
+        asking.budget_met = self._budget_met
+        self.asking, self.answer = asking, None
         try:
             await asking.rewrite_results()
-            await (self._structured(asking, sentence) if self.parts.response else self._compose(asking, sentence))
+            await work(asking, sentence)
         except UserError:
             raise
         except RefusedError as refused:
@@ -117,6 +142,9 @@ class _Answering:
             self._fail("hook", str(error))
             if sentence:
                 self.answer = AIMessage(sentence)
+        except LimitMetError as met:
+            self._stop(met.reason, met.limit)
+            self.answer = AIMessage(self._with_account(self._sentence()))
         except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
             logger.error("The request for the answer failed: %s", describe_model_error(error), extra=IN_HISTORY)
             self._fail(classify_model_error(error), describe_model_error(error))
@@ -129,26 +157,39 @@ class _Answering:
             # The limit is what ended this input, whatever became of the answer.
             self.reason = self.outcome["stop_reason"]
 
-    async def _compose(self, asking: Asking, sentence: str) -> None:
-        if sentence:
+    async def _compose(self, asking: AskingWithHooks, sentence: str) -> None:
+        if sentence and not self.parts.guarded:
             self.answer, failure = await asking.answer_after(sentence, self._hint())
             if isinstance(failure, UserError):
                 raise failure
             if failure is not None:
                 self._fail(classify_model_error(failure), describe_model_error(failure))
             return
-        self.answer = await asking.answer()
-        if not self.answer.text.strip() and self.parts.toolbox:
-            # It called a tool all the same, and that call was left out.
+        reply = await asking.answer(quiet=self.parts.guarded)
+        if is_blank(reply.text) and not self.outcome.get("empty"):
+            # It may have called a tool all the same, and that call was left out.
             if self._exhausted(asking.usage):
                 self.answer = AIMessage(self._with_account(self._sentence()))
-            else:
-                self.answer = await asking.answer([HumanMessage(_IN_WORDS)])
+                return
+            reply = await asking.answer([HumanMessage(_IN_WORDS)], quiet=self.parts.guarded)
+        if is_blank(reply.text):
+            self._fail_as_empty(sentence)
+        else:
+            self.answer = _below(sentence, await self._guarded(asking, reply), self._hint())
 
-    async def _structured(self, asking: Asking, sentence: str) -> None:
+    async def _guarded(self, asking: AskingWithHooks, answer: AIMessage, *, by_model: bool = True) -> AIMessage:
+        """An answer as hooks and middleware leave it."""
+        return await asking.guard(answer, self.under_way.session_id, by_model=by_model)
+
+    def _fail_as_empty(self, sentence: str) -> None:
+        """Answer with an account, as the model has given an empty answer twice."""
+        self._fail("empty_answer", _EMPTY)
+        self.answer = AIMessage(self._with_account(sentence or _EMPTY))
+
+    async def _structured(self, asking: AskingWithHooks, sentence: str) -> None:
         """Ask for an answer that fits the schema. Its tries are not streamed: only one of them is the answer."""
         assert self.parts.response is not None
-        fault = ""
+        fault, empty = "", bool(self.outcome.get("empty"))
         tail: list[AnyMessage] = []
         for tries in range(1 + REPAIRS):
             if tries and self._exhausted(asking.usage):
@@ -156,6 +197,13 @@ class _Answering:
                 return
             reply = await asking.answer(tail, quiet=True, schema=self.parts.response.json_schema)
             self.answer = reply
+            if is_blank(reply.text):
+                if empty:
+                    self._fail_as_empty(sentence)
+                    return
+                empty, fault = True, "The answer was empty."
+                tail.append(HumanMessage(_IN_WORDS))
+                continue
             try:
                 self.structured = await asyncio.to_thread(self.parts.response.read, reply.text)
             except SlowSchemaError as error:
@@ -165,6 +213,10 @@ class _Answering:
                 fault = str(error)
                 tail += [reply, HumanMessage(f"That does not fit: {fault} Send the corrected object.")]
             else:
+                self.answer = guarded = await self._guarded(asking, reply)
+                if guarded is not reply:
+                    self.structured = None
+                    await self._read_structured()
                 break
         else:
             times = f"{REPAIRS} repairs"
@@ -195,14 +247,17 @@ class _Answering:
         Args:
             asked: What this pass has used.
         """
-        if not has_budget(self.settings):
-            return False
-        usage = add_usage(self.state["usage"], asked)
-        used = spent(self.under_way, self.loop, usage, self.state["messages"], self.settings)
-        met = exhausted(used, self.settings)
+        met = self._budget_met(asked)
         if met is not None and self.reason == "completed":
             self._stop(*met)
         return met is not None
+
+    def _budget_met(self, asked: Usage, newest: AIMessage | None = None) -> LimitMet | None:
+        if not has_budget(self.settings):
+            return None
+        usage = add_usage(self.state["usage"], asked)
+        used = spent(self.under_way, self.loop, usage, self.state["messages"], self.settings)
+        return exhausted(used, self.settings)
 
     def _stop(self, reason: StopReason, limit: float) -> None:
         self.reason = reason
@@ -263,6 +318,6 @@ class _Answering:
         }
 
 
-def _below(sentence: str, answer: AIMessage) -> AIMessage:
-    """The answer below a sentence of ours; itself without one."""
-    return AIMessage(f"{sentence}\n\n{answer.text}", id=answer.id) if sentence else answer
+def _below(sentence: str, answer: AIMessage, hint: str = "") -> AIMessage:
+    """The answer below a sentence of ours, with a hint as its last line; itself without a sentence."""
+    return AIMessage("\n\n".join(filter(None, [sentence, answer.text, hint])), id=answer.id) if sentence else answer

@@ -49,12 +49,12 @@ async def ask(
     attempt = 0
     while True:
         # An explicit list of callbacks would replace those of the run; merging keeps both.
-        heard = config if config is not None else merge_configs(ensure_config(), {"callbacks": [watch]})
+        heard = config if config is not None else watch.watched(merge_configs(ensure_config(), {"callbacks": [watch]}))
         try:
             async with asyncio.timeout(timeout_s):
                 return await runnable.ainvoke(list(request), heard, **options)
         except asyncio.CancelledError:
-            note_cut_off(runnable, request, options, watch.text, watch.reported)
+            note_cut_off(runnable, request, options, watch.received, watch.reported)
             raise
         except Exception as error:
             if watch.seen or not await pause_before_retry(error, attempt, retries):
