@@ -24,6 +24,11 @@ What begins with two underscores stays out of checkpoints and traces.
 """
 
 
+def is_delegation(name: str) -> bool:
+    """Whether a call of this name is a delegation."""
+    return name.startswith(CALL_PREFIX)
+
+
 @dataclass(frozen=True, slots=True)
 class Delegation:
     """One task for a delegate."""

@@ -23,7 +23,7 @@ from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langgraph.cache.base import BaseCache
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.errors import GraphDrained
+from langgraph.errors import GraphBubbleUp
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command
 from pydantic import BaseModel
@@ -102,16 +102,16 @@ class CompiledAgentGraph(ClockedStateGraph):
             chunks = super().stream(
                 input, _with_threads(self._with_run(config, run)), **self._durable(kwargs, configurable)
             )
-            drained: GraphDrained | None = None
+            held: GraphBubbleUp | None = None
             try:
                 with contextlib.closing(cast("Generator[Any]", chunks)):
                     yield from chunks
-            except GraphDrained as stopped:
-                drained = stopped
+            except GraphBubbleUp as stopped:
+                held = stopped
             if run.untouched:
                 blocking(note_untouched)(run, {"configurable": configurable}, self.checkpointer)
-            if drained is not None:
-                raise drained
+            if held is not None:
+                raise held
 
     async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
         """As LangGraph's `astream`.
@@ -125,17 +125,18 @@ class CompiledAgentGraph(ClockedStateGraph):
             run.fence.claims = _resumes(input, configurable)
             await self._akeep_ids_above(configurable)
             chunks = super().astream(input, self._with_run(config, run), **self._durable(kwargs, configurable))
-            drained: GraphDrained | None = None
+            held: GraphBubbleUp | None = None
             try:
                 async with contextlib.aclosing(cast("AsyncGenerator[Any]", chunks)):
                     async for chunk in chunks:
                         yield chunk
-            except GraphDrained as stopped:
-                drained = stopped
+            # Drained, or as a part of a parent graph at a breakpoint or with a question to a person.
+            except GraphBubbleUp as stopped:
+                held = stopped
             if run.untouched:
                 await note_untouched(run, {"configurable": configurable}, self.checkpointer)
-            if drained is not None:
-                raise drained
+            if held is not None:
+                raise held
 
     def bulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
         """As LangGraph's `bulk_update_state`, which `update_state` is made of.
@@ -146,6 +147,7 @@ class CompiledAgentGraph(ClockedStateGraph):
         configurable = self._configurable(config)
         refuse_within(str(configurable.get("thread_id", "")))
         with running_blocking(configurable, self.checkpointer, None) as run:
+            run.updates_only = True
             self._keep_ids_above(configurable)
             return super().bulk_update_state(self._with_run(config, run), supersteps)
 
@@ -154,6 +156,7 @@ class CompiledAgentGraph(ClockedStateGraph):
         configurable = self._configurable(config)
         refuse_within(str(configurable.get("thread_id", "")))
         async with running(configurable, self.checkpointer, None) as run:
+            run.updates_only = True
             await self._akeep_ids_above(configurable)
             return await super().abulk_update_state(self._with_run(config, run), supersteps)
 
@@ -357,7 +360,7 @@ def _assemble(parts: AgentParts) -> AgentStateGraph:
     }
     for node_name, (node, schema) in nodes.items():
         ready = _while_held(functools.wraps(node)(functools.partial(node, parts=parts)))
-        # Only drawn: where `finalize` leads when the user has something to follow up with.
+        # Only drawn: where `finalize` leads when a person's edit has left planning open.
         leads_to = ("plan", END) if node_name == "finalize" else None
         graph.add_node(
             node_name, both_ways(blocking(ready), ready, node_name), input_schema=schema, destinations=leads_to

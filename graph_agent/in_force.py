@@ -58,10 +58,10 @@ class InForce:
         self._result_texts: Mapping[str, str] = {}
         self.loop: Bookkeeping = loop
         """Where the loop is, with what was learnt."""
-        self.usage: Usage = NO_USAGE
-        """What all replies used, those that could not be used included."""
         self._in_text = False
         """Whether the request at hand is made in text, where it would be native."""
+        self.usage: Usage = NO_USAGE
+        """What all replies used, those that could not be used included."""
         self.events: list[StoredEvent] = []
         """Warnings, in the order in which they came up."""
 

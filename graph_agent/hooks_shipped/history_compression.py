@@ -8,9 +8,9 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable
 
-import anyio.to_thread
 from langchain_core.messages import ToolMessage
 
+from graph_agent.daemon_threads import call_in_thread
 from graph_agent.hooks import LoopHook, OnError
 from graph_agent.truncation import truncate
 
@@ -67,7 +67,7 @@ class HistoryCompression(LoopHook):
         if inspect.iscoroutinefunction(self._compress):
             short = await self._compress(text)
         else:
-            short = await anyio.to_thread.run_sync(lambda: self._compress(text), abandon_on_cancel=True)
+            short = await call_in_thread(self._compress, text)
             short = await short if isinstance(short, Awaitable) else short
         if not isinstance(short, str):
             raise TypeError(f"compress returned {short!r}; return text")
