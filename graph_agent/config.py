@@ -103,7 +103,12 @@ class LoopConfig(BaseModel):
     model_retries: NonNegativeInt = 3
     """Further attempts after a transient model error, before the first token only."""
     model_timeout_s: PositiveFloat | None = 120
-    """Seconds one model request may take; None for no limit."""
+    """Seconds to the first token of a model's reply and between its tokens; None for no limit.
+
+    A reply that is not streamed has these seconds for the whole of it.
+    """
+    model_total_timeout_s: PositiveFloat | None = None
+    """Seconds one model request may take in all, however its tokens come; None for no limit."""
     fallback_models: tuple[FallbackModel, ...] = ()
     """Models asked in order, for the rest of the input, when the one before stays unavailable: names or chat models."""
     reasoning_effort: ReasoningEffort | None = None

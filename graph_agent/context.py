@@ -80,6 +80,7 @@ class AgentContext(BaseModel):
     model: str | None = Field(default=None, min_length=1)
     model_retries: NonNegativeInt | None = None
     model_timeout_s: PositiveFloat | None = None
+    model_total_timeout_s: PositiveFloat | None = None
     fallback_models: tuple[FallbackModel, ...] | None = None
     reasoning_effort: ReasoningEffort | None = None
     temperature: NonNegativeFloat | None = None

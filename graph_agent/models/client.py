@@ -207,6 +207,7 @@ class ModelClient:
             prefix=sentence,
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
+            total_s=settings.model_total_timeout_s,
         )
         reply = cleaned(await model.ainvoke(way.request, merge_configs(ensure_config(), {"callbacks": [watch]})))
         return without_calls(with_usage(reply, way.request, settings, way.options.get("tools"))), model.failure
@@ -228,6 +229,7 @@ class ModelClient:
             bound.options,
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
+            total_s=settings.model_total_timeout_s,
             config=QUIET if quiet else None,
             watch=watch,
         )

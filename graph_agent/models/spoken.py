@@ -11,6 +11,8 @@ from langchain_core.messages import AIMessageChunk
 from langchain_core.messages.ai import UsageMetadata, add_usage
 from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
 
+from graph_agent.models.token_timeout import TokenTimeout
+
 T = TypeVar("T")
 
 Reader = Callable[[str, str | None], Awaitable[None]]
@@ -31,6 +33,11 @@ class Spoken(AsyncCallbackHandler):
         """The message's id; None before its first token."""
         self.reported: UsageMetadata | None = None
         """What the provider has told of its tokens; None before it tells, which most do at the end."""
+        self.limit = TokenTimeout(None)
+        """The time limit of the request; it does not count the time that a reader takes."""
+
+    async def on_chat_model_start(self, *_: Any, **__: Any) -> None:
+        """Do nothing; without this method LangChain would write out the whole request for `on_llm_start`."""
 
     async def on_llm_new_token(
         self,
@@ -69,7 +76,8 @@ class ReadAloud(Spoken):
         """Hear one token, and pass it on."""
         await super().on_llm_new_token(token, chunk=chunk, **rest)
         if isinstance(chunk, ChatGenerationChunk) and (text := chunk.message.text):
-            await self._reader(text, self.id)
+            with self.limit.paused():
+                await self._reader(text, self.id)
 
     # LangChain streams a reply that is not asked for as a stream when a handler has these two.
     def tap_output_aiter(self, run_id: UUID, output: AsyncIterator[T]) -> AsyncIterator[T]:
