@@ -23,6 +23,7 @@ from graph_agent.errors import ConfigError, did_you_mean
 
 ToolCalling = Literal["auto", "native", "text", "wave"]
 OnLimit = Literal["answer", "message"]
+OnFailure = Literal["answer", "raise"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 """What OpenAI's API takes; a model may know fewer."""
 Finalize = Literal["compose", "direct"]
@@ -59,6 +60,11 @@ class LoopConfig(BaseModel):
     """Phase-1 model calls per session; None for no limit."""
     on_limit: OnLimit = "answer"
     """At a limit: a best-effort answer under the sentence that names it, or the sentence alone."""
+    on_failure: OnFailure = "answer"
+    """What an input that fails comes to: a message that says what failed and what was done, or a `RunFailedError`.
+
+    The error is raised when the graph has run to its end: the session holds the message, and its status is `FAILED`.
+    """
     tool_calling: ToolCalling = "auto"
     """How calls are asked for; `auto` reads the model's profile, offline."""
     tool_calling_default: Literal["native", "text"] = "native"

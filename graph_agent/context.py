@@ -21,6 +21,7 @@ from graph_agent.config import (
     FallbackModel,
     Finalize,
     LoopConfig,
+    OnFailure,
     OnLimit,
     Planner,
     Price,
@@ -59,6 +60,7 @@ class AgentContext(BaseModel):
     max_steps: PositiveInt | None = None
     max_turns: PositiveInt | None = None
     on_limit: OnLimit | None = None
+    on_failure: OnFailure | None = None
     tool_calling: ToolCalling | None = None
     tool_calling_default: Literal["native", "text"] | None = None
     finalize: Finalize | None = None

@@ -65,6 +65,7 @@ class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
         """As LangGraph's `stream`.
 
         Raises:
+            RunFailedError: After the last part, where an input failed and `on_failure="raise"` is set.
             SyncInLoopError: In the thread of a running event loop.
             SessionBusyError: When a run of the session is under way.
         """
@@ -87,11 +88,14 @@ class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
                 blocking(note_untouched)(run, {"configurable": configurable}, self.checkpointer)
             if drained is not None:
                 raise drained
+            if run.failure is not None:
+                raise run.failure
 
     async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
         """As LangGraph's `astream`.
 
         Raises:
+            RunFailedError: After the last part, where an input failed and `on_failure="raise"` is set.
             SessionBusyError: When a run of the session is under way.
         """
         configurable = self._configurable(config)
@@ -108,6 +112,8 @@ class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
                 await note_untouched(run, {"configurable": configurable}, self.checkpointer)
             if drained is not None:
                 raise drained
+            if run.failure is not None:
+                raise run.failure
 
     def _configurable(self, config: RunnableConfig | None) -> dict[str, Any]:
         """What a run can be told of itself: the graph's own, what surrounds the run, and what it was given."""

@@ -11,6 +11,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage, message_
 
 from graph_agent.config import LoopConfig
 from graph_agent.models.client import Mode
+from graph_agent.models.finish_reasons import cut_off
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, with_free_ids
 from graph_agent.text import plain
@@ -29,7 +30,7 @@ async def through_cache(
     """Take the plan from the agent's cache, or ask for it and keep it.
 
     A plan from the cache has new ids and costs no tokens. What cannot be carried out is never kept: `ask` raises then,
-    or some call is at fault.
+    or some call is at fault. Neither is a reply that was cut off.
 
     Args:
         parts: The agent; without a cache every plan is asked for.
@@ -44,7 +45,7 @@ async def through_cache(
     if kept := (await parts.cache.aget([key])).get(key):
         return _restored(kept)
     planned = await ask()
-    if not any("fault" in call for call in planned.calls):
+    if not any("fault" in call for call in planned.calls) and cut_off(planned.message) is None:
         await parts.cache.aset({key: (_kept(planned), settings.plan_cache_ttl_s)})
     return planned
 

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import anyio
 from langchain_core.runnables import RunnableConfig
 
+from graph_agent.errors import RunFailedError
 from graph_agent.models.spoken import Reader
 from graph_agent.steering import Inbox, MemoryInbox, Note
 
@@ -47,6 +48,10 @@ class Run:
     """Ids of the calls begun in this run."""
     has_listened: bool = False
     """Whether its inbox has been read: the state it began with is stored, so what that had taken in can go."""
+    cause: BaseException | None = None
+    """What the newest failure of this run came from; None for no exception."""
+    failure: RunFailedError | None = None
+    """What is raised at the run's end; None for nothing."""
     fingerprints: dict[int, tuple[Any, str, str]] = field(default_factory=dict)
     """What `recent_calls` remembers of the calls it has read."""
     _old_aborts: frozenset[str] | None = None

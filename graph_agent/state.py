@@ -143,7 +143,7 @@ class Outcome(TypedDict):
     limit: NotRequired[float]
     """The limit that was met; absent where there is none."""
     draft: NotRequired[AIMessage]
-    """The plan's own text, where it is the answer."""
+    """The plan's own text, where it is the answer; of a failed plan, what of it was streamed."""
 
 
 class Recovery(TypedDict, total=False):
@@ -152,7 +152,9 @@ class Recovery(TypedDict, total=False):
     fallback: int
     """Which model is asked: 0 or absent for the first, then the fallbacks from 1."""
     compacted: bool
-    """The history was compacted once."""
+    """The user was told that the older part of the history is left out of requests."""
+    cut: bool
+    """The user was told that results are cut further in requests."""
     crowded: bool
     """The user was told that the model's context window is nearly full."""
     free_choice: bool
@@ -206,6 +208,8 @@ class Bookkeeping(TypedDict):
     """What hooks keep before the model for the rest of this input; absent for nothing."""
     kept_from: NotRequired[str]
     """Id of the first message that requests still hold in full; absent while they hold them all."""
+    cuts: NotRequired[dict[str, int]]
+    """Id of a result's message → characters of it that requests hold; absent while none is cut further."""
 
 
 NOT_BEGUN: Bookkeeping = {

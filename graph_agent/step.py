@@ -17,6 +17,7 @@ from graph_agent.events import IN_HISTORY, StoredEvent, event
 from graph_agent.intake import new_user_messages, rewrite
 from graph_agent.limits import STEPS_FOR_A_WAVE, limit_met
 from graph_agent.listening import listen
+from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.remote import RemoteTask
 from graph_agent.runs import run_of
@@ -38,7 +39,7 @@ _HOOK_REASON = "Not run: a hook ended the work with this reply."
 _ABORT_REASON = "Not run: the run was stopped before its turn came."
 
 
-_OF_THE_SESSION = ("turn", "last_input_id", "text_tools", "kept_from", "taken")
+_OF_THE_SESSION = ("turn", "last_input_id", "text_tools", "kept_from", "cuts", "taken")
 """What the bookkeeping keeps when a new input begins."""
 
 
@@ -67,6 +68,8 @@ class Step:
         """Calls of the wave whose delegates wait for a person's answer."""
         self.newest_reply: AIMessage | None = None
         """The newest plan's, in this pass."""
+        self.streamed: Spoken | None = None
+        """What of the newest request's reply has reached the reader; None before the first request."""
 
     async def take_input(self) -> None:
         """Settle what an earlier run left open, note the user's words, and start counting anew."""
@@ -258,10 +261,14 @@ class Step:
             outcome["limit"] = limit
         self.conclude(outcome)
 
-    def fail(self, kind: str, message: str) -> None:
-        """End planning because no plan can be had."""
+    def fail(self, kind: str, message: str, cause: Exception) -> None:
+        """End planning because no plan can be had; `finalize` reports the error."""
         self.events.append(event("error", self.loop["step"], kind=kind, message=message))
-        self.conclude({"stop_reason": "failed"})
+        self.run.cause = cause
+        outcome: Outcome = {"stop_reason": "failed"}
+        if self.streamed is not None and self.streamed.text:
+            outcome["draft"] = AIMessage(self.streamed.text, id=self.streamed.id)
+        self.conclude(outcome)
 
     def conclude(self, outcome: Outcome) -> None:
         """End planning."""

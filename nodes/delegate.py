@@ -17,6 +17,7 @@ from graph_agent.delegating import Telling, Using, answered, ask_person, convers
 from graph_agent.delegation import CALL_PREFIX, DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.effects import finished_before
 from graph_agent.errors import did_you_mean
+from graph_agent.failure_report import as_sent
 from graph_agent.in_turn import NotDone, in_turn
 from graph_agent.intake import CONTEXT_MARK, NOT_SHOWN
 from graph_agent.invoking import meant_for_the_run
@@ -148,7 +149,7 @@ def _context(messages: list[AnyMessage], count: int) -> list[AnyMessage]:
             break
         if (message.id or "").startswith(NOT_SHOWN):
             continue
-        if isinstance(message, HumanMessage | AIMessage) and (text := message.text):
+        if isinstance(message, HumanMessage | AIMessage) and (text := as_sent(message).text):
             kind = HumanMessage if isinstance(message, HumanMessage) else AIMessage
             said.append(kind(content=text, additional_kwargs={CONTEXT_MARK: True}))
     return said[::-1]

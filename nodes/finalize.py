@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 from typing import Any
 
@@ -15,12 +16,16 @@ from langgraph.types import Command
 from graph_agent.account import account
 from graph_agent.asking import Asking
 from graph_agent.budget import exhausted, has_budget
+from graph_agent.compaction import recap
 from graph_agent.config import LoopConfig
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events import IN_HISTORY, StoredEvent, event
+from graph_agent.failure_report import failure_error, failure_message, stream_rest
+from graph_agent.intake import since_input
 from graph_agent.limits import STEPS_FOR_A_WAVE
 from graph_agent.listening import listen
 from graph_agent.models.errors import classify_model_error, describe_model_error
+from graph_agent.models.finish_reasons import CutOff, cause_of, cut_off
 from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.planning import RefusedError
@@ -45,9 +50,9 @@ async def finalize_node(
     """Answer, by a streamed model call where the plan gave no answer itself.
 
     Returns:
-        An update with the answer, its event and the session's status. A failed model leaves the status `FAILED` and an
-        `error` event, and no message: nothing was said. Where the user has something to follow up with, the update
-        holds it behind the answer and leads back to `plan`, as new input in the same run.
+        An update with the answer, its event and the session's status. Where a model failed, the status is `FAILED`,
+        there is an `error` event, and the message says what failed and what was done. Where the user has something to
+        follow up with, the update holds it behind the answer and leads back to `plan`, as new input in the same run.
     """
     parts = parts_of_run(parts, runtime)
     answering = _Answering(state, parts.settings(runtime, config, state["loop"]), parts, config)
@@ -74,15 +79,29 @@ class _Answering:
         self.config = config
         self.asking: Asking | None = None
         self.answer: AIMessage | None = None
+        self.begun = AIMessage("")
+        """What of an answer that cannot be had in full has been streamed."""
+        self.error: StoredEvent | None = None
+        """The event of what failed; None where nothing did."""
         self.structured: Any = None
         self.usage: Usage = NO_USAGE
+        self.truncated: CutOff | None = None
         self.events: list[StoredEvent] = []
 
     async def run(self) -> None:
-        """Find the answer."""
-        if self.reason == "failed":
-            return
+        """Find the answer, or report why there is none."""
+        await self._find()
+        if self.error is not None:
+            self._report_failure(self.error)
+        elif self.answer is not None:
+            self._note_cut_off(self.answer)
+
+    async def _find(self) -> None:
         draft = self.outcome.get("draft")
+        if self.reason == "failed":
+            self.begun = draft or self.begun
+            self.error = next(entry for entry in reversed(self.state["events"]) if entry["type"] == "error")
+            return
         if draft is not None:
             self.answer = draft
             if self.parts.response is not None:
@@ -112,10 +131,8 @@ class _Answering:
         except RefusedError as refused:
             self.answer = _below(sentence, refused.message)
         except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
-            logger.error("The request for the answer failed: %s", describe_model_error(error), extra=IN_HISTORY)
-            self._fail(classify_model_error(error), describe_model_error(error))
-            if sentence:
-                self.answer = AIMessage(sentence)
+            self._fail_by(error)
+            self.begun = AIMessage(sentence or asking.spoken.text, id=asking.spoken.id)
         finally:
             self.loop, self.usage = {**asking.loop}, asking.usage
             self.events[:0] = asking.events
@@ -125,11 +142,14 @@ class _Answering:
 
     async def _compose(self, asking: Asking, sentence: str) -> None:
         if sentence:
-            self.answer, failure = await asking.answer_after(sentence)
+            message, failure = await asking.answer_after(sentence)
             if isinstance(failure, UserError):
                 raise failure
             if failure is not None:
-                self._fail(classify_model_error(failure), describe_model_error(failure))
+                self._fail_by(failure)
+                self.begun = message
+            else:
+                self.answer = message
             return
         self.answer = await asking.answer()
         if not self.answer.text.strip() and self.parts.toolbox:
@@ -151,6 +171,9 @@ class _Answering:
             reply = await asking.answer(tail, quiet=True, schema=self.parts.response.json_schema)
             self.answer = reply
             try:
+                if (cut := cut_off(reply)) is not None and not _is_json(reply.text):
+                    # What a repair would make of it may fit, and lack the rest.
+                    raise ValueError(f"The reply was cut off {cause_of(cut, reply, self.settings.max_output_tokens)}.")
                 self.structured = await asyncio.to_thread(self.parts.response.read, reply.text)
             except SlowSchemaError as error:
                 self._fail("response_schema", str(error))
@@ -228,15 +251,50 @@ class _Answering:
         self.followed_by = heard.messages
         return bool(self.followed_by)
 
+    def _fail_by(self, error: Exception) -> None:
+        logger.error("The request for the answer failed: %s", describe_model_error(error), extra=IN_HISTORY)
+        self.under_way.cause = error
+        self._fail(classify_model_error(error), describe_model_error(error))
+
     def _fail(self, kind: str, message: str) -> None:
         self.reason = "failed"
-        self.events.append(event("error", self.step, kind=kind, message=message))
+        self.error = event("error", self.step, kind=kind, message=message)
+        self.events.append(self.error)
+
+    def _report_failure(self, error: StoredEvent) -> None:
+        """End with a message that says what failed and what was done; note what the run is to raise."""
+        kind, said = error["kind"], error["message"]
+        failed = self.reason == "failed"
+        sentence = self.parts.prompts.render("failure", kind=kind, message=said) if failed else said
+        report = self._with_account(sentence)
+        if kind == "context_overflow" and (read := recap(since_input(self.state["messages"]))):
+            report = "\n".join([f"{report}\n\nWhat was read, the newest last:", *read])
+        self.answer = failure_message(self.begun.text, report, stop_reason=self.reason, kind=kind, id_=self.begun.id)
+        self.structured = None
+        if self.begun.text:
+            stream_rest(self.answer, self.begun.text)
+        if failed and self.settings.on_failure == "raise":
+            self.under_way.failure = failure_error(said, kind=kind, answer=self.answer.text)
+            self.under_way.failure.__cause__ = self.under_way.cause
+
+    def _note_cut_off(self, answer: AIMessage) -> None:
+        """Note that an answer is incomplete, and tell the user so, unless it was refused, which its text says."""
+        # A structured answer that is complete may still end in white space without end.
+        self.truncated = cut_off(answer) if self.structured is None else None
+        if self.truncated is None or self.truncated == "content_filter":
+            return
+        told = f"The answer was cut off {cause_of(self.truncated, answer, self.settings.max_output_tokens)}."
+        if self.truncated == "length":
+            told += " A larger max_output_tokens allows a longer one."
+        self.events.append(event("warning", self.step, message=told))
 
     def update(self) -> dict[str, Any]:
         """Everything gathered."""
         status = STATUS_OF[self.reason].value
         if self.answer is not None:
-            self.events.append(event("agent_response", self.step, content=self.answer.content))
+            about = {"truncated": self.truncated, "error": self.error and self.error["kind"]}
+            told = {name: value for name, value in about.items() if value}
+            self.events.append(event("agent_response", self.step, content=self.answer.content, **told))
         self.events.append(status_event(self.state["status"], status, self.step))
         said: list[AnyMessage] = [self.answer] if self.answer is not None else []
         return {
@@ -248,6 +306,14 @@ class _Answering:
             "loop": {**self.loop, "outcome": None},
             "usage": self.usage,
         }
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _below(sentence: str, answer: AIMessage) -> AIMessage:

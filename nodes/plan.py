@@ -100,10 +100,10 @@ async def _ask(step: Step) -> None:
         step.conclude({"stop_reason": "completed", "draft": refused.message})
         return
     except PlanningError as error:
-        step.fail("planning", str(error))
+        step.fail("planning", str(error), error)
         return
     except HookError as error:
-        step.fail("hook", str(error))
+        step.fail("hook", str(error), error)
         return
     except LimitMetError as met:
         step.stop(met.reason, met.limit)
@@ -112,7 +112,7 @@ async def _ask(step: Step) -> None:
         raise
     except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
         logger.error("The planning request failed: %s", describe_model_error(error), extra=IN_HISTORY)
-        step.fail(classify_model_error(error), describe_model_error(error))
+        step.fail(classify_model_error(error), describe_model_error(error), error)
         return
     step.loop["step"] += 1
     step.events.append(planned.event(step.loop["step"]))
@@ -154,6 +154,7 @@ async def _planned(step: Step) -> Planned:
         )
     finally:
         step.loop = {**asking.loop}
+        step.streamed = asking.spoken
         step.events += asking.events
         step.count(asking.usage)
     if step.parts.mode(step.settings) != "wave":

@@ -106,6 +106,11 @@ class OpenAIStub:
         """The requests' bodies, in order of arrival."""
         return [request.body for request in self.requests]
 
+    def serve_from_now(self, *replies: StubReply | Callable[[dict[str, Any]], StubReply]) -> None:
+        """Serve these instead of what is left."""
+        with self._lock:
+            self._replies = list(replies)
+
     @asynccontextmanager
     async def chat_model(
         self, model: str = "stub-model", *, kind: type[ChatOpenAI] = ChatOpenAI, **kwargs: Any

@@ -9,11 +9,13 @@ from typing import Any
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import LanguageModelInput
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
 
 from graph_agent.models.errors import classify_model_error, retry_after_s
+from graph_agent.models.finish_reasons import with_end_checked
 from graph_agent.models.metering import note_cut_off
 from graph_agent.models.spoken import Spoken
 from graph_agent.models.token_timeout import TokenTimeout
@@ -51,14 +53,15 @@ async def ask(
         Exception: What the provider raised, when it was not transient or the attempts ran out.
     """
     watch = watch or Spoken()
-    watch.limit = limit = TokenTimeout(timeout_s, total_s)
+    watch.limit = limit = _Attempt(timeout_s, total_s)
     attempt = 0
     while True:
         # The limit comes first: it does not count the time that the watch takes.
         sent_with = _with_callbacks(config, [limit] if config is not None else [limit, watch])
         try:
             async with limit.bounded():
-                return await runnable.ainvoke(list(request), sent_with, **options)
+                reply = await runnable.ainvoke(list(request), sent_with, **options)
+            return with_end_checked(reply, limit.arguments.values())
         except asyncio.CancelledError:
             note_cut_off(runnable, request, options, watch.text, watch.reported)
             raise
@@ -66,6 +69,28 @@ async def ask(
             if watch.seen or not await pause_before_retry(error, attempt, retries):
                 raise
         attempt += 1
+
+
+class _Attempt(TokenTimeout):
+    """The time limit of one attempt, and the arguments of its calls as they are streamed."""
+
+    def __init__(self, token_s: float | None, total_s: float | None) -> None:
+        super().__init__(token_s, total_s)
+        self.arguments: dict[Any, str] = {}
+
+    def begin(self) -> None:
+        super().begin()
+        self.arguments = {}
+
+    async def on_llm_new_token(
+        self, *_: Any, chunk: GenerationChunk | ChatGenerationChunk | None = None, **__: Any
+    ) -> None:
+        self.restart()
+        message = chunk.message if isinstance(chunk, ChatGenerationChunk) else None
+        for piece in message.tool_call_chunks if isinstance(message, AIMessageChunk) else ():
+            # A call without an index comes in one piece.
+            key = f"#{len(self.arguments)}" if piece["index"] is None else piece["index"]
+            self.arguments[key] = self.arguments.get(key, "") + (piece["args"] or "")
 
 
 def _with_callbacks(config: RunnableConfig | None, added: list[BaseCallbackHandler]) -> RunnableConfig:

@@ -16,6 +16,7 @@ from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 
 from graph_agent.errors import SessionBusyError, UserError
+from graph_agent.failure_report import failure_of
 from graph_agent.failures import log_failure
 from graph_agent.pieces import Pieces
 from graph_agent.server.host import Host
@@ -167,7 +168,12 @@ class Running:
         if self._streams:
             turn.around.reader = self._hear
         stream = turn.graph.astream(
-            turn.given, turn.config, context=turn.context, stream_mode=["custom", "updates"], control=self._control
+            turn.given,
+            turn.config,
+            # The outcome tells what failed.
+            context={**turn.context, "on_failure": "answer"},
+            stream_mode=["custom", "updates"],
+            control=self._control,
         )
         async for mode, payload in stream:
             if mode == "updates":
@@ -188,7 +194,8 @@ class Running:
         """Tell an answer that no model streamed, such as the sentence of a limit."""
         for message in (updates.get("finalize") or {}).get("messages", ()):
             # What the user follows up with is in the same update, and is not the agent's.
-            if isinstance(message, AIMessage) and message.id not in self._read:
+            # A failed run is answered by an error, and not by the message that ends it.
+            if isinstance(message, AIMessage) and message.id not in self._read and failure_of(message) is None:
                 await self._pieces.add(message.text)
 
     async def _tidy(self, status: str) -> None:
