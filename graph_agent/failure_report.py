@@ -67,4 +67,5 @@ def stream_rest(message: AIMessage, begun: str) -> None:
         begun: Its beginning.
     """
     if message.id is not None and (rest := message.text.removeprefix(begun)):
-        push_message(AIMessageChunk(content=rest, id=message.id), state_key=None)
+        chunk = AIMessageChunk(content=rest, id=message.id, response_metadata=message.response_metadata)
+        push_message(chunk, state_key=None)

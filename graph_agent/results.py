@@ -57,6 +57,8 @@ class Token:
 
     text: str
     type: Literal["token"] = "token"
+    reports_failure: bool = False
+    """Whether it says, in place of the answer or of its rest, what failed and what was done."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from graph_agent.context import AgentContext
 from graph_agent.delegation import CALL_PREFIX
 from graph_agent.errors import ConfigError, InputError
 from graph_agent.events import Event, StoredEvent
+from graph_agent.failure_report import failure_of
 from graph_agent.history import SessionMemory
 from graph_agent.results import (
     CallState,
@@ -79,6 +80,7 @@ class Session:
         Raises:
             InputError: When it is empty.
             SessionBusyError: When the session is running.
+            RunFailedError: When the input failed, and `on_failure="raise"` is set.
         """
         return await self._to_end(_input(given), context)
 
@@ -112,6 +114,7 @@ class Session:
         Raises:
             InputError: When it is empty.
             SessionBusyError: When the session is running; raised by the first part.
+            RunFailedError: In place of `Done`, when the input failed, and `on_failure="raise"` is set.
         """
         return self._stream(_input(given), context, control)
 
@@ -272,7 +275,9 @@ def _input(given: Given) -> dict[str, Any]:
 def _token(message: BaseMessage, metadata: Mapping[str, Any]) -> Token | None:
     answers = metadata.get("langgraph_node") in ("finalize", "plan")
     # A follow-up, which is the user's, is stored by the same node.
-    return Token(message.text) if answers and isinstance(message, AIMessage) and message.text else None
+    if not answers or not isinstance(message, AIMessage) or not message.text:
+        return None
+    return Token(message.text, reports_failure=failure_of(message) is not None)
 
 
 def _added_events(update: Mapping[str, Any]) -> list[StoredEvent]:

@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from graph_agent import GraphDelegate, LoopConfig, LoopHook, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.errors import GraphAgentError, ModelFailedError, RunFailedError
+from graph_agent.errors import ModelFailedError, RunFailedError
 from tests.agents import asks, dialogue, echo, kinds, says, thread
 from tests.openai_stub import Failure, Reply, StubFactory, openai_stub
 
@@ -122,7 +122,8 @@ class Refusing(ScriptedChatModel):
         raise UnauthorizedError("bad key")
 
     async def _astream(self, *_: Any, **__: Any) -> Any:
-        raise UnauthorizedError("bad key")
+        for error in [UnauthorizedError("bad key")]:
+            raise error
         yield
 
 
@@ -277,7 +278,7 @@ async def test_a_failure_raises_where_that_is_asked_for() -> None:
     )
     session = Session(graph, "s3")
 
-    with pytest.raises(GraphAgentError) as invoked:
+    with pytest.raises(RunFailedError) as invoked:
         await graph.ainvoke(says("hi"), thread("s1"))
     with pytest.raises(RunFailedError) as run:
         await Session(graph, "s2").run("hi")
