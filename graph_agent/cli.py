@@ -175,7 +175,8 @@ async def _show(session: Session, question: str) -> int:
     """Print one run as it goes; gives the exit status."""
     said, answered, failed = "", False, ""
     with stopping(session) as stops:
-        async for part in session.stream(question):
+        # What fails is shown as it is told.
+        async for part in session.stream(question, context={"on_failure": "answer"}):
             match part:
                 case Progress():
                     out.print(f"  step {part.step}: {part.action} {part.target}", style="dim", markup=False)

@@ -12,6 +12,7 @@ from langchain_core.messages import AnyMessage
 from graph_agent.compaction import compacted_view
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.events import IN_HISTORY, StoredEvent, event
+from graph_agent.failure_report import as_sent
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import brief_model_error, classify_model_error, describe_model_error
 from graph_agent.models.pool import ReadyModel
@@ -86,7 +87,8 @@ class InForce:
     def _history(self) -> Sequence[AnyMessage]:
         cut, carried = self.loop.get("kept_from"), self.loop.get("carried")
         whole = with_carried(self._whole, carried) if carried else self._whole
-        view = compacted_view(whole, cut) if cut else whole
+        # The note on what is left out repeats what was said, as requests hold it.
+        view = compacted_view([as_sent(message) for message in whole], cut) if cut else whole
         return with_cuts(view, cuts) if (cuts := self.loop.get("cuts")) else view
 
     def _recover(self, error: Exception) -> bool:

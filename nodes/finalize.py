@@ -266,6 +266,8 @@ class _Answering:
         kind, said = error["kind"], error["message"]
         failed = self.reason == "failed"
         sentence = self.parts.prompts.render("failure", kind=kind, message=said) if failed else said
+        if not failed and not self.begun.text:
+            self.begun = AIMessage(self._sentence())
         report = self._with_account(sentence)
         if kind == "context_overflow" and (read := recap(since_input(self.state["messages"]))):
             report = "\n".join([f"{report}\n\nWhat was read, the newest last:", *read])

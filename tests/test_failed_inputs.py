@@ -247,6 +247,33 @@ async def test_whatever_fails_an_input_is_reported() -> None:
     ]
 
 
+async def test_a_structured_answer_that_does_not_fit_below_a_limit_keeps_the_limits_sentence() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    model = ScriptedChatModel([asks(("1", "echo", {"text": "a"})), *['{"n": "x"}'] * 3])
+    graph = create_graph_agent(model, tools=[echo], response_format=schema, config=LoopConfig(max_steps=1))
+
+    state = await graph.ainvoke(says("go"))
+
+    assert (state["messages"][-1].text, state["status"], state["structured_response"]) == (
+        "Reached maximum reasoning steps (1)\n\nThe answer did not fit the response format after 2 repairs: n: 'x' is "
+        "not of type 'integer'.\n\nDone: echo.",
+        "ROUND_LIMIT",
+        None,
+    )
+
+
+async def test_the_note_on_a_long_history_holds_no_words_of_a_provider(openai_stub: StubFactory) -> None:
+    too_long = Failure(400, "maximum context length is 10 tokens", code="context_length_exceeded")
+    stub = openai_stub(NO_KEY, too_long, "No more actions.", "Hello.", "No more actions.", "Hello again.")
+    async with stub.chat_model() as model:
+        session = Session(agent(model), "s1")
+        for text in ("one " * 500, "two", "three"):
+            result = await session.run(text)
+
+    sent = [message["content"] for body in stub.bodies[2:] for message in body["messages"]]
+    assert (result.answer, [text for text in sent if "provider" in text or "***" in text]) == ("Hello again.", [])
+
+
 async def test_the_report_can_be_worded(openai_stub: StubFactory) -> None:
     async with openai_stub(NO_KEY).chat_model() as model:
         graph = create_graph_agent(model, prompts={"failure": "Leider ging das nicht ({{ kind }})."})

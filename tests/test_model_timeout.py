@@ -134,14 +134,17 @@ async def test_a_stream_below_a_limit_is_not_cut(openai_stub: StubFactory, clock
 
 
 @pytest.mark.parametrize("steps", [9, 1], ids=["completed", "limit"])
+@pytest.mark.parametrize("chunk", [0, 1], ids=["nothing", "the role"])
 async def test_a_stream_that_stalls_before_its_first_token_is_sent_again(
-    openai_stub: StubFactory, clock: Clock, steps: int
+    openai_stub: StubFactory, clock: Clock, steps: int, chunk: int
 ) -> None:
-    stalled = Reply("never read", before=stalls(clock))
+    taken: list[None] = []
+    stalled = Reply("never read", before=stalls(clock, at=chunk, taken=taken))
     planned: list[Any] = [Reply(tool_calls=CALL)] if steps == 1 else ["No more actions."]
     stub = openai_stub(*planned, stalled, ANSWER)
+    slow = {"kind": Slow, "clock": clock, "seconds": 0, "taken": taken}
 
-    got = await streamed(stub, model_timeout_s=120, max_steps=steps, finalize="compose")
+    got = await streamed(stub, slow, model_timeout_s=120, max_steps=steps, finalize="compose")
 
     limit = "Reached maximum reasoning steps (1)\n\n" if steps == 1 else ""
     assert (got["read"], got["error"], got["requests"]) == (f"{limit}{ANSWER}", "", [True] * 3)

@@ -99,23 +99,31 @@ class PrefixedChatModel(BaseChatModel):
         begun = False
         attempt = 0
         way = self.way
-        heard: list[AIMessageChunk] = []
+        heard: list[AIMessageChunk]
         while True:
             limit = TokenTimeout(None) if way.bounded else TokenTimeout(self.timeout_s, self.total_s)
             chunks = way.runnable.astream(way.request, _UNHEARD, **way.options)
             limit.begin()
+            heard = []
             try:
                 while True:
                     async with limit.waiting():
                         chunk = await anext(chunks)
                     limit.restart()
+                    if not isinstance(chunk, AIMessageChunk):
+                        continue
+                    heard.append(chunk)
+                    if not begun and not chunk.content:
+                        # It may still be sent again.
+                        continue
                     if not begun:
                         yield ChatGenerationChunk(message=AIMessageChunk(content="\n\n"))
-                        begun = True
-                    if isinstance(chunk, AIMessageChunk):
-                        heard.append(chunk)
-                        yield ChatGenerationChunk(message=chunk.model_copy(update={"id": None}))
+                    for piece in [chunk] if begun else heard:
+                        yield ChatGenerationChunk(message=piece.model_copy(update={"id": None}))
+                    begun = True
             except StopAsyncIteration:
+                for piece in [] if begun else heard:
+                    yield ChatGenerationChunk(message=piece.model_copy(update={"id": None}))
                 return
             except asyncio.CancelledError:
                 said = "".join(chunk.text for chunk in heard)

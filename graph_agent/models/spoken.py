@@ -19,6 +19,14 @@ Reader = Callable[[str, str | None], Awaitable[None]]
 """Takes a piece of the answer's text, and the id of the message it belongs to."""
 
 
+def shows(token: Any, chunk: GenerationChunk | ChatGenerationChunk | None) -> bool:
+    """Whether a chunk of a stream holds something to read; many streams begin with one that names the role alone."""
+    message = chunk.message if isinstance(chunk, ChatGenerationChunk) else None
+    if not isinstance(message, AIMessageChunk):
+        return bool(token)
+    return bool(message.content or message.tool_call_chunks)
+
+
 class Spoken(AsyncCallbackHandler):
     """Hears what of a reply has reached the reader, so that it is known when the reply is cut short."""
 
@@ -47,7 +55,7 @@ class Spoken(AsyncCallbackHandler):
         **_: Any,
     ) -> None:
         """Hear one token."""
-        self.seen = True
+        self.seen = self.seen or shows(token, chunk)
         if isinstance(chunk, ChatGenerationChunk):
             self.text += chunk.message.text
             self.id = chunk.message.id or self.id
