@@ -11,6 +11,7 @@ from typing import Any
 import typer
 import uvicorn
 from a2a.types import AgentSkill
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from sse_starlette.sse import AppStatus
 from starlette.applications import Starlette
 
@@ -21,7 +22,7 @@ from graph_agent.a2a.server_sessions import at_work
 from graph_agent.a2a.server_store import open_stores
 from graph_agent.addresses import bound, url_of
 from graph_agent.collector import spare_what_is_loaded
-from graph_agent.db_urls import is_postgres
+from graph_agent.running import sees_other_processes
 from graph_agent.spec import AgentSpec, open_agent
 
 _STOP_S = 5
@@ -92,7 +93,9 @@ async def open_a2a(
     address = spec.db if db is None else db
     async with AsyncExitStack() as stack:
         graph = await stack.enter_async_context(open_agent(spec, db=address))
-        others = at_work(graph) if is_postgres(address) else None
+        saver = graph.checkpointer
+        shared = isinstance(saver, BaseCheckpointSaver) and await sees_other_processes(saver)
+        others = at_work(graph) if shared else None
         stores = await stack.enter_async_context(open_stores(address, at_work=others))
         card = agent_card(
             graph,

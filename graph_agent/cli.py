@@ -18,7 +18,7 @@ from graph_agent.a2a_command import a2a
 from graph_agent.cli_control import send, stop, stopping
 from graph_agent.errors import ConfigError, GraphAgentError
 from graph_agent.events import Event
-from graph_agent.history import session_ids
+from graph_agent.history import list_threads
 from graph_agent.persistence import open_saver
 from graph_agent.results import Done, EventAdded, PlanText, Progress, Token
 from graph_agent.session import Session
@@ -115,7 +115,7 @@ def sessions(config: ConfigOption = _AGENT, db: DbOption = None) -> None:
 
     async def ids() -> list[str]:
         async with open_saver(db or load_spec(config).db) as saver:
-            return await session_ids(saver)
+            return await list_threads(saver)
 
     found = asyncio.run(ids())
     for session_id in found:

@@ -26,7 +26,7 @@ OnLimit = Literal["answer", "message"]
 OnFailure = Literal["answer", "raise"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 """What OpenAI's API takes; a model may know fewer."""
-Finalize = Literal["compose", "direct"]
+Finalize = Literal["auto", "compose", "direct"]
 Planner = Literal["wave", "dag"]
 FallbackModel = Annotated[Any, WithJsonSchema({"type": "string"})]
 """A `provider:name`, or a chat model; which objects are chat models is found when the agent is built."""
@@ -69,8 +69,12 @@ class LoopConfig(BaseModel):
     """How calls are asked for; `auto` reads the model's profile, offline."""
     tool_calling_default: Literal["native", "text"] = "native"
     """What `auto` takes for a model that says nothing of itself."""
-    finalize: Finalize = "compose"
-    """Whether the answer is a second, streamed model call or the plan's own text."""
+    finalize: Finalize = "auto"
+    """Which reply is the answer.
+
+    `auto`: a planning reply without calls; where it is the sentinel `No more actions.`, a second model call. `compose`:
+    always the second call. `direct`: as `auto`, and the model is not told of the sentinel.
+    """
     max_parallel_calls: PositiveInt = 16
     """Calls in flight in one run; a caller's `max_concurrency` can only lower it."""
     tool_timeout_s: PositiveFloat | None = 300

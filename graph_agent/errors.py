@@ -14,7 +14,9 @@ GraphAgentError
 │   ├── UnknownToolError
 │   └── ToolArgumentsError
 └── OperatorError            somebody looks after a service
-    └── McpServerError
+    ├── McpServerError
+    ├── SessionLockError     the lock of a session cannot be taken, or not be looked at
+    └── SessionLostError     a run ends: its session's lock is lost, or another run has continued the session
 
 A message says what happened, what was given, and the fix.
 """
@@ -98,6 +100,14 @@ class McpServerError(OperatorError):
 
     may_have_run: bool = False
     """Whether a call that it ended may have taken effect."""
+
+
+class SessionLockError(OperatorError):
+    """The lock of a session could not be taken or inspected, so that no run of it may begin."""
+
+
+class SessionLostError(OperatorError):
+    """A run was ended because its process no longer holds the session; what it had not stored is not stored."""
 
 
 def did_you_mean(got: str, known: Iterable[str]) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,13 +20,11 @@ from graph_agent.limits import LimitMet, LimitMetError
 from graph_agent.models.cleaning import without_calls
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned
+from graph_agent.sentinel import says_nothing
 from graph_agent.types import Call
 
 PATCHED_MODEL = "RequestPatch.model"
 """Who names a patch's model, for the error when it cannot be had."""
-
-_ONLY_DONE = re.compile(r"\W*no (?:more|further) actions\W*", re.IGNORECASE)
-"""What a model says that is told to say so when it needs no tool any more."""
 
 Ask = Callable[[HookRequest, Sequence[AnyMessage]], Awaitable[tuple[Planned, HookRequest]]]
 """Has a patched request answered, and keeps messages for the requests to come; gives the request as it was answered."""
@@ -106,6 +103,8 @@ async def _first_wish(
 ) -> tuple[str, LoopPlan, HookRequest] | None:
     """The first hook that wants something: its name, what it wants, and the patched request; None without one."""
     for hook in parts.hooks:
+        if not planned.calls and not getattr(hook, "sees_answers", True):
+            continue
         name = type(hook).__name__
         response = HookResponse(copied(planned.message), copied(planned.calls), copied(planned.usage))
         shown = LentRequest.of(request)
@@ -183,7 +182,7 @@ def _answers(parts: AgentParts, planned: Planned, request: HookRequest) -> bool:
     if parts.response is not None or parts.mode(request.settings) == "wave":
         return False
     text = planned.message.text
-    return bool(text.strip()) and not _ONLY_DONE.fullmatch(text)
+    return not says_nothing(text)
 
 
 def _fingerprint(calls: Sequence[Call]) -> str:

@@ -53,7 +53,9 @@ class HookRequest:
     session_id: str
     """The session; empty for a run without one."""
     step: int
-    """The step that is being planned, from 1."""
+    """The step that is being planned, or the last one for the answer's request; from 1."""
+    phase: Literal["plan", "answer"] = "plan"
+    """What the reply is: a planning reply, or the answer that is composed after planning."""
     depth: int = 0
     """How many times hooks have had the model asked again for this step: 0 for its first reply."""
 
@@ -146,15 +148,22 @@ class LoopPlan:
 
 
 class LoopHook:
-    """Looks at each planning reply before its calls are run. Subclass it; both methods may be coroutines instead.
+    """Looks at each reply of the model before it counts. Subclass it; both methods may be coroutines instead.
 
-    The answer of the second phase, which has no calls, is not shown to hooks. An agent with nothing to call answers
-    with its planning reply, so that its hooks are asked too. One hook serves all sessions, at the same time; a method
-    that is no coroutine runs in a thread, so it may block. What models of its own say is not streamed, and is counted.
+    A planning reply is shown before its calls are run. The answer is shown before the user gets it, however it was
+    made: by planning, by the second phase (`request.phase` is `answer` then), at a limit, or by a tool with
+    `return_direct`. One hook serves all sessions, at the same time; a method that is no coroutine runs in a thread, so
+    it may block. What models of its own say is not streamed, and is counted.
     """
 
     on_error: OnError = "fail"
     """What an exception in this hook does."""
+    sees_answers: bool = True
+    """Whether this hook is shown replies without calls, which may be the answer.
+
+    While any hook is, an answer is streamed only when all hooks have seen it: it comes in one piece. A hook that looks
+    at calls alone sets this to False.
+    """
     tools: Sequence[Any] = ()
     """Tools offered to the model beside the agent's: OpenAI schemas, or what can be turned into one.
 

@@ -57,6 +57,8 @@ class InForce:
         self._planner: Planner = planner
         self.loop: Bookkeeping = loop
         """Where the loop is, with what was learnt."""
+        self._in_text = False
+        """Whether the request at hand is made in text, where it would be native."""
         self.events: list[StoredEvent] = []
         """Warnings, in the order in which they came up."""
 
@@ -81,7 +83,8 @@ class InForce:
     @property
     def _mode(self) -> Mode:
         mode = self._parts.mode(self._settings)
-        return "text" if mode == "native" and self._model.name in self.loop["text_tools"] else mode
+        in_text = self._in_text or self._model.name in self.loop["text_tools"]
+        return "text" if mode == "native" and in_text else mode
 
     @property
     def _history(self) -> Sequence[AnyMessage]:

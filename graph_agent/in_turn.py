@@ -74,6 +74,7 @@ async def in_turn(
                 if ledger or call["id"] not in run.planned:
                     wave = [other for other in state["ready"] if parts.toolbox.writes(other["name"])]
                     await note_started(wave, config, runtime, run)
+            await run.confirm_held()
             begun = True
             run.begun.add(call["id"])
             with current_call(run.session_id, call, _wave(config, loop)):

@@ -91,6 +91,7 @@ def _kept(planned: Planned) -> dict[str, Any]:
         "action": planned.action,
         "reasoning": planned.reasoning,
         "extra": dict(planned.extra),
+        "answers": planned.answers,
     }
 
 
@@ -106,5 +107,7 @@ def _restored(kept: dict[str, Any]) -> Planned:
         action=kept["action"],
         reasoning=kept["reasoning"],
         extra={**kept["extra"], "cached": True},
+        answers=kept["answers"],
+        said=message.text,
     )
     return with_free_ids(planned, {call["id"] for call in planned.calls})

@@ -12,9 +12,11 @@ from graph_agent.budget import cost_of
 from graph_agent.calls import new_call_id, split_tool_calls, unfinished_call
 from graph_agent.config import Price
 from graph_agent.events import StoredEvent, event
+from graph_agent.models.cleaning import with_text
 from graph_agent.models.finish_reasons import CutOff, cause_of, cut_off
 from graph_agent.references import renamed
 from graph_agent.repair import repaired
+from graph_agent.sentinel import is_blank, without_sentinel
 from graph_agent.text import clean, plain
 from graph_agent.types import Call, Usage
 
@@ -34,6 +36,12 @@ class Planned:
     reasoning: str
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the `plan` event: `slots` and `planner` in wave mode, `cached`."""
+    answers: bool = False
+    """Whether `message` says something that may be the answer: it has no calls, and is not the sentinel."""
+    said: str = ""
+    """The reply's whole text, as it was streamed."""
+    empty: bool = False
+    """Whether the reply holds nothing: neither calls nor text."""
     final: bool = False
     """Whether `message` is the answer, whatever the configuration says of answers; no calls are run then."""
     ended: bool = False
@@ -63,9 +71,16 @@ _FIXES: dict[CutOff, str] = {
 """What the model can do about a call of a reply that was cut off."""
 
 
-def planned_calls(message: AIMessage, calls: list[Call], usage: Usage) -> Planned:
+def planned_calls(message: AIMessage, calls: list[Call], usage: Usage, said: str) -> Planned:
     """A plan that is no more than its calls: none means that planning is over."""
-    return Planned(message, calls, usage, last=not calls, action=action_of(calls), reasoning=message.text)
+    answer = "" if calls else without_sentinel(message.text)
+    if answer:
+        message = with_text(message, answer)
+    reasoning = message.text
+    empty = not calls and is_blank(reasoning)
+    return Planned(
+        message, calls, usage, not calls, action_of(calls), reasoning, answers=bool(answer), said=said, empty=empty
+    )
 
 
 def action_of(calls: list[Call]) -> str:
@@ -122,7 +137,7 @@ def read_reply(
         canonical = canonical_calls(calls)
         if canonical != message.tool_calls or message.invalid_tool_calls:
             message = message.model_copy(update={"tool_calls": canonical, "invalid_tool_calls": []})
-    return planned_calls(message, calls, usage_of(reply, prices))
+    return planned_calls(message, calls, usage_of(reply, prices), reply.text)
 
 
 def canonical_calls(calls: list[Call]) -> list[ToolCall]:

@@ -72,9 +72,18 @@ def answer_request(
 
     An agent with nothing to call, and no shape to give its answer, is asked nothing more than the conversation does.
     """
-    request = plan_request(parts, history, settings, mode, planner)
+    return [*plan_request(parts, history, settings, mode, planner), *closing(parts, mode)]
+
+
+def closing(parts: AgentParts, mode: Mode) -> list[AnyMessage]:
+    """What the answer's request adds to the plan's: one message, or none.
+
+    Args:
+        parts: The agent.
+        mode: How calls are asked for.
+    """
     if not parts.toolbox and parts.response is None:
-        return request
+        return []
     schema = parts.response.json_schema if parts.response else None
     plan = bool(parts.toolbox) and mode == "wave"
-    return [*request, HumanMessage(parts.prompts.render("finalize", schema=schema, plan=plan))]
+    return [HumanMessage(parts.prompts.render("finalize", schema=schema, plan=plan))]

@@ -37,14 +37,20 @@ _under_way: dict[tuple[Hashable, str], Run] = {}
 _inboxes: dict[Hashable, MemoryInbox] = {}
 
 
-def _lost(place: Hashable, session_id: str) -> None:
-    """Stop a run whose session another process runs by now."""
+def _lost(place: Hashable, session_id: str, why: str) -> None:
+    """Stop the run of a session whose lock is lost."""
     run = _under_way.get((place, session_id))
     if run is not None:
-        run.abort()
+        run.lose(why)
 
 
-_locks = SessionLocks(_lost)
+def _still_holds(place: Hashable, session_id: str, newest: str | None, owner: str) -> bool:
+    """Whether a run may go on whose lock was lost and taken anew: its session's newest checkpoint is its own."""
+    run = _under_way.get((place, session_id))
+    return run is not None and run.fence.holds(session_id, newest, owner)
+
+
+_locks = SessionLocks(_lost, _still_holds)
 
 
 async def inbox_of(saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> Inbox:
@@ -126,6 +132,7 @@ async def running(
             return
         place = await place_of(checkpointer)
         run.inbox = _inbox(place, checkpointer, store)
+        run.confirm_lock = _locks.confirmation(place)
         async with _session(place, run):
             for note in run.parent.brought if isinstance(run.parent, Around) else ():
                 await run.inbox.add(run.session_id, note)
@@ -151,6 +158,7 @@ def running_blocking(
             return
         place = place_of_blocking(checkpointer)
         run.inbox = _inbox(place, checkpointer, store)
+        run.confirm_lock = _locks.confirmation(place)
         key = (place, run.session_id)
         asked = _locks.take(*key)
         try:

@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -15,7 +16,9 @@ from typing import Any, TypeVar
 import anyio
 from langchain_core.runnables import RunnableConfig
 
-from graph_agent.errors import RunFailedError
+from graph_agent.blocking import from_thread
+from graph_agent.checkpoint_fence import CheckpointFence
+from graph_agent.errors import RunFailedError, SessionLostError
 from graph_agent.models.spoken import Reader
 from graph_agent.steering import Inbox, MemoryInbox, Note
 
@@ -54,6 +57,9 @@ class Run:
     """What is raised at the run's end; None for nothing."""
     fingerprints: dict[int, tuple[Any, str, str]] = field(default_factory=dict)
     """What `recent_calls` remembers of the calls it has read."""
+    confirm_lock: Callable[[], Future[None]] | None = None
+    """Verifies that the session's lock is held where it can be lost; None where it cannot."""
+    _lost: str = ""
     _old_aborts: frozenset[str] | None = None
     _stopped: bool = False
     _children: set[Run] = field(default_factory=set)
@@ -62,6 +68,10 @@ class Run:
     _guard: threading.Lock = field(default_factory=threading.Lock)
     _worked_s: float | None = None
     _since: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108 - looked up then, so that a test can set the clock
+
+    def __post_init__(self) -> None:
+        self.fence = CheckpointFence(self.id)
+        """Refuses its writes when another run has continued the session."""
 
     @property
     def untouched(self) -> list[str]:
@@ -84,6 +94,35 @@ class Run:
                 loop.call_soon_threadsafe(scope.cancel)
         for child in children:
             child.abort()
+
+    def lose(self, why: str) -> None:
+        """Stop it because its process no longer holds the session: work is cancelled, and nothing more is stored.
+
+        Args:
+            why: A sentence for the person whose input it was.
+        """
+        self._lost = why
+        self.abort()
+
+    def check_held(self) -> None:
+        """Check that its process holds the session, as far as is known here.
+
+        Raises:
+            SessionLostError: When it does not.
+        """
+        if self._lost:
+            raise SessionLostError(self._lost)
+        if self.parent is not None:
+            self.parent.check_held()
+
+    async def confirm_held(self) -> None:
+        """As `check_held`, after a look at the lock itself where its state may be outdated, as after a long pause."""
+        run: Run | None = self
+        while run is not None:
+            if run.confirm_lock is not None:
+                await from_thread(run.confirm_lock())
+            run = run.parent
+        self.check_held()
 
     def obey(self, notes: Iterable[Note]) -> list[str]:
         """Stop when a note asks for it that was sent to this run.
@@ -186,7 +225,20 @@ class _Interruptible:
     def __exit__(self, *raised: Any) -> bool:
         with self._run._guard:
             self._run._scopes.pop(self._scope, None)
-        return bool(self._scope.__exit__(*raised))
+        swallowed = bool(self._scope.__exit__(*raised))
+        if swallowed:
+            self._run.check_held()
+        return swallowed
+
+
+def fence_of(config: RunnableConfig) -> CheckpointFence | None:
+    """The fence of the run that a saver works for; None where no run of an agent is behind a request.
+
+    Args:
+        config: What the saver was given.
+    """
+    run = config["configurable"].get(RUN)
+    return run.fence if isinstance(run, Run) else None
 
 
 def run_of(config: RunnableConfig) -> Run:

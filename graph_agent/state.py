@@ -143,7 +143,11 @@ class Outcome(TypedDict):
     limit: NotRequired[float]
     """The limit that was met; absent where there is none."""
     draft: NotRequired[AIMessage]
-    """The plan's own text, where it is the answer; of a failed plan, what of it was streamed."""
+    """The answer, where planning gave it; where planning was cut short, what of the answer was streamed."""
+    unguarded: NotRequired[bool]
+    """The draft has not been shown to hooks and middleware; absent for no."""
+    empty: NotRequired[bool]
+    """The planning reply that was to be the answer was empty: the model is asked for it once more; absent for no."""
 
 
 class Recovery(TypedDict, total=False):
@@ -157,6 +161,8 @@ class Recovery(TypedDict, total=False):
     """The user was told that results are cut further in requests."""
     crowded: bool
     """The user was told that the model's context window is nearly full."""
+    asked_in_text: bool
+    """A planning request was sent once more in text, as its reply hinted that tools are ignored."""
     free_choice: bool
     """The user was told that the tool which the caller wants called is withheld."""
 
@@ -182,6 +188,8 @@ class Bookkeeping(TypedDict):
     """Id of the newest user message whose event is written; empty before the first."""
     text_tools: list[str]
     """Models whose provider turned tools down, so that this session calls them in text; empty until then."""
+    native_tools: NotRequired[list[str]]
+    """Models that have called a tool through their provider, where their profile does not say that they can."""
     outcome: Outcome | None
     """Why planning is over; None while it is not."""
     waiting: list[Call]

@@ -27,9 +27,9 @@ from graph_agent.state import NOT_BEGUN, Bookkeeping, Outcome, PlanState, add_us
 from graph_agent.status import status_event
 from graph_agent.steering import NoteKind
 from graph_agent.telling import call_event, progress_of
-from graph_agent.text import plain
+from graph_agent.text import as_text, plain, text_of
 from graph_agent.types import NO_USAGE, Call, SessionStatus, StopReason, Usage
-from graph_agent.wave_results import failed_ids, results_of_wave
+from graph_agent.wave_results import answers_of_wave, failed_ids, results_of_wave
 from graph_agent.waves import select
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _HOOK_REASON = "Not run: a hook ended the work with this reply."
 _ABORT_REASON = "Not run: the run was stopped before its turn came."
 
 
-_OF_THE_SESSION = ("turn", "last_input_id", "text_tools", "kept_from", "cuts", "taken")
+_OF_THE_SESSION = ("turn", "last_input_id", "text_tools", "native_tools", "kept_from", "cuts", "taken")
 """What the bookkeeping keeps when a new input begins."""
 
 
@@ -70,6 +70,10 @@ class Step:
         """The newest plan's, in this pass."""
         self.streamed: Spoken | None = None
         """What of the newest request's reply has reached the reader; None before the first request."""
+        self.direct_answer: AIMessage | None = None
+        """The newest planning reply, where it is the answer; None otherwise."""
+        self.cut_off: AIMessage | None = None
+        """What there is of the newest request's reply where it was cut off, with its tokens; None otherwise."""
 
     async def take_input(self) -> None:
         """Settle what an earlier run left open, note the user's words, and start counting anew."""
@@ -110,10 +114,19 @@ class Step:
             self.settings = self.parts.settings(self.runtime, self.config, self.loop)
         self.run.begin_input()
 
-    async def listen(self, kinds: Sequence[NoteKind]) -> bool:
-        """Take in what was said to the session since; True when the user has steered it."""
+    async def listen(self, kinds: Sequence[NoteKind], after: AIMessage | None = None) -> bool:
+        """Take in what was said to the session since; True when the user has steered it.
+
+        Args:
+            kinds: Which notes to take in; the others stay.
+            after: An answer that the user had read when they steered: the history keeps it before their words.
+        """
         changed = self.loop.get("changed")
         heard = await listen(self.run, self.loop, kinds, self.loop["step"], self._check_change)
+        if after is not None and heard.messages:
+            self.say(after)
+            self.history = [*self.history, after]
+            self.events.append(event("agent_response", self.loop["step"], content=after.content))
         self.events += heard.events
         for message in heard.messages:
             self.say(message)
@@ -252,9 +265,35 @@ class Step:
             usage = fresh(add_usage(before, usage)) if "fresh" in before else add_usage(before, usage)
         self.changes["usage"] = usage
 
-    def stop(self, reason: StopReason, limit: float | None) -> None:
-        """End planning at a limit, or because somebody stopped the run."""
+    def answer_directly(self) -> bool:
+        """End planning with the results of the wave, where they are the answer; False where they are not.
+
+        They are when every call of the wave is of a tool with `return_direct` and has succeeded.
+        """
+        if self.loop["waiting"] or not self.parts.toolbox.return_direct:
+            return False
+        answers, direct = answers_of_wave(self.state["events"]), self.parts.toolbox.return_direct
+        if not answers or any(entry["status"] != "success" or entry.get("name") not in direct for entry in answers):
+            return False
+        text = "\n\n".join(text_of(entry["content"]) or as_text(entry["content"]) for entry in answers)
+        self.conclude({"stop_reason": "completed", "draft": AIMessage(text), "unguarded": True})
+        return True
+
+    def stop(self, reason: StopReason, limit: float | None, *, cut_short: bool = False) -> None:
+        """End planning at a limit, or because somebody stopped the run.
+
+        Args:
+            reason: Why.
+            limit: The limit that was met; None where there is none.
+            cut_short: Whether a request was cut short: what was streamed of its reply is the beginning of the answer.
+        """
         outcome: Outcome = {"stop_reason": reason}
+        if cut_short and self.streamed is not None and self.streamed.text:
+            begun = AIMessage(self.streamed.text, id=self.streamed.id)
+            if (told := self.cut_off) is not None:
+                figures = {"usage_metadata": told.usage_metadata, "response_metadata": told.response_metadata}
+                begun = begun.model_copy(update=figures)
+            outcome["draft"] = begun
         if limit is not None:
             logger.warning("Max agentic iterations reached without final response", extra=IN_HISTORY)
             self.events.append(event("limit", self.loop["step"], reason=reason, limit=limit))

@@ -28,7 +28,7 @@ _LOOKS_LIKE_A_PLAN = re.compile(r'"(?:status|tools)"\s*:')
 def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
     """The plan in a reply: in a call of `PLAN_TOOL`, as calls of the tools themselves, or as JSON in its text.
 
-    Prose is a plan that is done: the model has nothing to run.
+    Prose is a plan that is done, and its answer: the model has nothing to run.
 
     Raises:
         PlanError: On JSON that is no plan; the text is for the model.
@@ -53,7 +53,7 @@ def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
     if _LOOKS_LIKE_A_PLAN.search(text):
         raise PlanError("The plan is no valid JSON. Send the whole plan again, as one JSON object.")
     # Made without validation: a schema of one's own may demand slots, and there is nothing to fill them from.
-    return schema.model_construct(status="done", action="", slots={}, tools=[], reasoning=text)
+    return schema.model_construct(status="done", action="", slots={}, tools=[], reasoning=text, answer=text)
 
 
 def _made_of_calls(
@@ -69,7 +69,7 @@ def _made_of_calls(
             asked.append(WaveCall(id=free, tool=clean(name), args=plain(arguments)))
         except ValueError as error:
             raise PlanError(f"The arguments of {name[:80]!r} cannot be used: {error}.") from None
-    return schema.model_construct(status="continue", action="", slots={}, tools=asked, reasoning=reasoning)
+    return schema.model_construct(status="continue", action="", slots={}, tools=asked, reasoning=reasoning, answer="")
 
 
 def _validated(value: Any, schema: type[PlanningResult]) -> PlanningResult:

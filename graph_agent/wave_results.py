@@ -27,6 +27,11 @@ def failed_ids(events: Sequence[StoredEvent]) -> set[str]:
     return {entry["id"] for entry in _answers(events, "plan") if entry["status"] != "success"}
 
 
+def answers_of_wave(events: Sequence[StoredEvent]) -> list[StoredEvent]:
+    """The events that answer the calls of the newest wave, in call order."""
+    return list(_answers(events, "plan"))[::-1]
+
+
 def _answers(events: Sequence[StoredEvent], since: str) -> Iterator[StoredEvent]:
     for entry in reversed(events):
         if entry["type"] == since:

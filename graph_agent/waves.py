@@ -45,6 +45,9 @@ class PlanningResult(BaseModel):
     slots: Any = Field(default={}, description="Parameters read from the user's message, by name.")
     tools: list[WaveCall] = Field(default=[], description="The calls to run; they run in parallel, save for needs.")
     reasoning: str = Field(default="", description="Why, in a sentence or two.")
+    answer: str = Field(
+        default="", description="The answer to the user, where the instructions ask for it; empty otherwise."
+    )
 
 
 class PlanError(CallError):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
@@ -14,23 +14,26 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent.account import account
-from graph_agent.asking import Asking
 from graph_agent.budget import exhausted, has_budget
 from graph_agent.compaction import recap
 from graph_agent.config import LoopConfig
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events import IN_HISTORY, StoredEvent, event
 from graph_agent.failure_report import failure_error, failure_message, stream_rest
+from graph_agent.hooks import HookError
 from graph_agent.intake import since_input
-from graph_agent.limits import STEPS_FOR_A_WAVE
+from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMet, LimitMetError
 from graph_agent.listening import listen
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import CutOff, cause_of, cut_off
 from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.planning import RefusedError
+from graph_agent.rerunning import AskingWithHooks
 from graph_agent.run_parts import parts_of_run
 from graph_agent.runs import run_of
+from graph_agent.schema import is_json
+from graph_agent.sentinel import is_blank
 from graph_agent.spending import answer_left_s, spent
 from graph_agent.state import Bookkeeping, Outcome, PlanState, add_usage
 from graph_agent.status import status_event
@@ -38,7 +41,8 @@ from graph_agent.types import NO_USAGE, STATUS_OF, StopReason, Usage
 
 logger = logging.getLogger(__name__)
 
-_IN_WORDS = "No tool can be called any more. Answer in words, from what you know."
+_IN_WORDS = "Your answer was empty. No tool can be called any more: answer from what you know."
+_EMPTY = "The model's answer was empty, and so it was when it was asked once more."
 
 REPAIRS = 2
 """Times an answer that does not fit its schema is sent back."""
@@ -77,7 +81,7 @@ class _Answering:
         self.reason: StopReason = outcome["stop_reason"]
         self.step = self.loop["step"]
         self.config = config
-        self.asking: Asking | None = None
+        self.asking: AskingWithHooks | None = None
         self.answer: AIMessage | None = None
         self.begun = AIMessage("")
         """What of an answer that cannot be had in full has been streamed."""
@@ -102,11 +106,13 @@ class _Answering:
             self.begun = draft or self.begun
             self.error = next(entry for entry in reversed(self.state["events"]) if entry["type"] == "error")
             return
+        sentence = self._sentence()
+        if draft is not None and self.reason == "completed":
+            await self._take(draft)
+            return
         if draft is not None:
-            self.answer = draft
-            if self.parts.response is not None:
-                with contextlib.suppress(ValueError, SlowSchemaError):  # whoever gave it has told of a misfit
-                    self.structured = await asyncio.to_thread(self.parts.response.read, draft.text)
+            # The reader has seen this beginning of an answer.
+            self.answer = draft.model_copy(update={"content": f"{draft.text}\n\n{sentence}"})
             return
         unaffordable = self._exhausted()
         sentence = self._sentence()
@@ -116,20 +122,47 @@ class _Answering:
         if unaffordable or self.reason == "aborted":
             self.answer = AIMessage(self._with_account(sentence))
             return
+        await self._in_time(self._structured if self.parts.response else self._compose, sentence)
+
+    async def _take(self, draft: AIMessage) -> None:
+        """Take the answer that planning gave."""
+        self.answer = draft
+        if self.outcome.get("unguarded") and self.parts.guarded:
+
+            async def guard(asking: AskingWithHooks, sentence: str) -> None:
+                self.answer = await self._guarded(asking, draft, by_model=False)
+
+            await self._in_time(guard, "")
+        await self._read_structured()
+
+    async def _read_structured(self) -> None:
+        if self.parts.response is not None and self.answer is not None:
+            with contextlib.suppress(ValueError, SlowSchemaError):  # whoever gave it has told of a misfit
+                self.structured = await asyncio.to_thread(self.parts.response.read, self.answer.text)
+
+    async def _in_time(self, work: Callable[[AskingWithHooks, str], Awaitable[None]], sentence: str) -> None:
+        """Do what takes requests, as long as an abort and the deadline let it."""
         with self.under_way.interruptible(answer_left_s(self.under_way, self.loop, self.settings)) as scope:
-            await self._ask(sentence)
+            await self._ask(work, sentence)
         if scope.cancelled_caught:
             self._cut_short()
 
-    async def _ask(self, sentence: str) -> None:
-        asking = await Asking.begin(self.parts, self.settings, self.state["messages"], self.loop, self.config)
-        self.asking = asking
+    async def _ask(self, work: Callable[[AskingWithHooks, str], Awaitable[None]], sentence: str) -> None:
+        asking = await AskingWithHooks.begin(self.parts, self.settings, self.state["messages"], self.loop, self.config)
+        asking.budget_met = self._budget_met
+        self.asking, self.answer = asking, None
         try:
-            await (self._structured(asking, sentence) if self.parts.response else self._compose(asking, sentence))
+            await work(asking, sentence)
         except UserError:
             raise
         except RefusedError as refused:
             self.answer = _below(sentence, refused.message)
+        except HookError as error:
+            self.under_way.cause = error
+            self._fail("hook", str(error))
+        except LimitMetError as met:
+            self._stop(met.reason, met.limit)
+            self.answer = AIMessage(self._with_account(self._sentence()))
         except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
             self._fail_by(error)
             self.begun = AIMessage(sentence or asking.spoken.text, id=asking.spoken.id)
@@ -140,8 +173,8 @@ class _Answering:
             # The limit is what ended this input, whatever became of the answer.
             self.reason = self.outcome["stop_reason"]
 
-    async def _compose(self, asking: Asking, sentence: str) -> None:
-        if sentence:
+    async def _compose(self, asking: AskingWithHooks, sentence: str) -> None:
+        if sentence and not self.parts.guarded:
             message, failure = await asking.answer_after(sentence)
             if isinstance(failure, UserError):
                 raise failure
@@ -151,18 +184,26 @@ class _Answering:
             else:
                 self.answer = message
             return
-        self.answer = await asking.answer()
-        if not self.answer.text.strip() and self.parts.toolbox:
-            # It called a tool all the same, and that call was left out.
+        reply = await asking.answer(quiet=self.parts.guarded)
+        if is_blank(reply.text) and not self.outcome.get("empty"):
+            # It may have called a tool all the same, and that call was left out.
             if self._exhausted(asking.usage):
                 self.answer = AIMessage(self._with_account(self._sentence()))
-            else:
-                self.answer = await asking.answer([HumanMessage(_IN_WORDS)])
+                return
+            reply = await asking.answer([HumanMessage(_IN_WORDS)], quiet=self.parts.guarded)
+        if is_blank(reply.text):
+            self._fail("empty_answer", _EMPTY)
+        else:
+            self.answer = _below(sentence, await self._guarded(asking, reply))
 
-    async def _structured(self, asking: Asking, sentence: str) -> None:
+    async def _guarded(self, asking: AskingWithHooks, answer: AIMessage, *, by_model: bool = True) -> AIMessage:
+        """An answer as hooks and middleware leave it."""
+        return await asking.guard(answer, self.under_way.session_id, by_model=by_model)
+
+    async def _structured(self, asking: AskingWithHooks, sentence: str) -> None:
         """Ask for an answer that fits the schema. Its tries are not streamed: only one of them is the answer."""
         assert self.parts.response is not None
-        fault = ""
+        fault, empty = "", bool(self.outcome.get("empty"))
         tail: list[AnyMessage] = []
         for tries in range(1 + REPAIRS):
             if tries and self._exhausted(asking.usage):
@@ -170,8 +211,15 @@ class _Answering:
                 return
             reply = await asking.answer(tail, quiet=True, schema=self.parts.response.json_schema)
             self.answer = reply
+            if is_blank(reply.text):
+                if empty:
+                    self._fail("empty_answer", _EMPTY)
+                    return
+                empty, fault = True, "The answer was empty."
+                tail.append(HumanMessage(_IN_WORDS))
+                continue
             try:
-                if (cut := cut_off(reply)) is not None and not _is_json(reply.text):
+                if (cut := cut_off(reply)) is not None and not is_json(reply.text):
                     # What a repair would make of it may fit, and lack the rest.
                     raise ValueError(f"The reply was cut off {cause_of(cut, reply, self.settings.max_output_tokens)}.")
                 self.structured = await asyncio.to_thread(self.parts.response.read, reply.text)
@@ -182,6 +230,10 @@ class _Answering:
                 fault = str(error)
                 tail += [reply, HumanMessage(f"That does not fit: {fault} Send the corrected object.")]
             else:
+                self.answer = guarded = await self._guarded(asking, reply)
+                if guarded is not reply:
+                    self.structured = None
+                    await self._read_structured()
                 break
         else:
             times = f"{REPAIRS} repairs"
@@ -205,14 +257,17 @@ class _Answering:
         Args:
             asked: What this pass has used.
         """
-        if not has_budget(self.settings):
-            return False
-        usage = add_usage(self.state["usage"], asked)
-        used = spent(self.under_way, self.loop, usage, self.state["messages"], self.settings)
-        met = exhausted(used, self.settings)
+        met = self._budget_met(asked)
         if met is not None and self.reason == "completed":
             self._stop(*met)
         return met is not None
+
+    def _budget_met(self, asked: Usage, newest: AIMessage | None = None) -> LimitMet | None:
+        if not has_budget(self.settings):
+            return None
+        usage = add_usage(self.state["usage"], asked)
+        used = spent(self.under_way, self.loop, usage, self.state["messages"], self.settings)
+        return exhausted(used, self.settings)
 
     def _stop(self, reason: StopReason, limit: float) -> None:
         self.reason = reason
@@ -308,14 +363,6 @@ class _Answering:
             "loop": {**self.loop, "outcome": None},
             "usage": self.usage,
         }
-
-
-def _is_json(text: str) -> bool:
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def _below(sentence: str, answer: AIMessage) -> AIMessage:

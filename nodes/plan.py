@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent.client_tools import one_at_a_time
-from graph_agent.errors import UserError
+from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events import IN_HISTORY, event
 from graph_agent.hooks import HookError
 from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMetError
 from graph_agent.models.errors import classify_model_error, describe_model_error
+from graph_agent.models.finish_reasons import cut_off
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, with_free_ids
 from graph_agent.planning import PlanningError, RefusedError
@@ -22,9 +25,11 @@ from graph_agent.repetition import refused, stop_repetition
 from graph_agent.rerun_notes import note_used, used_before
 from graph_agent.rerunning import AskingWithHooks
 from graph_agent.run_parts import parts_of_run
+from graph_agent.schema import is_json
 from graph_agent.spending import work_left_s
 from graph_agent.state import Outcome, PlanState
 from graph_agent.step import Step
+from graph_agent.types import StopReason
 from graph_agent.wave_results import answered_ids
 from graph_agent.waves import Selection, select
 
@@ -49,6 +54,8 @@ async def plan_node(
     # Between the results of one wave nobody's words may stand.
     within = bool(step.loop["waiting"] or step.asking)
     steered = await step.listen(["configure"] if within else ["configure", "steer"])
+    if state.get("arrived") and not steered and not step.run.aborted and step.answer_directly():
+        return Command(update=step.update())
     if step.cut_short() or step.send_again() or step.go_on_with_the_wave():
         await step.withdraw_unanswered()
         return Command(update=step.update())
@@ -58,7 +65,7 @@ async def plan_node(
         step.conclude({"stop_reason": "completed"})
     elif not step.at_limit():
         await _ask_in_time(step)
-        while _can_be_steered(step) and await step.listen(["configure", "steer"]):
+        while _can_be_steered(step) and await step.listen(["configure", "steer"], after=_shown_answer(step)):
             step.loop["outcome"] = None
             # Each of these plans is one more, whatever made it due.
             if not step.cut_short() and not step.at_limit():
@@ -78,17 +85,31 @@ async def _count_runs_before(step: Step) -> None:
 
 
 def _can_be_steered(step: Step) -> bool:
-    """Whether the plan was that nothing more is to be done, and nobody has read that as the answer."""
+    """Whether the plan was that nothing more is to be done, or was the answer.
+
+    What a hook answers, and a refusal, stand as they are.
+    """
     outcome = step.loop["outcome"]
-    return outcome is not None and outcome["stop_reason"] == "completed" and "draft" not in outcome
+    if outcome is None or outcome["stop_reason"] != "completed":
+        return False
+    return "draft" not in outcome or outcome["draft"] is step.direct_answer
+
+
+def _shown_answer(step: Step) -> AIMessage | None:
+    """The answer that planning gave, where a reader has seen it; any other is replaced by the next one."""
+    return step.direct_answer if step.streamed is not None and step.streamed.text else None
 
 
 async def _ask_in_time(step: Step) -> None:
     """Ask the model for the next wave, unless an abort or the deadline comes first."""
+    if step.parts.toolbox.outdated:
+        await step.parts.prepare()
+    step.direct_answer = None
     with step.run.interruptible(work_left_s(step.run, step.loop, step.settings)) as scope:
         await _ask(step)
     if scope.cancelled_caught:
-        step.stop(*(("aborted", None) if step.run.aborted else ("deadline", step.settings.deadline_s)))
+        reason: StopReason = "aborted" if step.run.aborted else "deadline"
+        step.stop(reason, None if step.run.aborted else step.settings.deadline_s, cut_short=True)
 
 
 async def _ask(step: Step) -> None:
@@ -97,7 +118,7 @@ async def _ask(step: Step) -> None:
     try:
         planned = await _planned(step)
     except RefusedError as refused:
-        step.conclude({"stop_reason": "completed", "draft": refused.message})
+        step.conclude({"stop_reason": "completed", "draft": refused.message, "unguarded": True})
         return
     except PlanningError as error:
         step.fail("planning", str(error), error)
@@ -123,13 +144,32 @@ async def _ask(step: Step) -> None:
     elif not planned.calls:
         logger.info("Final response received (no tool calls)")
         outcome: Outcome = {"stop_reason": "completed"}
-        if planned.final or step.parts.answers_directly(step.settings):
+        if planned.final:
             outcome["draft"] = planned.message
+        elif planned.answers and await _is_answer(step, planned.message):
+            step.direct_answer = outcome["draft"] = planned.message
+        elif planned.empty and step.parts.may_answer_while_planning(step.settings):
+            outcome["empty"] = True
         step.conclude(outcome)
     elif step.state["remaining_steps"] < STEPS_FOR_A_WAVE:
         step.stop("step_limit", step.loop["step"])
     else:
         _begin_wave(step, planned)
+
+
+async def _is_answer(step: Step, reply: AIMessage) -> bool:
+    """Whether a planning reply that says something is the answer, rather than one that is composed."""
+    if not step.parts.may_answer_while_planning(step.settings):
+        return False
+    if step.parts.response is None:
+        return True
+    if cut_off(reply) is not None and not is_json(reply.text):
+        return False
+    try:
+        await asyncio.to_thread(step.parts.response.read, reply.text)
+    except (ValueError, SlowSchemaError):
+        return False
+    return True
 
 
 def _begin_wave(step: Step, planned: Planned) -> None:
@@ -154,7 +194,7 @@ async def _planned(step: Step) -> Planned:
         )
     finally:
         step.loop = {**asking.loop}
-        step.streamed = asking.spoken
+        step.streamed, step.cut_off = asking.spoken, asking.cut_off
         step.events += asking.events
         step.count(asking.usage)
     if step.parts.mode(step.settings) != "wave":

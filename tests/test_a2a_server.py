@@ -695,7 +695,7 @@ async def test_nothing_of_a_receivers_answer_but_its_status_is_read() -> None:
 
     app = Starlette(routes=[Route("/hook", lambda request: StreamingResponse(endless(), 202), methods=["POST"])])
     with serving(lambda url: app) as url:
-        async with open_push_http() as http:
+        async with open_push_http(public_only=False) as http:
             response = await http.post(f"{url}/hook", json={})
         answered.set()
 

@@ -50,7 +50,7 @@ def disk() -> Disk:
 async def ended(stub: Any, disk: Disk, *, streamed: bool, **config: Any) -> dict[str, Any]:
     """Take one input to its end, and gather what became of it."""
     async with stub.chat_model() as model:
-        settings = LoopConfig(finalize="compose", temperature=0, **config)
+        settings = LoopConfig(**{"finalize": "compose", "tool_calling": "native", "temperature": 0, **config})
         graph = create_graph_agent(model, tools=[disk.write], config=settings, checkpointer=InMemorySaver())
         session = Session(graph, "s1")
         if streamed:
@@ -334,7 +334,8 @@ async def test_an_answer_that_was_cut_off_says_so_in_the_result(
 ) -> None:
     stub = openai_stub(*before, Reply("It begins well and", finish="length"))
     async with stub.chat_model() as model:
-        graph = create_graph_agent(model, tools=[echo], config=LoopConfig(**config), checkpointer=InMemorySaver())
+        settings = LoopConfig(**{"tool_calling": "native", **config})
+        graph = create_graph_agent(model, tools=[echo], config=settings, checkpointer=InMemorySaver())
         session = Session(graph, "s1")
         if streamed:
             (result,) = [part.result async for part in session.stream("go") if part.type == "done"]
@@ -356,7 +357,7 @@ async def test_an_answer_that_was_cut_off_says_so_in_the_result(
 
 async def test_a_whole_answer_says_nothing_of_it(openai_stub: StubFactory) -> None:
     async with openai_stub("No more actions.", "Done.").chat_model() as model:
-        config = LoopConfig(finalize="compose")
+        config = LoopConfig(finalize="compose", tool_calling="native")
         session = Session(create_graph_agent(model, tools=[echo], config=config, checkpointer=InMemorySaver()), "s1")
         result = await session.run("go")
         answered = [event for event in await session.events() if event["type"] == "agent_response"]
@@ -374,7 +375,7 @@ async def test_a_structured_answer_that_was_cut_off_is_not_mended(openai_stub: S
     cut = Reply('{"words": ["one", "tw', finish="length")
     stub = openai_stub("No more actions.", cut, '{"words": ["one", "two"]}')
     async with stub.chat_model() as model:
-        config = LoopConfig(finalize="compose")
+        config = LoopConfig(finalize="compose", tool_calling="native")
         graph = create_graph_agent(
             model, tools=[echo], response_format=Shape, config=config, checkpointer=InMemorySaver()
         )

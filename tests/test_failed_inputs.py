@@ -49,7 +49,7 @@ AUTH = KINDS["auth"][1]
 
 
 def agent(model: Any, **config: Any) -> Any:
-    settings = LoopConfig(**{"model_retries": 0, "finalize": "compose", **config})
+    settings = LoopConfig(**{"model_retries": 0, "finalize": "compose", "tool_calling": "native", **config})
     return create_graph_agent(model, tools=[echo], config=settings, checkpointer=InMemorySaver())
 
 

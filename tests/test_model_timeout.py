@@ -89,7 +89,7 @@ def stalls(clock: Clock, *, at: int = 0, taken: Sequence[None] = ()) -> Any:
 async def streamed(stub: Any, kind: dict[str, Any] | None = None, **config: Any) -> dict[str, Any]:
     """Stream one input, and gather what came of it."""
     async with stub.chat_model(**(kind or {})) as model:
-        settings = LoopConfig(**{"max_steps": 9, "model_retries": 1, **config})
+        settings = LoopConfig(**{"max_steps": 9, "model_retries": 1, "tool_calling": "native", **config})
         graph = create_graph_agent(model, tools=[echo], config=settings, checkpointer=InMemorySaver())
         session = Session(graph, "s1")
         parts = [part async for part in session.stream("go")]

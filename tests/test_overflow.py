@@ -43,7 +43,7 @@ class Agents:
             chat,
             tools=[story, echo],
             system_prompt="Be brief.",
-            config=LoopConfig(max_steps=9, **config),
+            config=LoopConfig(**{"max_steps": 9, "finalize": "compose", "tool_calling": "native", **config}),
             checkpointer=InMemorySaver(),
         )
         return Session(graph, "s1")
@@ -168,7 +168,7 @@ class Window:
 
 async def test_one_input_is_shortened_as_often_as_it_takes(openai_stub: StubFactory, agents: Agents) -> None:
     window = Window(15_000, *[Reply(tool_calls=(("story", {"part": n}),)) for n in range(8)], "Enough.", "The end.")
-    session = await agents.of(openai_stub(*window.times(40)), finalize="compose")
+    session = await agents.of(openai_stub(*window.times(40)))
 
     result = await session.run("Tell me stories.")
 
@@ -205,7 +205,7 @@ async def test_a_result_that_is_longer_than_the_window_is_cut_in_the_request(
     }[mode]
     enough = '{"status": "done", "tools": []}' if mode == "wave" else "Enough."
     window = Window(4_500, calls, enough, "The end.")
-    session = await agents.of(openai_stub(*window.times(20)), tool_calling=mode, temperature=0, finalize="compose")
+    session = await agents.of(openai_stub(*window.times(20)), tool_calling=mode, temperature=0)
 
     result = await session.run("Tell me a story.")
 
@@ -224,7 +224,7 @@ async def test_a_long_result_is_cut_before_the_conversation_is_left_out(
 ) -> None:
     window = Window(5_000, "Enough.", "I am small.", STORY, "Enough.", "You are Ann.")
     stub = openai_stub(*window.times(20))
-    session = await agents.of(stub, finalize="compose")
+    session = await agents.of(stub)
     await session.run("I am Ann.")
 
     result = await session.run("Tell me a story, and who I am.")
@@ -272,7 +272,7 @@ async def test_the_session_goes_on_after_an_input_that_stayed_too_long(
     openai_stub: StubFactory, agents: Agents
 ) -> None:
     stub = openai_stub(STORY, *[TOO_LONG] * 40)
-    session = await agents.of(stub, finalize="compose")
+    session = await agents.of(stub)
 
     failed = await session.run("Tell me a story.")
     stub.serve_from_now(*Window(2_000, "No more actions.", "Short enough now.").times(5))
@@ -284,7 +284,7 @@ async def test_the_session_goes_on_after_an_input_that_stayed_too_long(
 async def test_a_result_that_comes_after_a_cut_is_sent_whole(openai_stub: StubFactory, agents: Agents) -> None:
     window = Window(5_000, STORY, Reply(tool_calls=(("echo", {"text": "x" * 300}),)), "Enough.", "The end.")
     stub = openai_stub(*window.times(20))
-    session = await agents.of(stub, finalize="compose")
+    session = await agents.of(stub)
 
     await session.run("Tell me a story.")
 

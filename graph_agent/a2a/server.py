@@ -14,7 +14,6 @@ from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes, c
 from a2a.server.routes.common import ServerCallContextBuilder
 from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore
 from a2a.types import AgentCard, CancelTaskRequest, SubscribeToTaskRequest, Task
-from a2a.utils.push_url_validator import validate_push_notification_url
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -29,6 +28,7 @@ from graph_agent.a2a.server_store import ENDED, LiveTaskStore, Stores
 from graph_agent.draining import draining_on_sigterm
 from graph_agent.errors import ConfigError
 from graph_agent.graph import CompiledAgentGraph
+from graph_agent.public_network import is_public_url
 
 CARD_AGE_S = 60
 """Seconds a client may keep the card before it asks again."""
@@ -69,7 +69,7 @@ class A2AServer:
         heartbeat_s: float = HEARTBEAT_S,
         session_ids: SessionIds = session_id_of,
         context_builder: ServerCallContextBuilder | None = None,
-        push_url_check: UrlCheck = validate_push_notification_url,
+        push_url_check: UrlCheck = is_public_url,
         held: Held = unbounded,
     ) -> None:
         if not graph.checkpointer:

@@ -25,7 +25,7 @@ from graph_agent.a2a.server_store import ENDED
 from graph_agent.a2a.server_updates import TaskTeller, question_of
 from graph_agent.a2a.server_work import Work, heartbeats
 from graph_agent.a2a.wire import EXTENSION, read_left, whole
-from graph_agent.errors import InputError, SessionBusyError, UserError
+from graph_agent.errors import InputError, SessionBusyError, SessionLostError, UserError
 from graph_agent.failures import log_failure
 from graph_agent.graph import CompiledAgentGraph
 from graph_agent.intake import CONTEXT_MARK
@@ -142,6 +142,9 @@ class GraphExecutor(AgentExecutor):
                 await teller.rejected(str(error))
         except GraphDrained:
             await teller.failed(STOPPED)
+        except SessionLostError as error:
+            log_failure(logger, f"The task {task_id}", error)
+            await teller.failed(str(error))
         except Exception as error:  # noqa: BLE001 - the client hears that it failed, and the operator why
             log_failure(logger, f"The task {task_id}", error)
             await teller.failed(f"The agent could not run this task: {type(error).__name__}.")

@@ -33,6 +33,8 @@ class WebSearchInterception(LoopHook):
         on_error: As for every hook; a failing search is no failure of the hook.
     """
 
+    sees_answers = False
+
     def __init__(
         self,
         search: Search,

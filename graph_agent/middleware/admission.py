@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import anyio.from_thread
 import anyio.to_thread
+from langchain.agents import middleware as shipped
 from langchain.agents.middleware import AgentMiddleware, AgentState, PIIMiddleware
 
 from graph_agent.errors import ConfigError
@@ -32,7 +33,7 @@ class Admitted:
     model: Wrap | None
     tool: Wrap | None
     rewrites: bool
-    """Whether it promises that nobody reads a reply before it has seen the whole."""
+    """Whether it may rewrite replies, so that nobody may read one before it has seen the whole."""
 
 
 def admit(middleware: AgentMiddleware[Any, Any, Any]) -> Admitted:
@@ -50,7 +51,21 @@ def admit(middleware: AgentMiddleware[Any, Any, Any]) -> Admitted:
             f"hooks: the middleware {middleware.name} needs what this agent does not have: {'; '.join(needs)}. "
             "Only wrap_model_call and wrap_tool_call are run here."
         )
-    return Admitted(middleware.name, _wrap(middleware, "model"), _wrap(middleware, "tool"), rewrites=False)
+    model = _wrap(middleware, "model")
+    return Admitted(middleware.name, model, _wrap(middleware, "tool"), model is not None and _rewrites(middleware))
+
+
+def _rewrites(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
+    """Whether a middleware may rewrite replies: it says so in `rewrites_replies`, or nothing is known of it.
+
+    Those of the `langchain` package leave replies as they are, and so does `dynamic_prompt`.
+    """
+    said = getattr(middleware, "rewrites_replies", None)
+    if isinstance(said, bool):
+        return said
+    wrap = getattr(type(middleware), "awrap_model_call", None)
+    made_by_dynamic_prompt = getattr(wrap, "__qualname__", "").startswith("dynamic_prompt.")
+    return type(middleware) not in vars(shipped).values() and not made_by_dynamic_prompt
 
 
 def _needs(middleware: AgentMiddleware[Any, Any, Any]) -> list[str]:

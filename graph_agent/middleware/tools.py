@@ -84,5 +84,5 @@ class AroundTools:
             tool_call=ToolCall(name=call["name"], args=copied(call["arguments"]), id=call["id"], type="tool_call"),
             tool=self._tools.get(call["name"]),
             state=state,
-            runtime=tool_runtime(call["id"], state, config, runtime, self._tools.values()),
+            runtime=tool_runtime(call["id"], state, config, runtime, list(self._tools.values())),
         )

@@ -30,6 +30,17 @@ def cleaned(message: M) -> M:
     return message if plainly == content else message.model_copy(update={"content": plainly})
 
 
+def with_text(message: AIMessage, text: str) -> AIMessage:
+    """The message with another text, its other blocks kept; the very same one when the text is the same."""
+    if message.text == text:
+        return message
+    content = message.content
+    if isinstance(content, str):
+        return message.model_copy(update={"content": text})
+    others = [block for block in content if isinstance(block, dict) and block.get("type") != "text"]
+    return message.model_copy(update={"content": [*others, {"type": "text", "text": text}]})
+
+
 def without_calls(reply: AIMessage) -> AIMessage:
     """The reply with its calls taken out, so that it can end a history."""
     if not reply.tool_calls and not reply.invalid_tool_calls:

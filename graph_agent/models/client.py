@@ -173,6 +173,15 @@ class ModelClient:
         # Whatever it was told, a model may call a tool here; nobody will run that call, so it must leave no trace.
         return without_calls(reply)
 
+    async def guarded(self, request: Sequence[AnyMessage], answer: AIMessage) -> AIMessage:
+        """An answer that no model was asked for, as what stands around requests and rewrites replies leaves it.
+
+        Args:
+            request: What a model would have been sent.
+            answer: The answer.
+        """
+        return answer
+
     def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> Way:
         """How the answer is asked for; arguments as for `answer`."""
         return Way(*self._bound_for("answer", settings, mode=mode), self._rendered(request, mode))
@@ -209,7 +218,8 @@ class ModelClient:
             timeout_s=settings.model_timeout_s,
             total_s=settings.model_total_timeout_s,
         )
-        reply = cleaned(await model.ainvoke(way.request, merge_configs(ensure_config(), {"callbacks": [watch]})))
+        config = watch.watched(merge_configs(ensure_config(), {"callbacks": [watch]}))
+        reply = cleaned(await model.ainvoke(way.request, config))
         return without_calls(with_usage(reply, way.request, settings, way.options.get("tools"))), model.failure
 
     async def _ask(

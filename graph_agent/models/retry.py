@@ -58,12 +58,14 @@ async def ask(
     while True:
         # The limit comes first: it does not count the time that the watch takes.
         sent_with = _with_callbacks(config, [limit] if config is not None else [limit, watch])
+        if config is None:
+            sent_with = watch.watched(sent_with)
         try:
             async with limit.bounded():
                 reply = await runnable.ainvoke(list(request), sent_with, **options)
             return with_end_checked(reply, limit.arguments.values())
         except asyncio.CancelledError:
-            note_cut_off(runnable, request, options, watch.text, watch.reported)
+            note_cut_off(runnable, request, options, watch.received, watch.reported)
             raise
         except Exception as error:
             if watch.seen or not await pause_before_retry(error, attempt, retries):

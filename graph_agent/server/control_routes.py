@@ -27,7 +27,8 @@ _WORDS = {
     413: "The body is too large",
     429: "Too many requests",
     500: "We failed",
-    503: "The server is being stopped",
+    503: "The server is being stopped, or the session was taken over by another process",
+    507: "The database is full",
 }
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ControlError, "description": what} for status, what in _WORDS.items()

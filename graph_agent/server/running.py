@@ -22,7 +22,7 @@ from graph_agent.pieces import Pieces
 from graph_agent.server.host import Host
 from graph_agent.server.metrics import Metrics
 from graph_agent.server.outcomes import Outcome, outcome_of
-from graph_agent.server.problems import ProblemError, stopping
+from graph_agent.server.problems import ProblemError, problem_of_failure, stopping
 from graph_agent.server.turns import Turn
 
 logger = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class Running:
             last = stopping()
         except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear of it
             log_failure(logger, "A run", error)
-            status, last = "FAILED", ProblemError("internal", "The server could not answer; its log says why.")
+            status, last = "FAILED", problem_of_failure(error)
         tidying = asyncio.ensure_future(self._tidy(status))
         while not tidying.done():
             # Whoever is in a hurry cancels once more; half a tidying would be worse than one more moment.

@@ -28,7 +28,6 @@ _CONFIG, _DB, _KEYS, _SETTINGS = (
     "GRAPH_AGENT_SERVE_KEYS_FILE",
     "GRAPH_AGENT_SERVE_SETTINGS",
 )
-_WORKERS = "GRAPH_AGENT_SERVE_WORKERS"
 """Environment variables that tell worker processes what they serve; no key is in them."""
 
 
@@ -67,7 +66,6 @@ def serve(
     # Not in our own environment alone: uvicorn starts its workers as new processes.
     os.environ[_CONFIG] = str(config.resolve())
     os.environ[_DB] = db or ""
-    os.environ[_WORKERS] = str(workers)
     os.environ[_KEYS] = str(keys_file.resolve()) if keys_file else ""
     os.environ[_SETTINGS] = settings.model_dump_json(exclude={"keys"})
     app = "graph_agent.server.serve:app_from_environment"
@@ -109,7 +107,6 @@ def app_from_environment() -> ASGIApp:
         shared=shared_folder(),
         db=os.environ[_DB] or None,
         handle_signals=True,
-        processes=int(os.environ[_WORKERS]),
     )
     spare_what_is_loaded()
     return PlainStart(app, shared_folder())
