@@ -6,11 +6,13 @@ a name that begins with an underscore from another distribution.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any
 
@@ -54,15 +56,16 @@ def both_ways(sync: Callable[..., Any], coroutine: Callable[..., Awaitable[Any]]
     return RunnableCallable(sync, coroutine, name=name, trace=False)
 
 
-def read_state(config: RunnableConfig, keys: Sequence[str]) -> dict[str, Any]:
+def read_state(config: RunnableConfig, keys: Sequence[str], *, fresh: bool = False) -> dict[str, Any]:
     """Read state fields from inside a ``Send`` task, whose own input is only what was sent.
 
     Args:
         config: The task's config.
         keys: Names of state fields; those never written are left out of the answer.
+        fresh: Whether what the task itself has written counts.
     """
     read = config["configurable"][_READ]
-    values: dict[str, Any] = read(list(keys), False)
+    values: dict[str, Any] = read(list(keys), fresh)
     return values
 
 
@@ -170,6 +173,11 @@ def answers_at_hand(config: RunnableConfig) -> int:
     return len(scratchpad.resume) + (scratchpad.get_null_resume(False) is not None)
 
 
+def close_sqlite_cache(cache: Any) -> None:
+    """Close the connection of LangGraph's `SqliteCache`, which has no method for it."""
+    cache._conn.close()
+
+
 class InjectedArguments:
     """Which parameters of a tool the framework fills in, by ``ToolNode``'s rules."""
 
@@ -190,6 +198,12 @@ class InjectedArguments:
 def as_tool_output(content: Any, artifact: Any, tool: StructuredTool, call_id: str) -> Any:
     """What `tool.ainvoke` makes of a tool's return value: a message, or what the tool returned when it is one."""
     return _format_output(content, artifact, call_id, tool.name, "success")
+
+
+def default_executor_of(loop: asyncio.BaseEventLoop) -> ThreadPoolExecutor | None:
+    """The executor that a loop runs blocking code on by default; None before its first use."""
+    executor: ThreadPoolExecutor | None = loop._default_executor  # type: ignore[attr-defined]  # private, so untyped
+    return executor
 
 
 def config_parameter(function: Callable[..., Any]) -> str | None:

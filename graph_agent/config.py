@@ -90,7 +90,7 @@ class LoopConfig(BaseModel):
     answer_reserve: float = Field(0.1, ge=0, lt=1)
     """Share of each of these three budgets that is kept back for the answer."""
     effect_ledger: bool = False
-    """Whether calls that may write are noted as started, in the checkpointer's own storage, before they run."""
+    """Whether each call that may write is noted as started, in the checkpointer's own storage, right before it runs."""
     max_output_chars: int = Field(30_000, ge=100)
     """Characters of one tool output shown to the model; some kinds of tools have their own (see `output_limits`)."""
     max_output_lines: int = Field(256, ge=2)
@@ -100,6 +100,8 @@ class LoopConfig(BaseModel):
 
     A run's context can change the number, for an agent that was built with one: the tool is offered or it is not.
     """
+    loop_detection: bool = True
+    """Whether calls that repeat are reported to the model, withheld, and end the input."""
     loop_window: int = Field(10, ge=2)
     """The last calls of an input that are searched for a repeating pattern."""
     loop_max_period: PositiveInt = 3
@@ -140,7 +142,7 @@ class LoopConfig(BaseModel):
     plan_cache_ttl_s: PositiveInt | None = None
     """Seconds a plan may be taken from the agent's cache for the very same request; None for never."""
     max_agentic_loops: NonNegativeInt = 3
-    """Times that hooks may have the model asked again for one planning request; 0 for never."""
+    """Times that hooks may have the model asked again for one input; 0 for never."""
 
     def __init__(self, **values: Any) -> None:
         try:

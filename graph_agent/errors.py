@@ -17,6 +17,8 @@ GraphAgentError
     ├── McpServerError
     ├── SessionLockError     the lock of a session cannot be taken, or not be looked at
     └── SessionLostError     a run ends: its session's lock is lost, or another run has continued the session
+    ├── AbandonedCallsError  too many blocking calls hang
+    └── McpServerError
 
 A message says what happened, what was given, and the fix.
 """
@@ -93,6 +95,10 @@ class ToolArgumentsError(CallError):
 
 class OperatorError(GraphAgentError):
     """A service this process depends on is not answering as it should."""
+
+
+class AbandonedCallsError(OperatorError):
+    """A blocking call that was not started, because too many that were cancelled or timed out still run."""
 
 
 class McpServerError(OperatorError):

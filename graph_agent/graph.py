@@ -23,7 +23,7 @@ from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langgraph.cache.base import BaseCache
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.errors import GraphDrained
+from langgraph.errors import GraphBubbleUp
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command
 from pydantic import BaseModel
@@ -103,16 +103,16 @@ class CompiledAgentGraph(ClockedStateGraph):
             chunks = super().stream(
                 input, _with_threads(self._with_run(config, run)), **self._durable(kwargs, configurable)
             )
-            drained: GraphDrained | None = None
+            held: GraphBubbleUp | None = None
             try:
                 with contextlib.closing(cast("Generator[Any]", chunks)):
                     yield from chunks
-            except GraphDrained as stopped:
-                drained = stopped
+            except GraphBubbleUp as stopped:
+                held = stopped
             if run.untouched:
                 blocking(note_untouched)(run, {"configurable": configurable}, self.checkpointer)
-            if drained is not None:
-                raise drained
+            if held is not None:
+                raise held
             if run.failure is not None:
                 raise run.failure
 
@@ -129,17 +129,18 @@ class CompiledAgentGraph(ClockedStateGraph):
             run.fence.claims = _resumes(input, configurable)
             await self._akeep_ids_above(configurable)
             chunks = super().astream(input, self._with_run(config, run), **self._durable(kwargs, configurable))
-            drained: GraphDrained | None = None
+            held: GraphBubbleUp | None = None
             try:
                 async with contextlib.aclosing(cast("AsyncGenerator[Any]", chunks)):
                     async for chunk in chunks:
                         yield chunk
-            except GraphDrained as stopped:
-                drained = stopped
+            # Drained, or as a part of a parent graph at a breakpoint or with a question to a person.
+            except GraphBubbleUp as stopped:
+                held = stopped
             if run.untouched:
                 await note_untouched(run, {"configurable": configurable}, self.checkpointer)
-            if drained is not None:
-                raise drained
+            if held is not None:
+                raise held
             if run.failure is not None:
                 raise run.failure
 
@@ -152,6 +153,7 @@ class CompiledAgentGraph(ClockedStateGraph):
         configurable = self._configurable(config)
         refuse_within(str(configurable.get("thread_id", "")))
         with running_blocking(configurable, self.checkpointer, None) as run:
+            run.updates_only = True
             self._keep_ids_above(configurable)
             return super().bulk_update_state(self._with_run(config, run), supersteps)
 
@@ -160,6 +162,7 @@ class CompiledAgentGraph(ClockedStateGraph):
         configurable = self._configurable(config)
         refuse_within(str(configurable.get("thread_id", "")))
         async with running(configurable, self.checkpointer, None) as run:
+            run.updates_only = True
             await self._akeep_ids_above(configurable)
             return await super().abulk_update_state(self._with_run(config, run), supersteps)
 
@@ -232,6 +235,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     offers: Sequence[dict[str, Any]] = ()
     """What the agent can call, tools and delegates, in OpenAI's function format."""
 
+    config: LoopConfig | None = None
+    """The agent's configuration."""
     writes: Callable[[str], bool] | None = None
     """Tells of a call's name whether it may change something; None where nobody can tell."""
 
@@ -324,6 +329,7 @@ def build_graph(
         context_schema=context_schema,
         warnings=tuple(warnings),
         hooks=registered.hooks,
+        rewriters=registered.rewriters,
         around_tool=middleware.around_tool,
         whole_replies=middleware.whole_replies,
     )
@@ -350,6 +356,7 @@ def _assemble(parts: AgentParts) -> AgentStateGraph:
     graph.may_write, graph.writes = parts.toolbox.may_write, parts.toolbox.writes
     graph.offers = parts.toolbox.schemas
     graph.model = parts.models.first.client.model
+    graph.config = parts.config
     graph.tool_names = tuple(parts.toolbox.names)
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, PlanState),
@@ -359,7 +366,7 @@ def _assemble(parts: AgentParts) -> AgentStateGraph:
     }
     for node_name, (node, schema) in nodes.items():
         ready = _while_held(functools.wraps(node)(functools.partial(node, parts=parts)))
-        # Only drawn: where `finalize` leads when the user has something to follow up with.
+        # Only drawn: where `finalize` leads when a person's edit has left planning open.
         leads_to = ("plan", END) if node_name == "finalize" else None
         graph.add_node(
             node_name, both_ways(blocking(ready), ready, node_name), input_schema=schema, destinations=leads_to

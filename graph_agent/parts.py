@@ -80,6 +80,8 @@ class AgentParts:
     """What was not as it should be when the agent was built, e.g. a server that is down; told at each input."""
     hooks: tuple[LoopHook, ...] = ()
     """What planning replies are shown to, in order."""
+    rewriters: tuple[LoopHook, ...] = ()
+    """The hooks that rewrite the tool results of requests, in order."""
     around_tool: AroundTool | None = None
     """What runs each tool call in its own way; None to run them directly."""
     whole_replies: bool = False
@@ -126,7 +128,9 @@ class AgentParts:
         return replace(self, client=self.client.without(names), toolbox=narrower, _instructions=Bounded())
 
     def mode(self, settings: LoopConfig) -> Mode:
-        """How calls are asked for under a run's settings."""
+        """How calls are asked for under a run's settings; as a structured plan where the operator wants no loop."""
+        if self.agentic_loop is False:
+            return "wave"
         return self.tool_calling if settings.tool_calling == "auto" else settings.tool_calling
 
     async def prepare(self) -> None:

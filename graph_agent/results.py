@@ -12,6 +12,7 @@ from langgraph.types import Interrupt, StateSnapshot
 from graph_agent.events import Event, StoredEvent
 from graph_agent.models.finish_reasons import CutOff
 from graph_agent.state import NOT_BEGUN
+from graph_agent.telling import call_name
 from graph_agent.text import text_of
 from graph_agent.types import NO_USAGE, SessionStatus, StopReason, Usage
 
@@ -49,6 +50,8 @@ class RunResult:
     """One sentence for a person; empty unless something failed for good."""
     truncated: CutOff | None = None
     """What cut the answer off: `length`, `content_filter`, or `interrupted` by the provider; None for a whole one."""
+    follow_ups: tuple[RunResult, ...] = ()
+    """What the follow-ups came to that were run after this input by the same call, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,15 @@ class DelegateProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Custom:
+    """What code of the run, such as a tool, wrote to the custom stream (`get_stream_writer`)."""
+
+    data: Any
+    """The object as it was written."""
+    type: Literal["custom"] = "custom"
+
+
+@dataclass(frozen=True, slots=True)
 class EventAdded:
     """An event joined the history."""
 
@@ -110,14 +122,30 @@ class EventAdded:
 
 
 @dataclass(frozen=True, slots=True)
+class DelegatePart:
+    """A part of the run of a delegate in this process; its tokens are no part of the agent's own answer."""
+
+    id: str
+    """The delegation's call id."""
+    target: str
+    """The delegate."""
+    part: RunPart
+    """The part; one of a delegate's own delegate is a `DelegatePart` again. The `seq` of its events counts from 0."""
+    type: Literal["delegate"] = "delegate"
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
-    """The run is over; the last part of every stream."""
+    """An input was taken to its end; the last part of every stream, and of each follow-up in it."""
 
     result: RunResult
     type: Literal["done"] = "done"
 
 
-Part: TypeAlias = Token | PlanText | CallState | Progress | DelegateProgress | EventAdded | Done
+RunPart: TypeAlias = Token | PlanText | CallState | Progress | DelegateProgress | DelegatePart | Custom | EventAdded
+"""What a run under way makes."""
+Part: TypeAlias = RunPart | Done
+"""What `Session.stream` gives, told apart by `type`."""
 
 
 def run_result(state: StateSnapshot) -> RunResult:
@@ -185,12 +213,17 @@ def planned_calls(events: Sequence[StoredEvent]) -> list[PlannedCall]:
             planned = [PlannedCall(call) for call in entry["calls"]]
             calls += planned
             by_id |= {call.planned["id"]: call for call in planned}
-        elif (told := by_id.get(entry.get("id", ""))) is None:
-            continue
-        elif entry["type"] in ("tool_call", "delegation_request"):
-            told.ready = True
-        elif entry["type"] in ("tool_result", "delegation_response"):
-            told.result = entry
+        elif (name := call_name(entry)) is not None:
+            # A person may have added the call to the plan, or put another tool in its place.
+            named = {"id": entry["id"], "name": name}
+            if (told := by_id.get(entry["id"])) is None:
+                told = by_id[entry["id"]] = PlannedCall(named)
+                calls.append(told)
+            told.planned = {**told.planned, **named}
+            if entry["type"] in ("tool_call", "delegation_request"):
+                told.ready = True
+            else:
+                told.result = entry
     return calls
 
 

@@ -20,10 +20,10 @@ from graph_agent.config import LoopConfig
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events import IN_HISTORY, StoredEvent, event
 from graph_agent.failure_report import failure_error, failure_message, stream_rest
+from graph_agent.failures import log_traceback
 from graph_agent.hooks import HookError
 from graph_agent.intake import since_input
-from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMet, LimitMetError
-from graph_agent.listening import listen
+from graph_agent.limits import LimitMet, LimitMetError
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import CutOff, cause_of, cut_off
 from graph_agent.models.spoken import Spoken
@@ -55,15 +55,15 @@ async def finalize_node(
 
     Returns:
         An update with the answer, its event and the session's status. Where a model failed, the status is `FAILED`,
-        there is an `error` event, and the message says what failed and what was done. Where the user has something to
-        follow up with, the update holds it behind the answer and leads back to `plan`, as new input in the same run.
+        there is an `error` event, and the message says what failed and what was done. Planning that is not over, where
+        a person's edit has left nothing to run, leads back to `plan`.
     """
+    if "loop" not in state or state["loop"]["outcome"] is None:
+        return Command(goto="plan")
     parts = parts_of_run(parts, runtime)
     answering = _Answering(state, parts.settings(runtime, config, state["loop"]), parts, config)
     await answering.run()
-    if not await answering.follow_up():
-        return answering.update()
-    return Command(update=answering.update(), goto="plan")
+    return answering.update()
 
 
 class _Answering:
@@ -72,7 +72,6 @@ class _Answering:
     def __init__(self, state: PlanState, settings: LoopConfig, parts: AgentParts, config: RunnableConfig) -> None:
         self.loop: Bookkeeping = {**state["loop"]}
         self.under_way = run_of(config)
-        self.followed_by: list[HumanMessage] = []
         outcome: Outcome = self.loop["outcome"] or {"stop_reason": "completed"}
         self.state = state
         self.settings = settings
@@ -152,6 +151,7 @@ class _Answering:
         asking.budget_met = self._budget_met
         self.asking, self.answer = asking, None
         try:
+            await asking.rewrite_results()
             await work(asking, sentence)
         except UserError:
             raise
@@ -175,7 +175,7 @@ class _Answering:
 
     async def _compose(self, asking: AskingWithHooks, sentence: str) -> None:
         if sentence and not self.parts.guarded:
-            message, failure = await asking.answer_after(sentence)
+            message, failure = await asking.answer_after(sentence, self._hint())
             if isinstance(failure, UserError):
                 raise failure
             if failure is not None:
@@ -244,7 +244,16 @@ class _Answering:
     def _sentence(self) -> str:
         if self.reason == "completed":
             return ""
-        return self.parts.prompts.render("limit", reason=self.reason, limit=self.outcome.get("limit"))
+        return self.parts.prompts.render(
+            "limit", reason=self.outcome.get("limit_name", self.reason), limit=self.outcome.get("limit")
+        )
+
+    def _hint(self) -> str:
+        """How to allow more steps, where `max_steps` has ended the input; empty otherwise."""
+        limit = self.outcome.get("limit")
+        if self.reason != "step_limit" or limit != self.settings.max_steps:
+            return ""
+        return self.parts.prompts.render("limit_hint", limit=limit)
 
     def _with_account(self, sentence: str) -> str:
         """A sentence with what was done below it, for an answer that no model gives."""
@@ -296,18 +305,9 @@ class _Answering:
             self.answer = self.answer.model_copy(update=figures)
         self.structured = None
 
-    async def follow_up(self) -> bool:
-        """Take in what the user has queued behind this answer; False when there is nothing, or no answer to follow."""
-        if self.answer is None or self.reason in ("failed", "aborted"):
-            return False
-        if self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
-            return False
-        heard = await listen(self.under_way, self.loop, ["follow_up"], self.step)
-        self.followed_by = heard.messages
-        return bool(self.followed_by)
-
     def _fail_by(self, error: Exception) -> None:
         logger.error("The request for the answer failed: %s", describe_model_error(error), extra=IN_HISTORY)
+        log_traceback(logger, "The request for the answer", error)
         self.under_way.cause = error
         self._fail(classify_model_error(error), describe_model_error(error))
 
@@ -355,7 +355,7 @@ class _Answering:
         self.events.append(status_event(self.state["status"], status, self.step))
         said: list[AnyMessage] = [self.answer] if self.answer is not None else []
         return {
-            **({"messages": [*said, *self.followed_by]} if said else {}),
+            **({"messages": said} if said else {}),
             "events": self.events,
             "status": status,
             "stop_reason": self.reason,

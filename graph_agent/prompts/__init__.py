@@ -21,11 +21,12 @@ VARIABLES: dict[str, frozenset[str]] = {
     "finalize": frozenset({"schema", "plan"}),
     "limit": frozenset({"reason", "limit"}),
     "failure": frozenset({"kind", "message"}),
+    "limit_hint": frozenset({"limit"}),
     "account": frozenset({"finished", "failed", "unknown", "skipped"}),
     "delegate": frozenset({"name", "description"}),
     "steering": frozenset({"content"}),
     "written_call": frozenset(),
-    "loop_warning": frozenset({"pattern", "count", "withheld"}),
+    "loop_warning": frozenset({"pattern", "count", "same", "withheld"}),
 }
 """The prompts there are, and the variables each may use."""
 

@@ -34,8 +34,8 @@ from graph_agent.server.schemas import SESSION_ID
 from graph_agent.server.under_way import Runs
 
 CARD_PATH = AGENT_CARD_WELL_KNOWN_PATH
-PATHS = (RPC_PATH, f"{REST_PATH}/")
-"""Where A2A requests go, the card aside."""
+PATHS = (RPC_PATH, f"{RPC_PATH}/", f"{REST_PATH}/*")
+"""Where A2A requests go, the card aside; what else is below the first is another server's, as in `langgraph dev`."""
 _SECRET = frozenset({"authorization", "x-api-key", "cookie"})
 
 

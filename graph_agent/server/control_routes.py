@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query
@@ -145,5 +145,6 @@ async def resume_session(
     body: Answer | None = None,
 ) -> SessionInfo:
     """Go on where a session stopped: with an answer it waits for, or after a stop or a crash."""
-    with here.chat.limits.held(who.name):
-        return SessionInfo(**await mine.resume(session_id, body.answer if body else None))
+    with ExitStack() as place:
+        place.enter_context(here.chat.limits.held(who.name))
+        return SessionInfo(**await mine.resume(session_id, body.answer if body else None, place=place))
