@@ -87,6 +87,7 @@ class CompiledAgentGraph(ClockedStateGraph):
         """As LangGraph's `stream`.
 
         Raises:
+            RunFailedError: After the last part, where an input failed and `on_failure="raise"` is set.
             SyncInLoopError: In the thread of a running event loop.
             SessionBusyError: When a run of the session is under way.
             SessionLostError: When another process has taken the session over during the run.
@@ -112,11 +113,14 @@ class CompiledAgentGraph(ClockedStateGraph):
                 blocking(note_untouched)(run, {"configurable": configurable}, self.checkpointer)
             if held is not None:
                 raise held
+            if run.failure is not None:
+                raise run.failure
 
     async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
         """As LangGraph's `astream`.
 
         Raises:
+            RunFailedError: After the last part, where an input failed and `on_failure="raise"` is set.
             SessionBusyError: When a run of the session is under way.
             SessionLostError: When another process has taken the session over during the run.
         """
@@ -137,6 +141,8 @@ class CompiledAgentGraph(ClockedStateGraph):
                 await note_untouched(run, {"configurable": configurable}, self.checkpointer)
             if held is not None:
                 raise held
+            if run.failure is not None:
+                raise run.failure
 
     def bulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
         """As LangGraph's `bulk_update_state`, which `update_state` is made of.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pydantic
@@ -13,6 +14,15 @@ from graph_agent.errors import ConfigError
 from graph_agent.repair import repaired
 from graph_agent.schema_check import SchemaCheck
 from graph_agent.text import plain
+
+
+def is_json(text: str) -> bool:
+    """Whether a text is complete JSON, with nothing to mend."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 class ResponseSchema:

@@ -18,6 +18,7 @@ from graph_agent.failures import log_traceback
 from graph_agent.hooks import HookError
 from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMetError
 from graph_agent.models.errors import classify_model_error, describe_model_error
+from graph_agent.models.finish_reasons import cut_off
 from graph_agent.parts import AgentParts
 from graph_agent.plan_edits import go_on_after_edit, take_edits
 from graph_agent.planned import Planned, with_free_ids
@@ -26,6 +27,7 @@ from graph_agent.repetition import refused, stop_repetition
 from graph_agent.rerun_notes import note_used, used_before
 from graph_agent.rerunning import AskingWithHooks
 from graph_agent.run_parts import parts_of_run
+from graph_agent.schema import is_json
 from graph_agent.spending import work_left_s
 from graph_agent.state import Outcome, PlanState
 from graph_agent.step import Step
@@ -123,10 +125,10 @@ async def _ask(step: Step) -> None:
         step.conclude({"stop_reason": "completed", "draft": refused.message, "unguarded": True})
         return
     except PlanningError as error:
-        step.fail("planning", str(error))
+        step.fail("planning", str(error), error)
         return
     except HookError as error:
-        step.fail("hook", str(error))
+        step.fail("hook", str(error), error)
         return
     except LimitMetError as met:
         step.stop(met.reason, met.limit)
@@ -136,7 +138,7 @@ async def _ask(step: Step) -> None:
     except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
         logger.error("The planning request failed: %s", describe_model_error(error), extra=IN_HISTORY)
         log_traceback(logger, "The planning request", error)
-        step.fail(classify_model_error(error), describe_model_error(error))
+        step.fail(classify_model_error(error), describe_model_error(error), error)
         return
     step.loop["step"] += 1
     step.events.append(planned.event(step.loop["step"]))
@@ -166,6 +168,8 @@ async def _is_answer(step: Step, reply: AIMessage) -> bool:
         return False
     if step.parts.response is None:
         return True
+    if cut_off(reply) is not None and not is_json(reply.text):
+        return False
     try:
         await asyncio.to_thread(step.parts.response.read, reply.text)
     except (ValueError, SlowSchemaError):

@@ -104,7 +104,8 @@ class GraphExecutor(AgentExecutor):
     ) -> None:
         self._graph = graph
         self._held = held
-        self._context = dict(context)
+        # A task that fails tells so itself.
+        self._context = {**context, "on_failure": "answer"}
         self._show_outputs = show_outputs
         self._heartbeat_s = heartbeat_s
         self._session_ids = session_ids
@@ -291,7 +292,7 @@ class GraphExecutor(AgentExecutor):
         elif result.status == SessionStatus.ABORTED:
             await teller.cancelled(result)
         elif result.status == SessionStatus.FAILED:
-            await teller.failed(result.error or "The model did not answer.", result)
+            await teller.failed(result.answer or "The model did not answer.", result)
         else:
             await teller.answered(result)
 
