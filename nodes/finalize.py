@@ -32,20 +32,16 @@ from graph_agent.planning import RefusedError
 from graph_agent.rerunning import AskingWithHooks
 from graph_agent.run_parts import parts_of_run
 from graph_agent.runs import run_of
-from graph_agent.schema import is_json
 from graph_agent.sentinel import is_blank
 from graph_agent.spending import answer_left_s, spent
 from graph_agent.state import Bookkeeping, Outcome, PlanState, add_usage
 from graph_agent.status import status_event
+from graph_agent.structured_answer import EMPTY_ANSWER, ask_for_structure
 from graph_agent.types import NO_USAGE, STATUS_OF, StopReason, Usage
 
 logger = logging.getLogger(__name__)
 
-_IN_WORDS = "Your answer was empty. No tool can be called any more: answer from what you know."
 _EMPTY = "The model's answer was empty, and so it was when it was asked once more."
-
-REPAIRS = 2
-"""Times an answer that does not fit its schema is sent back."""
 
 
 async def finalize_node(
@@ -190,7 +186,7 @@ class _Answering:
             if self._exhausted(asking.usage):
                 self.answer = AIMessage(self._with_account(self._sentence()))
                 return
-            reply = await asking.answer([HumanMessage(_IN_WORDS)], quiet=self.parts.guarded)
+            reply = await asking.answer([HumanMessage(EMPTY_ANSWER)], quiet=self.parts.guarded)
         if is_blank(reply.text):
             self._fail("empty_answer", _EMPTY)
         else:
@@ -201,45 +197,32 @@ class _Answering:
         return await asking.guard(answer, self.under_way.session_id, by_model=by_model)
 
     async def _structured(self, asking: AskingWithHooks, sentence: str) -> None:
-        """Ask for an answer that fits the schema. Its tries are not streamed: only one of them is the answer."""
+        """Ask for an answer that fits the schema."""
         assert self.parts.response is not None
-        fault, empty = "", bool(self.outcome.get("empty"))
-        tail: list[AnyMessage] = []
-        for tries in range(1 + REPAIRS):
-            if tries and self._exhausted(asking.usage):
-                self.answer = AIMessage(self._with_account(sentence or self._sentence()))
-                return
-            reply = await asking.answer(tail, quiet=True, schema=self.parts.response.json_schema)
-            self.answer = reply
-            if is_blank(reply.text):
-                if empty:
-                    self._fail("empty_answer", _EMPTY)
-                    return
-                empty, fault = True, "The answer was empty."
-                tail.append(HumanMessage(_IN_WORDS))
-                continue
-            try:
-                if (cut := cut_off(reply)) is not None and not is_json(reply.text):
-                    # What a repair would make of it may fit, and lack the rest.
-                    raise ValueError(f"The reply was cut off {cause_of(cut, reply, self.settings.max_output_tokens)}.")
-                self.structured = await asyncio.to_thread(self.parts.response.read, reply.text)
-            except SlowSchemaError as error:
-                self._fail("response_schema", str(error))
-                break
-            except ValueError as error:
-                fault = str(error)
-                tail += [reply, HumanMessage(f"That does not fit: {fault} Send the corrected object.")]
-            else:
-                self.answer = guarded = await self._guarded(asking, reply)
-                if guarded is not reply:
-                    self.structured = None
-                    await self._read_structured()
-                break
+        answered = await ask_for_structure(
+            asking,
+            self.parts.response,
+            quiet=bool(sentence) or self.parts.guarded or self.outcome.get("unfit", False),
+            was_empty=self.outcome.get("empty", False),
+            is_exhausted=lambda: self._exhausted(asking.usage),
+            max_tokens=self.settings.max_output_tokens,
+        )
+        if answered is None:
+            self.answer = AIMessage(self._with_account(sentence or self._sentence()))
+            return
+        if is_blank(answered.message.text):
+            self._fail("empty_answer", _EMPTY)
+            return
+        reply, self.structured = answered.message, answered.value
+        if answered.error is not None:
+            self._fail(*answered.error)
         else:
-            times = f"{REPAIRS} repairs"
-            self._fail("response_format", f"The answer did not fit the response format after {times}: {fault}")
-        if sentence and self.answer is not None:
-            self.answer = _below(sentence, self.answer)
+            self.answer = await self._guarded(asking, reply)
+            if self.answer is not reply:
+                self.structured = None
+                await self._read_structured()
+            reply = self.answer
+        self.answer = _below(sentence, reply)
 
     def _sentence(self) -> str:
         if self.reason == "completed":

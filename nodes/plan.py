@@ -31,6 +31,7 @@ from graph_agent.schema import is_json
 from graph_agent.spending import work_left_s
 from graph_agent.state import Outcome, PlanState
 from graph_agent.step import Step
+from graph_agent.structured_answer import replaced_answer
 from graph_agent.types import StopReason
 from graph_agent.wave_results import answered_ids
 from graph_agent.waves import Selection, select
@@ -151,8 +152,8 @@ async def _ask(step: Step) -> None:
         outcome: Outcome = {"stop_reason": "completed"}
         if planned.final:
             outcome["draft"] = planned.message
-        elif planned.answers and await _is_answer(step, planned.message):
-            step.direct_answer = outcome["draft"] = planned.message
+        elif planned.answers and step.parts.may_answer_while_planning(step.settings):
+            await _take_answer(step, planned.message, outcome)
         elif planned.empty and step.parts.may_answer_while_planning(step.settings):
             outcome["empty"] = True
         step.conclude(outcome)
@@ -162,19 +163,19 @@ async def _ask(step: Step) -> None:
         _begin_wave(step, planned)
 
 
-async def _is_answer(step: Step, reply: AIMessage) -> bool:
-    """Whether a planning reply that says something is the answer, rather than one that is composed."""
-    if not step.parts.may_answer_while_planning(step.settings):
-        return False
-    if step.parts.response is None:
-        return True
-    if cut_off(reply) is not None and not is_json(reply.text):
-        return False
-    try:
-        await asyncio.to_thread(step.parts.response.read, reply.text)
-    except (ValueError, SlowSchemaError):
-        return False
-    return True
+async def _take_answer(step: Step, reply: AIMessage, outcome: Outcome) -> None:
+    """Take a planning reply for the answer, unless it does not fit the response format: then one is composed."""
+    if step.parts.response is not None:
+        try:
+            if cut_off(reply) is not None and not is_json(reply.text):
+                raise ValueError("The reply was cut off.")
+            await asyncio.to_thread(step.parts.response.read, reply.text)
+        except (ValueError, SlowSchemaError) as fault:
+            if step.streamed is not None and step.streamed.text:
+                outcome["unfit"] = True
+                step.events.append(event("warning", step.loop["step"], message=replaced_answer(str(fault))))
+            return
+    step.direct_answer = outcome["draft"] = reply
 
 
 def _begin_wave(step: Step, planned: Planned) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -16,6 +17,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, InjectedStore, ToolRuntime
 from langgraph.types import Command, Send, interrupt
+from openai import APIStatusError
 
 from graph_agent._compat import (
     ClockedStateGraph,
@@ -34,10 +36,12 @@ from graph_agent._compat import (
     messages_delta_reducer,
     parse_pattern,
     read_state,
+    uses_responses_api,
 )
 from graph_agent.blocking import blocking
 from tests.agents import thread
 from tests.clocks import process_with_clock
+from tests.openai_stub import Failure, OpenAIStub
 
 REDUCER: Any = messages_delta_reducer
 
@@ -64,6 +68,19 @@ async def test_a_send_task_reads_the_state_and_finds_the_saver() -> None:
     result = await graph.compile(checkpointer=saver).ainvoke({"word": "hi"}, thread())
 
     assert result["seen"] == ({"word": "hi"}, True)
+
+
+@pytest.mark.parametrize(("given", "responses"), [({}, False), ({"use_responses_api": True}, True)])
+async def test_an_openai_model_says_which_api_it_uses(given: dict[str, Any], responses: bool) -> None:
+    with OpenAIStub(Failure(400, "No.")) as stub:
+        async with stub.chat_model(**given) as model:
+            with suppress(APIStatusError):
+                await model.ainvoke("hi")
+
+    assert (uses_responses_api(model, {}), stub.requests[0].path) == (
+        responses,
+        "/v1/responses" if responses else "/v1/chat/completions",
+    )
 
 
 @pytest.mark.parametrize("by_id", [False, True])
