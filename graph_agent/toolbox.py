@@ -26,6 +26,7 @@ from graph_agent.invoking import Invoker, meant_for_the_run, tool_runtime
 from graph_agent.live_tools import LiveTools
 from graph_agent.prompts import Prompts
 from graph_agent.remote import RemoteTask
+from graph_agent.returned import recording
 from graph_agent.state import AgentState
 from graph_agent.tool_faults import fault, may_have_run, misfit
 from graph_agent.tool_output import Output, read_output
@@ -236,9 +237,10 @@ class Toolbox:
             clock = asyncio.timeout(timeout_s)
             try:
                 arguments = self._inject(tool, call, config, runtime)
-                async with clock:
-                    returned = await self._invokers[tool.name](arguments, call["id"], config)
-                return read_output(returned, call)
+                with recording() as given:
+                    async with clock:
+                        returned = await self._invokers[tool.name](arguments, call["id"], config)
+                return read_output(returned, call, given)
             except BaseException as error:
                 if meant_for_the_run(error):
                     raise

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from graph_agent.calls import new_call_id, split_tool_calls
 from graph_agent.config import explain
+from graph_agent.models.finish_reasons import cause_of, cut_off
 from graph_agent.repair import repaired
 from graph_agent.text import clean, plain
 from graph_agent.waves import CALL_ID, PlanError, PlanningResult, WaveCall
@@ -32,8 +33,9 @@ def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
     Raises:
         PlanError: On JSON that is no plan; the text is for the model.
     """
-    if reply.response_metadata.get("finish_reason") in ("length", "max_tokens"):
-        raise PlanError("The plan was cut short at the longest reply allowed. Send a shorter one.")
+    if (cut := cut_off(reply)) is not None:
+        fix = "Send a shorter one." if cut == "length" else "Send the whole plan again."
+        raise PlanError(f"The plan was cut off {cause_of(cut, reply)}; nothing of it was run. {fix}")
     for call in reply.tool_calls:
         if call["name"] == PLAN_TOOL:
             return _validated(call["args"], schema)

@@ -15,6 +15,7 @@ from langchain_core.runnables import RunnableConfig
 
 from graph_agent._compat import with_stream_through
 from graph_agent.models.message_gate import MessageGate
+from graph_agent.models.token_timeout import TokenTimeout
 
 T = TypeVar("T")
 
@@ -53,6 +54,8 @@ class Spoken(AsyncCallbackHandler):
         """The message's id; None before its first token."""
         self.reported: UsageMetadata | None = None
         """What the provider has told of its tokens; None before it tells, which most do at the end."""
+        self.limit = TokenTimeout(None)
+        """The time limit of the request; it does not count the time that a reader takes."""
         self.received = ""
         """The reply so far, with what is not shown."""
         self._new_visibility = visibility
@@ -72,7 +75,9 @@ class Spoken(AsyncCallbackHandler):
         self._gates.append(gate)
         return gate
 
-    async def on_chat_model_start(self, serialized: dict[str, Any], messages: list[list[BaseMessage]], **_: Any) -> None:
+    async def on_chat_model_start(
+        self, serialized: dict[str, Any], messages: list[list[BaseMessage]], **_: Any
+    ) -> None:
         """Begin with a new reply: what an attempt that failed left, and nobody has read, is forgotten."""
         if self.seen or self._new_visibility is None:
             return
@@ -166,7 +171,8 @@ class ReadAloud(Spoken):
 
     async def _pass_on(self, text: str) -> None:
         if text:
-            await self._reader(text, self.id)
+            with self.limit.paused():
+                await self._reader(text, self.id)
 
     # LangChain streams a reply that is not asked for as a stream when a handler has these two.
     def tap_output_aiter(self, run_id: UUID, output: AsyncIterator[T]) -> AsyncIterator[T]:

@@ -44,7 +44,8 @@ _TYPES: dict[Kind, tuple[str, str | None]] = {
 def openai_error(problem: ProblemError) -> dict[str, Any]:
     """An error's body."""
     type_, code = _TYPES[problem.kind]
-    return {"error": {"message": problem.message, "type": type_, "param": problem.param, "code": code}}
+    category = {} if problem.category is None else {"category": problem.category}
+    return {"error": {"message": problem.message, "type": type_, "param": problem.param, "code": code, **category}}
 
 
 def openai_refusal(problem: ProblemError) -> JSONResponse:

@@ -58,6 +58,8 @@ class ProblemError(Exception):
         param: The field that is wrong; None where none is.
         retry_after_s: Seconds after which the same request may work; None where waiting does not help.
         details: What Anthropic's clients read to find their own way on: `{"error_code", …}`; None for nothing.
+        category: What of the run has failed, such as `auth` or `transient`: the `kind` of its `error` event; None where
+            no run did.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class ProblemError(Exception):
         param: str | None = None,
         retry_after_s: float | None = None,
         details: dict[str, Any] | None = None,
+        category: str | None = None,
     ) -> None:
         super().__init__(message)
         self.kind: Kind = kind
@@ -75,6 +78,7 @@ class ProblemError(Exception):
         self.param = param
         self.retry_after_s = retry_after_s
         self.details = details
+        self.category = category
 
     @property
     def status(self) -> int:
@@ -117,7 +121,8 @@ def problem_of_run(error_kind: str) -> ProblemError:
         error_kind: The `kind` of the run's `error` event; empty for none.
     """
     kind, message = _OF_RUNS.get(error_kind, ("upstream", "The agent could not answer."))
-    return ProblemError(kind, message, retry_after_s=5 if error_kind == "transient" else None)
+    retry_after_s = 5 if error_kind == "transient" else None
+    return ProblemError(kind, message, retry_after_s=retry_after_s, category=error_kind or None)
 
 
 def problem_of_failure(error: BaseException) -> ProblemError:
