@@ -95,7 +95,7 @@ def read_reply(reply: AIMessage, tools: list[str], *, text: bool, prices: Mappin
     message = reply
     if text and not asked:
         found, prose = split_tool_calls(reply.text, tools)
-        asked = [Call(id=call["id"], name=call["name"], arguments=plain(call["arguments"])) for call in found]
+        asked = [_checked(call["id"], call["name"], call["arguments"]) for call in found]
         if asked:
             message = reply.model_copy(update={"content": clean(prose)})
     calls = _with_ids(asked)
@@ -134,9 +134,14 @@ def usage_of(reply: AIMessage, prices: Mapping[str, Price] | None = None) -> Usa
 
 
 def _structured(call: ToolCall) -> Call:
-    read: Call = {"id": clean(call["id"] or ""), "name": clean(call["name"]), "arguments": {}}
+    return _checked(call["id"] or "", call["name"], call["args"])
+
+
+def _checked(id_: str, name: str, arguments: Any) -> Call:
+    """A call with its arguments as plain JSON, or marked with what is wrong with them."""
+    read: Call = {"id": clean(id_), "name": clean(name), "arguments": {}}
     try:
-        return {**read, "arguments": plain(call["args"])}
+        return {**read, "arguments": plain(arguments, finite=True)}
     except ValueError as error:
         return {**read, "fault": f"The arguments cannot be used: {error}."}
 
@@ -144,13 +149,13 @@ def _structured(call: ToolCall) -> Call:
 def _broken(call: InvalidToolCall) -> Call:
     """A call whose arguments the client could not read: repaired where that works, else marked with its fault."""
     raw = call["args"] or ""
-    read: Call = {"id": clean(call["id"] or ""), "name": clean(call["name"] or ""), "arguments": {}}
     try:
-        arguments = plain(repaired(raw))
+        arguments = repaired(raw)
     except ValueError:
         arguments = None
+    read = _checked(call["id"] or "", call["name"] or "", arguments if isinstance(arguments, dict) else {})
     if isinstance(arguments, dict):
-        return {**read, "arguments": arguments}
+        return read
     shown = clean(raw if len(raw) <= 200 else raw[:200] + "…")
     return {**read, "fault": f"The arguments are no JSON object: {shown!r}. Send one JSON object."}
 
