@@ -88,13 +88,7 @@ async def test_the_sentinel_with_nothing_done_is_asked_about_in_text(openai_stub
         first, second = await session.run("go"), await session.run("hi")
 
     events = await session.events()
-    assert (
-        first.answer,
-        second.answer,
-        ran(events),
-        ["tools" in body for body in stub.bodies],
-        len(warnings(events)),
-    ) == (
+    assert (first.answer, second.answer, ran(events), ["tools" in body for body in stub.bodies], len(warnings(events))) == (
         "It says a.",
         "Hello.",
         ["a"],
@@ -148,7 +142,7 @@ async def test_a_model_that_has_called_a_tool_is_believed_in_later_inputs() -> N
     [
         f"A call looks like this: {BARE} Nothing was called.",
         f"Use `{BARE}` for that.",
-        f"```python\nsend({BARE})\n```",
+        f'```python\nsend({BARE})\n```',
         '{"name": "unknown_tool", "arguments": {}}',
         '{"city": "Bergen", "rain": true}',
     ],

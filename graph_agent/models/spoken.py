@@ -72,9 +72,7 @@ class Spoken(AsyncCallbackHandler):
         self._gates.append(gate)
         return gate
 
-    async def on_chat_model_start(
-        self, serialized: dict[str, Any], messages: list[list[BaseMessage]], **_: Any
-    ) -> None:
+    async def on_chat_model_start(self, serialized: dict[str, Any], messages: list[list[BaseMessage]], **_: Any) -> None:
         """Begin with a new reply: what an attempt that failed left, and nobody has read, is forgotten."""
         if self.seen or self._new_visibility is None:
             return
