@@ -30,7 +30,7 @@ from langgraph.types import Checkpointer
 
 from graph_agent._compat import answers_at_hand, checkpointer_of
 from graph_agent.checkpoints import edited_from, load, put_writes, running_checkpoint
-from graph_agent.runs import Run
+from graph_agent.runs import RUN, Run
 from graph_agent.types import Call
 
 Write = tuple[str, Any]
@@ -213,7 +213,8 @@ async def note_untouched(run: Run, config: RunnableConfig, checkpointer: Checkpo
     at = config["configurable"]
     thread = {"thread_id": at.get("thread_id", ""), "checkpoint_ns": at.get("checkpoint_ns", "")}
     if (newest := await load(saver, {"configurable": thread})) is not None:
-        await put_writes(saver, newest.config, [(UNTOUCHED, run.untouched)], f"{UNTOUCHED}:{run.id}")
+        stopped_at: RunnableConfig = {"configurable": {**newest.config["configurable"], RUN: run}}
+        await put_writes(saver, stopped_at, [(UNTOUCHED, run.untouched)], f"{UNTOUCHED}:{run.id}")
 
 
 def begun_in(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple] = ()) -> Begun:

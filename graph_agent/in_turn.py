@@ -128,6 +128,7 @@ async def in_turn(
                     return done
                 if ledger or call["id"] not in run.planned:
                     await note_started(call, config, runtime, run)
+            await run.confirm_held()
             begun = True
             run.begun.add(call["id"])
             with current_call(run.session_id, call, _wave(config, loop)):

@@ -12,7 +12,7 @@ from langgraph.store.base import Op, PutOp, Result
 from graph_agent.blocking import to_its_end
 from graph_agent.db_urls import without_password
 from graph_agent.errors import ConfigError
-from graph_agent.session_index import POSTGRES_INDEX, postgres_threads
+from graph_agent.session_index import POSTGRES_INDEX
 
 try:
     from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
@@ -20,6 +20,8 @@ try:
     from psycopg import AsyncConnection, Error
     from psycopg.rows import DictRow, dict_row
     from psycopg_pool import AsyncConnectionPool
+
+    from graph_agent.postgres_saver import SharedPostgresSaver
 except ImportError as missing:
     raise ConfigError(
         f"A database in PostgreSQL needs an extra ({missing.name or missing}): pip install 'graph-agent[postgres]'"
@@ -43,7 +45,7 @@ Pool = AsyncConnectionPool[AsyncConnection[DictRow]]
 
 
 @asynccontextmanager
-async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncIterator[AsyncPostgresSaver]:
+async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncIterator[SharedPostgresSaver]:
     """Open a saver, its tables made where they are missing, and close it on leaving.
 
     Args:
@@ -60,19 +62,7 @@ async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncItera
 
     await make_tables(url, make)
     async with _pool(url, SAVER_CONNECTIONS) as pool:
-        yield SharedPostgresSaver(pool, serde=serde)
-
-
-class SharedPostgresSaver(AsyncPostgresSaver):
-    """LangGraph's saver, which lists its threads by an index."""
-
-    conn: Pool
-
-    async def list_threads(
-        self, *, group: str | None = None, after: str | None = None, limit: int | None = None
-    ) -> list[str]:
-        """The ids of the threads (see `graph_agent.history.list_threads`)."""
-        return await postgres_threads(self.conn, group, after, limit)
+        yield SharedPostgresSaver(pool, serde)
 
 
 @asynccontextmanager

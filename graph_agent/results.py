@@ -47,6 +47,8 @@ class RunResult:
     """What its model calls cost, in the price table's currency; None without prices."""
     error: str = ""
     """One sentence for a person; empty unless something failed for good."""
+    follow_ups: tuple[RunResult, ...] = ()
+    """What the follow-ups came to that were run after this input by the same call, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,15 @@ class DelegateProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Custom:
+    """What code of the run, such as a tool, wrote to the custom stream (`get_stream_writer`)."""
+
+    data: Any
+    """The object as it was written."""
+    type: Literal["custom"] = "custom"
+
+
+@dataclass(frozen=True, slots=True)
 class EventAdded:
     """An event joined the history."""
 
@@ -106,14 +117,30 @@ class EventAdded:
 
 
 @dataclass(frozen=True, slots=True)
+class DelegatePart:
+    """A part of the run of a delegate in this process; its tokens are no part of the agent's own answer."""
+
+    id: str
+    """The delegation's call id."""
+    target: str
+    """The delegate."""
+    part: RunPart
+    """The part; one of a delegate's own delegate is a `DelegatePart` again. The `seq` of its events counts from 0."""
+    type: Literal["delegate"] = "delegate"
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
-    """The run is over; the last part of every stream."""
+    """An input was taken to its end; the last part of every stream, and of each follow-up in it."""
 
     result: RunResult
     type: Literal["done"] = "done"
 
 
-Part: TypeAlias = Token | PlanText | CallState | Progress | DelegateProgress | EventAdded | Done
+RunPart: TypeAlias = Token | PlanText | CallState | Progress | DelegateProgress | DelegatePart | Custom | EventAdded
+"""What a run under way makes."""
+Part: TypeAlias = RunPart | Done
+"""What `Session.stream` gives, told apart by `type`."""
 
 
 def run_result(state: StateSnapshot) -> RunResult:

@@ -15,8 +15,8 @@ from graph_agent.context import coerce_context, set_fields
 from graph_agent.delegating import calls_that_wait, unanswered
 from graph_agent.events import IN_HISTORY, StoredEvent, event
 from graph_agent.intake import new_user_messages, rewrite
-from graph_agent.limits import STEPS_FOR_A_WAVE, limit_met
-from graph_agent.listening import listen
+from graph_agent.limits import LOGGED, RECURSION_LIMIT, STEPS_FOR_A_WAVE, limit_met
+from graph_agent.listening import listen, take_follow_ups
 from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.remote import RemoteTask
@@ -88,6 +88,7 @@ class Step:
         if users := new_user_messages(self.history, self.loop["last_input_id"]):
             self.events += [event("user_message", 0, content=plain(message.content)) for message in users]
             self.loop["last_input_id"] = users[-1].id or ""
+            await take_follow_ups(self.run, self.loop, users)
         status = self.state.get("status", SessionStatus.CREATED.value)
         if status != SessionStatus.RUNNING:
             self.events.append(status_event(status, SessionStatus.RUNNING.value, 0))
@@ -187,7 +188,7 @@ class Step:
             self._give_up_asking()
             self.skip([(call, _LIMIT_REASON) for call in self.loop["waiting"]])
             self.loop["waiting"] = []
-            self.stop("step_limit", self.loop["step"])
+            self.stop_at_recursion_limit()
         else:
             self.changes["ready"] = self.asking
             self.run.plan_calls(call["id"] for call in self.asking)
@@ -228,7 +229,7 @@ class Step:
         if self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
             self.skip([(call, _LIMIT_REASON) for call in [*chosen.ready, *chosen.waiting]])
             self.loop["waiting"] = []
-            self.stop("step_limit", self.loop["step"])
+            self.stop_at_recursion_limit()
         else:
             self.make_ready(chosen.ready, wave)
         return True
@@ -245,10 +246,13 @@ class Step:
 
     def at_limit(self) -> bool:
         """Whether the input may not be planned any further; it is ended then."""
-        met = limit_met(self.loop["step"], self.loop["turn"], self.state["remaining_steps"], self.settings)
-        if met is not None:
+        if (met := limit_met(self.loop["step"], self.loop["turn"], self.settings)) is not None:
             self.stop(*met)
-        return met is not None
+        elif self.loop["step"] > 0 and self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
+            self.stop_at_recursion_limit()
+        else:
+            return False
+        return True
 
     def make_ready(self, calls: list[Call], wave: Sequence[StoredEvent] = ()) -> None:
         """Have calls run next; `wave` is what the history has of their wave already."""
@@ -322,10 +326,20 @@ class Step:
                 begun = begun.model_copy(update=figures)
             outcome["draft"] = begun
         if limit is not None:
-            logger.warning("Max agentic iterations reached without final response", extra=IN_HISTORY)
-            self.events.append(event("limit", self.loop["step"], reason=reason, limit=limit))
             outcome["limit"] = limit
+            self._report_limit(reason, limit)
         self.conclude(outcome)
+
+    def stop_at_recursion_limit(self) -> None:
+        """End planning where LangGraph allows no further wave: its limit is nearer than `max_steps`."""
+        limit = self.config["recursion_limit"]
+        self._report_limit(RECURSION_LIMIT, limit)
+        self.conclude({"stop_reason": "step_limit", "limit": limit, "limit_name": RECURSION_LIMIT})
+
+    def _report_limit(self, name: str, limit: float) -> None:
+        text = LOGGED[name]
+        logger.warning(text % limit if "%g" in text else text, extra=IN_HISTORY)
+        self.events.append(event("limit", self.loop["step"], reason=name, limit=limit))
 
     def fail(self, kind: str, message: str) -> None:
         """End planning because no plan can be had."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from graph_agent.delegates import delegate_schema, withdraw
 from graph_agent.delegation import CALL_PREFIX, Delegate, LateDelegate
 from graph_agent.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
 from graph_agent.events import ResultStatus
+from graph_agent.failures import log_failure, log_traceback
 from graph_agent.finite import check_finite
 from graph_agent.invoking import Invoker, meant_for_the_run, tool_runtime
 from graph_agent.live_tools import LiveTools
@@ -30,6 +32,8 @@ from graph_agent.tool_faults import fault, may_have_run, misfit
 from graph_agent.tool_output import Output, read_output
 from graph_agent.tool_retry import ToolRetry, after_attempts
 from graph_agent.types import Call
+
+logger = logging.getLogger(__name__)
 
 _DELEGATE_NAME = re.compile(r"[A-Za-z0-9_-]{1,50}")
 
@@ -228,8 +232,9 @@ class Toolbox:
             return Output(str(UnknownToolError(f"Unknown tool {call['name']!r}; {known}")), "error")
         marks, retry, attempt = self.marks(tool.name), self._retries[tool.name], 1
         status: ResultStatus = "error"
+        timeout_s = marks.get("timeout_s", timeout_s)
         while True:
-            clock = asyncio.timeout(marks.get("timeout_s", timeout_s))
+            clock = asyncio.timeout(timeout_s)
             try:
                 check_finite(tool, call["arguments"])
                 arguments = self._inject(tool, call, config, runtime)
@@ -245,8 +250,11 @@ class Toolbox:
                     # is an error of that call, whose text says what is not known.
                     status = "unknown"
                 if unfit or not retry.again(error, attempt, cut_off=cut_off, marks=marks):
-                    told = after_attempts(fault(tool, clock, error), attempt)
-                    return Output(told, status, raised=None if unfit else error)
+                    text = fault(tool, clock, error, timeout_s=timeout_s, writes=self.writes(tool.name))
+                    if not unfit:
+                        log_failure(logger, f"The tool {tool.name!r}", error, level=logging.WARNING)
+                    return Output(after_attempts(text, attempt), status, raised=None if unfit else error)
+                log_traceback(logger, f"Attempt {attempt} of the tool {tool.name!r}", error)
             await asyncio.sleep(retry.wait_s(attempt))
             attempt += 1
 

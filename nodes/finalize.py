@@ -18,9 +18,9 @@ from graph_agent.budget import exhausted, has_budget
 from graph_agent.config import LoopConfig
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events import IN_HISTORY, StoredEvent, event
+from graph_agent.failures import log_traceback
 from graph_agent.hooks import HookError
-from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMet, LimitMetError
-from graph_agent.listening import listen
+from graph_agent.limits import LimitMet, LimitMetError
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
@@ -50,18 +50,15 @@ async def finalize_node(
 
     Returns:
         An update with the answer, its event and the session's status. A failed model leaves the status `FAILED` and an
-        `error` event, and no message: nothing was said. Where the user has something to follow up with, the update
-        holds it behind the answer and leads back to `plan`, as new input in the same run; so does planning that is not
-        over, where a person's edit has left nothing to run.
+        `error` event, and no message: nothing was said. Planning that is not over, where a person's edit has left
+        nothing to run, leads back to `plan`.
     """
     if "loop" not in state or state["loop"]["outcome"] is None:
         return Command(goto="plan")
     parts = parts_of_run(parts, runtime)
     answering = _Answering(state, parts.settings(runtime, config, state["loop"]), parts, config)
     await answering.run()
-    if not await answering.follow_up():
-        return answering.update()
-    return Command(update=answering.update(), goto="plan")
+    return answering.update()
 
 
 class _Answering:
@@ -70,7 +67,6 @@ class _Answering:
     def __init__(self, state: PlanState, settings: LoopConfig, parts: AgentParts, config: RunnableConfig) -> None:
         self.loop: Bookkeeping = {**state["loop"]}
         self.under_way = run_of(config)
-        self.followed_by: list[HumanMessage] = []
         outcome: Outcome = self.loop["outcome"] or {"stop_reason": "completed"}
         self.state = state
         self.settings = settings
@@ -135,6 +131,7 @@ class _Answering:
         asking.budget_met = self._budget_met
         self.asking, self.answer = asking, None
         try:
+            await asking.rewrite_results()
             await work(asking, sentence)
         except UserError:
             raise
@@ -142,11 +139,14 @@ class _Answering:
             self.answer = _below(sentence, refused.message)
         except HookError as error:
             self._fail("hook", str(error))
+            if sentence:
+                self.answer = AIMessage(sentence)
         except LimitMetError as met:
             self._stop(met.reason, met.limit)
             self.answer = AIMessage(self._with_account(self._sentence()))
         except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
             logger.error("The request for the answer failed: %s", describe_model_error(error), extra=IN_HISTORY)
+            log_traceback(logger, "The request for the answer", error)
             self._fail(classify_model_error(error), describe_model_error(error))
             if sentence:
                 self.answer = AIMessage(sentence)
@@ -159,7 +159,7 @@ class _Answering:
 
     async def _compose(self, asking: AskingWithHooks, sentence: str) -> None:
         if sentence and not self.parts.guarded:
-            self.answer, failure = await asking.answer_after(sentence)
+            self.answer, failure = await asking.answer_after(sentence, self._hint())
             if isinstance(failure, UserError):
                 raise failure
             if failure is not None:
@@ -227,7 +227,16 @@ class _Answering:
     def _sentence(self) -> str:
         if self.reason == "completed":
             return ""
-        return self.parts.prompts.render("limit", reason=self.reason, limit=self.outcome.get("limit"))
+        return self.parts.prompts.render(
+            "limit", reason=self.outcome.get("limit_name", self.reason), limit=self.outcome.get("limit")
+        )
+
+    def _hint(self) -> str:
+        """How to allow more steps, where `max_steps` has ended the input; empty otherwise."""
+        limit = self.outcome.get("limit")
+        if self.reason != "step_limit" or limit != self.settings.max_steps:
+            return ""
+        return self.parts.prompts.render("limit_hint", limit=limit)
 
     def _with_account(self, sentence: str) -> str:
         """A sentence with what was done below it, for an answer that no model gives."""
@@ -279,16 +288,6 @@ class _Answering:
             self.answer = self.answer.model_copy(update=figures)
         self.structured = None
 
-    async def follow_up(self) -> bool:
-        """Take in what the user has queued behind this answer; False when there is nothing, or no answer to follow."""
-        if self.answer is None or self.reason in ("failed", "aborted"):
-            return False
-        if self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
-            return False
-        heard = await listen(self.under_way, self.loop, ["follow_up"], self.step)
-        self.followed_by = heard.messages
-        return bool(self.followed_by)
-
     def _fail(self, kind: str, message: str) -> None:
         self.reason = "failed"
         self.events.append(event("error", self.step, kind=kind, message=message))
@@ -301,7 +300,7 @@ class _Answering:
         self.events.append(status_event(self.state["status"], status, self.step))
         said: list[AnyMessage] = [self.answer] if self.answer is not None else []
         return {
-            **({"messages": [*said, *self.followed_by]} if said else {}),
+            **({"messages": said} if said else {}),
             "events": self.events,
             "status": status,
             "stop_reason": self.reason,

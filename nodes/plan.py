@@ -14,6 +14,7 @@ from langgraph.types import Command
 from graph_agent.client_tools import one_at_a_time
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events import IN_HISTORY, event
+from graph_agent.failures import log_traceback
 from graph_agent.hooks import HookError
 from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMetError
 from graph_agent.models.errors import classify_model_error, describe_model_error
@@ -134,6 +135,7 @@ async def _ask(step: Step) -> None:
         raise
     except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
         logger.error("The planning request failed: %s", describe_model_error(error), extra=IN_HISTORY)
+        log_traceback(logger, "The planning request", error)
         step.fail(classify_model_error(error), describe_model_error(error))
         return
     step.loop["step"] += 1
@@ -153,7 +155,7 @@ async def _ask(step: Step) -> None:
             outcome["empty"] = True
         step.conclude(outcome)
     elif step.state["remaining_steps"] < STEPS_FOR_A_WAVE:
-        step.stop("step_limit", step.loop["step"])
+        step.stop_at_recursion_limit()
     else:
         _begin_wave(step, planned)
 

@@ -32,7 +32,6 @@ from a2a.utils.errors import (
     ContentTypeNotSupportedError,
     InvalidParamsError,
     TaskNotCancelableError,
-    UnsupportedOperationError,
 )
 from google.protobuf.json_format import MessageToDict
 from langchain_core.tools import tool
@@ -411,31 +410,6 @@ async def test_cancelling_a_task_that_waits_for_its_turn() -> None:
         [("task", "TASK_STATE_SUBMITTED"), ("TASK_STATE_CANCELED", "")],
         "TASK_STATE_COMPLETED",
     )
-
-
-async def test_a_message_to_a_task_at_work_does_not_begin_it_anew() -> None:
-    held = Held()
-    graph = agent([asks(("1", "hold", {})), "Done.", "Never said."], tools=[held.tool])
-    with serving_ours(graph, heartbeat_s=0.05) as url:
-        async with calling(url) as first, calling(url) as second:
-
-            async def watch() -> list[tuple[Any, ...]]:
-                return [brief(each) async for each in first.send_message(message("go", context_id="s1"))]
-
-            watching = asyncio.create_task(watch())
-            await held.begun.wait()
-            (task,) = (await second.list_tasks(ListTasksRequest(context_id="s1"))).tasks
-
-            async def say_more() -> None:
-                async for _ in second.send_message(message("more", task)):
-                    held.let_go.set()
-
-            with pytest.raises(UnsupportedOperationError, match="The task has ended"):
-                await say_more()
-            seen = await watching
-            kept = await second.get_task(GetTaskRequest(id=task.id))
-
-    assert (seen[-1][0], state_of(kept), words(kept)) == ("TASK_STATE_COMPLETED", "TASK_STATE_COMPLETED", ["Done."])
 
 
 async def test_cancelling_a_task_that_waits_for_a_person() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
-from langgraph.types import Command
+from langgraph.types import Command, StateSnapshot
 
 from graph_agent.answering import answers_by_id
 from graph_agent.client_tools import CLIENT_CALL
@@ -87,7 +88,10 @@ class Sessions:
         Raises:
             ProblemError: When there is no such session.
         """
-        state = await self._state(session_id)
+        return self._info(session_id, await self._state(session_id))
+
+    @staticmethod
+    def _info(session_id: str, state: StateSnapshot) -> dict[str, Any]:
         result = run_result(state)
         return {
             "id": session_id,
@@ -126,12 +130,13 @@ class Sessions:
         await self._check(session_id)
         return await self._session(session_id).abort()
 
-    async def resume(self, session_id: str, answer: Any) -> dict[str, Any]:
+    async def resume(self, session_id: str, answer: Any, *, place: ExitStack | None = None) -> dict[str, Any]:
         """Go on where a session stopped, and say where it is then.
 
         Args:
             session_id: The session.
             answer: What it waits for, or a mapping of interrupt id → answer; None after a stop or a crash.
+            place: As for `Runs.run`.
 
         Raises:
             ProblemError: When there is no such session, nothing to go on with, an answer that is to nothing it waits
@@ -159,10 +164,11 @@ class Sessions:
         functions = [{"name": name, "parameters": {"type": "object", "properties": {}}} for name in sorted(names)]
         context = {"client_tools": [{"type": "function", "function": function} for function in functions]}
         turn = Turn(self._host.kept, thread, given, context if names else {}, session_id)
-        async with self._runs.run(turn, streams=False) as running:
+        async with self._runs.run(turn, streams=False, place=place) as running:
             while not isinstance(await self._part(running), Ended):
                 pass
-        return await self.info(session_id)
+        assert running.state is not None, "a run that comes to its end reports it"
+        return self._info(session_id, running.state)
 
     async def delete(self, session_id: str) -> None:
         """Throw a session away.
