@@ -97,7 +97,8 @@ async def ask_for_calls(
 
     async def ask() -> Planned:
         reply = await parts.client.plan(request, settings, mode=mode, quiet=quiet, watch=watch)
-        if (words := refusal_in(reply, heard=not quiet)) is not None:
+        heard = parts.may_answer_while_planning(settings) and parts.response is None
+        if (words := refusal_in(reply, heard=heard)) is not None:
             await watch.settle(reply.text, reply.text)
             raise RefusedError.of(reply, words, usage_of(reply, settings.prices))
         return read_reply(reply, parts.toolbox.names, text=mode == "text", prices=settings.prices)

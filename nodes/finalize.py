@@ -155,33 +155,41 @@ class _Answering:
             self.reason = self.outcome["stop_reason"]
 
     async def _compose(self, asking: AskingWithHooks, sentence: str) -> None:
+        id_ = None
         if sentence and not self.parts.guarded:
-            self.answer, failure = await asking.answer_after(sentence)
+            message, failure = await asking.answer_after(sentence)
             if isinstance(failure, UserError):
                 raise failure
             if failure is not None:
                 self._fail(classify_model_error(failure), describe_model_error(failure))
-            return
-        reply = await asking.answer(quiet=self.parts.guarded)
+            if failure is not None or not is_blank(message.text.removeprefix(sentence)):
+                self.answer = message
+                return
+            reply, id_ = AIMessage(""), message.id
+        else:
+            reply = await asking.answer(quiet=self.parts.guarded)
         if is_blank(reply.text) and not self.outcome.get("empty"):
             # It may have called a tool all the same, and that call was left out.
             if self._exhausted(asking.usage):
-                self.answer = AIMessage(self._with_account(self._sentence()))
+                self.answer = AIMessage(self._with_account(self._sentence()), id=id_)
                 return
-            reply = await asking.answer([HumanMessage(_IN_WORDS)], quiet=self.parts.guarded)
+            # The sentence stands in a message of its own already.
+            quiet = self.parts.guarded or bool(sentence)
+            reply = await asking.answer([HumanMessage(_IN_WORDS)], quiet=quiet)
         if is_blank(reply.text):
-            self._fail_as_empty(sentence)
+            self._fail_as_empty(sentence, id_)
         else:
-            self.answer = _below(sentence, await self._guarded(asking, reply))
+            answer = _below(sentence, await self._guarded(asking, reply))
+            self.answer = answer if id_ is None else answer.model_copy(update={"id": id_})
 
     async def _guarded(self, asking: AskingWithHooks, answer: AIMessage, *, by_model: bool = True) -> AIMessage:
         """An answer as hooks and middleware leave it."""
         return await asking.guard(answer, self.under_way.session_id, by_model=by_model)
 
-    def _fail_as_empty(self, sentence: str) -> None:
+    def _fail_as_empty(self, sentence: str, id_: str | None = None) -> None:
         """Answer with an account, as the model has given an empty answer twice."""
         self._fail("empty_answer", _EMPTY)
-        self.answer = AIMessage(self._with_account(sentence or _EMPTY))
+        self.answer = AIMessage(self._with_account(sentence or _EMPTY), id=id_)
 
     async def _structured(self, asking: AskingWithHooks, sentence: str) -> None:
         """Ask for an answer that fits the schema. Its tries are not streamed: only one of them is the answer."""
