@@ -144,6 +144,8 @@ class Outcome(TypedDict):
     """The limit that was met; absent where there is none."""
     draft: NotRequired[AIMessage]
     """The answer, where planning gave it; where planning was cut short, what of the answer was streamed."""
+    shown: NotRequired[bool]
+    """The draft has been streamed; absent for no."""
     unguarded: NotRequired[bool]
     """The draft has not been shown to hooks and middleware; absent for no."""
     empty: NotRequired[bool]

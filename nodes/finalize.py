@@ -14,13 +14,13 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent.account import account
-from graph_agent.budget import exhausted, has_budget
+from graph_agent.budget import budget_met, exhausted, has_budget
 from graph_agent.config import LoopConfig
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events import IN_HISTORY, StoredEvent, event
 from graph_agent.hooks import HookError
-from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMet, LimitMetError
-from graph_agent.listening import listen
+from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMet, LimitMetError, limit_met
+from graph_agent.listening import Heard, listen
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
@@ -56,6 +56,8 @@ async def finalize_node(
     parts = parts_of_run(parts, runtime)
     answering = _Answering(state, parts.settings(runtime, config, state["loop"]), parts, config)
     await answering.run()
+    if await answering.steered():
+        return Command(update=answering.update_to_go_on(), goto="plan")
     if not await answering.follow_up():
         return answering.update()
     return Command(update=answering.update(), goto="plan")
@@ -68,6 +70,7 @@ class _Answering:
         self.loop: Bookkeeping = {**state["loop"]}
         self.under_way = run_of(config)
         self.followed_by: list[HumanMessage] = []
+        self.steering = Heard()
         outcome: Outcome = self.loop["outcome"] or {"stop_reason": "completed"}
         self.state = state
         self.settings = settings
@@ -250,12 +253,14 @@ class _Answering:
             self._stop(*met)
         return met is not None
 
-    def _budget_met(self, asked: Usage, newest: AIMessage | None = None) -> LimitMet | None:
+    def _budget_met(
+        self, asked: Usage, newest: AIMessage | None = None, met: Callable[..., LimitMet | None] = exhausted
+    ) -> LimitMet | None:
         if not has_budget(self.settings):
             return None
         usage = add_usage(self.state["usage"], asked)
-        used = spent(self.under_way, self.loop, usage, self.state["messages"], self.settings)
-        return exhausted(used, self.settings)
+        replies = self.state["messages"] if newest is None else [newest]
+        return met(spent(self.under_way, self.loop, usage, replies, self.settings), self.settings)
 
     def _stop(self, reason: StopReason, limit: float) -> None:
         self.reason = reason
@@ -283,6 +288,44 @@ class _Answering:
             figures = {"usage_metadata": cut_off.usage_metadata, "response_metadata": cut_off.response_metadata}
             self.answer = self.answer.model_copy(update=figures)
         self.structured = None
+
+    async def steered(self) -> bool:
+        """Take in how the user has steered while the answer was made; False when they have not, or a limit is met.
+
+        An answer that they had read stays in the history, before their words; any other is dropped, as the next one
+        takes its place.
+        """
+        replaceable = "draft" not in self.outcome or "shown" in self.outcome
+        if self.reason != "completed" or self.answer is None or not replaceable or self._limited():
+            return False
+        heard = await listen(self.under_way, self.loop, ["steer"], self.step)
+        self.steering = heard
+        return bool(heard.messages)
+
+    def _limited(self) -> bool:
+        """Whether a limit forbids another plan."""
+        remaining = self.state["remaining_steps"]
+        return (
+            remaining < STEPS_FOR_A_WAVE + 1
+            or limit_met(self.step, self.loop["turn"], remaining, self.settings) is not None
+            or self._budget_met(self.usage, self.answer, met=budget_met) is not None
+        )
+
+    def update_to_go_on(self) -> dict[str, Any]:
+        """Everything gathered, for an input that goes on with what the user has steered."""
+        shown = "shown" in self.outcome or bool(self.asking is not None and self.asking.spoken.text)
+        said: list[AnyMessage] = []
+        if shown and self.answer is not None:
+            said.append(self.answer)
+            self.events.append(event("agent_response", self.step, content=self.answer.content))
+        return {
+            "messages": [*said, *self.steering.messages],
+            "events": [*self.events, *self.steering.events],
+            "loop": {**self.loop, "outcome": None, "last_wave": False},
+            "usage": self.usage,
+            # What tells `plan` from a new input.
+            "arrived": True,
+        }
 
     async def follow_up(self) -> bool:
         """Take in what the user has queued behind this answer; False when there is nothing, or no answer to follow."""
