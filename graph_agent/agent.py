@@ -42,8 +42,9 @@ def create_graph_agent(
 ) -> CompiledAgentGraph:
     """Make an agent: a compiled LangGraph graph with the nodes `plan`, `tools`, `delegate` and `finalize`.
 
-    The environment variable `DEBUG_MOCK_RESPONSES`, a JSON array of strings, replaces every model by one script; it is
-    read here, once.
+    Two environment variables are read here, once. `DEBUG_MOCK_RESPONSES`, a JSON array of strings, replaces every model
+    by one script. `AGENTIC_LOOP_ENABLED` chooses one planner for every session: `false` has everything planned up front
+    (`planner="dag"`) whatever `tool_calling` says, `true` has structured plans made wave by wave.
 
     Args:
         model: A chat model, or `"provider:name"`, e.g. `"openai:gpt-4o-mini"`.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 import uuid
 from collections.abc import AsyncIterator
@@ -15,10 +14,13 @@ import typer
 from rich.console import Console
 
 from graph_agent.a2a_command import a2a
-from graph_agent.cli_control import send, stop, stopping
+from graph_agent.cli_control import send, stop
+from graph_agent.cli_interrupts import STOPPED, Interrupts, leave_interrupted
+from graph_agent.command_log import LogLevelOption, VerboseOption, chosen_level, log_at, log_what_is_not_shown
+from graph_agent.daemon_threads import call_in_thread
 from graph_agent.errors import ConfigError, GraphAgentError
 from graph_agent.events import Event
-from graph_agent.history import session_ids
+from graph_agent.history import list_threads
 from graph_agent.persistence import open_saver
 from graph_agent.results import Done, EventAdded, PlanText, Progress, Token
 from graph_agent.session import Session
@@ -46,8 +48,6 @@ DbOption = Annotated[
 
 
 _AGENT = Path("agent.yaml")
-STOPPED = 130
-"""Exit status of a program that Ctrl-C has ended."""
 
 
 @app.command()
@@ -61,15 +61,19 @@ def run(
         datetime | None, typer.Option("--today", formats=["%Y-%m-%d"], help="The date the agent takes for today.")
     ] = None,
     db: DbOption = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log each step.")] = False,
+    verbose: VerboseOption = 0,
+    log_level: LogLevelOption = None,
 ) -> None:
     """Ask an agent, and watch it work."""
-    if verbose:
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    if (level := chosen_level(verbose, log_level)) is not None:
+        log_at(level)
     else:
-        _log_what_is_not_shown()
+        log_what_is_not_shown()
     spec = load_spec(config)
-    sys.exit(asyncio.run(_ask(spec, questions or [], session, today.date() if today else None, db)))
+    status = asyncio.run(_ask(spec, questions or [], session, today.date() if today else None, db))
+    if status == STOPPED:
+        leave_interrupted()
+    sys.exit(status)
 
 
 @app.command()
@@ -93,6 +97,8 @@ def serve(
     list_settings: Annotated[
         bool, typer.Option("--list-settings", help="Say what --set takes, with the defaults, and end.")
     ] = False,
+    verbose: VerboseOption = 0,
+    log_level: LogLevelOption = None,
 ) -> None:
     """Serve an agent to OpenAI's, Anthropic's and A2A clients; needs the extra `server`."""
     try:
@@ -106,7 +112,10 @@ def serve(
         out.print(server_settings.told_settings(), markup=False)
         return
     given = server_settings.settings_from(settings or [])
-    serve_until_stopped(config, host=host, port=port, db=db, workers=workers, keys_file=keys_file, settings=given)
+    level = chosen_level(verbose, log_level)
+    serve_until_stopped(
+        config, host=host, port=port, db=db, workers=workers, keys_file=keys_file, settings=given, log_level=level
+    )
 
 
 @app.command()
@@ -115,7 +124,7 @@ def sessions(config: ConfigOption = _AGENT, db: DbOption = None) -> None:
 
     async def ids() -> list[str]:
         async with open_saver(db or load_spec(config).db) as saver:
-            return await session_ids(saver)
+            return await list_threads(saver)
 
     found = asyncio.run(ids())
     for session_id in found:
@@ -148,17 +157,23 @@ app.command()(a2a)
 
 
 async def _ask(spec: AgentSpec, questions: list[str], session: str | None, today: date | None, db: str | None) -> int:
-    status = 0
-    async with open_agent(spec, today=today, db=db) as graph:
-        current = Session(graph, session or _new_id())
-        async for question in _questions(questions):
-            if questions and session is None:
-                current = Session(graph, _new_id())
-            status = max(status, await _show(current, question))
-            if status == STOPPED:
-                break
-        if not questions or status == STOPPED:
-            err.print(f"Go on with this conversation: --session {current.id}", style="dim", markup=False)
+    status, begun = 0, bool(session)
+    with Interrupts.handled() as interrupts:
+        async with open_agent(spec, today=today, db=db) as graph:
+            current = Session(graph, session or _new_id())
+            try:
+                async for question in _questions(questions):
+                    if questions and session is None:
+                        current = Session(graph, _new_id())
+                    begun = True
+                    status = max(status, await _show(current, question, interrupts))
+                    if status == STOPPED:
+                        break
+            except asyncio.CancelledError:
+                status = STOPPED
+                out.print()
+            if begun and (not questions or status == STOPPED):
+                err.print(f"Go on with this conversation: --session {current.id}", style="dim", markup=False)
     return status
 
 
@@ -171,10 +186,10 @@ async def _questions(given: list[str]) -> AsyncIterator[str]:
         yield question
 
 
-async def _show(session: Session, question: str) -> int:
-    """Print one run as it goes; gives the exit status."""
-    said, answered = "", False
-    with stopping(session) as stops:
+async def _show(session: Session, question: str, interrupts: Interrupts) -> int:
+    """Print one run, and the follow-ups that come behind it, as they go; gives the exit status."""
+    said, answered, status = "", False, 0
+    with interrupts.aborting(session):
         async for part in session.stream(question):
             match part:
                 case Progress():
@@ -196,14 +211,15 @@ async def _show(session: Session, question: str) -> int:
                 case Done(result):
                     if said:
                         out.print()
+                        said = ""
                     for interrupt in result.interrupts:
                         err.print(f"waiting for an answer: {interrupt.value}", style="yellow", markup=False)
-                    if stops:
+                    if interrupts.count:
                         return STOPPED
-                    return 1 if result.status in ("FAILED", "ABORTED") or result.interrupts else 0
+                    status = max(status, result.status in ("FAILED", "ABORTED") or bool(result.interrupts))
                 case _:
                     pass
-    return 1
+    return status
 
 
 def _show_question(question: str) -> None:
@@ -222,16 +238,9 @@ def _show_event(event: Event) -> None:
 async def _read_line() -> str:
     """One line from the terminal; empty at its end."""
     try:
-        return (await asyncio.to_thread(out.input, "\n[bold]>[/bold] ")).strip()
+        return (await call_in_thread(out.input, "\n[bold]>[/bold] ")).strip()
     except EOFError:
         return ""
-
-
-def _log_what_is_not_shown() -> None:
-    """Let warnings on standard error, without those that a run shows from its history."""
-    handler = logging.StreamHandler()
-    handler.addFilter(lambda record: not hasattr(record, "in_history"))
-    logging.getLogger("graph_agent").addHandler(handler)
 
 
 def _new_id() -> str:
@@ -246,7 +255,7 @@ def main() -> None:
         err.print(f"error: {error}", style="red", markup=False)
         sys.exit(2)
     except (KeyboardInterrupt, asyncio.CancelledError):
-        sys.exit(STOPPED)
+        leave_interrupted()
 
 
 if __name__ == "__main__":

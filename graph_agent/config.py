@@ -84,7 +84,7 @@ class LoopConfig(BaseModel):
     answer_reserve: float = Field(0.1, ge=0, lt=1)
     """Share of each of these three budgets that is kept back for the answer."""
     effect_ledger: bool = False
-    """Whether calls that may write are noted as started, in the checkpointer's own storage, before they run."""
+    """Whether each call that may write is noted as started, in the checkpointer's own storage, right before it runs."""
     max_output_chars: int = Field(30_000, ge=100)
     """Characters of one tool output shown to the model; some kinds of tools have their own (see `output_limits`)."""
     max_output_lines: int = Field(256, ge=2)

@@ -19,6 +19,11 @@ DEPTH_LEFT = "graph_agent_depth_left"
 """Key in a delegated run's `configurable`: how many further delegations may nest."""
 
 
+def is_delegation(name: str) -> bool:
+    """Whether a call of this name is a delegation."""
+    return name.startswith(CALL_PREFIX)
+
+
 @dataclass(frozen=True, slots=True)
 class Delegation:
     """One task for a delegate."""

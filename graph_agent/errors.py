@@ -12,6 +12,10 @@ GraphAgentError
 │   ├── UnknownToolError
 │   └── ToolArgumentsError
 └── OperatorError            somebody looks after a service
+    ├── McpServerError
+    ├── SessionLockError     the lock of a session cannot be taken, or not be looked at
+    └── SessionLostError     a run ends: its session's lock is lost, or another run has continued the session
+    ├── AbandonedCallsError  too many blocking calls hang
     └── McpServerError
 
 A message says what happened, what was given, and the fix.
@@ -71,11 +75,23 @@ class OperatorError(GraphAgentError):
     """A service this process depends on is not answering as it should."""
 
 
+class AbandonedCallsError(OperatorError):
+    """A blocking call that was not started, because too many that were cancelled or timed out still run."""
+
+
 class McpServerError(OperatorError):
     """An MCP server could not be started, reached or spoken to."""
 
     may_have_run: bool = False
     """Whether a call that it ended may have taken effect."""
+
+
+class SessionLockError(OperatorError):
+    """The lock of a session could not be taken or inspected, so that no run of it may begin."""
+
+
+class SessionLostError(OperatorError):
+    """A run was ended because its process no longer holds the session; what it had not stored is not stored."""
 
 
 def did_you_mean(got: str, known: Iterable[str]) -> str:

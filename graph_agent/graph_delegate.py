@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import anyio.to_thread
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.runnables import RunnableConfig
@@ -21,6 +20,7 @@ from graph_agent.blocking import in_blocking_run
 from graph_agent.budget import BUDGET_LEFT, cost_of
 from graph_agent.config import Price
 from graph_agent.context import AgentContext, coerce_context
+from graph_agent.daemon_threads import call_in_thread
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.events import StoredEvent
 from graph_agent.graph import CompiledAgentGraph
@@ -102,14 +102,14 @@ class GraphDelegate:
                 gathered.take(str(mode), payload)
 
         # The graph may inherit a saver that blocks, which its asynchronous entry points could not use.
-        await anyio.to_thread.run_sync(stream, abandon_on_cancel=True)
+        await call_in_thread(stream)
 
     async def _used_before(self, config: RunnableConfig, prices: Mapping[str, Price]) -> Usage:
         """What runs before this one used of the same delegation: one that asked a person, or was killed."""
         if not self.resumes or not is_resuming(config) or checkpointer_of(config) is None:
             return NO_USAGE
         if in_blocking_run.get():
-            found = await anyio.to_thread.run_sync(lambda: self.graph.get_state(config))
+            found = await call_in_thread(self.graph.get_state, config)
         else:
             found = await self.graph.aget_state(config)
         if isinstance(self.graph, CompiledAgentGraph):

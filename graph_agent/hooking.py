@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,8 @@ from langgraph.errors import GraphBubbleUp
 from graph_agent.aside import call_aside
 from graph_agent.calls import fingerprint
 from graph_agent.errors import SlowSchemaError
+from graph_agent.exception_text import exception_text
+from graph_agent.failures import log_traceback
 from graph_agent.hooks import HookError, HookRequest, HookResponse, LoopHook, LoopPlan, RequestPatch
 from graph_agent.invoking import meant_for_the_run
 from graph_agent.lending import LentRequest, copied
@@ -22,6 +25,8 @@ from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned
 from graph_agent.sentinel import says_nothing
 from graph_agent.types import Call
+
+logger = logging.getLogger(__name__)
 
 PATCHED_MODEL = "RequestPatch.model"
 """Who names a patch's model, for the error when it cannot be had."""
@@ -125,7 +130,8 @@ async def _first_wish(
             # A question to a person cannot be asked here: resuming would ask the model anew.
             if meant_for_the_run(error) and not isinstance(error, GraphBubbleUp):
                 raise
-            fault = f"The hook {name} failed: {type(error).__name__}: {error}"
+            fault = f"The hook {name} failed: {exception_text(error)}"
+            log_traceback(logger, f"The hook {name}", error)
             if getattr(hook, "on_error", "fail") != "skip":
                 raise HookError(fault) from error
             warn(f"{fault}; it is skipped.")

@@ -6,7 +6,7 @@ proves that it was stored.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,9 @@ from graph_agent.events import StoredEvent, event
 from graph_agent.runs import Run
 from graph_agent.state import Bookkeeping
 from graph_agent.steering import STEERING_MARK, Note, NoteKind
+
+_NOTE = "note-"
+"""How the ids of messages begin that were notes."""
 
 
 @dataclass(slots=True)
@@ -50,20 +53,30 @@ async def listen(
     heard = Heard()
     notes = await _new_notes(run, loop)
     for note in notes:
-        # What would only begin when all else is done is left for the next answer.
-        if note.kind not in kinds or (note.kind == "follow_up" and run.aborted):
+        if note.kind not in kinds:
             continue
         if note.kind == "configure":
             heard.events += await _reconfigure(loop, note, step, check)
         else:
-            heard.messages.append(_message(note))
-            if note.kind == "steer":
-                heard.events.append(event("steering", step, content=_content(note)))
+            heard.messages.append(message_of(note))
+            heard.events.append(event("steering", step, content=_content(note)))
         loop["taken"] = [*loop.get("taken", []), note.key]
-        if note.kind == "follow_up":
-            # The next one waits for this one's answer.
-            break
     return heard
+
+
+async def take_follow_ups(run: Run, loop: Bookkeeping, messages: Iterable[HumanMessage]) -> None:
+    """Record the follow-ups among new input as taken in.
+
+    Args:
+        run: The run.
+        loop: The state's bookkeeping, which is updated.
+        messages: The user's new messages.
+    """
+    keys = [message.id.removeprefix(_NOTE) for message in messages if message.id and message.id.startswith(_NOTE)]
+    if keys:
+        # Read the inbox first: it forgets the keys that an earlier run has stored, and these are not stored yet.
+        await listen(run, loop, (), 0)
+        loop["taken"] = [*loop.get("taken", []), *keys]
 
 
 async def _new_notes(run: Run, loop: Bookkeeping) -> list[Note]:
@@ -79,10 +92,10 @@ async def _new_notes(run: Run, loop: Bookkeeping) -> list[Note]:
     return [note for note in notes if note.key not in taken and note.kind != "abort"]
 
 
-def _message(note: Note) -> HumanMessage:
-    # The key makes the message the same one wherever the note is read.
+def message_of(note: Note) -> HumanMessage:
+    """The user's words in a note; its id is the same wherever the note is read."""
     marks = {STEERING_MARK: True} if note.kind == "steer" else {}
-    return HumanMessage(_content(note), id=f"note-{note.key}", additional_kwargs=marks)
+    return HumanMessage(_content(note), id=_NOTE + note.key, additional_kwargs=marks)
 
 
 def _content(note: Note) -> Any:

@@ -92,7 +92,7 @@ class AgentParts:
     variants: dict[str, AgentParts] = field(init=False, repr=False, default_factory=dict)
     """What runs with parts of their own were given (see `run_parts`)."""
     _offering: dict[ModelClient, ModelClient] = field(init=False, repr=False, default_factory=dict)
-    _instructions: Bounded[tuple[str, str, int, bool, tuple[str, ...]], str] = field(repr=False, default_factory=Bounded)
+    _instructions: Bounded[tuple[Any, ...], str] = field(repr=False, default_factory=Bounded)
 
     def settings(self, runtime: Runtime[Any], config: RunnableConfig, loop: Bookkeeping) -> LoopConfig:
         """The configuration in force: the agent's own, under what the run brings, under what was changed since.
@@ -126,7 +126,9 @@ class AgentParts:
         return replace(self, client=self.client.without(names), toolbox=narrower, _instructions=Bounded())
 
     def mode(self, settings: LoopConfig) -> Mode:
-        """How calls are asked for under a run's settings."""
+        """How calls are asked for under a run's settings; as a structured plan where the operator wants no loop."""
+        if self.agentic_loop is False:
+            return "wave"
         return self.tool_calling if settings.tool_calling == "auto" else settings.tool_calling
 
     async def prepare(self) -> None:

@@ -12,8 +12,8 @@ from graph_agent.budget import cost_of
 from graph_agent.calls import new_call_id, split_tool_calls
 from graph_agent.config import Price
 from graph_agent.events import StoredEvent, event
+from graph_agent.models.cleaning import with_text, without_call_blocks
 from graph_agent.references import renamed
-from graph_agent.models.cleaning import with_text
 from graph_agent.repair import repaired
 from graph_agent.sentinel import is_blank, without_sentinel
 from graph_agent.text import clean, plain
@@ -91,8 +91,7 @@ def read_reply(reply: AIMessage, tools: list[str], *, text: bool, prices: Mappin
         text: Whether calls were asked for in text.
         prices: What models cost.
     """
-    asked: list[Call] = [_structured(call) for call in reply.tool_calls]
-    asked += [_broken(call) for call in reply.invalid_tool_calls]
+    asked = calls_of(reply)
     message = reply
     if text and not asked:
         found, prose = split_tool_calls(reply.text, tools)
@@ -105,6 +104,11 @@ def read_reply(reply: AIMessage, tools: list[str], *, text: bool, prices: Mappin
         if canonical != message.tool_calls or message.invalid_tool_calls:
             message = message.model_copy(update={"tool_calls": canonical, "invalid_tool_calls": []})
     return planned_calls(message, calls, usage_of(reply, prices), reply.text)
+
+
+def calls_of(message: AIMessage) -> list[Call]:
+    """The structured calls of a message; an id may be empty, or stand there twice."""
+    return [*map(_structured, message.tool_calls), *map(_broken, message.invalid_tool_calls)]
 
 
 def canonical_calls(calls: list[Call]) -> list[ToolCall]:
@@ -162,16 +166,24 @@ def _with_ids(calls: list[Call]) -> list[Call]:
     return given
 
 
-def with_free_ids(planned: Planned, taken: Collection[str]) -> Planned:
-    """The plan with every call id that is taken replaced, in its needs and references too."""
+def with_free_ids(planned: Planned, taken: Collection[str], *, structured: bool = False) -> Planned:
+    """The plan with every call id that is taken replaced.
+
+    Args:
+        planned: The plan.
+        taken: The ids that its calls may not have.
+        structured: Whether its arguments may hold references, which are renamed then.
+    """
     names = {call["id"]: new_call_id() for call in planned.calls if call["id"] in taken}
     if not names:
         return planned
     calls: list[Call] = []
     for call in planned.calls:
-        fresh: Call = {**call, "id": names.get(call["id"], call["id"]), "arguments": renamed(call["arguments"], names)}
+        fresh: Call = {**call, "id": names.get(call["id"], call["id"])}
+        if structured:
+            fresh["arguments"] = renamed(call["arguments"], names)
         if "needs" in call:
             fresh["needs"] = [names.get(need, need) for need in call["needs"]]
         calls.append(fresh)
-    message = planned.message.model_copy(update={"tool_calls": canonical_calls(calls)})
+    message = without_call_blocks(planned.message).model_copy(update={"tool_calls": canonical_calls(calls)})
     return replace(planned, message=message, calls=calls)

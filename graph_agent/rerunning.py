@@ -58,7 +58,9 @@ class AskingWithHooks(Asking):
         self.budget_met = budget_met
         self._tell_of_free_choice()
         planned = await self.plan()
-        return await self._through_hooks(planned, self._first_request(session_id), note) if self._agent.hooks else planned
+        if not self._agent.hooks:
+            return planned
+        return await self._through_hooks(planned, self._first_request(session_id), note)
 
     async def guard(self, answer: AIMessage, session_id: str, *, by_model: bool) -> AIMessage:
         """Show an answer to the hooks before the user gets it; the answer as they leave it.

@@ -11,6 +11,7 @@ from langgraph.types import Interrupt, StateSnapshot
 
 from graph_agent.events import Event, StoredEvent
 from graph_agent.state import NOT_BEGUN
+from graph_agent.telling import call_name
 from graph_agent.text import text_of
 from graph_agent.types import NO_USAGE, SessionStatus, StopReason, Usage
 
@@ -46,6 +47,8 @@ class RunResult:
     """What its model calls cost, in the price table's currency; None without prices."""
     error: str = ""
     """One sentence for a person; empty unless something failed for good."""
+    follow_ups: tuple[RunResult, ...] = ()
+    """What the follow-ups came to that were run after this input by the same call, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +109,7 @@ class EventAdded:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The run is over; the last part of every stream."""
+    """An input was taken to its end; the last part of every stream, and of each follow-up in it."""
 
     result: RunResult
     type: Literal["done"] = "done"
@@ -179,12 +182,17 @@ def planned_calls(events: Sequence[StoredEvent]) -> list[PlannedCall]:
             planned = [PlannedCall(call) for call in entry["calls"]]
             calls += planned
             by_id |= {call.planned["id"]: call for call in planned}
-        elif (told := by_id.get(entry.get("id", ""))) is None:
-            continue
-        elif entry["type"] in ("tool_call", "delegation_request"):
-            told.ready = True
-        elif entry["type"] in ("tool_result", "delegation_response"):
-            told.result = entry
+        elif (name := call_name(entry)) is not None:
+            # A person may have added the call to the plan, or put another tool in its place.
+            named = {"id": entry["id"], "name": name}
+            if (told := by_id.get(entry["id"])) is None:
+                told = by_id[entry["id"]] = PlannedCall(named)
+                calls.append(told)
+            told.planned = {**told.planned, **named}
+            if entry["type"] in ("tool_call", "delegation_request"):
+                told.ready = True
+            else:
+                told.result = entry
     return calls
 
 

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import RunControl
-from langgraph.types import Command
+from langgraph.types import Command, StreamMode
 
 from graph_agent.answering import answers_by_id
 from graph_agent.call_records import CallRecord
+from graph_agent.closing_stream import ClosingStream, Readership
 from graph_agent.context import AgentContext
 from graph_agent.delegation import CALL_PREFIX
-from graph_agent.errors import ConfigError, InputError
+from graph_agent.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.events import Event, StoredEvent
+from graph_agent.failures import log_failure
 from graph_agent.history import SessionMemory
+from graph_agent.input_run import InputRun
+from graph_agent.listening import message_of
 from graph_agent.results import (
     CallState,
     DelegateProgress,
@@ -33,8 +40,14 @@ from graph_agent.results import (
     run_result,
 )
 from graph_agent.running import refuse_within
+from graph_agent.runs import READERSHIP
 from graph_agent.session_control import SessionControl
+from graph_agent.steering import Note
 from graph_agent.types import SessionStatus
+
+logger = logging.getLogger(__name__)
+
+_MODES: list[StreamMode] = ["messages", "custom", "updates"]
 
 Context = AgentContext | Mapping[str, Any]
 Given = str | Sequence[BaseMessage]
@@ -67,14 +80,18 @@ class Session:
         self._graph = graph
         self._memory = SessionMemory(graph)
         self._control = SessionControl(graph, session_id)
-        self._config: RunnableConfig = {"configurable": {**(configurable or {}), "thread_id": session_id}}
+        self._configurable: dict[str, Any] = {**(configurable or {}), "thread_id": session_id}
+        self._config: RunnableConfig = {"configurable": self._configurable}
 
     async def run(self, given: Given, *, context: Context | None = None) -> RunResult:
-        """Take one input to its end.
+        """Take one input to its end, and then each follow-up that is queued by then.
 
         Args:
             given: What the user says, as text or as messages.
-            context: Overrides for this run, and its credentials.
+            context: Overrides for this run, and its credentials; for its follow-ups too.
+
+        Returns:
+            What this input came to; the follow-ups' own results are in `follow_ups`. A follow-up that raises is logged.
 
         Raises:
             InputError: When it is empty.
@@ -98,28 +115,38 @@ class Session:
     def stream(
         self, given: Given, *, context: Context | None = None, control: RunControl | None = None
     ) -> AsyncGenerator[Part]:
-        """Take one input to its end and tell of it as it goes; the last part is `Done`.
+        """Take one input to its end and tell of it as it goes; `Done` comes last.
 
-        The run goes on while its parts are asked for. Whoever may stop before the last one leaves the run open until
-        the generator is closed, and the session busy: `async with contextlib.aclosing(session.stream(...)) as parts`
-        closes it on leaving.
+        The parts of each follow-up that is queued by then come behind that, up to a `Done` of its own; one whose parts
+        are not asked for stays queued.
+
+        The run goes on while its parts are asked for. A loop that is left before the last part stops the run: at once
+        where nothing refers to the generator any more, else when the generator is closed or the session is given its
+        next input.
 
         Args:
             given: What the user says, as text or as messages.
-            context: Overrides for this run, and its credentials.
+            context: Overrides for this run, and its credentials; for its follow-ups too.
             control: Lets the run be stopped at its next boundary; it then ends with LangGraph's `GraphDrained`.
 
         Raises:
             InputError: When it is empty.
             SessionBusyError: When the session is running; raised by the first part.
         """
-        return self._stream(_input(given), context, control)
+        readership = Readership()
+        return ClosingStream(self._stream(_input(given), context, control, readership), readership)
 
-    async def stream_resume(
+    def stream_resume(
         self, answer: Any = None, *, context: Context | None = None, control: RunControl | None = None
     ) -> AsyncGenerator[Part]:
         """As `resume`, and tell of it as `stream` does."""
-        async with aclosing(self._stream(await self._answer(answer), context, control)) as parts:
+        readership = Readership()
+        return ClosingStream(self._stream_answer(answer, context, control, readership), readership)
+
+    async def _stream_answer(
+        self, answer: Any, context: Context | None, control: RunControl | None, readership: Readership
+    ) -> AsyncGenerator[Part]:
+        async with aclosing(self._stream(await self._answer(answer), context, control, readership)) as parts:
             async for part in parts:
                 yield part
 
@@ -132,14 +159,34 @@ class Session:
         await self._control.steer(text)
 
     async def follow_up(self, text: str) -> None:
-        """Queue an input for after the current answer, in the same run; for after the next one when idle.
+        """Queue an input for after the current answer; for after the next one when idle.
 
-        Nothing that is queued is lost by an abort or a failure: it is taken after the next answer.
+        It is run by what runs the session then: `run`, `stream`, the command line or a server, and its answer is its
+        own: see `RunResult.follow_ups`. A run of the bare graph leaves it queued. Nothing that is queued is lost by an
+        abort or a failure: it is taken after the next answer.
 
         Raises:
             InputError: When the text is empty; or when another process runs the session, and there is no Store.
         """
         await self._control.follow_up(text)
+
+    async def run_follow_ups(
+        self, *, context: Context | None = None, control: RunControl | None = None
+    ) -> list[RunResult]:
+        """Run the follow-ups that are queued, one after the other, as `run` does after its own input.
+
+        Args:
+            context: Overrides for these runs, and their credentials.
+            control: Lets the runs be stopped at their next boundary.
+
+        Returns:
+            Their results, in order; empty where none is queued, the session is running, or its newest input was not
+            answered.
+        """
+        refuse_within(self.id)
+        results: list[RunResult] = []
+        await self._run_queued(results, context, control)
+        return results
 
     async def abort(self) -> bool:
         """Stop the session's run, from any task, thread or process, without waiting for its end.
@@ -170,17 +217,29 @@ class Session:
         """
         await self._control.configure(**fields)
 
-    async def _stream(self, given: Any, context: Context | None, control: RunControl | None) -> AsyncGenerator[Part]:
+    async def _stream(
+        self, given: Any, context: Context | None, control: RunControl | None, readership: Readership
+    ) -> AsyncGenerator[Part]:
         refuse_within(self.id)
-        order = _HistoryOrder(len(await self.events()))
-        stream = self._graph.astream(
-            given, self._config, context=context, stream_mode=["messages", "custom", "updates"], control=control
-        )
-        async with aclosing(cast("AsyncGenerator[tuple[str, Any]]", stream)) as chunks:
-            async for mode, payload in chunks:
-                for part in self._parts(mode, payload, order):
-                    yield part
-        yield Done(await self._result())
+        note: Note | None = None
+        while True:
+            run = self._input_run(note)
+            try:
+                order = _HistoryOrder(len(await self.events()))
+                with run.begun({**self._configurable, READERSHIP: readership}) as config:
+                    stream = self._graph.astream(given, config, context=context, stream_mode=_MODES, control=control)
+                    async with aclosing(cast("AsyncGenerator[tuple[str, Any]]", stream)) as chunks:
+                        async for mode, payload in chunks:
+                            for part in self._parts(mode, payload, order):
+                                yield part
+            except SessionBusyError:
+                if note is None:
+                    raise
+                return  # the run that has the session takes the follow-up
+            yield Done(await run.result())
+            if run.aborted or (note := await self._next_follow_up(control)) is None:
+                return
+            given = _input([message_of(note)])
 
     def _parts(self, mode: str, payload: Any, order: _HistoryOrder) -> Iterator[Part]:
         if mode == "messages":
@@ -213,8 +272,42 @@ class Session:
 
     async def _to_end(self, given: Any, context: Context | None) -> RunResult:
         refuse_within(self.id)
-        await self._graph.ainvoke(given, self._config, context=context)
-        return await self._result()
+        run = await self._run_one(given, context)
+        result, follow_ups = await run.result(), list[RunResult]()
+        try:
+            if not run.aborted:
+                await self._run_queued(follow_ups, context)
+        except Exception as error:  # noqa: BLE001 - whatever a follow-up raises, the input before it has its answer
+            log_failure(logger, f"A follow-up of the session {self.id!r}", error)
+        return replace(result, follow_ups=tuple(follow_ups))
+
+    async def _run_queued(
+        self, results: list[RunResult], context: Context | None, control: RunControl | None = None
+    ) -> None:
+        """Run the queued follow-ups; each one's result is added to `results` as it ends."""
+        while (note := await self._next_follow_up(control)) is not None:
+            try:
+                run = await self._run_one(_input([message_of(note)]), context, control, note)
+            except SessionBusyError:
+                return  # the run that has the session takes the follow-up
+            results.append(await run.result())
+            if run.aborted:
+                return
+
+    async def _next_follow_up(self, control: RunControl | None) -> Note | None:
+        stopping = control is not None and control.drain_requested
+        return None if stopping else await self._control.next_follow_up()
+
+    async def _run_one(
+        self, given: Any, context: Context | None, control: RunControl | None = None, note: Note | None = None
+    ) -> InputRun:
+        run = self._input_run(note)
+        with run.begun(self._configurable) as config:
+            await self._graph.ainvoke(given, config, context=context, control=control)
+        return run
+
+    def _input_run(self, note: Note | None) -> InputRun:
+        return InputRun(self._result, partial(self._control.check_next, note) if note is not None else None)
 
     async def _answer(self, answer: Any) -> Any:
         """The graph's input that goes on with a session."""
@@ -271,7 +364,6 @@ def _input(given: Given) -> dict[str, Any]:
 
 def _token(message: BaseMessage, metadata: Mapping[str, Any]) -> Token | None:
     answers = metadata.get("langgraph_node") in ("finalize", "plan")
-    # A follow-up, which is the user's, is stored by the same node.
     return Token(message.text) if answers and isinstance(message, AIMessage) and message.text else None
 
 

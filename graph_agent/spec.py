@@ -21,9 +21,10 @@ from typing import Any
 import yaml
 from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
+from langgraph.cache.base import BaseCache
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from graph_agent.agent import create_graph_agent
 from graph_agent.config import LoopConfig, explain
@@ -33,7 +34,7 @@ from graph_agent.hook_loading import HookSpec, load_hook
 from graph_agent.loading import load_attribute
 from graph_agent.models.mock import mock_model_from_env
 from graph_agent.models.resolve import resolve_model
-from graph_agent.persistence import open_saver, open_store
+from graph_agent.persistence import check_cache, open_cache, open_saver, open_store
 from graph_agent.prompts import PromptTemplate, read_prompt_file
 from graph_agent.spec_parts import DelegateSpec, SkillSpec
 
@@ -76,8 +77,16 @@ class AgentSpec(BaseModel):
     """Fields of `LoopConfig`."""
     db: str = DEFAULT_DB
     """Where sessions are kept: `sqlite:///FILE`, whose relative path starts in the current folder, or `postgresql://…`."""
+    cache: str | None = None
+    """Where plans are kept to be used again for the very same request, for `config.plan_cache_ttl_s` seconds: `memory`,
+    for as long as the process lives, or `sqlite:///FILE`, whose relative path starts in the current folder."""
     path: Path = Field(default=Path(), exclude=True)
     """The file this was read from; set by `load_spec`, never in the file."""
+
+    @field_validator("cache")
+    @classmethod
+    def _known_cache(cls, url: str | None) -> str | None:
+        return url if url is None else check_cache(url)
 
     @property
     def folder(self) -> Path:
@@ -116,9 +125,16 @@ def load_spec(path: str | Path) -> AgentSpec:
     except ValidationError as error:
         raise ConfigError(explain(error, f"Agent file {path}", keys)) from None
     try:
-        spec.loop_config()
+        config = spec.loop_config()
     except ConfigError as error:
         raise ConfigError(f"Agent file {path}: config: {error}") from None
+    if spec.cache is None and config.plan_cache_ttl_s is not None:
+        raise ConfigError(f"Agent file {path}: config.plan_cache_ttl_s needs a cache; write e.g. 'cache: memory'.")
+    if spec.cache is not None and config.plan_cache_ttl_s is None:
+        fix = "write for how many seconds a plan may be used again, e.g. 'config: {plan_cache_ttl_s: 600}'"
+        raise ConfigError(
+            f"Agent file {path}: cache={spec.cache!r} is never used without config.plan_cache_ttl_s; {fix}."
+        )
     return spec
 
 
@@ -155,12 +171,18 @@ async def open_agent(
         address = spec.db if db is None else db
         saver = await stack.enter_async_context(open_saver(address)) if address else None
         store = await stack.enter_async_context(open_store(address)) if address else None
+        cache = await stack.enter_async_context(open_cache(spec.cache)) if spec.cache else None
         # In a thread: what the file names is read, imported and built, and a server's loop must not stand still for it.
-        yield await asyncio.to_thread(_build, spec, tools, today, saver, store)
+        yield await asyncio.to_thread(_build, spec, tools, today, saver, store, cache)
 
 
 def _build(
-    spec: AgentSpec, tools: list[BaseTool], today: date | None, saver: Checkpointer, store: BaseStore | None
+    spec: AgentSpec,
+    tools: list[BaseTool],
+    today: date | None,
+    saver: Checkpointer,
+    store: BaseStore | None,
+    cache: BaseCache[Any] | None,
 ) -> CompiledAgentGraph:
     tools.extend(load_attribute(name, spec.folder) for name in spec.tools)
     return create_graph_agent(
@@ -173,6 +195,7 @@ def _build(
         config=spec.loop_config(),
         checkpointer=saver,
         store=store,
+        cache=cache,
         name=spec.name,
         resolve=_resolver(spec),
     )

@@ -141,7 +141,9 @@ class Outcome(TypedDict):
 
     stop_reason: StopReason
     limit: NotRequired[float]
-    """The limit that was met; absent where there is none."""
+    """The size of the limit that was met; absent where there is none."""
+    limit_name: NotRequired[str]
+    """The limit, where it is another than the stop reason names; see `RECURSION_LIMIT`."""
     draft: NotRequired[AIMessage]
     """The answer, where planning gave it; where planning was cut short, what of the answer was streamed."""
     shown: NotRequired[bool]
@@ -209,7 +211,7 @@ class Bookkeeping(TypedDict):
     unchanging: NotRequired[list[str]]
     """Tools the model was told of, in this input, that they give the same result each time; absent for none."""
     ledger: NotRequired[bool]
-    """The wave's writing calls are noted before they run; absent where they are not."""
+    """Each writing call of the wave is noted right before it runs; absent where none is."""
     recovery: NotRequired[Recovery]
     """What it took so far to have this input's requests answered; absent at its start."""
     carried: NotRequired[list[Carried]]

@@ -12,9 +12,37 @@ from graph_agent.text import text_of
 _ANSWERS = ("tool_result", "delegation_response")
 
 
+def since_plan(events: Sequence[StoredEvent]) -> list[StoredEvent]:
+    """The newest plan's event and all after it; empty where the newest input has no plan."""
+    for index in range(len(events) - 1, -1, -1):
+        if events[index]["type"] == "user_message":
+            break
+        if events[index]["type"] == "plan":
+            return list(events[index:])
+    return []
+
+
+def is_structured(wave: Sequence[StoredEvent]) -> bool:
+    """Whether a wave's arguments may hold references.
+
+    Args:
+        wave: The wave's events, its plan's first.
+    """
+    return bool(wave) and "planner" in wave[0]
+
+
 def results_of_wave(events: Sequence[StoredEvent]) -> dict[str, Any]:
     """The results of the newest wave, by call id: JSON where an output is JSON, else its text."""
-    return {entry["id"]: _value(entry["content"]) for entry in _answers(events, "plan") if entry["status"] == "success"}
+    return {
+        entry["id"]: result_value(entry["content"])
+        for entry in _answers(events, "plan")
+        if entry["status"] == "success"
+    }
+
+
+def recorded_ids(events: Sequence[StoredEvent]) -> set[str]:
+    """The ids of the newest wave's calls that have an answer."""
+    return {entry["id"] for entry in _answers(events, "plan")}
 
 
 def answered_ids(events: Sequence[StoredEvent]) -> set[str]:
@@ -40,7 +68,12 @@ def _answers(events: Sequence[StoredEvent], since: str) -> Iterator[StoredEvent]
             yield entry
 
 
-def _value(content: Any) -> Any:
+def result_value(content: Any) -> Any:
+    """What a reference to a result finds: JSON where the output is JSON, else its text.
+
+    Args:
+        content: Text, or content blocks.
+    """
     text = text_of(content)
     try:
         return json.loads(text)

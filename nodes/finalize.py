@@ -18,6 +18,7 @@ from graph_agent.budget import budget_met, exhausted, has_budget
 from graph_agent.config import LoopConfig
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events import IN_HISTORY, StoredEvent, event
+from graph_agent.failures import log_traceback
 from graph_agent.hooks import HookError
 from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMet, LimitMetError, limit_met
 from graph_agent.listening import Heard, listen
@@ -50,17 +51,17 @@ async def finalize_node(
 
     Returns:
         An update with the answer, its event and the session's status. A failed model leaves the status `FAILED` and an
-        `error` event, and no message: nothing was said. Where the user has something to follow up with, the update
-        holds it behind the answer and leads back to `plan`, as new input in the same run.
+        `error` event, and no message: nothing was said. Planning that is not over leads back to `plan`: where a
+        person's edit has left nothing to run, or the user has steered while the answer was made.
     """
+    if "loop" not in state or state["loop"]["outcome"] is None:
+        return Command(goto="plan")
     parts = parts_of_run(parts, runtime)
     answering = _Answering(state, parts.settings(runtime, config, state["loop"]), parts, config)
     await answering.run()
     if await answering.steered():
         return Command(update=answering.update_to_go_on(), goto="plan")
-    if not await answering.follow_up():
-        return answering.update()
-    return Command(update=answering.update(), goto="plan")
+    return answering.update()
 
 
 class _Answering:
@@ -69,7 +70,6 @@ class _Answering:
     def __init__(self, state: PlanState, settings: LoopConfig, parts: AgentParts, config: RunnableConfig) -> None:
         self.loop: Bookkeeping = {**state["loop"]}
         self.under_way = run_of(config)
-        self.followed_by: list[HumanMessage] = []
         self.steering = Heard()
         outcome: Outcome = self.loop["outcome"] or {"stop_reason": "completed"}
         self.state = state
@@ -147,6 +147,7 @@ class _Answering:
             self.answer = AIMessage(self._with_account(self._sentence()))
         except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
             logger.error("The request for the answer failed: %s", describe_model_error(error), extra=IN_HISTORY)
+            log_traceback(logger, "The request for the answer", error)
             self._fail(classify_model_error(error), describe_model_error(error))
             if sentence:
                 self.answer = AIMessage(sentence)
@@ -235,7 +236,9 @@ class _Answering:
     def _sentence(self) -> str:
         if self.reason == "completed":
             return ""
-        return self.parts.prompts.render("limit", reason=self.reason, limit=self.outcome.get("limit"))
+        return self.parts.prompts.render(
+            "limit", reason=self.outcome.get("limit_name", self.reason), limit=self.outcome.get("limit")
+        )
 
     def _with_account(self, sentence: str) -> str:
         """A sentence with what was done below it, for an answer that no model gives."""
@@ -307,7 +310,7 @@ class _Answering:
         remaining = self.state["remaining_steps"]
         return (
             remaining < STEPS_FOR_A_WAVE + 1
-            or limit_met(self.step, self.loop["turn"], remaining, self.settings) is not None
+            or limit_met(self.step, self.loop["turn"], self.settings) is not None
             or self._budget_met(self.usage, self.answer, met=budget_met) is not None
         )
 
@@ -327,16 +330,6 @@ class _Answering:
             "arrived": True,
         }
 
-    async def follow_up(self) -> bool:
-        """Take in what the user has queued behind this answer; False when there is nothing, or no answer to follow."""
-        if self.answer is None or self.reason in ("failed", "aborted"):
-            return False
-        if self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
-            return False
-        heard = await listen(self.under_way, self.loop, ["follow_up"], self.step)
-        self.followed_by = heard.messages
-        return bool(self.followed_by)
-
     def _fail(self, kind: str, message: str) -> None:
         self.reason = "failed"
         self.events.append(event("error", self.step, kind=kind, message=message))
@@ -349,7 +342,7 @@ class _Answering:
         self.events.append(status_event(self.state["status"], status, self.step))
         said: list[AnyMessage] = [self.answer] if self.answer is not None else []
         return {
-            **({"messages": [*said, *self.followed_by]} if said else {}),
+            **({"messages": said} if said else {}),
             "events": self.events,
             "status": status,
             "stop_reason": self.reason,

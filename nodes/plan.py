@@ -14,10 +14,12 @@ from langgraph.types import Command
 from graph_agent.client_tools import one_at_a_time
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events import IN_HISTORY, event
+from graph_agent.failures import log_traceback
 from graph_agent.hooks import HookError
 from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMetError
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.parts import AgentParts
+from graph_agent.plan_edits import go_on_after_edit, take_edits
 from graph_agent.planned import Planned, with_free_ids
 from graph_agent.planning import PlanningError, RefusedError
 from graph_agent.repetition import refused, stop_repetition
@@ -45,7 +47,9 @@ async def plan_node(
     """
     parts = parts_of_run(parts, runtime)
     step = Step(state, parts, config, runtime)
-    if not state.get("arrived"):
+    if state.get("arrived"):
+        await take_edits(step)
+    elif not await go_on_after_edit(step):
         await step.take_input()
     if parts.hooks:
         await _count_runs_before(step)
@@ -54,7 +58,7 @@ async def plan_node(
     steered = await step.listen(["configure"] if within else ["configure", "steer"])
     if state.get("arrived") and not steered and not step.run.aborted and step.answer_directly():
         return Command(update=step.update())
-    if step.cut_short() or step.send_again() or step.go_on_with_the_wave():
+    if step.concluded or step.cut_short() or step.send_again() or step.go_on_with_the_wave():
         await step.withdraw_unanswered()
         return Command(update=step.update())
     if state.get("arrived") and stop_repetition(step):
@@ -92,12 +96,18 @@ def _can_be_steered(step: Step) -> bool:
         return False
     if "draft" not in outcome:
         return True
-    limited = step.limit_met or step.budget_met(NO_USAGE, step.newest_reply)
+    limited = (
+        step.limit_met
+        or step.state["remaining_steps"] < STEPS_FOR_A_WAVE
+        or step.budget_met(NO_USAGE, step.newest_reply)
+    )
     return outcome["draft"] is step.direct_answer and "shown" not in outcome and not limited
 
 
 async def _ask_in_time(step: Step) -> None:
     """Ask the model for the next wave, unless an abort or the deadline comes first."""
+    if step.parts.toolbox.outdated:
+        await step.parts.prepare()
     step.direct_answer = None
     with step.run.interruptible(work_left_s(step.run, step.loop, step.settings)) as scope:
         await _ask(step)
@@ -127,6 +137,7 @@ async def _ask(step: Step) -> None:
         raise
     except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
         logger.error("The planning request failed: %s", describe_model_error(error), extra=IN_HISTORY)
+        log_traceback(logger, "The planning request", error)
         step.fail(classify_model_error(error), describe_model_error(error))
         return
     step.loop["step"] += 1
@@ -148,7 +159,7 @@ async def _ask(step: Step) -> None:
             outcome["empty"] = True
         step.conclude(outcome)
     elif step.state["remaining_steps"] < STEPS_FOR_A_WAVE:
-        step.stop("step_limit", step.loop["step"])
+        step.stop_at_recursion_limit()
     else:
         _begin_wave(step, planned)
 
@@ -193,4 +204,4 @@ async def _planned(step: Step) -> Planned:
         step.count(asking.usage)
     if step.parts.mode(step.settings) != "wave":
         return planned
-    return with_free_ids(planned, answered_ids(step.state.get("events", [])))
+    return with_free_ids(planned, answered_ids(step.state.get("events", [])), structured=True)

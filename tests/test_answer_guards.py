@@ -221,7 +221,8 @@ class AsksAgain(LoopHook):
         return "@" in response.text, None
 
     def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:
-        patch = RequestPatch(messages=[*request.messages, AIMessage(response.text)], optional_params={"temperature": 0.5})
+        messages = [*request.messages, AIMessage(response.text)]
+        patch = RequestPatch(messages=messages, optional_params={"temperature": 0.5})
         return LoopPlan(run_agentic_loop=True, request_patch=patch)
 
 
@@ -272,7 +273,7 @@ def passing(**fields: Any) -> Any:
 
     @wrap_model_call
     async def leaves_replies(request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[Any]]) -> Any:
-        return await handler(request.override(system_prompt="Be brief."))
+        return await handler(request.override(model_settings={"temperature": 0}))
 
     for name, value in fields.items():
         setattr(leaves_replies, name, value)
@@ -302,12 +303,8 @@ class CallsOnly(LoopHook):
     ],
 )
 @pytest.mark.parametrize("script", [["One two."], [DONE, "One two."]], ids=["direct", "composed"])
-async def test_an_answer_is_streamed_where_nothing_can_rewrite_it(
-    guard: Any, streams: bool, script: list[str]
-) -> None:
-    graph = create_graph_agent(
-        ScriptedChatModel(script), tools=[echo], hooks=[guard], checkpointer=InMemorySaver()
-    )
+async def test_an_answer_is_streamed_where_nothing_can_rewrite_it(guard: Any, streams: bool, script: list[str]) -> None:
+    graph = create_graph_agent(ScriptedChatModel(script), tools=[echo], hooks=[guard], checkpointer=InMemorySaver())
 
     parts = [part async for part in Session(graph, "s1").stream("go")]
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sqlite3
+from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 import pytest
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool, tool
+from langgraph.cache.sqlite import SqliteCache
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -20,6 +23,7 @@ from graph_agent._compat import (
     as_tool_output,
     both_ways,
     checkpointer_of,
+    close_sqlite_cache,
     config_parameter,
     inherits_durability,
     is_resuming,
@@ -194,3 +198,31 @@ def test_a_parsed_pattern_tells_its_repeats() -> None:
     [(_, (least, most, inside)), (_, members)] = parse_pattern("(?:a|b){2,3}[xy]")
 
     assert (int(least), int(most), isinstance(inside, SubPattern), len(members)) == (2, 3, True, 2)
+
+
+def test_a_closed_cache_is_of_no_more_use(tmp_path: Path) -> None:
+    cache = SqliteCache[Any](path=str(tmp_path / "cache.db"))
+
+    close_sqlite_cache(cache)
+
+    with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+        cache.get([(("a",), "b")])
+
+
+async def test_a_fresh_read_sees_what_the_update_writes() -> None:
+    seen: list[Any] = []
+
+    async def route(state: State, config: RunnableConfig) -> str:
+        seen.append((read_state(config, ["word"]), read_state(config, ["word"], fresh=True)))
+        return END
+
+    graph = StateGraph(State)
+    graph.add_node("say", lambda state: {"word": "said"})
+    graph.add_edge(START, "say")
+    graph.add_conditional_edges("say", both_ways(blocking(route), route, "route"), [END])
+    compiled = graph.compile(checkpointer=InMemorySaver())
+    await compiled.ainvoke({"word": "hi"}, thread())
+
+    await compiled.aupdate_state(thread(), {"word": "edited"}, as_node="say")
+
+    assert seen[-1] == ({"word": "said"}, {"word": "edited"})

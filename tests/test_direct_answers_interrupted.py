@@ -52,7 +52,12 @@ async def test_steering_while_an_answer_is_streamed_is_answered_after_it(finaliz
     parts = await running
 
     model.assert_spent()
-    conversation = [("human", "go"), ("ai", "Ten degrees."), ("human", "In Fahrenheit, please."), ("ai", "Fifty in Fahrenheit.")]
+    conversation = [
+        ("human", "go"),
+        ("ai", "Ten degrees."),
+        ("human", "In Fahrenheit, please."),
+        ("ai", "Fifty in Fahrenheit."),
+    ]
     told = model.requests[1].messages[-2:]
     assert (
         shown(parts),

@@ -114,8 +114,8 @@ async def test_the_assembled_request() -> None:
             "answer.\n"
             "Calls that do not depend on each other belong in the same step: they run in parallel.\n"
             "A tool that fails tells you why; try again differently, or go on without it.\n"
-            "When you need no further tools, answer the user; or reply only `No more actions.`, and you will be asked for "
-            "your final response.",
+            "When you need no further tools, answer the user; or reply only `No more actions.`, and you will be asked "
+            "for your final response.",
         ),
         ("HumanMessage", "hi"),
     ]
@@ -201,6 +201,59 @@ async def test_a_nearer_recursion_limit_never_raises(recursion_limit: int, waves
 
     state = await graph.aget_state(thread())
     assert (state.values["status"], state.values["loop"]["waves"], state.next) == ("ROUND_LIMIT", waves, ())
+
+
+async def test_a_recursion_limit_is_reported_with_its_value_and_how_to_raise_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = LoopConfig(max_steps=50, on_limit="message")
+    saver = InMemorySaver()
+    graph = create_graph_agent(
+        ScriptedChatModel([ECHO_CALL], cycle=True), tools=[echo], config=config, checkpointer=saver
+    )
+
+    result = await graph.ainvoke(says("hi"), thread(recursion_limit=6))
+
+    events = await SessionMemory(graph).get_session_events("s1")
+    assert (
+        result["messages"][-1].text,
+        result["stop_reason"],
+        [(event["reason"], event["limit"]) for event in events if event["type"] == "limit"],
+        [record.message for record in caplog.records],
+    ) == (
+        "Reached LangGraph's recursion limit (6); to go further, give the run a higher 'recursion_limit' in its config",
+        "step_limit",
+        [("recursion_limit", 6)],
+        [
+            "LangGraph's recursion limit of 6 supersteps reached without final response; raise 'recursion_limit' in "
+            "the run's config"
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "logged"),
+    [
+        ({"max_turns": 1}, "The session's model turn limit of 1 reached without final response"),
+        ({"deadline_s": 1e-3}, "The deadline of 0.001 s reached without final response"),
+        ({"max_tokens_total": 1}, "The token budget of 1 reached without final response"),
+        (
+            {"max_cost": 1e-9, "prices": {"": {"input": 1, "output": 1}}},
+            "The cost budget of 1e-09 reached without final response",
+        ),
+    ],
+    ids=["turns", "deadline", "tokens", "cost"],
+)
+async def test_the_log_names_the_limit_that_ended_planning(
+    caplog: pytest.LogCaptureFixture, settings: dict[str, Any], logged: str
+) -> None:
+    config = LoopConfig(on_limit="message", **settings)
+
+    await create_graph_agent(ScriptedChatModel([ECHO_CALL], cycle=True), tools=[echo], config=config).ainvoke(
+        says("hi")
+    )
+
+    assert [record.message for record in caplog.records] == [logged]
 
 
 async def test_a_recursion_limit_with_no_room_for_an_answer_is_langgraphs_to_refuse() -> None:

@@ -207,7 +207,10 @@ async def test_an_input_that_is_too_long_by_itself_ends_at_once_and_not_the_sess
 
 async def test_a_nearly_full_window_is_told_of_once_an_input(openai_stub: StubFactory, agents: Agents) -> None:
     stub = openai_stub(
-        *[Reply(tool_calls=(("echo", {"text": "a"}),), prompt_tokens=799), Reply("No more actions.", prompt_tokens=800)],
+        *[
+            Reply(tool_calls=(("echo", {"text": "a"}),), prompt_tokens=799),
+            Reply("No more actions.", prompt_tokens=800),
+        ],
         Reply("Done.", prompt_tokens=900),
         *[Reply("No more actions.", prompt_tokens=10), Reply("Done.", prompt_tokens=950)],
     )

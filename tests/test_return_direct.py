@@ -92,8 +92,8 @@ async def test_a_plan_of_several_levels_ends_with_its_results_only_where_all_are
     levels = [("a", "echo", {"text": "tea"}, []), ("b", "report", {"topic": "${a}"}, ["a"])]
     direct = [("a", "report", {"topic": "tea"}, []), ("b", "report", {"topic": "milk"}, ["a"])]
 
-    mixed, _ = await run([plan("done", *levels), "Composed."], tool_calling="wave")  # type: ignore[arg-type]  # lists of these tuples
-    whole, _ = await run([plan("done", *direct)], tool_calling="wave")  # type: ignore[arg-type]  # as above
+    mixed, _ = await run([plan("done", *levels), "Composed."], tool_calling="wave")
+    whole, _ = await run([plan("done", *direct)], tool_calling="wave")
 
     assert (mixed.answer, whole.answer) == ("Composed.", "Report on tea.\n\nReport on milk.")
 

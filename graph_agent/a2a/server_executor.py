@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, aclosing, nullcontext, suppress
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -16,6 +16,7 @@ from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict
 from langchain_core.messages import AnyMessage, HumanMessage
 from langgraph.errors import GraphDrained
+from langgraph.runtime import RunControl
 from langgraph.types import Interrupt
 
 from graph_agent.a2a.client_reply import content_of
@@ -25,7 +26,7 @@ from graph_agent.a2a.server_store import ENDED
 from graph_agent.a2a.server_updates import TaskTeller, question_of
 from graph_agent.a2a.server_work import Work, heartbeats
 from graph_agent.a2a.wire import EXTENSION, read_left, whole
-from graph_agent.errors import InputError, SessionBusyError, UserError
+from graph_agent.errors import InputError, SessionBusyError, SessionLostError, UserError
 from graph_agent.failures import log_failure
 from graph_agent.graph import CompiledAgentGraph
 from graph_agent.intake import CONTEXT_MARK
@@ -67,7 +68,8 @@ class GraphExecutor(AgentExecutor):
     """Runs an agent's graph for the SDK's request handler.
 
     A conversation (`contextId`) is a session, and a task is one input of it. Tasks of one conversation run one after
-    the other, as a session takes one input at a time.
+    the other, as a session takes one input at a time. What is queued in the session to follow up with is run behind a
+    task's own input, and belongs to no task.
 
     How a task ends: `completed` with an answer, also where a limit was met (the answer begins with the sentence that
     says so, and the metadata has the `stop_reason`); `failed` where the model did not answer; `canceled` where the run
@@ -106,17 +108,34 @@ class GraphExecutor(AgentExecutor):
         self._cancels = cancels
         self._listening: asyncio.Task[None] | None = None
         self._draining = False
+        self._following: set[asyncio.Task[None]] = set()
+        self._control = RunControl()
+        """Stops the runs of follow-ups at their next boundary."""
 
     def drain(self) -> None:
         """Begin no more runs, and let those under way stop at their next boundary. Any thread may call it."""
         self._draining = True
+        self._control.request_drain()
         for work in list(self._at_work.values()):
             work.control.request_drain()
+
+    def works_on(self, task_id: str) -> bool:
+        """Whether a task is at work here, or waits for its turn."""
+        return task_id in self._at_work
 
     async def drained(self) -> None:
         """Wait until no task is at work."""
         while self._at_work:
             await next(iter(self._at_work.values())).ended.wait()
+        if self._following:
+            await asyncio.wait(self._following)
+
+    async def aclose(self) -> None:
+        """Stop the follow-ups at work."""
+        for following in self._following:
+            following.cancel()
+        if self._following:
+            await asyncio.wait(self._following)
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Run one message of a task to its end, or to its question."""
@@ -141,6 +160,9 @@ class GraphExecutor(AgentExecutor):
                 await teller.rejected(str(error))
         except GraphDrained:
             await teller.failed(STOPPED)
+        except SessionLostError as error:
+            log_failure(logger, f"The task {task_id}", error)
+            await teller.failed(str(error))
         except Exception as error:  # noqa: BLE001 - the client hears that it failed, and the operator why
             log_failure(logger, f"The task {task_id}", error)
             await teller.failed(f"The agent could not run this task: {type(error).__name__}.")
@@ -164,7 +186,8 @@ class GraphExecutor(AgentExecutor):
         session = self._session(context, work.around)
         known = context.current_task
         answers = known is not None and _waits(known)
-        async with work.in_turn(self._turns.setdefault(session.id, asyncio.Lock())) as has_turn:
+        turn = self._turns.setdefault(session.id, asyncio.Lock())
+        async with work.in_turn(turn) as has_turn:
             if not has_turn:
                 if known is not None:
                     await self.forget(context.call_context.user.user_name, known)
@@ -172,11 +195,27 @@ class GraphExecutor(AgentExecutor):
                 return
             if self._draining:
                 raise GraphDrained
-            with self._held(context.call_context.user.user_name):
+            with ExitStack() as place:
+                place.enter_context(self._held(context.call_context.user.user_name))
                 await teller.working()
                 async with heartbeats(teller, self._heartbeat_s):
                     result = await self._run(session, work, context.message, teller, known if answers else None)
+                if not work.cancelled:
+                    following = asyncio.create_task(self._run_follow_ups(session.id, turn, place.pop_all()))
+                    self._following.add(following)
+                    following.add_done_callback(self._following.discard)
         await self._settle(result, teller)
+
+    async def _run_follow_ups(self, session_id: str, turn: asyncio.Lock, place: ExitStack) -> None:
+        """Run what is queued in a conversation's session; it belongs to no task, and its answers are in the history."""
+        with place:
+            async with turn:
+                try:
+                    await Session(self._graph, session_id).run_follow_ups(context=self._context, control=self._control)
+                except GraphDrained:
+                    return  # the session goes on from there
+                except Exception as error:  # noqa: BLE001 - nobody waits for it
+                    log_failure(logger, "Running a follow-up", error)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Stop a task's run; the task is cancelled when the run has stopped, so that status and history agree."""

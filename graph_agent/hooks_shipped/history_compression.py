@@ -7,9 +7,9 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable
 
-import anyio.to_thread
 from langchain_core.messages import AnyMessage, ToolMessage
 
+from graph_agent.daemon_threads import call_in_thread
 from graph_agent.hooks import HookRequest, HookResponse, LoopHook, LoopPlan, OnError, RequestPatch
 from graph_agent.truncation import truncate
 
@@ -72,7 +72,7 @@ class HistoryCompression(LoopHook):
         if inspect.iscoroutinefunction(self._compress):
             text = await self._compress(message.text)
         else:
-            text = await anyio.to_thread.run_sync(lambda: self._compress(message.text), abandon_on_cancel=True)
+            text = await call_in_thread(self._compress, message.text)
             text = await text if isinstance(text, Awaitable) else text
         if not isinstance(text, str):
             raise TypeError(f"compress returned {text!r}; return text")

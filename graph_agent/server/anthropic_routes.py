@@ -25,6 +25,8 @@ _ERRORS = error_responses(
     AnthropicError,
     {
         500: "We failed, or the model's provider did",
+        503: "The session was taken over by another process",
+        507: "The database is full",
         529: "The server is being stopped",
     },
 )

@@ -35,6 +35,8 @@ _TYPES: dict[Kind, tuple[str, int]] = {
     "filtered": ("invalid_request_error", 400),
     "upstream": ("api_error", 500),
     "stopping": ("overloaded_error", 529),
+    "taken_over": ("api_error", 503),
+    "storage": ("api_error", 507),
     "internal": ("api_error", 500),
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query
@@ -27,7 +27,8 @@ _WORDS = {
     413: "The body is too large",
     429: "Too many requests",
     500: "We failed",
-    503: "The server is being stopped",
+    503: "The server is being stopped, or the session was taken over by another process",
+    507: "The database is full",
 }
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ControlError, "description": what} for status, what in _WORDS.items()
@@ -144,5 +145,6 @@ async def resume_session(
     body: Answer | None = None,
 ) -> SessionInfo:
     """Go on where a session stopped: with an answer it waits for, or after a stop or a crash."""
-    with here.chat.limits.held(who.name):
-        return SessionInfo(**await mine.resume(session_id, body.answer if body else None))
+    with ExitStack() as place:
+        place.enter_context(here.chat.limits.held(who.name))
+        return SessionInfo(**await mine.resume(session_id, body.answer if body else None, place=place))

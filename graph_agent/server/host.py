@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -18,11 +19,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore
 
 from graph_agent.errors import ConfigError, SessionBusyError
+from graph_agent.event_reader import EventReader
 from graph_agent.graph import AgentStateGraph, CompiledAgentGraph
 from graph_agent.looking import look_again
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.persistence import open_saver, open_store, strict_serializer
 from graph_agent.running import kept_idle
+from graph_agent.server.feeds import Feeds
 from graph_agent.server.news import News
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.settings import ServerSettings
@@ -47,8 +50,10 @@ class Host:
     """With a memory of its own, which forgets each request when it is answered."""
     saver: BaseCheckpointSaver[Any]
     store: BaseStore
-    news: News = field(default_factory=News)
-    """Tells of what is stored in this process."""
+    news: News
+    """Notifies of what is stored in this process."""
+    feeds: Feeds
+    """The events of followed sessions."""
     started: int = field(default_factory=lambda: int(time.time()))
     """When the server started, in seconds since 1970."""
 
@@ -136,13 +141,16 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
     address = db or source.db
     async with source.open() as graph, open_saver(address) as saver, open_store(address) as store:
         memory = InMemorySaver(serde=strict_serializer())
+        kept, news = _compiled(graph, saver, store), News()
         host = Host(
             source=source,
             settings=settings,
-            kept=_compiled(graph, saver, store),
+            kept=kept,
             passing=_compiled(graph, memory, None),
             saver=saver,
             store=store,
+            news=news,
+            feeds=Feeds(news, partial(EventReader, kept, saver)),
         )
         host.news.watch(saver)
         every_s = max(1.0, min(60.0, settings.park_s / 2))

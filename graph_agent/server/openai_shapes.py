@@ -35,6 +35,8 @@ _TYPES: dict[Kind, tuple[str, str | None]] = {
     "filtered": ("invalid_request_error", "content_filter"),
     "upstream": ("server_error", "model_failed"),
     "stopping": ("server_error", "server_stopping"),
+    "taken_over": ("server_error", "session_taken_over"),
+    "storage": ("server_error", "storage_full"),
     "internal": ("server_error", "internal_error"),
 }
 

@@ -11,11 +11,10 @@ from langchain_core.messages.utils import count_tokens_approximately
 from langgraph.types import StateSnapshot
 
 from graph_agent.events import StoredEvent
-from graph_agent.results import input_at, run_result, since_last_input
+from graph_agent.results import run_result, since_last_input
 from graph_agent.server.problems import ProblemError, problem_of_run
 from graph_agent.server.turns import Turn
 from graph_agent.text import as_text
-from graph_agent.types import NO_USAGE
 
 Ending = Literal["stop", "length", "calls", "filtered", "stop_sequence"]
 
@@ -65,8 +64,8 @@ def outcome_of(turn: Turn, state: StateSnapshot) -> Outcome:
     said = messages[-1].response_metadata if messages and isinstance(messages[-1], AIMessage) and not calls else {}
     reason = str(said.get("finish_reason") or said.get("stop_reason") or "")
     sequence = said.get("stop_sequence") if reason == "stop_sequence" else None
-    # The state counts one input; what was told before is a part of that only while it is the same.
-    used, before = result.usage, turn.used_before if input_at(events) == turn.input_at else NO_USAGE
+    # The state counts the whole input, and what was told before is a part of that.
+    used, before = result.usage, turn.used_before
     return Outcome(
         text=text,
         calls=calls,

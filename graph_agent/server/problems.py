@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from graph_agent.errors import SessionLostError
+from graph_agent.failures import is_out_of_space
+
 Kind = Literal[
     "invalid",
     "key",
@@ -21,6 +24,8 @@ Kind = Literal[
     "filtered",
     "upstream",
     "stopping",
+    "taken_over",
+    "storage",
     "internal",
 ]
 
@@ -38,6 +43,8 @@ STATUS: dict[Kind, int] = {
     "filtered": 400,
     "upstream": 502,
     "stopping": 503,
+    "taken_over": 503,
+    "storage": 507,
     "internal": 500,
 }
 
@@ -80,7 +87,7 @@ class ProblemError(Exception):
         headers: dict[str, str] = {}
         if self.retry_after_s is not None:
             headers["retry-after"] = str(max(1, round(self.retry_after_s)))
-        elif self.kind in ("upstream", "internal", "conflict", "timeout"):
+        elif self.kind in ("upstream", "internal", "conflict", "timeout", "taken_over", "storage"):
             headers["x-should-retry"] = "false"
         if self.kind == "key":
             headers["www-authenticate"] = "Bearer"
@@ -111,6 +118,27 @@ def problem_of_run(error_kind: str) -> ProblemError:
     """
     kind, message = _OF_RUNS.get(error_kind, ("upstream", "The agent could not answer."))
     return ProblemError(kind, message, retry_after_s=5 if error_kind == "transient" else None)
+
+
+def problem_of_failure(error: BaseException) -> ProblemError:
+    """What a caller is told where this server failed; the log has the details.
+
+    Args:
+        error: What was raised.
+    """
+    if isinstance(error, SessionLostError):
+        return ProblemError(
+            "taken_over",
+            "This run was stopped: its process lost the session, which another may have continued. Read the session's "
+            "events before you send the input again.",
+        )
+    if is_out_of_space(error):
+        return ProblemError(
+            "storage",
+            "The server's database is full, so that the run was stopped. What had been stored is kept; the next input "
+            "goes on from there.",
+        )
+    return ProblemError("internal", "The server could not answer; its log says why.")
 
 
 def stopping() -> ProblemError:

@@ -22,6 +22,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import Runnable
 from langchain_core.tools import tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.types import interrupt
 
 _FINAL = "provide your final response"
 _ORDER = re.compile(r"^!(call|then) (\S+) (\{.*\})$", re.MULTILINE)
@@ -141,6 +142,12 @@ async def wait_for(file: str) -> str:
         told.write(str(os.getpid()))
     await _until_there(file)
     return f"{file} is there"
+
+
+@tool
+async def ask(question: str) -> str:
+    """Ask a person."""
+    return f"the answer is {interrupt(question)}"
 
 
 async def _until_there(file: str) -> None:
