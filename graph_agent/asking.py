@@ -197,7 +197,7 @@ class Asking(InForce):
         self._learn(asked_in_text=True)
         did = "had nothing to do, and has called no tool" if sentinel else "wrote a call as text, which was not run"
         self._warn(f"The model {self._model.name} {did}; it is asked once more, with the tools described in text.")
-        notice = [AIMessage(first.said), HumanMessage(self._parts.prompts.render("written_call"))]
+        notice: list[AnyMessage] = [AIMessage(first.said), HumanMessage(self._parts.prompts.render("written_call"))]
         self._in_text = True
         try:
             second = await self._plan(() if sentinel else notice, quiet=not sentinel)

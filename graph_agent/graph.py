@@ -369,7 +369,7 @@ def _assemble(parts: AgentParts) -> AgentStateGraph:
     }
     for node_name, (node, schema) in nodes.items():
         ready = _while_held(functools.wraps(node)(functools.partial(node, parts=parts)))
-        # Only drawn: where `finalize` leads when a person's edit has left planning open.
+        # Only drawn: where `finalize` leads when planning goes on after an edit or after steering.
         leads_to = ("plan", END) if node_name == "finalize" else None
         graph.add_node(
             node_name, both_ways(blocking(ready), ready, node_name), input_schema=schema, destinations=leads_to

@@ -108,9 +108,10 @@ async def ask_for_calls(
             prices=settings.prices,
             max_tokens=settings.max_output_tokens,
         )
+        heard = parts.may_answer_while_planning(settings) and parts.response is None
         # Calls that a content filter cut off are answered as such, and the model may try again.
         refused = not planned.calls or cut_off(reply) is None
-        if refused and (words := refusal_in(reply, heard=not quiet)) is not None:
+        if refused and (words := refusal_in(reply, heard=heard)) is not None:
             await watch.settle(reply.text, reply.text)
             raise RefusedError.of(reply, words, usage_of(reply, settings.prices))
         return planned

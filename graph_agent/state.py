@@ -146,6 +146,8 @@ class Outcome(TypedDict):
     """The limit, where it is another than the stop reason names; see `RECURSION_LIMIT`."""
     draft: NotRequired[AIMessage]
     """The answer, where planning gave it; where planning was cut short, what of the answer was streamed."""
+    shown: NotRequired[bool]
+    """The draft has been streamed; absent for no."""
     unguarded: NotRequired[bool]
     """The draft has not been shown to hooks and middleware; absent for no."""
     unfit: NotRequired[bool]

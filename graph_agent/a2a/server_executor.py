@@ -38,8 +38,8 @@ from graph_agent.types import SessionStatus
 
 logger = logging.getLogger(__name__)
 
-A2A_DEFAULTS: Mapping[str, Any] = {"max_steps": 10, "finalize": "direct"}
-"""What a run takes here where the agent's file says nothing: more steps, and the reply without calls as the answer."""
+A2A_DEFAULTS: Mapping[str, Any] = {"max_steps": 10}
+"""What a run takes here where the agent's file says nothing: more steps."""
 
 STOPPED = "The server stopped before this task had ended. Send a message in the same conversation to go on."
 

@@ -127,8 +127,8 @@ class AroundModels:
                 response: ModelResponse[Any] = await asyncio.create_task(
                     through(self._wraps, asked, handler, _response), context=context
                 )
-            reply = _only_reply(response)
-            return reply
+            replied = reply = _only_reply(response)
+            return replied
         finally:
             _note_the_others(heard, reply)
 
