@@ -88,6 +88,10 @@ class ToolResultEvent(_Event):
     """The whole output, whatever the model was shown of it."""
     truncated: bool
     """Whether the model was shown less."""
+    encoding: NotRequired[Literal["json"]]
+    """The text of `content` is the JSON of the result's value; absent where the content is the value."""
+    value: NotRequired[Any]
+    """The result's value, where `content` does not determine it; see `graph_agent.values`."""
 
 
 class DelegationRequestEvent(_Event):
@@ -107,6 +111,10 @@ class DelegationResponseEvent(_Event):
     target: str
     status: ResultStatus
     content: str | list[Any]
+    encoding: NotRequired[Literal["json"]]
+    """As for a `tool_result`."""
+    value: NotRequired[Any]
+    """As for a `tool_result`."""
     untrusted: NotRequired[Literal[True]]
     """Nobody vouches for the content; absent for a delegate of this process."""
     history: NotRequired[list[StoredEvent]]

@@ -30,8 +30,10 @@ from graph_agent.planned import usage_of
 from graph_agent.results import DelegatePart
 from graph_agent.state import add_usage, less_usage
 from graph_agent.stream_parts import MODES, StreamParts, is_event
+from graph_agent.text import as_text, plain
 from graph_agent.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.usage_counter import UsageCounter
+from graph_agent.values import as_value
 
 
 @dataclass(frozen=True)
@@ -90,13 +92,16 @@ class GraphDelegate:
         usage = add_usage(before, _larger(gathered.usage, counter.usage))
         state, history = gathered.state, gathered.events
         said = next((message for message in reversed(state["messages"]) if isinstance(message, AIMessage)), None)
+        value = _structured(state.get("structured_response"))
         if ours and state.get("status") == SessionStatus.FAILED:
             failed = f"The delegate {self.name!r} failed. {said.text if said else ''}".rstrip()
             return DelegationResult(failed, "error", usage, history=history)
-        if said is None or not said.text:
+        text = (said.text if said is not None else "") or (as_text(value) if value is not None else "")
+        if not text:
             nothing = f"The delegate {self.name!r} gave no answer."
             return DelegationResult(nothing, "error", usage, history=history)
-        return DelegationResult(_whole(said), usage=usage, history=history)
+        whole = _whole(said) if said is not None and said.text else text
+        return DelegationResult(whole, usage=usage, value=value, history=history)
 
     async def _stream(
         self, given: dict[str, Any], config: RunnableConfig, options: dict[str, Any], gathered: _Gathered
@@ -170,6 +175,14 @@ class _Gathered:
             self.events += [each for each in change.get("events") or () if is_event(each)]
             if self._ours and "usage" in change:
                 self.usage = add_usage(self.usage, change["usage"])
+
+
+def _structured(response: Any) -> Any:
+    """A graph's `structured_response` as plain JSON; None without one, or for one that has no JSON form."""
+    try:
+        return plain(as_value(response))
+    except ValueError:
+        return None
 
 
 def _larger(told: Usage, heard: Usage) -> Usage:

@@ -94,7 +94,7 @@ class AgentParts:
     variants: dict[str, AgentParts] = field(init=False, repr=False, default_factory=dict)
     """What runs with parts of their own were given (see `run_parts`)."""
     _offering: dict[ModelClient, ModelClient] = field(init=False, repr=False, default_factory=dict)
-    _instructions: Bounded[tuple[str, str, int, bool, tuple[str, ...]], str] = field(repr=False, default_factory=Bounded)
+    _instructions: Bounded[tuple[Any, ...], str] = field(repr=False, default_factory=Bounded)
 
     def settings(self, runtime: Runtime[Any], config: RunnableConfig, loop: Bookkeeping) -> LoopConfig:
         """The configuration in force: the agent's own, under what the run brings, under what was changed since.
@@ -149,7 +149,7 @@ class AgentParts:
 
     def streams_while_planning(self, settings: LoopConfig) -> bool:
         """Whether planning replies are streamed as they come: they may be the answer, and nothing can replace them."""
-        return self.may_answer_while_planning(settings) and not self.guarded and self.response is None
+        return self.may_answer_while_planning(settings) and not self.guarded
 
     @property
     def guarded(self) -> bool:

@@ -119,7 +119,7 @@ def read_reply(
     message = reply
     if text and not asked:
         found, prose = split_tool_calls(reply.text, tools)
-        asked = [Call(id=call["id"], name=call["name"], arguments=plain(call["arguments"])) for call in found]
+        asked = [_checked(call["id"], call["name"], call["arguments"]) for call in found]
         if not asked and cut is not None and (begun := unfinished_call(reply.text, tools)) is not None:
             name, prose = begun
             asked = [Call(id="", name=name, arguments={})]
@@ -167,9 +167,14 @@ def usage_of(reply: AIMessage, prices: Mapping[str, Price] | None = None) -> Usa
 
 
 def _structured(call: ToolCall) -> Call:
-    read: Call = {"id": clean(call["id"] or ""), "name": clean(call["name"]) or UNNAMED, "arguments": {}}
+    return _checked(call["id"] or "", call["name"], call["args"])
+
+
+def _checked(id_: str, name: str, arguments: Any) -> Call:
+    """A call with its arguments as plain JSON, or marked with what is wrong with them."""
+    read: Call = {"id": clean(id_), "name": clean(name) or UNNAMED, "arguments": {}}
     try:
-        return {**read, "arguments": plain(call["args"])}
+        return {**read, "arguments": plain(arguments, finite=True)}
     except ValueError as error:
         return {**read, "fault": f"The arguments cannot be used: {error}."}
 
@@ -177,13 +182,13 @@ def _structured(call: ToolCall) -> Call:
 def _broken(call: InvalidToolCall) -> Call:
     """A call whose arguments the client could not read: repaired where that works, else marked with its fault."""
     raw = call["args"] or ""
-    read: Call = {"id": clean(call["id"] or ""), "name": clean(call["name"] or "") or UNNAMED, "arguments": {}}
     try:
-        arguments = plain(repaired(raw))
+        arguments = repaired(raw)
     except ValueError:
         arguments = None
+    read = _checked(call["id"] or "", call["name"] or "", arguments if isinstance(arguments, dict) else {})
     if isinstance(arguments, dict):
-        return {**read, "arguments": arguments}
+        return read
     shown = clean(raw if len(raw) <= 200 else raw[:200] + "…")
     return {**read, "fault": f"The arguments are no JSON object: {shown!r}. Send one JSON object."}
 

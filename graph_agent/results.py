@@ -15,6 +15,7 @@ from graph_agent.state import NOT_BEGUN
 from graph_agent.telling import call_name
 from graph_agent.text import text_of
 from graph_agent.types import NO_USAGE, SessionStatus, StopReason, Usage
+from graph_agent.values import value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,11 @@ class RunResult:
     reasoning: str
     """What the last plan said beside its calls."""
     results: dict[str, Any]
-    """Call id → the result's whole content, `{"error": …}` for a call that failed.
+    """Call id → the result's value as plain JSON, `{"error": …}` with its text for a call that failed.
+
+    The value is what the tool returned: a Python list, dict, number, None, pydantic model or dataclass, the structured
+    content of an MCP tool, or text, also where the text looks like JSON. A reference `${id.path}` finds the same value.
+    Content blocks that are not all text are the list of blocks.
 
     Where a model gives an id to several calls, each further one is told as `<id>#2`, `<id>#3`, in the order planned.
     """
@@ -43,7 +48,7 @@ class RunResult:
     interrupts: list[Interrupt]
     """What the run asks a person; answer it with `Session.resume`."""
     structured_response: Any = None
-    """The answer as plain JSON, where the agent has a `response_format`."""
+    """The answer as an instance of the class that is the agent's `response_format`; plain JSON for a JSON schema."""
     cost: float | None = None
     """What its model calls cost, in the price table's currency; None without prices."""
     error: str = ""
@@ -235,7 +240,7 @@ def _results(calls: Sequence[PlannedCall]) -> dict[str, Any]:
         times[id_] += 1
         if (result := call.result) is not None:
             key = id_ if times[id_] == 1 else f"{id_}#{times[id_]}"
-            found[key] = result["content"] if result["status"] == "success" else {"error": result["content"]}
+            found[key] = value_of(result) if result["status"] == "success" else {"error": text_of(result["content"])}
     return found
 
 

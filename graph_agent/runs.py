@@ -86,6 +86,7 @@ class Run:
     def __post_init__(self) -> None:
         self.fence = CheckpointFence(self.id)
         """Refuses its writes when another run has continued the session."""
+
     def plan_calls(self, ids: Iterable[str]) -> None:
         """Take calls for made ready in this run; a model may give them the ids of calls that it made before."""
         new = set(ids)

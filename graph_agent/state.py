@@ -146,8 +146,12 @@ class Outcome(TypedDict):
     """The limit, where it is another than the stop reason names; see `RECURSION_LIMIT`."""
     draft: NotRequired[AIMessage]
     """The answer, where planning gave it; where planning was cut short, what of the answer was streamed."""
+    shown: NotRequired[bool]
+    """The draft has been streamed; absent for no."""
     unguarded: NotRequired[bool]
     """The draft has not been shown to hooks and middleware; absent for no."""
+    unfit: NotRequired[bool]
+    """The planning reply was streamed, and does not fit the response format; absent for no."""
     empty: NotRequired[bool]
     """The planning reply that was to be the answer was empty: the model is asked for it once more; absent for no."""
 

@@ -14,7 +14,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent.account import account
-from graph_agent.budget import exhausted, has_budget
+from graph_agent.budget import budget_met, exhausted, has_budget
 from graph_agent.compaction import recap
 from graph_agent.config import LoopConfig
 from graph_agent.errors import SlowSchemaError, UserError
@@ -23,7 +23,8 @@ from graph_agent.failure_report import failure_error, failure_message, stream_re
 from graph_agent.failures import log_traceback
 from graph_agent.hooks import HookError
 from graph_agent.intake import since_input
-from graph_agent.limits import LimitMet, LimitMetError
+from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMet, LimitMetError, limit_met
+from graph_agent.listening import Heard, listen
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import CutOff, cause_of, cut_off
 from graph_agent.models.spoken import Spoken
@@ -32,20 +33,16 @@ from graph_agent.planning import RefusedError
 from graph_agent.rerunning import AskingWithHooks
 from graph_agent.run_parts import parts_of_run
 from graph_agent.runs import run_of
-from graph_agent.schema import is_json
 from graph_agent.sentinel import is_blank
 from graph_agent.spending import answer_left_s, spent
 from graph_agent.state import Bookkeeping, Outcome, PlanState, add_usage
 from graph_agent.status import status_event
+from graph_agent.structured_answer import EMPTY_ANSWER, ask_for_structure
 from graph_agent.types import NO_USAGE, STATUS_OF, StopReason, Usage
 
 logger = logging.getLogger(__name__)
 
-_IN_WORDS = "Your answer was empty. No tool can be called any more: answer from what you know."
 _EMPTY = "The model's answer was empty, and so it was when it was asked once more."
-
-REPAIRS = 2
-"""Times an answer that does not fit its schema is sent back."""
 
 
 async def finalize_node(
@@ -55,14 +52,16 @@ async def finalize_node(
 
     Returns:
         An update with the answer, its event and the session's status. Where a model failed, the status is `FAILED`,
-        there is an `error` event, and the message says what failed and what was done. Planning that is not over, where
-        a person's edit has left nothing to run, leads back to `plan`.
+        there is an `error` event, and the message says what failed and what was done. Planning that is not over leads
+        back to `plan`: where a person's edit has left nothing to run, or the user has steered while the answer was made.
     """
     if "loop" not in state or state["loop"]["outcome"] is None:
         return Command(goto="plan")
     parts = parts_of_run(parts, runtime)
     answering = _Answering(state, parts.settings(runtime, config, state["loop"]), parts, config)
     await answering.run()
+    if await answering.steered():
+        return Command(update=answering.update_to_go_on(), goto="plan")
     return answering.update()
 
 
@@ -72,6 +71,7 @@ class _Answering:
     def __init__(self, state: PlanState, settings: LoopConfig, parts: AgentParts, config: RunnableConfig) -> None:
         self.loop: Bookkeeping = {**state["loop"]}
         self.under_way = run_of(config)
+        self.steering = Heard()
         outcome: Outcome = self.loop["outcome"] or {"stop_reason": "completed"}
         self.state = state
         self.settings = settings
@@ -174,6 +174,7 @@ class _Answering:
             self.reason = self.outcome["stop_reason"]
 
     async def _compose(self, asking: AskingWithHooks, sentence: str) -> None:
+        id_ = None
         if sentence and not self.parts.guarded:
             message, failure = await asking.answer_after(sentence, self._hint())
             if isinstance(failure, UserError):
@@ -181,65 +182,59 @@ class _Answering:
             if failure is not None:
                 self._fail_by(failure)
                 self.begun = message
-            else:
+                return
+            if not is_blank(message.text.removeprefix(sentence).removesuffix(self._hint())):
                 self.answer = message
-            return
-        reply = await asking.answer(quiet=self.parts.guarded)
+                return
+            reply, id_ = AIMessage(""), message.id
+            self.begun = message
+        else:
+            reply = await asking.answer(quiet=self.parts.guarded)
         if is_blank(reply.text) and not self.outcome.get("empty"):
             # It may have called a tool all the same, and that call was left out.
             if self._exhausted(asking.usage):
-                self.answer = AIMessage(self._with_account(self._sentence()))
+                self.answer = AIMessage(self._with_account(self._sentence()), id=id_)
                 return
-            reply = await asking.answer([HumanMessage(_IN_WORDS)], quiet=self.parts.guarded)
+            # The sentence stands in a message of its own already.
+            quiet = self.parts.guarded or bool(sentence)
+            reply = await asking.answer([HumanMessage(EMPTY_ANSWER)], quiet=quiet)
         if is_blank(reply.text):
             self._fail("empty_answer", _EMPTY)
         else:
-            self.answer = _below(sentence, await self._guarded(asking, reply))
+            answer = _below(sentence, await self._guarded(asking, reply))
+            self.answer = answer if id_ is None else answer.model_copy(update={"id": id_})
 
     async def _guarded(self, asking: AskingWithHooks, answer: AIMessage, *, by_model: bool = True) -> AIMessage:
         """An answer as hooks and middleware leave it."""
         return await asking.guard(answer, self.under_way.session_id, by_model=by_model)
 
     async def _structured(self, asking: AskingWithHooks, sentence: str) -> None:
-        """Ask for an answer that fits the schema. Its tries are not streamed: only one of them is the answer."""
+        """Ask for an answer that fits the schema."""
         assert self.parts.response is not None
-        fault, empty = "", bool(self.outcome.get("empty"))
-        tail: list[AnyMessage] = []
-        for tries in range(1 + REPAIRS):
-            if tries and self._exhausted(asking.usage):
-                self.answer = AIMessage(self._with_account(sentence or self._sentence()))
-                return
-            reply = await asking.answer(tail, quiet=True, schema=self.parts.response.json_schema)
-            self.answer = reply
-            if is_blank(reply.text):
-                if empty:
-                    self._fail("empty_answer", _EMPTY)
-                    return
-                empty, fault = True, "The answer was empty."
-                tail.append(HumanMessage(_IN_WORDS))
-                continue
-            try:
-                if (cut := cut_off(reply)) is not None and not is_json(reply.text):
-                    # What a repair would make of it may fit, and lack the rest.
-                    raise ValueError(f"The reply was cut off {cause_of(cut, reply, self.settings.max_output_tokens)}.")
-                self.structured = await asyncio.to_thread(self.parts.response.read, reply.text)
-            except SlowSchemaError as error:
-                self._fail("response_schema", str(error))
-                break
-            except ValueError as error:
-                fault = str(error)
-                tail += [reply, HumanMessage(f"That does not fit: {fault} Send the corrected object.")]
-            else:
-                self.answer = guarded = await self._guarded(asking, reply)
-                if guarded is not reply:
-                    self.structured = None
-                    await self._read_structured()
-                break
+        answered = await ask_for_structure(
+            asking,
+            self.parts.response,
+            quiet=bool(sentence) or self.parts.guarded or self.outcome.get("unfit", False),
+            was_empty=self.outcome.get("empty", False),
+            is_exhausted=lambda: self._exhausted(asking.usage),
+            max_tokens=self.settings.max_output_tokens,
+        )
+        if answered is None:
+            self.answer = AIMessage(self._with_account(sentence or self._sentence()))
+            return
+        if is_blank(answered.message.text):
+            self._fail("empty_answer", _EMPTY)
+            return
+        reply, self.structured = answered.message, answered.value
+        if answered.error is not None:
+            self._fail(*answered.error)
         else:
-            times = f"{REPAIRS} repairs"
-            self._fail("response_format", f"The answer did not fit the response format after {times}: {fault}")
-        if sentence and self.answer is not None:
-            self.answer = _below(sentence, self.answer)
+            self.answer = await self._guarded(asking, reply)
+            if self.answer is not reply:
+                self.structured = None
+                await self._read_structured()
+            reply = self.answer
+        self.answer = _below(sentence, reply)
 
     def _sentence(self) -> str:
         if self.reason == "completed":
@@ -271,12 +266,14 @@ class _Answering:
             self._stop(*met)
         return met is not None
 
-    def _budget_met(self, asked: Usage, newest: AIMessage | None = None) -> LimitMet | None:
+    def _budget_met(
+        self, asked: Usage, newest: AIMessage | None = None, met: Callable[..., LimitMet | None] = exhausted
+    ) -> LimitMet | None:
         if not has_budget(self.settings):
             return None
         usage = add_usage(self.state["usage"], asked)
-        used = spent(self.under_way, self.loop, usage, self.state["messages"], self.settings)
-        return exhausted(used, self.settings)
+        replies = self.state["messages"] if newest is None else [newest]
+        return met(spent(self.under_way, self.loop, usage, replies, self.settings), self.settings)
 
     def _stop(self, reason: StopReason, limit: float) -> None:
         self.reason = reason
@@ -310,6 +307,44 @@ class _Answering:
         log_traceback(logger, "The request for the answer", error)
         self.under_way.cause = error
         self._fail(classify_model_error(error), describe_model_error(error))
+
+    async def steered(self) -> bool:
+        """Take in how the user has steered while the answer was made; False when they have not, or a limit is met.
+
+        An answer that they had read stays in the history, before their words; any other is dropped, as the next one
+        takes its place.
+        """
+        replaceable = "draft" not in self.outcome or "shown" in self.outcome
+        if self.reason != "completed" or self.answer is None or not replaceable or self._limited():
+            return False
+        heard = await listen(self.under_way, self.loop, ["steer"], self.step)
+        self.steering = heard
+        return bool(heard.messages)
+
+    def _limited(self) -> bool:
+        """Whether a limit forbids another plan."""
+        remaining = self.state["remaining_steps"]
+        return (
+            remaining < STEPS_FOR_A_WAVE + 1
+            or limit_met(self.step, self.loop["turn"], self.settings) is not None
+            or self._budget_met(self.usage, self.answer, met=budget_met) is not None
+        )
+
+    def update_to_go_on(self) -> dict[str, Any]:
+        """Everything gathered, for an input that goes on with what the user has steered."""
+        shown = "shown" in self.outcome or bool(self.asking is not None and self.asking.spoken.text)
+        said: list[AnyMessage] = []
+        if shown and self.answer is not None:
+            said.append(self.answer)
+            self.events.append(event("agent_response", self.step, content=self.answer.content))
+        return {
+            "messages": [*said, *self.steering.messages],
+            "events": [*self.events, *self.steering.events],
+            "loop": {**self.loop, "outcome": None, "last_wave": False},
+            "usage": self.usage,
+            # What tells `plan` from a new input.
+            "arrived": True,
+        }
 
     def _fail(self, kind: str, message: str) -> None:
         self.reason = "failed"

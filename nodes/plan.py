@@ -31,7 +31,8 @@ from graph_agent.schema import is_json
 from graph_agent.spending import work_left_s
 from graph_agent.state import Outcome, PlanState
 from graph_agent.step import Step
-from graph_agent.types import StopReason
+from graph_agent.structured_answer import replaced_answer
+from graph_agent.types import NO_USAGE, StopReason
 from graph_agent.wave_results import answered_ids
 from graph_agent.waves import Selection, select
 
@@ -69,7 +70,7 @@ async def plan_node(
         step.conclude({"stop_reason": "completed"})
     elif not step.at_limit():
         await _ask_in_time(step)
-        while _can_be_steered(step) and await step.listen(["configure", "steer"], after=_shown_answer(step)):
+        while _can_be_steered(step) and await step.listen(["configure", "steer"]):
             step.loop["outcome"] = None
             # Each of these plans is one more, whatever made it due.
             if not step.cut_short() and not step.at_limit():
@@ -89,19 +90,21 @@ async def _count_runs_before(step: Step) -> None:
 
 
 def _can_be_steered(step: Step) -> bool:
-    """Whether the plan was that nothing more is to be done, or was the answer.
+    """Whether the plan was that nothing more is to be done, or was an answer that nobody has read yet.
 
-    What a hook answers, and a refusal, stand as they are.
+    What a hook answers, and a refusal, stand as they are; so does an answer that no other can replace at a limit.
     """
     outcome = step.loop["outcome"]
     if outcome is None or outcome["stop_reason"] != "completed":
         return False
-    return "draft" not in outcome or outcome["draft"] is step.direct_answer
-
-
-def _shown_answer(step: Step) -> AIMessage | None:
-    """The answer that planning gave, where a reader has seen it; any other is replaced by the next one."""
-    return step.direct_answer if step.streamed is not None and step.streamed.text else None
+    if "draft" not in outcome:
+        return True
+    limited = (
+        step.limit_met
+        or step.state["remaining_steps"] < STEPS_FOR_A_WAVE
+        or step.budget_met(NO_USAGE, step.newest_reply)
+    )
+    return outcome["draft"] is step.direct_answer and "shown" not in outcome and not limited
 
 
 async def _ask_in_time(step: Step) -> None:
@@ -151,8 +154,8 @@ async def _ask(step: Step) -> None:
         outcome: Outcome = {"stop_reason": "completed"}
         if planned.final:
             outcome["draft"] = planned.message
-        elif planned.answers and await _is_answer(step, planned.message):
-            step.direct_answer = outcome["draft"] = planned.message
+        elif planned.answers and step.parts.may_answer_while_planning(step.settings):
+            await _take_answer(step, planned.message, outcome)
         elif planned.empty and step.parts.may_answer_while_planning(step.settings):
             outcome["empty"] = True
         step.conclude(outcome)
@@ -162,19 +165,21 @@ async def _ask(step: Step) -> None:
         _begin_wave(step, planned)
 
 
-async def _is_answer(step: Step, reply: AIMessage) -> bool:
-    """Whether a planning reply that says something is the answer, rather than one that is composed."""
-    if not step.parts.may_answer_while_planning(step.settings):
-        return False
-    if step.parts.response is None:
-        return True
-    if cut_off(reply) is not None and not is_json(reply.text):
-        return False
-    try:
-        await asyncio.to_thread(step.parts.response.read, reply.text)
-    except (ValueError, SlowSchemaError):
-        return False
-    return True
+async def _take_answer(step: Step, reply: AIMessage, outcome: Outcome) -> None:
+    """Take a planning reply for the answer, unless it does not fit the response format: then one is composed."""
+    if step.parts.response is not None:
+        try:
+            if cut_off(reply) is not None and not is_json(reply.text):
+                raise ValueError("The reply was cut off.")
+            await asyncio.to_thread(step.parts.response.read, reply.text)
+        except (ValueError, SlowSchemaError) as fault:
+            if step.streamed is not None and step.streamed.text:
+                outcome["unfit"] = True
+                step.events.append(event("warning", step.loop["step"], message=replaced_answer(str(fault))))
+            return
+    step.direct_answer = outcome["draft"] = reply
+    if step.streamed is not None and step.streamed.text:
+        outcome["shown"] = True
 
 
 def _begin_wave(step: Step, planned: Planned) -> None:

@@ -114,8 +114,8 @@ async def test_the_assembled_request() -> None:
             "answer.\n"
             "Calls that do not depend on each other belong in the same step: they run in parallel.\n"
             "A tool that fails tells you why; try again differently, or go on without it.\n"
-            "When you need no further tools, answer the user; or reply only `No more actions.`, and you will be asked for "
-            "your final response.",
+            "When you need no further tools, answer the user; or reply only `No more actions.`, and you will be asked "
+            "for your final response.",
         ),
         ("HumanMessage", "hi"),
     ]

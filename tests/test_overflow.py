@@ -121,7 +121,7 @@ async def test_every_mode_is_shortened(openai_stub: StubFactory, agents: Agents,
         "text": '{"tool_calls": [{"name": "story", "arguments": {"part": 1}}]}',
         "wave": '{"status": "continue", "tools": [{"id": "t", "tool": "story", "args": {"part": 1}}]}',
     }[mode]
-    enough = {"text": "Enough.", "wave": '{"status": "done", "tools": []}'}[mode]
+    enough = {"text": "No more actions.", "wave": '{"status": "done", "tools": []}'}[mode]
     stub = openai_stub(call, call, TOO_LONG, enough, "The end.")
     session = await agents.of(stub, tool_calling=mode, temperature=0)
 
@@ -331,9 +331,12 @@ async def test_an_input_that_is_too_long_by_itself_ends_at_once_and_not_the_sess
 
 async def test_a_nearly_full_window_is_told_of_once_an_input(openai_stub: StubFactory, agents: Agents) -> None:
     stub = openai_stub(
-        *[Reply(tool_calls=(("echo", {"text": "a"}),), prompt_tokens=799), Reply("Enough.", prompt_tokens=800)],
+        *[
+            Reply(tool_calls=(("echo", {"text": "a"}),), prompt_tokens=799),
+            Reply("No more actions.", prompt_tokens=800),
+        ],
         Reply("Done.", prompt_tokens=900),
-        *[Reply("Enough.", prompt_tokens=10), Reply("Done.", prompt_tokens=950)],
+        *[Reply("No more actions.", prompt_tokens=10), Reply("Done.", prompt_tokens=950)],
     )
     session = await agents.of(stub, model={"profile": {"max_input_tokens": 1000, "tool_calling": True}})
 

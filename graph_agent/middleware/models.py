@@ -127,8 +127,8 @@ class AroundModels:
                 response: ModelResponse[Any] = await asyncio.create_task(
                     through(self._wraps, asked, handler, _response), context=context
                 )
-            reply = _only_reply(response)
-            return reply
+            replied = reply = _only_reply(response)
+            return replied
         finally:
             _note_the_others(heard, reply)
 
@@ -196,13 +196,14 @@ class _WrappedClient(ModelClient):
         *,
         mode: Mode,
         quiet: bool,
+        schema: dict[str, Any] | None = None,
         watch: Spoken | None = None,
     ) -> AIMessage:
         heard = watch or Spoken()
 
         async def send(asked: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
             client, told = self._for(asked, mode), self._middleware.retold(messages, asked.tools, self.schemas, mode)
-            return await ModelClient.plan(client, told, settings, mode=mode, quiet=quiet, watch=heard)
+            return await ModelClient.plan(client, told, settings, mode=mode, quiet=quiet, schema=schema, watch=heard)
 
         return await self._middleware.ask(self.model, request, self.schemas, send, heard)
 

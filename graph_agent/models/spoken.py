@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os.path
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
@@ -146,7 +145,7 @@ class Spoken(AsyncCallbackHandler):
         # A model that does not stream has not told of its text until now.
         streamed, self.received = bool(self.received), reply
         begin = self._begin if self.text else max(0, reply.find(shown))
-        end = begin + max(len(os.path.commonprefix([reply[begin:], shown])), len(self.text))
+        end = begin + max(_common(reply[begin:], shown), len(self.text))
         if streamed:
             await self._show(begin, end)
         for gate in self._gates:
@@ -155,6 +154,13 @@ class Spoken(AsyncCallbackHandler):
 
     async def _pass_on(self, text: str) -> None:
         """Pass on text that is shown now."""
+
+
+def _common(text: str, other: str) -> int:
+    """How many characters two texts begin with in common."""
+    if text.startswith(other):
+        return len(other)
+    return next((at for at, (one, two) in enumerate(zip(text, other, strict=False)) if one != two), len(text))
 
 
 class ReadAloud(Spoken):

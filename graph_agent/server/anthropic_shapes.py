@@ -37,6 +37,7 @@ _TYPES: dict[Kind, tuple[str, int]] = {
     "stopping": ("overloaded_error", 529),
     "taken_over": ("api_error", 503),
     "storage": ("api_error", 507),
+    "locked": ("api_error", 503),
     "internal": ("api_error", 500),
 }
 

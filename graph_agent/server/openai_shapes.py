@@ -37,6 +37,7 @@ _TYPES: dict[Kind, tuple[str, str | None]] = {
     "stopping": ("server_error", "server_stopping"),
     "taken_over": ("server_error", "session_taken_over"),
     "storage": ("server_error", "storage_full"),
+    "locked": ("server_error", "database_locked"),
     "internal": ("server_error", "internal_error"),
 }
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from graph_agent.errors import SessionLostError
 from graph_agent.failures import is_out_of_space
+from graph_agent.sqlite_connection import DatabaseLockedError
 
 Kind = Literal[
     "invalid",
@@ -26,6 +27,7 @@ Kind = Literal[
     "stopping",
     "taken_over",
     "storage",
+    "locked",
     "internal",
 ]
 
@@ -45,6 +47,7 @@ STATUS: dict[Kind, int] = {
     "stopping": 503,
     "taken_over": 503,
     "storage": 507,
+    "locked": 503,
     "internal": 500,
 }
 
@@ -143,6 +146,8 @@ def problem_of_failure(error: BaseException) -> ProblemError:
             "The server's database is full, so that the run was stopped. What had been stored is kept; the next input "
             "goes on from there.",
         )
+    if isinstance(error, DatabaseLockedError):
+        return ProblemError("locked", "The server's database is locked by another process; try again.", retry_after_s=5)
     return ProblemError("internal", "The server could not answer; its log says why.")
 
 

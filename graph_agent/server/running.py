@@ -214,8 +214,10 @@ class Running:
         return outcome
 
     async def _hear(self, text: str, message_id: str | None) -> None:
+        # Words before calls, and an answer that the user has steered beyond, are messages of their own.
+        apart = "\n\n" if self._read and message_id not in self._read else ""
         self._read.add(message_id)
-        await self._pieces.add(text)
+        await self._pieces.add(apart + text)
 
     async def _hear_unread(self, updates: Mapping[str, Any]) -> None:
         """Tell an answer that no model streamed, such as the sentence of a limit."""
