@@ -18,7 +18,6 @@ from langchain_core.runnables import RunnableConfig
 
 from graph_agent.blocking import from_thread
 from graph_agent.checkpoint_fence import CheckpointFence
-from graph_agent.errors import SessionLostError
 from graph_agent.models.spoken import Reader
 from graph_agent.steering import Inbox, MemoryInbox, Note
 
@@ -55,7 +54,6 @@ class Run:
     """What `recent_calls` remembers of the calls it has read."""
     confirm_lock: Callable[[], Future[None]] | None = None
     """Verifies that the session's lock is held where it can be lost; None where it cannot."""
-    _lost: str = ""
     _old_aborts: frozenset[str] | None = None
     _stopped: bool = False
     _children: set[Run] = field(default_factory=set)
@@ -97,7 +95,7 @@ class Run:
         Args:
             why: A sentence for the person whose input it was.
         """
-        self._lost = why
+        self.fence.close(why)
         self.abort()
 
     def check_held(self) -> None:
@@ -106,8 +104,7 @@ class Run:
         Raises:
             SessionLostError: When it does not.
         """
-        if self._lost:
-            raise SessionLostError(self._lost)
+        self.fence.check_open()
         if self.parent is not None:
             self.parent.check_held()
 
