@@ -102,7 +102,7 @@ class Asking(InForce):
             Exception: What the last provider asked has raised.
         """
 
-        planned = await self._plan(self._history)
+        planned = await self._plan()
         if self._mode != "native":
             await settle(self.spoken, planned)
             return planned
@@ -113,8 +113,10 @@ class Asking(InForce):
         await settle(self.spoken, planned)
         return planned
 
-    async def _plan(self, history: Sequence[AnyMessage], *, quiet: bool = False) -> Planned:
+    async def _plan(self, tail: Sequence[AnyMessage] = (), *, quiet: bool = False) -> Planned:
         async def send(watch: Spoken) -> Planned:
+            # A request that failed may have shortened it.
+            history = [*self._history, *tail] if tail else self._history
             if self._mode == "wave":
                 return await ask_for_plan(self._parts, history, self._settings, self._planner, self._limit_met)
             return await ask_for_calls(
@@ -195,10 +197,10 @@ class Asking(InForce):
         self._learn(asked_in_text=True)
         did = "had nothing to do, and has called no tool" if sentinel else "wrote a call as text, which was not run"
         self._warn(f"The model {self._model.name} {did}; it is asked once more, with the tools described in text.")
-        notice = [AIMessage(first.said), HumanMessage(self._parts.prompts.render("written_call"))]
+        notice: list[AnyMessage] = [AIMessage(first.said), HumanMessage(self._parts.prompts.render("written_call"))]
         self._in_text = True
         try:
-            second = await self._plan([*self._history, *([] if sentinel else notice)], quiet=not sentinel)
+            second = await self._plan(() if sentinel else notice, quiet=not sentinel)
         finally:
             self._in_text = False
         if second.calls:

@@ -93,6 +93,8 @@ async def keep_ids_above_newest(saver: BaseCheckpointSaver[Any], thread_id: str,
         newest = await load(saver, {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace}})
         if newest is not None:
             keep_checkpoint_ids_above(newest.checkpoint["id"])
+
+
 async def edited_from(saver: BaseCheckpointSaver[Any], found: CheckpointTuple | None) -> list[CheckpointTuple]:
     """The checkpoints that a person has edited into this one (`update_state`), newest first; empty for no edit.
 

@@ -175,10 +175,14 @@ class ErrorEvent(_Event):
 
 
 class AgentResponseEvent(_Event):
-    """The agent answered."""
+    """The agent answered, or an input that failed ended with an account."""
 
     type: Literal["agent_response"]
     content: str | list[Any]
+    truncated: NotRequired[Literal["length", "content_filter", "interrupted"]]
+    """What cut the answer off; absent for a whole one."""
+    error: NotRequired[str]
+    """The kind of the error that kept the answer, or the rest of it, from being had; absent for none."""
 
 
 class StatusEvent(TypedDict("_FromTo", {"from": str, "to": str}), _Event):

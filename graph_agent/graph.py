@@ -86,6 +86,7 @@ class CompiledAgentGraph(ClockedStateGraph):
         """As LangGraph's `stream`.
 
         Raises:
+            RunFailedError: After the last part, where an input failed and `on_failure="raise"` is set.
             SyncInLoopError: In the thread of a running event loop.
             SessionBusyError: When a run of the session is under way.
             SessionLostError: When another process has taken the session over during the run.
@@ -111,11 +112,14 @@ class CompiledAgentGraph(ClockedStateGraph):
                 blocking(note_untouched)(run, {"configurable": configurable}, self.checkpointer)
             if held is not None:
                 raise held
+            if run.failure is not None:
+                raise run.failure
 
     async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
         """As LangGraph's `astream`.
 
         Raises:
+            RunFailedError: After the last part, where an input failed and `on_failure="raise"` is set.
             SessionBusyError: When a run of the session is under way.
             SessionLostError: When another process has taken the session over during the run.
         """
@@ -136,6 +140,8 @@ class CompiledAgentGraph(ClockedStateGraph):
                 await note_untouched(run, {"configurable": configurable}, self.checkpointer)
             if held is not None:
                 raise held
+            if run.failure is not None:
+                raise run.failure
 
     def bulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
         """As LangGraph's `bulk_update_state`, which `update_state` is made of.
@@ -363,7 +369,7 @@ def _assemble(parts: AgentParts) -> AgentStateGraph:
     }
     for node_name, (node, schema) in nodes.items():
         ready = _while_held(functools.wraps(node)(functools.partial(node, parts=parts)))
-        # Only drawn: where `finalize` leads when a person's edit has left planning open.
+        # Only drawn: where `finalize` leads when planning goes on after an edit or after steering.
         leads_to = ("plan", END) if node_name == "finalize" else None
         graph.add_node(
             node_name, both_ways(blocking(ready), ready, node_name), input_schema=schema, destinations=leads_to

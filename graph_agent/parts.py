@@ -94,7 +94,7 @@ class AgentParts:
     variants: dict[str, AgentParts] = field(init=False, repr=False, default_factory=dict)
     """What runs with parts of their own were given (see `run_parts`)."""
     _offering: dict[ModelClient, ModelClient] = field(init=False, repr=False, default_factory=dict)
-    _instructions: Bounded[tuple[str, str, int, bool, tuple[str, ...]], str] = field(repr=False, default_factory=Bounded)
+    _instructions: Bounded[tuple[Any, ...], str] = field(repr=False, default_factory=Bounded)
 
     def settings(self, runtime: Runtime[Any], config: RunnableConfig, loop: Bookkeeping) -> LoopConfig:
         """The configuration in force: the agent's own, under what the run brings, under what was changed since.

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.limits import LimitMet, LimitMetError
 from graph_agent.models.client import Mode
+from graph_agent.models.finish_reasons import cut_off
 from graph_agent.models.refusals import refusal_in
 from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
@@ -100,10 +101,20 @@ async def ask_for_calls(
 
     async def ask() -> Planned:
         reply = await parts.client.plan(request, settings, mode=mode, quiet=quiet, schema=schema, watch=watch)
-        if (words := refusal_in(reply, heard=not quiet)) is not None:
+        planned = read_reply(
+            reply,
+            parts.toolbox.names,
+            text=mode == "text",
+            prices=settings.prices,
+            max_tokens=settings.max_output_tokens,
+        )
+        heard = parts.may_answer_while_planning(settings) and parts.response is None
+        # Calls that a content filter cut off are answered as such, and the model may try again.
+        refused = not planned.calls or cut_off(reply) is None
+        if refused and (words := refusal_in(reply, heard=heard)) is not None:
             await watch.settle(reply.text, reply.text)
             raise RefusedError.of(reply, words, usage_of(reply, settings.prices))
-        return read_reply(reply, parts.toolbox.names, text=mode == "text", prices=settings.prices)
+        return planned
 
     return await through_cache(parts, settings, request, mode, ask)
 

@@ -19,7 +19,7 @@ from langchain_core.runnables import RunnableConfig
 from graph_agent.blocking import from_thread
 from graph_agent.checkpoint_fence import CheckpointFence
 from graph_agent.closing_stream import Readership
-from graph_agent.errors import SessionLostError
+from graph_agent.errors import RunFailedError
 from graph_agent.models.spoken import Reader
 from graph_agent.steering import Inbox, MemoryInbox, Note
 
@@ -62,11 +62,14 @@ class Run:
     """Ids of the calls begun in this run."""
     has_listened: bool = False
     """Whether its inbox has been read: the state it began with is stored, so what that had taken in can go."""
+    cause: BaseException | None = None
+    """What the newest failure of this run came from; None for no exception."""
+    failure: RunFailedError | None = None
+    """What is raised at the run's end; None for nothing."""
     fingerprints: dict[int, tuple[Any, str, str]] = field(default_factory=dict)
     """What `recent_calls` remembers of the calls it has read."""
     confirm_lock: Callable[[], Future[None]] | None = None
     """Verifies that the session's lock is held where it can be lost; None where it cannot."""
-    _lost: str = ""
     _old_aborts: frozenset[str] | None = None
     _stopped: bool = False
     _children: set[Run] = field(default_factory=set)
@@ -82,6 +85,7 @@ class Run:
     def __post_init__(self) -> None:
         self.fence = CheckpointFence(self.id)
         """Refuses its writes when another run has continued the session."""
+
     def plan_calls(self, ids: Iterable[str]) -> None:
         """Take calls for made ready in this run; a model may give them the ids of calls that it made before."""
         new = set(ids)
@@ -123,7 +127,7 @@ class Run:
         Args:
             why: A sentence for the person whose input it was.
         """
-        self._lost = why
+        self.fence.close(why)
         self.abort()
 
     def check_held(self) -> None:
@@ -132,8 +136,7 @@ class Run:
         Raises:
             SessionLostError: When it does not.
         """
-        if self._lost:
-            raise SessionLostError(self._lost)
+        self.fence.check_open()
         if self.parent is not None:
             self.parent.check_held()
 

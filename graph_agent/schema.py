@@ -18,6 +18,15 @@ from graph_agent.schema_check import SchemaCheck
 from graph_agent.text import plain
 
 
+def is_json(text: str) -> bool:
+    """Whether a text is complete JSON, with nothing to mend."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 class ResponseSchema:
     """Reads an answer's text as the structure that was asked for.
 

@@ -80,7 +80,9 @@ def visible_begin(text: str) -> int | None:
 
 
 def visible_end(text: str) -> int:
-    """Where the part of an incomplete reply ends that may be shown: before a last line that is blank or may become the sentinel.
+    """Where the part of an incomplete reply ends that may be shown.
+
+    A last line that is blank or may become the sentinel is left out.
 
     Args:
         text: The reply so far, of which `visible_begin` has found the begin.

@@ -84,6 +84,7 @@ class Session:
         Raises:
             InputError: When it is empty.
             SessionBusyError: When the session is running.
+            RunFailedError: When the input failed, and `on_failure="raise"` is set.
         """
         return await self._to_end(_input(given), context)
 
@@ -123,6 +124,7 @@ class Session:
         Raises:
             InputError: When it is empty.
             SessionBusyError: When the session is running; raised by the first part.
+            RunFailedError: In place of `Done`, when the input failed, and `on_failure="raise"` is set.
         """
         readership = Readership()
         return ClosingStream(self._stream(_input(given), context, control, readership), readership)

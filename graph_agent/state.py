@@ -146,6 +146,8 @@ class Outcome(TypedDict):
     """The limit, where it is another than the stop reason names; see `RECURSION_LIMIT`."""
     draft: NotRequired[AIMessage]
     """The answer, where planning gave it; where planning was cut short, what of the answer was streamed."""
+    shown: NotRequired[bool]
+    """The draft has been streamed; absent for no."""
     unguarded: NotRequired[bool]
     """The draft has not been shown to hooks and middleware; absent for no."""
     unfit: NotRequired[bool]
@@ -160,7 +162,9 @@ class Recovery(TypedDict, total=False):
     fallback: int
     """Which model is asked: 0 or absent for the first, then the fallbacks from 1."""
     compacted: bool
-    """The history was compacted once."""
+    """The user was told that the older part of the history is left out of requests."""
+    cut: bool
+    """The user was told that results are cut further in requests."""
     crowded: bool
     """The user was told that the model's context window is nearly full."""
     asked_in_text: bool
@@ -177,7 +181,7 @@ class HookWork(TypedDict):
     calls: list[str]
     """Fingerprints of the replies that reruns have replaced; a reply without calls has none."""
     ended: list[int]
-    """Places, among the agent's hooks, of those whose rerun was refused: they are not asked any more."""
+    """Places, among the agent's hooks, of those whose rerun was refused: they have no more reruns."""
 
 
 class Carried(TypedDict):
@@ -231,6 +235,8 @@ class Bookkeeping(TypedDict):
     """What hooks have done for this input; absent for nothing."""
     kept_from: NotRequired[str]
     """Id of the first message that requests still hold in full; absent while they hold them all."""
+    cuts: NotRequired[dict[str, int]]
+    """Id of a result's message → characters of it that requests hold; absent while none is cut further."""
 
 
 NOT_BEGUN: Bookkeeping = {

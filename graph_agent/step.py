@@ -15,7 +15,7 @@ from graph_agent.context import coerce_context, set_fields
 from graph_agent.delegating import calls_that_wait, unanswered
 from graph_agent.events import IN_HISTORY, StoredEvent, event
 from graph_agent.intake import new_user_messages, rewrite
-from graph_agent.limits import LOGGED, RECURSION_LIMIT, STEPS_FOR_A_WAVE, limit_met
+from graph_agent.limits import LOGGED, RECURSION_LIMIT, STEPS_FOR_A_WAVE, LimitMet, limit_met
 from graph_agent.listening import listen, take_follow_ups
 from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
@@ -40,7 +40,7 @@ _CIRCLE_REASON = "Not run: it needs calls that need it."
 _ABORT_REASON = "Not run: the run was stopped before its turn came."
 
 
-_OF_THE_SESSION = ("turn", "last_input_id", "text_tools", "native_tools", "kept_from", "taken")
+_OF_THE_SESSION = ("turn", "last_input_id", "text_tools", "native_tools", "kept_from", "cuts", "taken")
 """What the bookkeeping keeps when a new input begins."""
 
 
@@ -129,19 +129,10 @@ class Step:
         self.run.begin_input()
         self.changes["usage"] = fresh(NO_USAGE)
 
-    async def listen(self, kinds: Sequence[NoteKind], after: AIMessage | None = None) -> bool:
-        """Take in what was said to the session since; True when the user has steered it.
-
-        Args:
-            kinds: Which notes to take in; the others stay.
-            after: An answer that the user had read when they steered: the history keeps it before their words.
-        """
+    async def listen(self, kinds: Sequence[NoteKind]) -> bool:
+        """Take in what was said to the session since; True when the user has steered it."""
         changed = self.loop.get("changed")
         heard = await listen(self.run, self.loop, kinds, self.loop["step"], self._check_change)
-        if after is not None and heard.messages:
-            self.say(after)
-            self.history = [*self.history, after]
-            self.events.append(event("agent_response", self.loop["step"], content=after.content))
         self.events += heard.events
         for message in heard.messages:
             self.say(message)
@@ -234,6 +225,11 @@ class Step:
             self.make_ready(chosen.ready, wave)
         return True
 
+    @property
+    def limit_met(self) -> LimitMet | None:
+        """The limit of the configuration that forbids another plan, and its size; None when there is none."""
+        return limit_met(self.loop["step"], self.loop["turn"], self.settings)
+
     def _select(self, wave: Sequence[StoredEvent]) -> Selection:
         """What of the wave's waiting calls can run now; no call of the wave is under way."""
         waiting = self.loop["waiting"]
@@ -246,7 +242,7 @@ class Step:
 
     def at_limit(self) -> bool:
         """Whether the input may not be planned any further; it is ended then."""
-        if (met := limit_met(self.loop["step"], self.loop["turn"], self.settings)) is not None:
+        if (met := self.limit_met) is not None:
             self.stop(*met)
         elif self.loop["step"] > 0 and self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
             self.stop_at_recursion_limit()
@@ -341,10 +337,14 @@ class Step:
         logger.warning(text % limit if "%g" in text else text, extra=IN_HISTORY)
         self.events.append(event("limit", self.loop["step"], reason=name, limit=limit))
 
-    def fail(self, kind: str, message: str) -> None:
-        """End planning because no plan can be had."""
+    def fail(self, kind: str, message: str, cause: Exception) -> None:
+        """End planning because no plan can be had; `finalize` reports the error."""
         self.events.append(event("error", self.loop["step"], kind=kind, message=message))
-        self.conclude({"stop_reason": "failed"})
+        self.run.cause = cause
+        outcome: Outcome = {"stop_reason": "failed"}
+        if self.streamed is not None and self.streamed.text:
+            outcome["draft"] = AIMessage(self.streamed.text, id=self.streamed.id)
+        self.conclude(outcome)
 
     def conclude(self, outcome: Outcome) -> None:
         """End planning."""

@@ -12,7 +12,8 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from graph_agent.asking import Asking
 from graph_agent.errors import SlowSchemaError
 from graph_agent.events import event
-from graph_agent.schema import ResponseSchema
+from graph_agent.models.finish_reasons import cause_of, cut_off
+from graph_agent.schema import ResponseSchema, is_json
 from graph_agent.sentinel import is_blank
 
 EMPTY_ANSWER = "Your answer was empty. No tool can be called any more: answer from what you know."
@@ -38,7 +39,13 @@ class StructuredAnswer:
 
 
 async def ask_for_structure(
-    asking: Asking, response: ResponseSchema, *, quiet: bool, was_empty: bool, is_exhausted: Callable[[], bool]
+    asking: Asking,
+    response: ResponseSchema,
+    *,
+    quiet: bool,
+    was_empty: bool,
+    is_exhausted: Callable[[], bool],
+    max_tokens: int | None = None,
 ) -> StructuredAnswer | None:
     """Ask for an answer that fits a schema.
 
@@ -50,6 +57,7 @@ async def ask_for_structure(
         quiet: Keep the first reply out of the message stream too.
         was_empty: Whether an empty reply has come before: another one is not sent back.
         is_exhausted: Whether a budget has no room for a repair.
+        max_tokens: Tokens that one reply may have; None if that is the provider's choice.
 
     Returns:
         The answer, which may be empty; None where a budget forbids the repair that it needs.
@@ -69,6 +77,9 @@ async def ask_for_structure(
             tail.append(HumanMessage(EMPTY_ANSWER))
             continue
         try:
+            if (cut := cut_off(reply)) is not None and not is_json(reply.text):
+                # What a repair would make of it may fit, and lack the rest.
+                raise ValueError(f"The reply was cut off {cause_of(cut, reply, max_tokens)}.")
             return StructuredAnswer(reply, await asyncio.to_thread(response.read, reply.text))
         except SlowSchemaError as error:
             return StructuredAnswer(reply, error=("response_schema", str(error)))

@@ -22,6 +22,7 @@ from graph_agent.delegation import CALL_PREFIX, Delegate, LateDelegate
 from graph_agent.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
 from graph_agent.events import ResultStatus
 from graph_agent.failures import log_failure, log_traceback
+from graph_agent.finite import check_finite
 from graph_agent.invoking import Invoker, meant_for_the_run, tool_runtime
 from graph_agent.live_tools import LiveTools
 from graph_agent.prompts import Prompts
@@ -236,6 +237,7 @@ class Toolbox:
         while True:
             clock = asyncio.timeout(timeout_s)
             try:
+                check_finite(tool, call["arguments"])
                 arguments = self._inject(tool, call, config, runtime)
                 with recording() as given:
                     async with clock:

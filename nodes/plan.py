@@ -18,6 +18,7 @@ from graph_agent.failures import log_traceback
 from graph_agent.hooks import HookError
 from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMetError
 from graph_agent.models.errors import classify_model_error, describe_model_error
+from graph_agent.models.finish_reasons import cut_off
 from graph_agent.parts import AgentParts
 from graph_agent.plan_edits import go_on_after_edit, take_edits
 from graph_agent.planned import Planned, with_free_ids
@@ -26,11 +27,12 @@ from graph_agent.repetition import refused, stop_repetition
 from graph_agent.rerun_notes import note_used, used_before
 from graph_agent.rerunning import AskingWithHooks
 from graph_agent.run_parts import parts_of_run
+from graph_agent.schema import is_json
 from graph_agent.spending import work_left_s
 from graph_agent.state import Outcome, PlanState
 from graph_agent.step import Step
 from graph_agent.structured_answer import replaced_answer
-from graph_agent.types import StopReason
+from graph_agent.types import NO_USAGE, StopReason
 from graph_agent.wave_results import answered_ids
 from graph_agent.waves import Selection, select
 
@@ -68,7 +70,7 @@ async def plan_node(
         step.conclude({"stop_reason": "completed"})
     elif not step.at_limit():
         await _ask_in_time(step)
-        while _can_be_steered(step) and await step.listen(["configure", "steer"], after=_shown_answer(step)):
+        while _can_be_steered(step) and await step.listen(["configure", "steer"]):
             step.loop["outcome"] = None
             # Each of these plans is one more, whatever made it due.
             if not step.cut_short() and not step.at_limit():
@@ -88,19 +90,21 @@ async def _count_runs_before(step: Step) -> None:
 
 
 def _can_be_steered(step: Step) -> bool:
-    """Whether the plan was that nothing more is to be done, or was the answer.
+    """Whether the plan was that nothing more is to be done, or was an answer that nobody has read yet.
 
-    What a hook answers, and a refusal, stand as they are.
+    What a hook answers, and a refusal, stand as they are; so does an answer that no other can replace at a limit.
     """
     outcome = step.loop["outcome"]
     if outcome is None or outcome["stop_reason"] != "completed":
         return False
-    return "draft" not in outcome or outcome["draft"] is step.direct_answer
-
-
-def _shown_answer(step: Step) -> AIMessage | None:
-    """The answer that planning gave, where a reader has seen it; any other is replaced by the next one."""
-    return step.direct_answer if step.streamed is not None and step.streamed.text else None
+    if "draft" not in outcome:
+        return True
+    limited = (
+        step.limit_met
+        or step.state["remaining_steps"] < STEPS_FOR_A_WAVE
+        or step.budget_met(NO_USAGE, step.newest_reply)
+    )
+    return outcome["draft"] is step.direct_answer and "shown" not in outcome and not limited
 
 
 async def _ask_in_time(step: Step) -> None:
@@ -124,10 +128,10 @@ async def _ask(step: Step) -> None:
         step.conclude({"stop_reason": "completed", "draft": refused.message, "unguarded": True})
         return
     except PlanningError as error:
-        step.fail("planning", str(error))
+        step.fail("planning", str(error), error)
         return
     except HookError as error:
-        step.fail("hook", str(error))
+        step.fail("hook", str(error), error)
         return
     except LimitMetError as met:
         step.stop(met.reason, met.limit)
@@ -137,7 +141,7 @@ async def _ask(step: Step) -> None:
     except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
         logger.error("The planning request failed: %s", describe_model_error(error), extra=IN_HISTORY)
         log_traceback(logger, "The planning request", error)
-        step.fail(classify_model_error(error), describe_model_error(error))
+        step.fail(classify_model_error(error), describe_model_error(error), error)
         return
     step.loop["step"] += 1
     step.events.append(planned.event(step.loop["step"]))
@@ -165,6 +169,8 @@ async def _take_answer(step: Step, reply: AIMessage, outcome: Outcome) -> None:
     """Take a planning reply for the answer, unless it does not fit the response format: then one is composed."""
     if step.parts.response is not None:
         try:
+            if cut_off(reply) is not None and not is_json(reply.text):
+                raise ValueError("The reply was cut off.")
             await asyncio.to_thread(step.parts.response.read, reply.text)
         except (ValueError, SlowSchemaError) as fault:
             if step.streamed is not None and step.streamed.text:
@@ -172,6 +178,8 @@ async def _take_answer(step: Step, reply: AIMessage, outcome: Outcome) -> None:
                 step.events.append(event("warning", step.loop["step"], message=replaced_answer(str(fault))))
             return
     step.direct_answer = outcome["draft"] = reply
+    if step.streamed is not None and step.streamed.text:
+        outcome["shown"] = True
 
 
 def _begin_wave(step: Step, planned: Planned) -> None:

@@ -18,6 +18,7 @@ from tests.openai_stub import Failure, OpenAIStub, Reply, StubFactory, openai_st
 
 __all__ = ["openai_stub"]
 
+DONE = "No more actions."
 DOWN = Failure(503, "Try later.", type="server_error", headers={"retry-after": "0"})
 NO_KEY = Failure(401, "Incorrect API key provided.", code="invalid_api_key")
 CALL = Reply(tool_calls=(("echo", {"text": "a"}),))
@@ -49,8 +50,9 @@ def errors_of(events: list[Any]) -> list[tuple[str, str]]:
 
 
 async def test_the_next_model_answers_for_the_rest_of_the_input(openai_stub: StubFactory, models: Models) -> None:
-    first, second = openai_stub(DOWN, DOWN, "No more actions.", "Hi again."), openai_stub(CALL, "Enough.", "Done.")
-    config = LoopConfig(model_retries=1, fallback_models=(await models.of(second, "spare"),))
+    first, second = openai_stub(DOWN, DOWN, "No more actions.", "Hi again."), openai_stub(CALL, DONE, "Done.")
+    spare = await models.of(second, "spare")
+    config = LoopConfig(model_retries=1, fallback_models=(spare,), tool_calling="native")
     graph = create_graph_agent(
         await models.of(first, "main"), tools=[echo], config=config, checkpointer=InMemorySaver()
     )
@@ -78,7 +80,7 @@ async def test_the_next_model_answers_for_the_rest_of_the_input(openai_stub: Stu
 @pytest.mark.parametrize(
     ("options", "replies"),
     [
-        ({"tool_calling": "text"}, ['{"tool_calls": [{"name": "echo", "arguments": {"text": "a"}}]}', "No.", "Done."]),
+        ({"tool_calling": "text"}, ['{"tool_calls": [{"name": "echo", "arguments": {"text": "a"}}]}', DONE, "Done."]),
         ({"tool_calling": "wave"}, [PLAN, "Done."]),
         ({"finalize": "direct"}, [CALL, "Done."]),
         ({"max_steps": 1}, [CALL, "Done."]),
@@ -195,7 +197,7 @@ async def test_when_all_fail_the_last_failure_is_told(openai_stub: StubFactory, 
 
 
 async def test_a_model_that_takes_over_is_asked_in_its_own_way(openai_stub: StubFactory, models: Models) -> None:
-    second = openai_stub('{"tool_calls": [{"name": "echo", "arguments": {"text": "a"}}]}', "Enough.", "Done.")
+    second = openai_stub('{"tool_calls": [{"name": "echo", "arguments": {"text": "a"}}]}', DONE, "Done.")
     spare = await models.of(second, "spare", profile={"tool_calling": False})
     config = LoopConfig(model_retries=0, fallback_models=(spare,))
 
@@ -208,7 +210,7 @@ async def test_a_model_that_takes_over_is_asked_in_its_own_way(openai_stub: Stub
 
 async def test_a_provider_that_takes_no_tools_is_told_of_by_model(openai_stub: StubFactory, models: Models) -> None:
     no_tools = Failure(400, "spare does not support tools")
-    first, second = openai_stub(CALL, DOWN, "Enough.", "Main again."), openai_stub(no_tools, "Enough.", "Done.")
+    first, second = openai_stub(CALL, DOWN, DONE, "Main again."), openai_stub(no_tools, DONE, "Done.")
     config = LoopConfig(model_retries=0, fallback_models=(await models.of(second, "spare"),))
     graph = create_graph_agent(
         await models.of(first, "main"), tools=[echo], config=config, checkpointer=InMemorySaver()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
+from pydantic import BaseModel
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from tests.agents import ECHO_SCRIPT, asks, dialogue, echo, says, thread
@@ -120,9 +121,7 @@ async def test_the_documented_scripts_give_the_same_answers(
     researcher = GraphDelegate("researcher", "Finds out.", create_graph_agent(ScriptedChatModel(["Qubits."])))
     offered: list[dict[str, Any]] = [{"tools": [echo]}, {"delegates": [researcher]}, {}]
     answers = []
-    for script, parts in zip(
-        [ECHO_SCRIPT, DELEGATION_SCRIPT, ["Hello! How can I help you?"]], offered, strict=True
-    ):
+    for script, parts in zip([ECHO_SCRIPT, DELEGATION_SCRIPT, ["Hello! How can I help you?"]], offered, strict=True):
         monkeypatch.setenv("DEBUG_MOCK_RESPONSES", json.dumps(script))
         graph = create_graph_agent("openai:gpt-4o-mini", config=config, **parts)
         answers.append((await graph.ainvoke(says("hi")))["messages"][-1].text)
@@ -141,3 +140,107 @@ async def test_a_script_of_one_reply_is_the_answer_of_an_agent_with_tools(
     result = await create_graph_agent("openai:gpt-4o-mini", tools=[echo], config=config).ainvoke(says("hi"))
 
     assert result["messages"][-1].text == "Hello! How can I help you?"
+
+
+class City(BaseModel):
+    name: str
+
+
+OSLO = '{"name": "Oslo"}'
+PLANNED_OSLO = json.dumps({"status": "done", "tools": [], "answer": OSLO})
+
+
+@pytest.mark.parametrize(
+    ("config", "script"),
+    [
+        ({}, [OSLO]),
+        ({}, [CALL, OSLO]),
+        ({"finalize": "direct"}, [CALL, OSLO]),
+        ({"tool_calling": "text"}, [CALL, OSLO]),
+        ({"tool_calling": "wave"}, [PLANNED_OSLO]),
+        ({}, ["It is Oslo.", OSLO]),
+        ({}, [CALL, "No more actions.", OSLO]),
+        ({"finalize": "direct"}, ["It is Oslo.", OSLO]),
+        ({}, ["It is Oslo.", '{"town": "Oslo"}', OSLO]),
+        ({"finalize": "compose"}, [OSLO, OSLO]),
+    ],
+)
+async def test_a_planning_reply_that_fits_the_response_format_is_the_answer(
+    config: dict[str, Any], script: list[str]
+) -> None:
+    model = ScriptedChatModel(script)
+    graph = create_graph_agent(
+        model, tools=[echo], config=LoopConfig(**config), response_format=City, checkpointer=InMemorySaver()
+    )
+
+    result = await Session(graph, "s1").run("hi")
+
+    model.assert_spent()
+    assert (result.answer, result.structured_response, result.status) == (OSLO, {"name": "Oslo"}, "COMPLETED")
+
+
+@pytest.mark.parametrize("tool_calling", ["native", "text", "wave"])
+@pytest.mark.parametrize(("finalize", "told"), [("auto", True), ("direct", True), ("compose", False)])
+async def test_planning_is_told_of_the_response_format_where_it_may_answer(
+    tool_calling: Any, finalize: Any, told: bool
+) -> None:
+    model = ScriptedChatModel([PLANNED_OSLO if tool_calling == "wave" else OSLO, OSLO])
+    config = LoopConfig(tool_calling=tool_calling, finalize=finalize)
+
+    await create_graph_agent(model, tools=[echo], config=config, response_format=City).ainvoke(says("hi"))
+
+    assert (json.dumps(City.model_json_schema()) in model.requests[0].messages[0].text) is told
+
+
+async def test_a_reply_that_does_not_fit_the_response_format_is_not_streamed() -> None:
+    graph = create_graph_agent(
+        ScriptedChatModel(["It is Oslo.", OSLO]), tools=[echo], response_format=City, checkpointer=InMemorySaver()
+    )
+
+    parts = [part async for part in Session(graph, "s1").stream("hi")]
+
+    assert "".join(part.text for part in parts if part.type == "token") == OSLO
+
+
+def test_a_blocking_stream_shows_a_direct_answer_as_it_comes() -> None:
+    graph = create_graph_agent(ScriptedChatModel(["No problem at all."]), tools=[echo])
+
+    shown = [chunk.text for chunk, _ in graph.stream(says("hi"), stream_mode="messages")]
+
+    assert [piece for piece in shown if piece] == ["No", " problem", " at", " all."]
+
+
+async def test_the_answer_of_a_delegate_stays_out_of_the_stream() -> None:
+    inner = create_graph_agent(ScriptedChatModel(["Qubits."]), tools=[echo])
+    call = asks(("c1", "delegate_to_researcher", {"task": "Find out."}))
+    graph = create_graph_agent(
+        ScriptedChatModel([call, "It is qubits."]), delegates=[GraphDelegate("researcher", "Finds out.", inner)]
+    )
+
+    shown = [
+        chunk.text
+        async for namespace, (chunk, _) in graph.astream(says("hi"), stream_mode="messages", subgraphs=True)
+        if chunk.type == "AIMessageChunk" or not namespace
+    ]
+
+    assert "".join(shown) == "It is qubits."
+
+
+@pytest.mark.parametrize(
+    ("script", "shown"),
+    [
+        (["No problem at all."], ["No", " problem", " at", " all."]),
+        (["No more actions.", "One two."], ["One", " two."]),
+        (["It rains.\n\nNo more actions."], ["It", " rains."]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::langchain_core._api.LangChainBetaWarning")
+async def test_the_event_stream_of_version_3_shows_no_sentinel(script: list[str], shown: list[str]) -> None:
+    graph = create_graph_agent(ScriptedChatModel(script), tools=[echo])
+
+    stream: Any = await graph.astream_events(says("hi"), version="v3")
+    events = [entry["params"]["data"][0] async for entry in stream if entry["method"] == "messages"]
+
+    deltas = [event["delta"]["text"] for event in events if event["event"] == "content-block-delta"]
+    whole = [event["content"]["text"] for event in events if event["event"] == "content-block-finish"]
+    assert (deltas, whole) == (shown, ["".join(shown)])

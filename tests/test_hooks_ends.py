@@ -148,7 +148,7 @@ async def test_a_hook_that_would_end_more_than_itself(kind: type[Exits], name: s
     ]
 
     assert ends == [
-        ("FAILED", "", None, [], [fault]),
+        ("FAILED", f"This request failed. {fault}", None, [], [fault]),
         ("COMPLETED", "Done.", None, ["success"], [f"{fault}; it is skipped."] * 2),
     ]
 

@@ -119,7 +119,12 @@ async def test_an_answer_that_breaks_off_is_not_begun_anew(openai_stub: StubFact
 
         parts = [part async for part in Session(graph, "s1").stream("go")]
 
-    assert ([part.text for part in parts if isinstance(part, Token)], len(stub.bodies)) == (["One", " two"], 2)
+    told = (
+        "\n\nThis request failed. The model provider did not answer as it should (The engine is overloaded); "
+        "try again later."
+    )
+    tokens = [(part.text, part.reports_failure) for part in parts if isinstance(part, Token)]
+    assert (tokens, len(stub.bodies)) == ([("One", False), (" two", False), (told, True)], 2)
 
 
 async def test_an_answer_is_streamed_through_middleware(openai_stub: StubFactory) -> None:

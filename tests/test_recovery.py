@@ -157,7 +157,8 @@ async def test_the_answer_at_a_limit_is_tried_again_and_said_once(
     texts: dict[str, str] = {}
     if streamed:
         async for chunk, _ in graph.astream(says("hi"), thread(), stream_mode="messages"):
-            texts[chunk.id] = texts.get(chunk.id, "") + chunk.text
+            if chunk.text:
+                texts[chunk.id] = texts.get(chunk.id, "") + chunk.text
     else:
         await graph.ainvoke(says("hi"), thread())
 

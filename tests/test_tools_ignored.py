@@ -72,8 +72,8 @@ async def test_a_call_written_as_text_is_asked_for_in_text(form: str, profile: A
         ["a"],
         [True, False, False],
         [
-            "The model scripted wrote a call as text, which was not run; it is asked once more, with the tools described "
-            "in text."
+            "The model scripted wrote a call as text, which was not run; it is asked once more, with the tools "
+            "described in text."
         ],
     )
     assert result.usage["model_calls"] == 3
@@ -88,7 +88,8 @@ async def test_the_sentinel_with_nothing_done_is_asked_about_in_text(openai_stub
         first, second = await session.run("go"), await session.run("hi")
 
     events = await session.events()
-    assert (first.answer, second.answer, ran(events), ["tools" in body for body in stub.bodies], len(warnings(events))) == (
+    offered = ["tools" in body for body in stub.bodies]
+    assert (first.answer, second.answer, ran(events), offered, len(warnings(events))) == (
         "It says a.",
         "Hello.",
         ["a"],
@@ -142,7 +143,7 @@ async def test_a_model_that_has_called_a_tool_is_believed_in_later_inputs() -> N
     [
         f"A call looks like this: {BARE} Nothing was called.",
         f"Use `{BARE}` for that.",
-        f'```python\nsend({BARE})\n```',
+        f"```python\nsend({BARE})\n```",
         '{"name": "unknown_tool", "arguments": {}}',
         '{"city": "Bergen", "rain": true}',
     ],
@@ -197,7 +198,7 @@ async def test_the_reply_that_counts_where_the_second_has_no_calls(
 
 
 async def test_a_correction_is_a_turn_and_is_left_out_at_the_limit() -> None:
-    result, model, events = await run(texts(BARE), max_turns=1)
+    result, _, events = await run(texts(BARE), max_turns=1)
 
     assert (result.answer, ran(events), result.usage["model_calls"]) == (BARE, [], 1)
 

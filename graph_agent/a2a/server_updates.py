@@ -78,7 +78,7 @@ class TaskTeller:
     async def part(self, part: SessionPart) -> None:
         """Tell what one part of the session's stream means to somebody outside."""
         match part:
-            case Token():
+            case Token() if not part.reports_failure:
                 self.said += 1
                 await self._pieces.add(part.text)
             case PlanText():

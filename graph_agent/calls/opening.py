@@ -9,9 +9,7 @@ from graph_agent.calls.tags import TAG
 
 _CANDIDATE = re.compile(r"[{\[<◁]|`+|~{2,}|~\Z|\bf(?:u(?:n(?:c(?:t(?:o(?:o(?:ls?)?)?)?)?)?)?)?\Z|\bfunctools\[")
 _BRACE = re.compile(r"\{\s*+(?:[\"'“A-Za-z_/#}]|(?P<open>\Z))")
-_BRACKET = re.compile(
-    r"\[(?:TOOL_CALLS\]|\s*+(?:[{\"'\[]|[^\W\d][\w.]*+\s*+\(|(?P<open>(?:[^\W\d][\w.]*+)?\s*+\Z)))"
-)
+_BRACKET = re.compile(r"\[(?:TOOL_CALLS\]|\s*+(?:[{\"'\[]|[^\W\d][\w.]*+\s*+\(|(?P<open>(?:[^\W\d][\w.]*+)?\s*+\Z)))")
 _FENCE = re.compile(r"(?P<marks>`{3,}|~{3,})[ \t]*+(?P<language>[A-Za-z][\w.+#-]*+)?(?P<open>\Z)?")
 _FUNCTION = re.compile(r"<(?:[a-z]{1,16}:|｜DSML｜)?(?:function|invoke)[= ]")
 _OPEN_TAG = re.compile(r"[<◁](?:[|｜A-Za-z][^>\n]*+)?+\Z")

@@ -127,8 +127,8 @@ class AroundModels:
                 response: ModelResponse[Any] = await asyncio.create_task(
                     through(self._wraps, asked, handler, _response), context=context
                 )
-            reply = _only_reply(response)
-            return reply
+            replied = reply = _only_reply(response)
+            return replied
         finally:
             _note_the_others(heard, reply)
 
@@ -229,9 +229,9 @@ class _WrappedClient(ModelClient):
         return without_calls(await self._middleware.guard(self.model, request, self.schemas, answer))
 
     def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> Way:
-        # Whoever takes this way tries it again, and stops it, by the same settings.
-        once = settings.with_values({"model_retries": 0, "model_timeout_s": None})
-        return Way(cast("Any", _Whole(self, request, once, mode)), {}, list(request))
+        # The caller sends it again, by the same settings.
+        once = settings.with_values({"model_retries": 0})
+        return Way(cast("Any", _Whole(self, request, once, mode)), {}, list(request), bounded=True)
 
     def _for(self, asked: ModelRequest[Any], mode: Mode) -> ModelClient:
         """The client of a request as middleware has left it; this very one where it has left model and tools."""

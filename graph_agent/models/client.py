@@ -243,6 +243,7 @@ class ModelClient:
             suffix=hint,
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
+            total_s=settings.model_total_timeout_s,
         )
         config = watch.watched(merge_configs(ensure_config(), {"callbacks": [watch]}))
         reply = cleaned(await model.ainvoke(way.request, config))
@@ -265,6 +266,7 @@ class ModelClient:
             bound.options,
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
+            total_s=settings.model_total_timeout_s,
             config=QUIET if quiet else None,
             watch=watch,
         )

@@ -53,7 +53,8 @@ _WITHOUT_TOOLS = re.compile(
     # Models that look at images.
     | (?:bak)?llava | moondream | minicpm-v | bunny-
     # Completions: instruct and base models of OpenAI.
-    | gpt-3\.5-turbo-instruct | (?:text|code)-(?:davinci|curie|babbage|ada|cushman) | (?:davinci|babbage|curie|ada){_END}
+    | gpt-3\.5-turbo-instruct | (?:text|code)-(?:davinci|curie|babbage|ada|cushman)
+    | (?:davinci|babbage|curie|ada){_END}
     """,
     re.VERBOSE,
 )
@@ -74,8 +75,8 @@ def name_lacks_tools(name: str) -> bool:
     """Whether a model of this name cannot call tools.
 
     Args:
-        name: As Ollama (`gemma:2b`), Hugging Face (`microsoft/Phi-3-mini-4k-instruct`), LiteLLM (`ollama/phi3`), LM Studio
-            or a file name (`phi-2.Q4_K_M.gguf`) writes it; case does not matter.
+        name: As Ollama (`gemma:2b`), Hugging Face (`microsoft/Phi-3-mini-4k-instruct`), LiteLLM (`ollama/phi3`), LM
+            Studio or a file name (`phi-2.Q4_K_M.gguf`) writes it; case does not matter.
     """
     last = re.split(r"[/\\]", name.strip().lower().rstrip("/\\"))[-1]
     if _FOR_TOOLS.search(last):

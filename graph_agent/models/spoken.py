@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os.path
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
@@ -15,6 +14,7 @@ from langchain_core.runnables import RunnableConfig
 
 from graph_agent._compat import with_stream_through
 from graph_agent.models.message_gate import MessageGate
+from graph_agent.models.token_timeout import TokenTimeout
 
 T = TypeVar("T")
 
@@ -53,6 +53,8 @@ class Spoken(AsyncCallbackHandler):
         """The message's id; None before its first token."""
         self.reported: UsageMetadata | None = None
         """What the provider has told of its tokens; None before it tells, which most do at the end."""
+        self.limit = TokenTimeout(None)
+        """The time limit of the request; it does not count the time that a reader takes."""
         self.received = ""
         """The reply so far, with what is not shown."""
         self._new_visibility = visibility
@@ -72,7 +74,9 @@ class Spoken(AsyncCallbackHandler):
         self._gates.append(gate)
         return gate
 
-    async def on_chat_model_start(self, serialized: dict[str, Any], messages: list[list[BaseMessage]], **_: Any) -> None:
+    async def on_chat_model_start(
+        self, serialized: dict[str, Any], messages: list[list[BaseMessage]], **_: Any
+    ) -> None:
         """Begin with a new reply: what an attempt that failed left, and nobody has read, is forgotten."""
         if self.seen or self._new_visibility is None:
             return
@@ -141,7 +145,7 @@ class Spoken(AsyncCallbackHandler):
         # A model that does not stream has not told of its text until now.
         streamed, self.received = bool(self.received), reply
         begin = self._begin if self.text else max(0, reply.find(shown))
-        end = begin + max(len(os.path.commonprefix([reply[begin:], shown])), len(self.text))
+        end = begin + max(_common(reply[begin:], shown), len(self.text))
         if streamed:
             await self._show(begin, end)
         for gate in self._gates:
@@ -150,6 +154,13 @@ class Spoken(AsyncCallbackHandler):
 
     async def _pass_on(self, text: str) -> None:
         """Pass on text that is shown now."""
+
+
+def _common(text: str, other: str) -> int:
+    """How many characters two texts begin with in common."""
+    if text.startswith(other):
+        return len(other)
+    return next((at for at, (one, two) in enumerate(zip(text, other, strict=False)) if one != two), len(text))
 
 
 class ReadAloud(Spoken):
@@ -166,7 +177,8 @@ class ReadAloud(Spoken):
 
     async def _pass_on(self, text: str) -> None:
         if text:
-            await self._reader(text, self.id)
+            with self.limit.paused():
+                await self._reader(text, self.id)
 
     # LangChain streams a reply that is not asked for as a stream when a handler has these two.
     def tap_output_aiter(self, run_id: UUID, output: AsyncIterator[T]) -> AsyncIterator[T]:
