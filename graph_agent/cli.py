@@ -16,13 +16,14 @@ from rich.console import Console
 
 from graph_agent.a2a_command import a2a
 from graph_agent.cli_control import send, stop, stopping
+from graph_agent.credentials import sources_from
 from graph_agent.errors import ConfigError, GraphAgentError
 from graph_agent.events import Event
 from graph_agent.history import session_ids
 from graph_agent.persistence import open_saver
 from graph_agent.results import Done, EventAdded, PlanText, Progress, Token
 from graph_agent.session import Session
-from graph_agent.spec import AgentSpec, load_spec, open_agent
+from graph_agent.spec import AgentSpec, load_spec, open_agent, with_sources
 from graph_agent.text import text_of
 
 app = typer.Typer(
@@ -45,6 +46,12 @@ DbOption = Annotated[
 ]
 
 
+CredentialOption = Annotated[
+    list[str] | None,
+    typer.Option("--credential", help="A secret for tools: NAME=env:VARIABLE; more than one may be.", metavar="TEXT"),
+]
+
+
 _AGENT = Path("agent.yaml")
 STOPPED = 130
 """Exit status of a program that Ctrl-C has ended."""
@@ -61,6 +68,7 @@ def run(
         datetime | None, typer.Option("--today", formats=["%Y-%m-%d"], help="The date the agent takes for today.")
     ] = None,
     db: DbOption = None,
+    credential: CredentialOption = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log each step.")] = False,
 ) -> None:
     """Ask an agent, and watch it work."""
@@ -68,7 +76,7 @@ def run(
         logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     else:
         _log_what_is_not_shown()
-    spec = load_spec(config)
+    spec = with_sources(load_spec(config), sources_from(credential or []))
     sys.exit(asyncio.run(_ask(spec, questions or [], session, today.date() if today else None, db)))
 
 
@@ -90,6 +98,7 @@ def serve(
         list[str] | None,
         typer.Option("--set", help="A limit or time of the server, e.g. max_body_bytes=1000000; more than one may be."),
     ] = None,
+    credential: CredentialOption = None,
     list_settings: Annotated[
         bool, typer.Option("--list-settings", help="Say what --set takes, with the defaults, and end.")
     ] = False,
@@ -105,8 +114,16 @@ def serve(
     if list_settings:
         out.print(server_settings.told_settings(), markup=False)
         return
-    given = server_settings.settings_from(settings or [])
-    serve_until_stopped(config, host=host, port=port, db=db, workers=workers, keys_file=keys_file, settings=given)
+    serve_until_stopped(
+        config,
+        host=host,
+        port=port,
+        db=db,
+        workers=workers,
+        keys_file=keys_file,
+        settings=server_settings.settings_from(settings or []),
+        credentials=sources_from(credential or []),
+    )
 
 
 @app.command()

@@ -112,6 +112,23 @@ def coerce_context(brought: Any, schema: type[AgentContext] = AgentContext) -> A
     return None
 
 
+def with_credentials(brought: Any, own: Mapping[str, SecretStr], schema: type[AgentContext] = AgentContext) -> Any:
+    """What a run brings, with the agent's own credentials below those that it brings.
+
+    Args:
+        brought: What the run was given as its context; what cannot be one is left as it is, to be refused.
+        own: The agent's credentials.
+        schema: The agent's own context schema.
+    """
+    if brought is None:
+        return schema(credentials=dict(own))
+    if isinstance(brought, AgentContext):
+        return brought.model_copy(update={"credentials": {**own, **brought.credentials}})
+    if isinstance(brought, dict) and isinstance(given := brought.get("credentials", {}), Mapping):
+        return {**brought, "credentials": {**own, **given}}
+    return brought
+
+
 def effective_config(
     built: LoopConfig,
     brought: Any,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, cast
 
 from langchain_core.language_models import BaseChatModel
@@ -12,15 +13,23 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool
 from langgraph.cache.base import BaseCache
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import GraphDrained
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
-from pydantic import BaseModel
+from pydantic import BaseModel, SecretStr
 
-from graph_agent._compat import KEEPING_NOTHING, both_ways, checkpointer_of, inherits_durability
+from graph_agent._compat import (
+    KEEPING_NOTHING,
+    both_ways,
+    checkpointer_of,
+    inherits_durability,
+    surrounding_context,
+)
 from graph_agent.blocking import blocking, refuse_running_loop
+from graph_agent.checkpoint_metadata import bare, keep_configurable_out
 from graph_agent.config import LoopConfig
-from graph_agent.context import AgentContext
+from graph_agent.context import AgentContext, coerce_context, with_credentials
 from graph_agent.delegation import Delegate
 from graph_agent.effects import note_untouched
 from graph_agent.errors import ConfigError
@@ -50,15 +59,15 @@ DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
 
 
 class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
-    """A compiled LangGraph graph with three differences.
+    """A compiled LangGraph graph with four differences.
 
     A session has one run at a time: a second one is refused, in this process and in others on the same database, where
     that is SQLite or PostgreSQL.
 
     Where a call may write, its plan is in the checkpoint before it runs (`durability="sync"`, unless a run asks for
     another; as a subgraph too, in its parent's checkpoints), so that a crash can never hide that the call was made; an
-    agent whose tools only read has nothing to hide, and keeps LangGraph's default. And a blocking entry point says so
-    when it would block a running loop.
+    agent whose tools only read has nothing to hide, and keeps LangGraph's default. A blocking entry point says so when
+    it would block a running loop. And of what a run's `configurable` holds, no checkpoint keeps more than where it is.
     """
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
@@ -73,6 +82,7 @@ class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
 
     def _stream(self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Iterator[Any]:
         configurable = self._configurable(config)
+        kwargs = self._with_credentials(config, kwargs)
         with running_blocking(configurable, self.checkpointer, self.store) as run:
             chunks = super().stream(
                 input, _with_threads(self._with_run(config, run)), **self._durable(kwargs, configurable)
@@ -95,6 +105,7 @@ class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
             SessionBusyError: When a run of the session is under way.
         """
         configurable = self._configurable(config)
+        kwargs = self._with_credentials(config, kwargs)
         async with running(configurable, self.checkpointer, self.store) as run:
             chunks = super().astream(input, self._with_run(config, run), **self._durable(kwargs, configurable))
             drained: GraphDrained | None = None
@@ -108,6 +119,27 @@ class CompiledAgentGraph(CompiledStateGraph[Any, Any, Any, Any]):
                 await note_untouched(run, {"configurable": configurable}, self.checkpointer)
             if drained is not None:
                 raise drained
+
+    def bulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
+        """As LangGraph's; `update_state` too."""
+        return super().bulk_update_state(bare(config), supersteps)
+
+    async def abulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
+        """As LangGraph's; `aupdate_state` too."""
+        return await super().abulk_update_state(bare(config), supersteps)
+
+    def _with_credentials(self, config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """A run's arguments with the agent's own credentials; what its `configurable` brings is kept out of storage."""
+        if isinstance(self.checkpointer, BaseCheckpointSaver):
+            keep_configurable_out(self.checkpointer)
+        own = self.builder.credentials if isinstance(self.builder, AgentStateGraph) else {}
+        if not own:
+            return kwargs
+        schema = self.context_schema or AgentContext
+        context = kwargs.get("context")
+        if context is None:
+            context = coerce_context(surrounding_context(config), schema)
+        return {**kwargs, "context": with_credentials(context, own, schema)}
 
     def _configurable(self, config: RunnableConfig | None) -> dict[str, Any]:
         """What a run can be told of itself: the graph's own, what surrounds the run, and what it was given."""
@@ -154,6 +186,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """Names of the tools and delegations there are."""
     model: BaseChatModel | None = None
     """The chat model that a run asks where it names no other."""
+    credentials: Mapping[str, SecretStr] = MappingProxyType({})
+    """Credentials that every run of the agent has, unless it brings others of these names."""
     may_write = True
     """Whether some call of this agent may change something outside it; False when every tool is marked as reading."""
     offers: Sequence[dict[str, Any]] = ()

@@ -27,8 +27,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from graph_agent.agent import create_graph_agent
 from graph_agent.config import LoopConfig, explain
+from graph_agent.credential_headers import check_headers
+from graph_agent.credentials import CredentialSource, check_sources, read_credentials
 from graph_agent.errors import ConfigError
-from graph_agent.graph import CompiledAgentGraph
+from graph_agent.graph import AgentStateGraph, CompiledAgentGraph
 from graph_agent.hook_loading import HookSpec, load_hook
 from graph_agent.loading import load_attribute
 from graph_agent.models.mock import mock_model_from_env
@@ -74,6 +76,10 @@ class AgentSpec(BaseModel):
     """Each `module.Class`, or `{use: module.Class, with: {argument: value}}`."""
     config: dict[str, Any] = {}
     """Fields of `LoopConfig`."""
+    credentials: dict[str, CredentialSource] = {}
+    """Credential name → `{env: NAME}`: secrets for the tools that want them, read when the agent is opened."""
+    credential_headers: dict[str, str] = {}
+    """Credential name → the HTTP header in which a served agent's client may bring its own, for one request."""
     db: str = DEFAULT_DB
     """Where sessions are kept: `sqlite:///FILE`, whose relative path starts in the current folder, or `postgresql://…`."""
     path: Path = Field(default=Path(), exclude=True)
@@ -111,6 +117,7 @@ def load_spec(path: str | Path) -> AgentSpec:
     keys = [name for name in AgentSpec.model_fields if name != "path"]
     if "path" in content:
         raise ConfigError(f"Agent file {path}: unknown field 'path'; known: {', '.join(sorted(keys))}.")
+    check_sources(content.get("credentials") or {}, f"Agent file {path}")
     try:
         spec = AgentSpec(**content, path=path)
     except ValidationError as error:
@@ -119,7 +126,16 @@ def load_spec(path: str | Path) -> AgentSpec:
         spec.loop_config()
     except ConfigError as error:
         raise ConfigError(f"Agent file {path}: config: {error}") from None
+    try:
+        check_headers(spec.credential_headers)
+    except ConfigError as error:
+        raise ConfigError(f"Agent file {path}: {error}") from None
     return spec
+
+
+def with_sources(spec: AgentSpec, sources: Mapping[str, CredentialSource]) -> AgentSpec:
+    """An agent file's content with further credentials, in place of the file's own of the same names."""
+    return spec.model_copy(update={"credentials": {**spec.credentials, **sources}})
 
 
 @asynccontextmanager
@@ -142,10 +158,11 @@ async def open_agent(
         environment: Variables given to every stdio MCP server beside its own.
 
     Raises:
-        ConfigError: When something the file names cannot be built.
+        ConfigError: When something the file names cannot be built, or a credential has no value.
     """
     from graph_agent.mcp import McpTools, open_mcp_tools
 
+    credentials = read_credentials(spec.credentials)
     given = {**({TODAY_VARIABLE: today.isoformat()} if today else {}), **(environment or {})}
     async with AsyncExitStack() as stack:
         tools = McpTools()
@@ -156,7 +173,10 @@ async def open_agent(
         saver = await stack.enter_async_context(open_saver(address)) if address else None
         store = await stack.enter_async_context(open_store(address)) if address else None
         # In a thread: what the file names is read, imported and built, and a server's loop must not stand still for it.
-        yield await asyncio.to_thread(_build, spec, tools, today, saver, store)
+        graph = await asyncio.to_thread(_build, spec, tools, today, saver, store)
+        assert isinstance(graph.builder, AgentStateGraph)
+        graph.builder.credentials = credentials
+        yield graph
 
 
 def _build(
