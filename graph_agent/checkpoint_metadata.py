@@ -1,8 +1,9 @@
-"""What checkpoints keep of a run's `configurable`: where they are, and nothing else.
+"""What checkpoints keep of a run's `configurable`: LangGraph's own ids, and nothing else.
 
 LangGraph's savers copy every text, number and boolean of `configurable` into a checkpoint's metadata, unless its key
-begins with two underscores or is one of LangGraph's own. A secret that a program passes there, to reach its tools,
-would be in the database in plain text. What is to be stored is passed as `config["metadata"]`.
+begins with two underscores. A secret that a program passes there, to reach its tools, would be in the database in plain
+text. What is to be stored is passed as `config["metadata"]`, which is kept; LangGraph adds to it `run_id`, `task_id`,
+`assistant_id`, `graph_id` and `model`, where `configurable` has them.
 """
 
 from __future__ import annotations

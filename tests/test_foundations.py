@@ -108,7 +108,6 @@ def test_the_drawing_shows_every_node_and_edge() -> None:
         ("tools", "plan", False),
         ("delegate", "plan", False),
         ("finalize", "__end__", True),
-        ("finalize", "plan", True),
     }
 
 
