@@ -6,18 +6,27 @@ a name that begins with an underscore from another distribution.
 
 from __future__ import annotations
 
+import asyncio
+import copy
+import threading
+import time
+import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any
 
+from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool, StructuredTool
 from langchain_core.tools.base import _format_output, _get_runnable_config_param
 from langgraph._internal._runnable import RunnableCallable
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
 from langgraph.graph.message import _messages_delta_reducer
+from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt.tool_node import _get_all_injected_args
+from langgraph.pregel._messages import StreamMessagesHandler
 
 # LangGraph gives every message-like write an id before it is stored only where it finds this very reducer on the
 # channel; with any other, ``("user", "hi")`` would get a new id at each read.
@@ -35,6 +44,7 @@ _DURABILITY = "__pregel_durability"
 _RESUMING = "__pregel_resuming"
 _RUNTIME = "__pregel_runtime"
 _COORDINATES = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
+_REPLAY_STATE = "__pregel_replay_state"
 
 KEEPING_NOTHING: dict[str, Any] = {_DURABILITY: "async"}
 """For the `configurable` of a graph compiled with `checkpointer=False`, which fails under a parent's `"sync"`."""
@@ -49,15 +59,16 @@ def both_ways(sync: Callable[..., Any], coroutine: Callable[..., Awaitable[Any]]
     return RunnableCallable(sync, coroutine, name=name, trace=False)
 
 
-def read_state(config: RunnableConfig, keys: Sequence[str]) -> dict[str, Any]:
+def read_state(config: RunnableConfig, keys: Sequence[str], *, fresh: bool = False) -> dict[str, Any]:
     """Read state fields from inside a ``Send`` task, whose own input is only what was sent.
 
     Args:
         config: The task's config.
         keys: Names of state fields; those never written are left out of the answer.
+        fresh: Whether what the task itself has written counts.
     """
     read = config["configurable"][_READ]
-    values: dict[str, Any] = read(list(keys), False)
+    values: dict[str, Any] = read(list(keys), fresh)
     return values
 
 
@@ -97,6 +108,74 @@ def is_resuming(config: RunnableConfig) -> bool:
     return bool(config["configurable"].get(_RESUMING))
 
 
+def loads_older_checkpoint(configurable: Mapping[str, Any]) -> bool:
+    """Whether a run is told which checkpoint to start from, so that it may not be the newest of its namespace.
+
+    Args:
+        configurable: The run's `configurable`.
+    """
+    return bool(
+        configurable.get("checkpoint_id")
+        or configurable.get(_REPLAY_STATE)
+        or configurable.get("checkpoint_ns", "") in configurable.get("checkpoint_map", {})
+    )
+
+
+_ids = import_module("langgraph.checkpoint.base.id")
+_TICKS_AT_EPOCH = 0x01B21DD213814000
+"""100 ns intervals between the epoch of UUIDs and the one of Unix."""
+
+
+class _IdClock:
+    """The clock of LangGraph's checkpoint ids: the wall clock, which never falls below a floor.
+
+    LangGraph's own floor, `_last_v6_timestamp`, cannot be raised safely: `uuid6` reads and writes it without a lock.
+    """
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._floor_ns = 0
+
+    def time_ns(self) -> int:
+        return max(time.time_ns(), self._floor_ns)
+
+    def raise_to(self, floor_ns: int) -> None:
+        with self._guard:
+            self._floor_ns = max(self._floor_ns, floor_ns)
+
+
+_id_clock = _IdClock()
+
+
+def keep_checkpoint_ids_above(checkpoint_id: str) -> None:
+    """Have every checkpoint id that LangGraph makes in this process from now on be higher than this one.
+
+    The newest checkpoint of a thread is the one with the highest id, and ids are made from the wall clock: a process
+    whose clock is behind would otherwise store checkpoints below those of another.
+
+    Args:
+        checkpoint_id: An id of LangGraph's; any other text is ignored, as its order tells nothing of time.
+    """
+    try:
+        version, digits = uuid.UUID(checkpoint_id).version, checkpoint_id.replace("-", "")
+    except ValueError:
+        return
+    ticks = int(digits[:12] + digits[13:16], 16) + 1
+    if version != 6 or ticks >= 1 << 60:
+        return
+    _ids.time = _id_clock  # type: ignore[attr-defined]  # the module reads the clock by this name
+    _id_clock.raise_to((ticks - _TICKS_AT_EPOCH) * 100)
+
+
+class ClockedStateGraph(CompiledStateGraph[Any, Any, Any, Any]):
+    """A compiled graph that makes no checkpoint id below one that it has loaded, whichever saver it has."""
+
+    def _migrate_checkpoint(self, checkpoint: Checkpoint) -> None:
+        # LangGraph calls it with each checkpoint that a run, `update_state` or `get_state` starts from.
+        super()._migrate_checkpoint(checkpoint)
+        keep_checkpoint_ids_above(checkpoint["id"])
+
+
 def answers_at_hand(config: RunnableConfig) -> int:
     """How many of a task's questions to a person have an answer in this run; 0 for a task that asks for the first time.
 
@@ -107,6 +186,11 @@ def answers_at_hand(config: RunnableConfig) -> int:
     if scratchpad is None:
         return 0
     return len(scratchpad.resume) + (scratchpad.get_null_resume(False) is not None)
+
+
+def close_sqlite_cache(cache: Any) -> None:
+    """Close the connection of LangGraph's `SqliteCache`, which has no method for it."""
+    cache._conn.close()
 
 
 class InjectedArguments:
@@ -131,6 +215,42 @@ def as_tool_output(content: Any, artifact: Any, tool: StructuredTool, call_id: s
     return _format_output(content, artifact, call_id, tool.name, "success")
 
 
+def uses_responses_api(model: Any, options: Mapping[str, Any]) -> bool:
+    """Whether an OpenAI chat model sends a request with these options to `/v1/responses`."""
+    return bool(model._use_responses_api(options))
+
+
+def default_executor_of(loop: asyncio.BaseEventLoop) -> ThreadPoolExecutor | None:
+    """The executor that a loop runs blocking code on by default; None before its first use."""
+    executor: ThreadPoolExecutor | None = loop._default_executor  # type: ignore[attr-defined]  # private, so untyped
+    return executor
+
+
 def config_parameter(function: Callable[..., Any]) -> str | None:
     """The parameter of a tool's function that wants the run's config; None without one."""
     return _get_runnable_config_param(function)
+
+
+def with_stream_through(
+    config: RunnableConfig, gate: Callable[[Callable[[Any], None], set[int | str]], Callable[[Any], None]]
+) -> RunnableConfig:
+    """A model call's config in which all that enters LangGraph's message stream goes through a gate.
+
+    Args:
+        config: The config, with the callbacks of the run.
+        gate: Makes a gate, given what takes the stream's entries and the set of message ids that the stream has shown.
+    """
+    manager = config.get("callbacks")
+    if not isinstance(manager, BaseCallbackManager):
+        return config
+    gated: dict[int, Any] = {}
+    for handler in [*manager.handlers, *manager.inheritable_handlers]:
+        if isinstance(handler, StreamMessagesHandler) and id(handler) not in gated:
+            gated[id(handler)] = other = copy.copy(handler)
+            other.stream = gate(handler.stream, handler.seen)
+    if not gated:
+        return config
+    manager = manager.copy()
+    manager.handlers = [gated.get(id(handler), handler) for handler in manager.handlers]
+    manager.inheritable_handlers = [gated.get(id(handler), handler) for handler in manager.inheritable_handlers]
+    return {**config, "callbacks": manager}

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from graph_agent.command_log import LogLevelOption, VerboseOption, chosen_level
 from graph_agent.credentials import sources_from
 from graph_agent.errors import ConfigError
 from graph_agent.spec import load_spec, with_sources
@@ -39,6 +40,8 @@ def a2a(
     drain_s: Annotated[
         int, typer.Option("--drain-s", min=0, help="Seconds that tasks may take to their next step at SIGTERM.")
     ] = _DRAIN_S,
+    verbose: VerboseOption = 0,
+    log_level: LogLevelOption = None,
 ) -> None:
     """Serve an agent to A2A clients; needs the extra `server`."""
     try:
@@ -49,4 +52,5 @@ def a2a(
     spec = with_sources(load_spec(config), sources_from(credential or []))
     if push_notifications:
         spec = spec.model_copy(update={"push_notifications": True})
-    serve_a2a(spec, host=host, port=port, url=url, db=db, show_outputs=show_outputs, drain_s=drain_s)
+    level = chosen_level(verbose, log_level)
+    serve_a2a(spec, host=host, port=port, url=url, db=db, show_outputs=show_outputs, drain_s=drain_s, log_level=level)

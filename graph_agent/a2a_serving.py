@@ -11,6 +11,7 @@ from typing import Any
 import typer
 import uvicorn
 from a2a.types import AgentSkill
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from sse_starlette.sse import AppStatus
 from starlette.applications import Starlette
 
@@ -21,7 +22,8 @@ from graph_agent.a2a.server_sessions import at_work
 from graph_agent.a2a.server_store import open_stores
 from graph_agent.addresses import bound, url_of
 from graph_agent.collector import spare_what_is_loaded
-from graph_agent.db_urls import is_postgres
+from graph_agent.command_log import log_at
+from graph_agent.running import sees_other_processes
 from graph_agent.spec import AgentSpec, open_agent
 
 _STOP_S = 5
@@ -37,6 +39,7 @@ def serve_a2a(
     db: str | None = None,
     show_outputs: bool = False,
     drain_s: int,
+    log_level: str | None = None,
 ) -> None:
     """Serve an agent until the process is asked to stop; says on standard output where it listens.
 
@@ -48,25 +51,35 @@ def serve_a2a(
         db: Another database than the file's.
         show_outputs: Whether clients are told what tools gave.
         drain_s: Seconds that tasks may take to their next boundary when the server is stopped.
+        log_level: Name of the level from which this package's log and uvicorn's are written to standard error; None
+            leaves logging as the program has set it up, and uvicorn at WARNING.
 
     Raises:
         ConfigError: When the address is taken or is none, or something the file names cannot be built.
     """
+    if log_level:
+        log_at(log_level)
     with bound(host, port) as listener:
         # Whoever reads where it listens, and comes before it serves, waits instead of being refused.
         listener.listen()
-        asyncio.run(_serve(spec, listener, url or url_of(listener), db, show_outputs, drain_s))
+        asyncio.run(_serve(spec, listener, url or url_of(listener), db, show_outputs, drain_s, log_level))
 
 
 async def _serve(
-    spec: AgentSpec, listener: socket.socket, url: str, db: str | None, show_outputs: bool, drain_s: int
+    spec: AgentSpec,
+    listener: socket.socket,
+    url: str,
+    db: str | None,
+    show_outputs: bool,
+    drain_s: int,
+    log_level: str | None,
 ) -> None:
     # The SDK's streams would end at the first signal, and their tasks with them; tasks are given time to end.
     AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # it has no types
     async with open_a2a(spec, url, db=db, show_outputs=show_outputs, drain_s=drain_s) as app:
         spare_what_is_loaded()
         typer.echo(f"{spec.name} listens at {url}")
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=drain_s + _STOP_S)
+        config = uvicorn.Config(app, log_level=log_level or "warning", timeout_graceful_shutdown=drain_s + _STOP_S)
         await uvicorn.Server(config).serve([listener])
 
 
@@ -92,7 +105,9 @@ async def open_a2a(
     address = spec.db if db is None else db
     async with AsyncExitStack() as stack:
         graph = await stack.enter_async_context(open_agent(spec, db=address))
-        others = at_work(graph) if is_postgres(address) else None
+        saver = graph.checkpointer
+        shared = isinstance(saver, BaseCheckpointSaver) and await sees_other_processes(saver)
+        others = at_work(graph) if shared else None
         stores = await stack.enter_async_context(open_stores(address, at_work=others))
         card = agent_card(
             graph,

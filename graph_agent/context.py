@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from langchain_core.runnables import RunnableConfig
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -17,10 +18,12 @@ from pydantic import (
     ValidationError,
 )
 
+from graph_agent._compat import surrounding_context
 from graph_agent.config import (
     FallbackModel,
     Finalize,
     LoopConfig,
+    OnFailure,
     OnLimit,
     Planner,
     Price,
@@ -59,6 +62,7 @@ class AgentContext(BaseModel):
     max_steps: PositiveInt | None = None
     max_turns: PositiveInt | None = None
     on_limit: OnLimit | None = None
+    on_failure: OnFailure | None = None
     tool_calling: ToolCalling | None = None
     tool_calling_default: Literal["native", "text"] | None = None
     finalize: Finalize | None = None
@@ -73,6 +77,7 @@ class AgentContext(BaseModel):
     max_output_chars: int | None = Field(default=None, ge=100)
     max_output_lines: int | None = Field(default=None, ge=2)
     offload_over_chars: PositiveInt | None = None
+    loop_detection: bool | None = None
     loop_window: int | None = Field(default=None, ge=2)
     loop_max_period: PositiveInt | None = None
     max_delegation_depth: NonNegativeInt | None = None
@@ -80,6 +85,7 @@ class AgentContext(BaseModel):
     model: str | None = Field(default=None, min_length=1)
     model_retries: NonNegativeInt | None = None
     model_timeout_s: PositiveFloat | None = None
+    model_total_timeout_s: PositiveFloat | None = None
     fallback_models: tuple[FallbackModel, ...] | None = None
     reasoning_effort: ReasoningEffort | None = None
     temperature: NonNegativeFloat | None = None
@@ -112,14 +118,23 @@ def coerce_context(brought: Any, schema: type[AgentContext] = AgentContext) -> A
     return None
 
 
-def with_credentials(brought: Any, own: Mapping[str, SecretStr], schema: type[AgentContext] = AgentContext) -> Any:
+def with_credentials(
+    brought: Any,
+    own: Mapping[str, SecretStr],
+    config: RunnableConfig | None = None,
+    schema: type[AgentContext] = AgentContext,
+) -> Any:
     """What a run brings, with the agent's own credentials below those that it brings.
 
     Args:
-        brought: What the run was given as its context; what cannot be one is left as it is, to be refused.
+        brought: What the run was given as its context; None for what the run around it has. What cannot be a context is
+            left as it is, to be refused.
         own: The agent's credentials.
+        config: The run's config.
         schema: The agent's own context schema.
     """
+    if brought is None:
+        brought = coerce_context(surrounding_context(config), schema)
     if brought is None:
         return schema(credentials=dict(own))
     if isinstance(brought, AgentContext):

@@ -45,11 +45,18 @@ def place_of_blocking(saver: BaseCheckpointSaver[Any]) -> Hashable:
     if not _is_aiosqlite(connection) and not _is_psycopg(connection):
         return _remember(saver, None)
     loop = getattr(saver, "loop", None)
-    if loop is not None and loop.is_running():
+    if loop is not None and loop.is_running() and loop is not _running_loop():
         # Such a saver does its own blocking work the same way: on the loop it was made on, in another thread.
         return asyncio.run_coroutine_threadsafe(place_of(saver), loop).result()
     # It cannot be asked now. That is not its place for good: from its loop it can.
     return id(saver)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _remember(saver: BaseCheckpointSaver[Any], database: Path | PostgresPlace | None) -> Hashable:

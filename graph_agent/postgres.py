@@ -12,6 +12,7 @@ from langgraph.store.base import Op, PutOp, Result
 from graph_agent.blocking import to_its_end
 from graph_agent.db_urls import without_password
 from graph_agent.errors import ConfigError
+from graph_agent.session_index import POSTGRES_INDEX
 
 try:
     from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
@@ -19,6 +20,8 @@ try:
     from psycopg import AsyncConnection, Error
     from psycopg.rows import DictRow, dict_row
     from psycopg_pool import AsyncConnectionPool
+
+    from graph_agent.postgres_saver import SharedPostgresSaver
 except ImportError as missing:
     raise ConfigError(
         f"A database in PostgreSQL needs an extra ({missing.name or missing}): pip install 'graph-agent[postgres]'"
@@ -42,7 +45,7 @@ Pool = AsyncConnectionPool[AsyncConnection[DictRow]]
 
 
 @asynccontextmanager
-async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncIterator[AsyncPostgresSaver]:
+async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncIterator[SharedPostgresSaver]:
     """Open a saver, its tables made where they are missing, and close it on leaving.
 
     Args:
@@ -52,9 +55,14 @@ async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncItera
     Raises:
         ConfigError: When the database cannot be reached, or its tables cannot be made.
     """
-    await make_tables(url, lambda connection: AsyncPostgresSaver(connection, serde=serde).setup())
+
+    async def make(connection: AsyncConnection[DictRow]) -> None:
+        await AsyncPostgresSaver(connection, serde=serde).setup()
+        await connection.execute(POSTGRES_INDEX)
+
+    await make_tables(url, make)
     async with _pool(url, SAVER_CONNECTIONS) as pool:
-        yield AsyncPostgresSaver(pool, serde=serde)
+        yield SharedPostgresSaver(pool, serde)
 
 
 @asynccontextmanager

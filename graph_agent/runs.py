@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -15,6 +16,10 @@ from typing import Any, TypeVar
 import anyio
 from langchain_core.runnables import RunnableConfig
 
+from graph_agent.blocking import from_thread
+from graph_agent.checkpoint_fence import CheckpointFence
+from graph_agent.closing_stream import Readership
+from graph_agent.errors import RunFailedError, SessionLostError
 from graph_agent.models.spoken import Reader
 from graph_agent.steering import Inbox, MemoryInbox, Note
 
@@ -22,6 +27,10 @@ T = TypeVar("T")
 
 RUN = "__graph_agent_run"
 """Key of the `Run` in a run's `configurable`. What begins with two underscores stays out of checkpoints and traces."""
+
+
+READERSHIP = "__graph_agent_readership"
+"""Key of the `Readership` of a run's stream in its `configurable`."""
 
 
 @dataclass(eq=False)
@@ -36,6 +45,12 @@ class Run:
     """The run this one is part of, as a delegate or a subgraph; its abort is this one's too."""
     reader: Reader | None = None
     """Who reads the answer as it comes, past the graph's stream; None for nobody."""
+    readership: Readership | None = None
+    """Of the run's stream; None where the run has none, or it is not known."""
+    ended: Future[None] = field(default_factory=Future)
+    """Done when the session is free for its next run."""
+    task: asyncio.Task[Any] | None = None
+    """The task whose cancellation ends it; None where there is none."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     started_ns: int = field(default_factory=time.time_ns)
     """Wall clock, to tell notes sent to it from those it found when it first read its inbox."""
@@ -47,16 +62,37 @@ class Run:
     """Ids of the calls begun in this run."""
     has_listened: bool = False
     """Whether its inbox has been read: the state it began with is stored, so what that had taken in can go."""
+    cause: BaseException | None = None
+    """What the newest failure of this run came from; None for no exception."""
+    failure: RunFailedError | None = None
+    """What is raised at the run's end; None for nothing."""
     fingerprints: dict[int, tuple[Any, str, str]] = field(default_factory=dict)
     """What `recent_calls` remembers of the calls it has read."""
+    confirm_lock: Callable[[], Future[None]] | None = None
+    """Verifies that the session's lock is held where it can be lost; None where it cannot."""
+    _lost: str = ""
     _old_aborts: frozenset[str] | None = None
     _stopped: bool = False
     _children: set[Run] = field(default_factory=set)
     _scopes: dict[anyio.CancelScope, asyncio.AbstractEventLoop] = field(default_factory=dict)
     _shared: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
+    _held: dict[str, Any] = field(default_factory=dict)
     _guard: threading.Lock = field(default_factory=threading.Lock)
+    updates_only: bool = False
+    """Whether it holds the session for an update of its state from outside, and runs no node."""
     _worked_s: float | None = None
     _since: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108 - looked up then, so that a test can set the clock
+
+    def __post_init__(self) -> None:
+        self.fence = CheckpointFence(self.id)
+        """Refuses its writes when another run has continued the session."""
+
+    def plan_calls(self, ids: Iterable[str]) -> None:
+        """Take calls for made ready in this run; a model may give them the ids of calls that it made before."""
+        new = set(ids)
+        self.planned |= new
+        self.taken_up -= new
+        self.begun -= new
 
     @property
     def untouched(self) -> list[str]:
@@ -67,6 +103,12 @@ class Run:
     def aborted(self) -> bool:
         """Whether somebody has stopped it."""
         return self._stopped or (self.parent is not None and self.parent.aborted)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it ends by itself soon: it was stopped or cancelled, or nobody reads its stream any more."""
+        cancelled = self.task is not None and self.task.cancelling() > 0
+        return cancelled or self.aborted or (self.readership is not None and self.readership.is_left)
 
     def abort(self) -> None:
         """Stop it: whatever works for it now is cancelled, and nothing more is begun."""
@@ -79,6 +121,35 @@ class Run:
                 loop.call_soon_threadsafe(scope.cancel)
         for child in children:
             child.abort()
+
+    def lose(self, why: str) -> None:
+        """Stop it because its process no longer holds the session: work is cancelled, and nothing more is stored.
+
+        Args:
+            why: A sentence for the person whose input it was.
+        """
+        self._lost = why
+        self.abort()
+
+    def check_held(self) -> None:
+        """Check that its process holds the session, as far as is known here.
+
+        Raises:
+            SessionLostError: When it does not.
+        """
+        if self._lost:
+            raise SessionLostError(self._lost)
+        if self.parent is not None:
+            self.parent.check_held()
+
+    async def confirm_held(self) -> None:
+        """As `check_held`, after a look at the lock itself where its state may be outdated, as after a long pause."""
+        run: Run | None = self
+        while run is not None:
+            if run.confirm_lock is not None:
+                await from_thread(run.confirm_lock())
+            run = run.parent
+        self.check_held()
 
     def obey(self, notes: Iterable[Note]) -> list[str]:
         """Stop when a note asks for it that was sent to this run.
@@ -135,6 +206,18 @@ class Run:
         made: T = await asyncio.shield(self._shared[key])
         return made
 
+    def shared(self, key: str, make: Callable[[], T]) -> T:
+        """What several tasks of this run use together, made for the first that asks.
+
+        Args:
+            key: What it is.
+            make: Makes it.
+        """
+        if key not in self._held:
+            self._held[key] = make()
+        held: T = self._held[key]
+        return held
+
     def begin_input(self) -> None:
         """Count the time of a new input from now."""
         self._worked_s, self._since = 0.0, time.monotonic()
@@ -185,7 +268,26 @@ class _Interruptible:
     def __exit__(self, *raised: Any) -> bool:
         with self._run._guard:
             self._run._scopes.pop(self._scope, None)
-        return bool(self._scope.__exit__(*raised))
+        swallowed = bool(self._scope.__exit__(*raised))
+        if swallowed:
+            self._run.check_held()
+        return swallowed
+
+
+def fence_of(config: RunnableConfig) -> CheckpointFence | None:
+    """The fence of the run that a saver works for; None where no run of an agent is behind a request.
+
+    Args:
+        config: What the saver was given.
+    """
+    run = config["configurable"].get(RUN)
+    return run.fence if isinstance(run, Run) else None
+
+
+def is_running(config: RunnableConfig) -> bool:
+    """Whether a config is that of a run; False for an update of the state from outside (`update_state`)."""
+    run = config["configurable"].get(RUN)
+    return isinstance(run, Run) and not run.updates_only
 
 
 def run_of(config: RunnableConfig) -> Run:

@@ -10,8 +10,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 
 from graph_agent.call_records import CallRecord, call_records
-from graph_agent.checkpoints import load
-from graph_agent.edited import edited_from
+from graph_agent.checkpoints import edited_from, load
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.graph import AgentStateGraph
 from graph_agent.listening import checked_fields

@@ -21,9 +21,10 @@ from typing import Any
 import yaml
 from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
+from langgraph.cache.base import BaseCache
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from graph_agent.agent import create_graph_agent
 from graph_agent.config import LoopConfig, explain
@@ -35,14 +36,17 @@ from graph_agent.hook_loading import HookSpec, load_hook
 from graph_agent.loading import load_attribute
 from graph_agent.models.mock import mock_model_from_env
 from graph_agent.models.resolve import resolve_model
-from graph_agent.persistence import open_saver, open_store
+from graph_agent.persistence import check_cache, open_cache, open_saver, open_store
 from graph_agent.prompts import PromptTemplate, read_prompt_file
+from graph_agent.response_loading import load_response_format
 from graph_agent.spec_parts import DelegateSpec, SkillSpec
 
 DEFAULT_DB = "sqlite:///graph_agent.db"
 TODAY_VARIABLE = "GRAPH_AGENT_TODAY"
 """Environment variable that tells a stdio MCP server which ISO date to take for today; unset for the real one."""
 _TEMPLATE = re.compile(r"\{[{%#]")
+_ALIASES = {"max_rounds": "max_steps"}
+"""Other names of fields of `LoopConfig` in an agent file."""
 SYSTEM_VARIABLES = frozenset({"name", "description", "today"})
 """What a system prompt's template may use; `today` is an ISO date."""
 
@@ -74,16 +78,44 @@ class AgentSpec(BaseModel):
     """Whether A2A clients may have changes of their tasks sent to an address of theirs on the public network."""
     hooks: list[HookSpec] = []
     """Each `module.Class`, or `{use: module.Class, with: {argument: value}}`."""
+    response_format: str | dict[str, Any] | None = None
+    """Shape of the answer: `module:Class`, a file with a JSON schema (`.json`, `.yaml` or `.yml`), or the schema."""
     config: dict[str, Any] = {}
-    """Fields of `LoopConfig`."""
+    """Fields of `LoopConfig`; `max_rounds` is another name of `max_steps`."""
     credentials: dict[str, CredentialSource] = {}
     """Credential name → `{env: NAME}`: secrets for the tools that want them, read when the agent is opened."""
     credential_headers: dict[str, str] = {}
     """Credential name → the HTTP header in which a served agent's client may bring its own, for one request."""
     db: str = DEFAULT_DB
     """Where sessions are kept: `sqlite:///FILE`, whose relative path starts in the current folder, or `postgresql://…`."""
+    cache: str | None = None
+    """Where plans are kept to be used again for the very same request, for `config.plan_cache_ttl_s` seconds: `memory`,
+    for as long as the process lives, or `sqlite:///FILE`, whose relative path starts in the current folder."""
     path: Path = Field(default=Path(), exclude=True)
     """The file this was read from; set by `load_spec`, never in the file."""
+
+    @field_validator("response_format", mode="before")
+    @classmethod
+    def _shape(cls, given: Any) -> Any:
+        if given is not None and not isinstance(given, str | dict):
+            raise ValueError(
+                "name a class as 'module:Class' or a schema file ending in .json, .yaml or .yml, or write the JSON "
+                "schema itself"
+            )
+        return given
+
+    @field_validator("cache")
+    @classmethod
+    def _known_cache(cls, url: str | None) -> str | None:
+        return url if url is None else check_cache(url)
+
+    @field_validator("config")
+    @classmethod
+    def _own_names(cls, config: dict[str, Any]) -> dict[str, Any]:
+        for alias, name in _ALIASES.items():
+            if alias in config and name in config:
+                raise ValueError(f"{alias} and {name} are two names of one field; give one of them")
+        return {_ALIASES.get(name, name): value for name, value in config.items()}
 
     @property
     def folder(self) -> Path:
@@ -123,13 +155,20 @@ def load_spec(path: str | Path) -> AgentSpec:
     except ValidationError as error:
         raise ConfigError(explain(error, f"Agent file {path}", keys)) from None
     try:
-        spec.loop_config()
+        config = spec.loop_config()
     except ConfigError as error:
         raise ConfigError(f"Agent file {path}: config: {error}") from None
     try:
         check_headers(spec.credential_headers)
     except ConfigError as error:
         raise ConfigError(f"Agent file {path}: {error}") from None
+    if spec.cache is None and config.plan_cache_ttl_s is not None:
+        raise ConfigError(f"Agent file {path}: config.plan_cache_ttl_s needs a cache; write e.g. 'cache: memory'.")
+    if spec.cache is not None and config.plan_cache_ttl_s is None:
+        fix = "write for how many seconds a plan may be used again, e.g. 'config: {plan_cache_ttl_s: 600}'"
+        raise ConfigError(
+            f"Agent file {path}: cache={spec.cache!r} is never used without config.plan_cache_ttl_s; {fix}."
+        )
     return spec
 
 
@@ -172,15 +211,21 @@ async def open_agent(
         address = spec.db if db is None else db
         saver = await stack.enter_async_context(open_saver(address)) if address else None
         store = await stack.enter_async_context(open_store(address)) if address else None
+        cache = await stack.enter_async_context(open_cache(spec.cache)) if spec.cache else None
         # In a thread: what the file names is read, imported and built, and a server's loop must not stand still for it.
-        graph = await asyncio.to_thread(_build, spec, tools, today, saver, store)
+        graph = await asyncio.to_thread(_build, spec, tools, today, saver, store, cache)
         assert isinstance(graph.builder, AgentStateGraph)
         graph.builder.credentials = credentials
         yield graph
 
 
 def _build(
-    spec: AgentSpec, tools: list[BaseTool], today: date | None, saver: Checkpointer, store: BaseStore | None
+    spec: AgentSpec,
+    tools: list[BaseTool],
+    today: date | None,
+    saver: Checkpointer,
+    store: BaseStore | None,
+    cache: BaseCache[Any] | None,
 ) -> CompiledAgentGraph:
     tools.extend(load_attribute(name, spec.folder) for name in spec.tools)
     return create_graph_agent(
@@ -190,12 +235,24 @@ def _build(
         hooks=[load_hook(hook, spec.folder) for hook in spec.hooks],
         system_prompt=_system_prompt(spec, today),
         prompts={name: read_prompt_file(spec.folder / file) for name, file in spec.prompts.items()},
+        response_format=_response_format(spec),
         config=spec.loop_config(),
         checkpointer=saver,
         store=store,
+        cache=cache,
         name=spec.name,
         resolve=_resolver(spec),
     )
+
+
+def _response_format(spec: AgentSpec) -> type[Any] | dict[str, Any] | None:
+    if spec.response_format is None:
+        return None
+    try:
+        return load_response_format(spec.response_format, spec.folder)
+    except ConfigError as error:
+        field = "" if str(error).startswith("response_format") else "response_format: "
+        raise ConfigError(f"Agent file {spec.path}: {field}{error}") from None
 
 
 def _resolver(spec: AgentSpec) -> Callable[[Any], BaseChatModel]:

@@ -6,7 +6,6 @@ blocking saver on a thread of its own: an operation is one errand, and those tha
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -22,16 +21,34 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
+    get_checkpoint_id,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.sqlite import SqliteSaver
 
-from graph_agent.sqlite_files import BUSY_S, Patience, check_database
+from graph_agent._compat import keep_checkpoint_ids_above
+from graph_agent.checkpoint_fence import OWNER, owner_in
+from graph_agent.daemon_threads import call_in_thread
+from graph_agent.runs import fence_of
+from graph_agent.session_index import SQLITE_INDEX, sqlite_threads
+from graph_agent.sqlite_connection import PatientConnection
+from graph_agent.sqlite_files import Patience, check_database
 from graph_agent.sqlite_writer import Writer
+
+_NEWEST = (
+    "SELECT c.checkpoint_id, coalesce((SELECT w.channel FROM writes w WHERE w.thread_id = c.thread_id"
+    " AND w.checkpoint_ns = c.checkpoint_ns AND w.checkpoint_id = c.checkpoint_id AND w.task_id = ?), '')"
+    " FROM checkpoints c WHERE c.thread_id = ? AND c.checkpoint_ns = ? ORDER BY c.checkpoint_id DESC LIMIT 1"
+)
+_COUNT_WRITES = "SELECT count(*) FROM writes WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
+_NOTE_OWNER = (
+    "INSERT OR REPLACE INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value)"
+    " VALUES (?, ?, ?, ?, 0, ?, ?, ?)"
+)
 
 
 class SharedSqliteSaver(SqliteSaver):
-    """The saver; from a running loop its thread works for it, and the blocking entry points use it as they are.
+    """The saver, whose thread does all that writes, in one transaction with the check that its run may write.
 
     Args:
         file: The whole path of the database, which other processes may use too.
@@ -43,6 +60,7 @@ class SharedSqliteSaver(SqliteSaver):
         super().__init__(connection, serde=serde)
         self.database = file
         """The file."""
+        self._has_index = False
         self._writer = Writer(connection, self.lock, self.setup)
 
     def setup(self) -> None:
@@ -52,9 +70,11 @@ class SharedSqliteSaver(SqliteSaver):
             sqlite3.Error: When they cannot be made.
         """
         patience = Patience()
-        while not self.is_setup:
+        while not self._has_index:
             try:
                 super().setup()
+                self.conn.execute(SQLITE_INDEX)
+                self._has_index = True
             except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
                 time.sleep(patience.pause_s(error))
 
@@ -68,9 +88,13 @@ class SharedSqliteSaver(SqliteSaver):
         with closing(self.conn.cursor()) as cursor:
             yield cursor
 
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """As `SqliteSaver.get_tuple`; a run that resumes is noted as the owner of its checkpoint."""
+        return self._writer.do_and_wait(partial(self._load, config), writes=self._claims(config))
+
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """As `get_tuple`."""
-        return await self._writer.do(partial(super().get_tuple, config))
+        return await self._writer.do(partial(self._load, config), writes=self._claims(config))
 
     async def alist(
         self,
@@ -82,8 +106,32 @@ class SharedSqliteSaver(SqliteSaver):
     ) -> AsyncIterator[CheckpointTuple]:
         """As `list`; all that is asked for is read at once."""
         listed = partial(super().list, config, filter=filter, before=before, limit=limit)
-        for found in await self._writer.do(lambda: [*listed()]):
+        for found in await self._writer.do(lambda: [*listed()], writes=False):
             yield found
+
+    async def list_threads(
+        self, *, group: str | None = None, after: str | None = None, limit: int | None = None
+    ) -> list[str]:
+        """The ids of the threads, over a connection of its own (see `graph_agent.history.list_threads`)."""
+        if not self._has_index:
+            await self._writer.do(lambda: None)
+        return await sqlite_threads(self.database, group, after, limit)
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """As `SqliteSaver.put`; it is stored when this returns.
+
+        Raises:
+            SessionLostError: When it is a run's, and another run has continued the session.
+        """
+        stored = self._writer.do_and_wait(partial(self._put, config, checkpoint, metadata, new_versions))
+        _note_stored(config)
+        return stored
 
     async def aput(
         self,
@@ -92,14 +140,30 @@ class SharedSqliteSaver(SqliteSaver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """As `put`; it is stored when this returns."""
-        return await self._writer.do(partial(super().put, config, checkpoint, metadata, new_versions))
+        """As `put`."""
+        stored = await self._writer.do(partial(self._put, config, checkpoint, metadata, new_versions))
+        _note_stored(config)
+        return stored
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """As `SqliteSaver.put_writes`; they are stored when this returns.
+
+        Raises:
+            SessionLostError: When they are a run's, and another run has continued the session.
+        """
+        self._writer.do_and_wait(partial(self._put_writes, config, writes, task_id, task_path))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """As `put_writes`; they are stored when this returns."""
-        await self._writer.do(partial(super().put_writes, config, writes, task_id, task_path))
+        """As `put_writes`."""
+        await self._writer.do(partial(self._put_writes, config, writes, task_id, task_path))
+
+    def delete_thread(self, thread_id: str) -> None:
+        """As `SqliteSaver.delete_thread`."""
+        self._writer.do_and_wait(partial(super().delete_thread, thread_id))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """As `delete_thread`."""
@@ -109,11 +173,83 @@ class SharedSqliteSaver(SqliteSaver):
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """As `get_delta_channel_history`."""
-        return await self._writer.do(partial(super().get_delta_channel_history, config=config, channels=channels))
+        history = partial(super().get_delta_channel_history, config=config, channels=channels)
+        return await self._writer.do(history, writes=False)
+
+    @staticmethod
+    def _claims(config: RunnableConfig) -> bool:
+        """Whether loading a checkpoint notes the run as its owner."""
+        fence = fence_of(config)
+        return fence is not None and fence.claims and not fence.has_loaded(*_at(config))
+
+    def _load(self, config: RunnableConfig) -> CheckpointTuple | None:
+        fence, at = fence_of(config), _at(config)
+        loads = fence is not None and not fence.has_loaded(*at)
+        if fence is not None and loads and get_checkpoint_id(config):
+            # It goes back to an older one, and must not do so over the head of another run.
+            newest, owner = self._newest(*at)
+            fence.load(*at, newest, owner, None)
+        found = super().get_tuple(config)
+        if fence is not None and loads:
+            pending = found.pending_writes or [] if found is not None else []
+            newest = found.checkpoint["id"] if found is not None else None
+            fence.load(*at, newest, owner_in(pending), len(pending))
+            if newest is not None and fence.claims and not get_checkpoint_id(config):
+                self._note_owner(*at, newest, fence.owner)
+        if found is not None:
+            keep_checkpoint_ids_above(found.checkpoint["id"])
+        return found
+
+    def _put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        self._admit(config, checkpoint["id"])
+        return super().put(config, checkpoint, metadata, new_versions)
+
+    def _put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    ) -> None:
+        self._admit(config)
+        super().put_writes(config, writes, task_id, task_path)
+
+    def _admit(self, config: RunnableConfig, new_id: str | None = None) -> None:
+        """Check a run's write in its own transaction."""
+        fence, at = fence_of(config), _at(config)
+        if fence is None:
+            return
+        newest, owner = self._newest(*at)
+        if fence.admit(*at, newest, owner, new_id) and newest is not None:
+            [[writes]] = self.conn.execute(_COUNT_WRITES, (*at, newest)).fetchall()
+            fence.check_untouched(*at, writes)
+            self._note_owner(*at, newest, fence.owner)
+
+    def _newest(self, thread_id: str, namespace: str) -> tuple[str | None, str]:
+        """The id of the newest checkpoint of a namespace, and the run that is noted as its owner."""
+        found = self.conn.execute(_NEWEST, (OWNER, thread_id, namespace)).fetchone()
+        return found or (None, "")
+
+    def _note_owner(self, thread_id: str, namespace: str, checkpoint_id: str, owner: str) -> None:
+        kind, nothing = self.serde.dumps_typed(None)
+        self.conn.execute(_NOTE_OWNER, (thread_id, namespace, checkpoint_id, OWNER, owner, kind, nothing))
 
     async def aclose(self) -> None:
         """Let the thread end when it has done what waits; what is asked of it afterwards is refused."""
         await self._writer.aclose()
+
+
+def _at(config: RunnableConfig) -> tuple[str, str]:
+    """The thread and the checkpoint namespace of a config."""
+    at = config["configurable"]
+    return str(at["thread_id"]), at.get("checkpoint_ns", "")
+
+
+def _note_stored(config: RunnableConfig) -> None:
+    if (fence := fence_of(config)) is not None:
+        fence.store(*_at(config))
 
 
 @asynccontextmanager
@@ -124,13 +260,13 @@ async def open_sqlite_saver(path: Path, serde: SerializerProtocol) -> AsyncItera
         ConfigError: When the file cannot be opened.
     """
     # Files are looked for in threads: servers refuse code that holds their loop up.
-    await asyncio.to_thread(check_database, path)
-    connection = await asyncio.to_thread(sqlite3.connect, path, timeout=BUSY_S, check_same_thread=False)
+    await call_in_thread(check_database, path)
+    connection = await call_in_thread(lambda: PatientConnection(path, check_same_thread=False))
     try:
-        saver = SharedSqliteSaver(await asyncio.to_thread(path.resolve), connection, serde)
+        saver = SharedSqliteSaver(await call_in_thread(path.resolve), connection, serde)
         try:
             yield saver
         finally:
             await saver.aclose()
     finally:
-        await asyncio.to_thread(connection.close)
+        await call_in_thread(connection.close)

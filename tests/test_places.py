@@ -1,22 +1,18 @@
-"""Where sessions are kept and guarded: whichever saver, whichever way in, whatever the file system can do."""
+"""Where sessions are kept and guarded: whichever saver, whichever way in."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import fcntl
 import gc
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.locks import SUFFIX, SessionLocks
+from graph_agent.lock_files import SUFFIX
 from graph_agent.persistence import open_saver
 from graph_agent.places import place_of, place_of_blocking
 from graph_agent.running import inbox_of
@@ -86,37 +82,3 @@ async def test_an_inbox_is_forgotten_with_its_saver() -> None:
     from graph_agent import places, running
 
     assert (kept, identity in running._inboxes, identity in places._known) == (True, False, False)
-
-
-@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL])
-async def test_a_file_system_without_locks_guards_within_the_process(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(fcntl, "lockf", refuse)
-    locks, place = SessionLocks(), tmp_path / "s.db"
-    before = len(os.listdir("/proc/self/fd"))
-
-    taken = [locks.take(place, session_id).result() for session_id in ("s1", "s1", "s2")]
-    locks.give_back(place, "s1")
-
-    assert (taken, locks.take(place, "s1").result(), len(os.listdir("/proc/self/fd"))) == (
-        [True, False, True],
-        True,
-        before,
-    )
-
-
-async def test_a_lock_that_fails_leaves_no_file_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(fcntl, "lockf", fail)
-    before = len(os.listdir("/proc/self/fd"))
-
-    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
-        SessionLocks().take(tmp_path / "s.db", "s1")
-
-    assert len(os.listdir("/proc/self/fd")) == before

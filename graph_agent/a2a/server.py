@@ -16,7 +16,6 @@ from a2a.server.routes.common import DefaultServerCallContextBuilder, ServerCall
 from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore
 from a2a.types import AgentCard, CancelTaskRequest, Message, SendMessageRequest, SubscribeToTaskRequest, Task
 from a2a.utils.errors import UnsupportedOperationError
-from a2a.utils.push_url_validator import validate_push_notification_url
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -40,6 +39,7 @@ from graph_agent.credential_headers import check_headers
 from graph_agent.draining import draining_on_sigterm
 from graph_agent.errors import ConfigError
 from graph_agent.graph import CompiledAgentGraph
+from graph_agent.public_network import is_public_url
 
 CARD_AGE_S = 60
 """Seconds a client may keep the card before it asks again."""
@@ -82,7 +82,7 @@ class A2AServer:
         session_ids: SessionIds = session_id_of,
         context_builder: ServerCallContextBuilder | None = None,
         credential_headers: Mapping[str, str] = MappingProxyType({}),
-        push_url_check: UrlCheck = validate_push_notification_url,
+        push_url_check: UrlCheck = is_public_url,
         held: Held = unbounded,
     ) -> None:
         if not graph.checkpointer:

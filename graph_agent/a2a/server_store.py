@@ -194,7 +194,8 @@ class LiveTaskStore(TaskStore):
         if self._at_work is None:
             return True
         # A task that has begun a moment ago may have no run yet.
-        quiet_s = time.time() - task.status.timestamp.ToNanoseconds() / 1e9
+        # Nor may the clock of another machine, which wrote that time, make a task look as if it were to begin.
+        quiet_s = abs(time.time() - task.status.timestamp.ToNanoseconds() / 1e9)
         return quiet_s > LOST_AFTER_S and not await self._at_work(task, context)
 
     async def _after_all(self, task: Task, context: ServerCallContext) -> Task | None:

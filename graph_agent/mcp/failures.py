@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from langchain_core.tools import ToolException
 
 from graph_agent.errors import McpServerError
+from graph_agent.exception_text import leaves
 
 
 class McpCallError(McpServerError, ToolException):
@@ -46,10 +47,11 @@ class LostCallError(Exception):
 def root_cause(error: BaseException) -> str:
     """Say in one line what went wrong, looking through exception groups.
 
-    Returns the first leaf's text, with its class name where the text alone says little.
+    Returns the text of each of a group's causes, or of the error itself, with its class name where the text alone says
+    little.
     """
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(root_cause(leaf) for leaf in leaves(error)))
     text = str(error).strip()
     if isinstance(error, OSError) and error.filename:
         return f"{error.strerror}: {error.filename!r}"

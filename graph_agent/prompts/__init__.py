@@ -16,14 +16,17 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from graph_agent.errors import ConfigError, did_you_mean
 
 VARIABLES: dict[str, frozenset[str]] = {
-    "planner": frozenset({"style", "max_calls"}),
+    "planner": frozenset({"style", "max_calls", "answers", "schema"}),
     "text_tools": frozenset({"tools", "plan"}),
     "finalize": frozenset({"schema", "plan"}),
     "limit": frozenset({"reason", "limit"}),
+    "failure": frozenset({"kind", "message"}),
+    "limit_hint": frozenset({"limit"}),
     "account": frozenset({"finished", "failed", "unknown", "skipped"}),
     "delegate": frozenset({"name", "description"}),
     "steering": frozenset({"content"}),
-    "loop_warning": frozenset({"pattern", "count", "withheld"}),
+    "written_call": frozenset(),
+    "loop_warning": frozenset({"pattern", "count", "same", "withheld"}),
 }
 """The prompts there are, and the variables each may use."""
 

@@ -25,7 +25,7 @@ from graph_agent.a2a.server_card import REST_PATH, RPC_PATH, agent_card
 from graph_agent.a2a.server_executor import Held, NoPlaceError
 from graph_agent.a2a.server_sessions import at_work
 from graph_agent.a2a.server_store import open_stores
-from graph_agent.db_urls import is_postgres
+from graph_agent.running import sees_other_processes
 from graph_agent.server.gate import who_sends
 from graph_agent.server.keys import Caller
 from graph_agent.server.limits import Limits
@@ -40,24 +40,22 @@ _SECRET = frozenset({"authorization", "x-api-key", "cookie"})
 
 
 @asynccontextmanager
-async def a2a_routes(
-    runs: Runs, limits: Limits, tasks: Limits, db: str, *, processes: int
-) -> AsyncIterator[list[BaseRoute]]:
+async def a2a_routes(runs: Runs, limits: Limits, tasks: Limits, db: str) -> AsyncIterator[list[BaseRoute]]:
     """Open the agent for A2A clients, and stop their tasks on leaving.
 
-    A conversation is a session of the caller's, under its own id where that may be a session's id.
+    A conversation is a session of the caller's, under its own id where that may be a session's id. Other processes may
+    serve the same database, also another server that is started before this one has stopped: a task may be cancelled
+    through any of them, and through one that does not run it is watched without its answer's pieces.
 
     Args:
         runs: The server's runs; when they are stopped, so are the tasks.
         limits: How many requests each caller may have.
         tasks: How many tasks of each caller may be at work, which go on when their requests have been answered.
         db: Where tasks are kept.
-        processes: How many processes serve this database; with several, a task may be cancelled through any of them,
-            and through one that does not run it is watched without its answer's pieces.
     """
     host = runs.host
-    others = processes > 1 or is_postgres(db)
-    async with open_stores(db, at_work=at_work(host.kept, _thread) if others else None) as stores:
+    others = at_work(host.kept, _thread) if await sees_other_processes(host.saver) else None
+    async with open_stores(db, at_work=others) as stores:
         server = A2AServer(
             host.kept,
             _card(runs, ""),

@@ -25,6 +25,8 @@ _ERRORS = error_responses(
     AnthropicError,
     {
         500: "We failed, or the model's provider did",
+        503: "Another process has the session, or the database is locked",
+        507: "The database is full",
         529: "The server is being stopped",
     },
 )

@@ -52,7 +52,6 @@ def create_app(
     db: str | None = None,
     mounted: bool = False,
     handle_signals: bool = False,
-    processes: int = 1,
     shared: Path | None = None,
 ) -> FastAPI:
     """Make the application of one agent; the agent is opened when the application starts.
@@ -63,7 +62,6 @@ def create_app(
         db: Another database than the agent's own, e.g. `sqlite:///my.db` or `memory:`.
         mounted: Whether another server's routes stand beside ours, as in `langgraph dev`, which has an OpenAPI and
             metrics of its own.
-        processes: How many processes serve the database.
         shared: A folder of all these processes, for limits and metrics that count them together; None where this one
             counts for itself.
         handle_signals: Whether SIGTERM lets runs stop at their next boundary, and a second one stops them at once; with
@@ -79,7 +77,7 @@ def create_app(
             aclosing(Runs(host, Metrics(frozenset(host.tool_names), shared))) as runs,
         ):
             app.state.graph_agent = Services(Chat(runs, limits), streams, Readiness(runs))
-            async with a2a_routes(runs, limits, tasks, db or source.db, processes=processes) as routes:
+            async with a2a_routes(runs, limits, tasks, db or source.db) as routes:
                 app.router.routes[:0] = routes
                 with draining_on_sigterm(
                     runs,

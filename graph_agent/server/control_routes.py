@@ -28,7 +28,8 @@ _WORDS = {
     413: "The body is too large",
     429: "Too many requests",
     500: "We failed",
-    503: "The server is being stopped",
+    503: "The server is being stopped, another process has the session, or the database is locked",
+    507: "The database is full",
 }
 _ERRORS: dict[int | str, dict[str, Any]] = {
     status: {"model": ControlError, "description": what} for status, what in _WORDS.items()

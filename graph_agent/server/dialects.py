@@ -15,7 +15,7 @@ from graph_agent.server.faults import told
 from graph_agent.server.lost import nothing_at
 from graph_agent.server.openai_shapes import openai_refusal
 from graph_agent.server.paths import path_of
-from graph_agent.server.problems import ProblemError
+from graph_agent.server.problems import ProblemError, problem_of_failure
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,9 @@ def refusal(path: str, problem: ProblemError) -> Response:
         return anthropic_refusal(problem)
     if path.startswith("/v1/"):
         return openai_refusal(problem)
-    return JSONResponse({"error": problem.message, "kind": problem.kind}, problem.status, headers=problem.headers)
+    category = {} if problem.category is None else {"category": problem.category}
+    body = {"error": problem.message, "kind": problem.kind, **category}
+    return JSONResponse(body, problem.status, headers=problem.headers)
 
 
 async def on_problem(request: Request, error: Exception) -> Response:
@@ -59,4 +61,4 @@ async def on_http(request: Request, error: Exception) -> Response:
 def internal(path: str, error: Exception) -> Response:
     """The response to a request that we failed at. The log has one line, and a trace only where it is at DEBUG."""
     log_failure(logger, path, error)
-    return refusal(path, ProblemError("internal", "The server could not answer; its log says why."))
+    return refusal(path, problem_of_failure(error))

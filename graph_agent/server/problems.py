@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from graph_agent.errors import SessionLostError
+from graph_agent.failures import is_out_of_space
+from graph_agent.sqlite_connection import DatabaseLockedError
+
 Kind = Literal[
     "invalid",
     "key",
@@ -21,6 +25,9 @@ Kind = Literal[
     "filtered",
     "upstream",
     "stopping",
+    "taken_over",
+    "storage",
+    "locked",
     "internal",
 ]
 
@@ -38,6 +45,9 @@ STATUS: dict[Kind, int] = {
     "filtered": 400,
     "upstream": 502,
     "stopping": 503,
+    "taken_over": 503,
+    "storage": 507,
+    "locked": 503,
     "internal": 500,
 }
 
@@ -51,6 +61,8 @@ class ProblemError(Exception):
         param: The field that is wrong; None where none is.
         retry_after_s: Seconds after which the same request may work; None where waiting does not help.
         details: What Anthropic's clients read to find their own way on: `{"error_code", …}`; None for nothing.
+        category: What of the run has failed, such as `auth` or `transient`: the `kind` of its `error` event; None where
+            no run did.
     """
 
     def __init__(
@@ -61,6 +73,7 @@ class ProblemError(Exception):
         param: str | None = None,
         retry_after_s: float | None = None,
         details: dict[str, Any] | None = None,
+        category: str | None = None,
     ) -> None:
         super().__init__(message)
         self.kind: Kind = kind
@@ -68,6 +81,7 @@ class ProblemError(Exception):
         self.param = param
         self.retry_after_s = retry_after_s
         self.details = details
+        self.category = category
 
     @property
     def status(self) -> int:
@@ -80,7 +94,7 @@ class ProblemError(Exception):
         headers: dict[str, str] = {}
         if self.retry_after_s is not None:
             headers["retry-after"] = str(max(1, round(self.retry_after_s)))
-        elif self.kind in ("upstream", "internal", "conflict", "timeout"):
+        elif self.kind in ("upstream", "internal", "conflict", "timeout", "taken_over", "storage"):
             headers["x-should-retry"] = "false"
         if self.kind == "key":
             headers["www-authenticate"] = "Bearer"
@@ -110,7 +124,31 @@ def problem_of_run(error_kind: str) -> ProblemError:
         error_kind: The `kind` of the run's `error` event; empty for none.
     """
     kind, message = _OF_RUNS.get(error_kind, ("upstream", "The agent could not answer."))
-    return ProblemError(kind, message, retry_after_s=5 if error_kind == "transient" else None)
+    retry_after_s = 5 if error_kind == "transient" else None
+    return ProblemError(kind, message, retry_after_s=retry_after_s, category=error_kind or None)
+
+
+def problem_of_failure(error: BaseException) -> ProblemError:
+    """What a caller is told where this server failed; the log has the details.
+
+    Args:
+        error: What was raised.
+    """
+    if isinstance(error, SessionLostError):
+        return ProblemError(
+            "taken_over",
+            "This run was stopped: its process lost the session, which another may have continued. Read the session's "
+            "events before you send the input again.",
+        )
+    if is_out_of_space(error):
+        return ProblemError(
+            "storage",
+            "The server's database is full, so that the run was stopped. What had been stored is kept; the next input "
+            "goes on from there.",
+        )
+    if isinstance(error, DatabaseLockedError):
+        return ProblemError("locked", "The server's database is locked by another process; try again.", retry_after_s=5)
+    return ProblemError("internal", "The server could not answer; its log says why.")
 
 
 def stopping() -> ProblemError:

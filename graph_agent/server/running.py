@@ -17,13 +17,14 @@ from langgraph.runtime import RunControl
 from langgraph.types import StateSnapshot
 
 from graph_agent.errors import SessionBusyError, UserError
+from graph_agent.failure_report import failure_of
 from graph_agent.failures import log_failure
 from graph_agent.pieces import Pieces
 from graph_agent.runs import Run
 from graph_agent.server.host import Host
 from graph_agent.server.metrics import Metrics
 from graph_agent.server.outcomes import Outcome, outcome_of
-from graph_agent.server.problems import ProblemError, stopping
+from graph_agent.server.problems import ProblemError, problem_of_failure, stopping
 from graph_agent.server.turns import Turn
 
 logger = logging.getLogger(__name__)
@@ -160,7 +161,7 @@ class Running:
             last = stopping()
         except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear of it
             log_failure(logger, "A run", error)
-            status, last = "FAILED", ProblemError("internal", "The server could not answer; its log says why.")
+            status, last = "FAILED", problem_of_failure(error)
         tidying = asyncio.ensure_future(self._tidy(status))
         while not tidying.done():
             # Whoever is in a hurry cancels once more; half a tidying would be worse than one more moment.
@@ -193,7 +194,12 @@ class Running:
         if self._streams:
             turn.around.reader = self._hear
         stream = turn.graph.astream(
-            turn.given, turn.config, context=turn.context, stream_mode=["custom", "updates"], control=self._control
+            turn.given,
+            turn.config,
+            # The outcome tells what failed.
+            context={**turn.context, "on_failure": "answer"},
+            stream_mode=["custom", "updates"],
+            control=self._control,
         )
         async for mode, payload in stream:
             if mode == "updates":
@@ -208,13 +214,16 @@ class Running:
         return outcome
 
     async def _hear(self, text: str, message_id: str | None) -> None:
+        # Words before calls, and an answer that the user has steered beyond, are messages of their own.
+        apart = "\n\n" if self._read and message_id not in self._read else ""
         self._read.add(message_id)
-        await self._pieces.add(text)
+        await self._pieces.add(apart + text)
 
     async def _hear_unread(self, updates: Mapping[str, Any]) -> None:
         """Tell an answer that no model streamed, such as the sentence of a limit."""
         for message in (updates.get("finalize") or {}).get("messages", ()):
-            if isinstance(message, AIMessage) and message.id not in self._read:
+            # A failed run is answered by an error, and not by the message that ends it.
+            if isinstance(message, AIMessage) and message.id not in self._read and failure_of(message) is None:
                 await self._pieces.add(message.text)
 
     async def _tidy(self, status: str) -> None:

@@ -15,8 +15,10 @@ from starlette.types import ASGIApp
 
 from graph_agent.addresses import bound
 from graph_agent.collector import spare_what_is_loaded
+from graph_agent.command_log import log_at
 from graph_agent.credential_headers import check_headers
 from graph_agent.credentials import CredentialSource
+from graph_agent.loop_executor import use_daemon_threads_of_own_loop
 from graph_agent.server.app import create_app
 from graph_agent.server.connections import BoundedProtocol
 from graph_agent.server.keys import read_keys
@@ -32,7 +34,7 @@ _CONFIG, _DB, _KEYS, _SETTINGS = (
     "GRAPH_AGENT_SERVE_KEYS_FILE",
     "GRAPH_AGENT_SERVE_SETTINGS",
 )
-_WORKERS, _CREDENTIALS = "GRAPH_AGENT_SERVE_WORKERS", "GRAPH_AGENT_SERVE_CREDENTIALS"
+_LOG_LEVEL, _CREDENTIALS = "GRAPH_AGENT_SERVE_LOG_LEVEL", "GRAPH_AGENT_SERVE_CREDENTIALS"
 """Environment variables that tell worker processes what they serve; no key and no credential is in them."""
 
 
@@ -46,7 +48,7 @@ def serve(
     keys_file: Path | None = None,
     settings: ServerSettings | None = None,
     credentials: Mapping[str, CredentialSource] | None = None,
-    log_level: str = "info",
+    log_level: str | None = None,
 ) -> None:
     """Serve an agent file until the process is asked to stop.
 
@@ -59,7 +61,8 @@ def serve(
         keys_file: A file with API keys, beside those of `GRAPH_AGENT_API_KEYS`.
         settings: Limits and times; its keys are not read.
         credentials: Credential name → where it is, in place of the file's own of the same names.
-        log_level: Of uvicorn.
+        log_level: Name of the level from which this package's log and uvicorn's are written to standard error, in
+            every process; None leaves logging as the program has set it up, and uvicorn at INFO.
 
     Raises:
         ConfigError: When the file, the keys, a credential, the address or the database cannot be used; nothing is bound
@@ -77,10 +80,12 @@ def serve(
     # Not in our own environment alone: uvicorn starts its workers as new processes.
     os.environ[_CONFIG] = str(config.resolve())
     os.environ[_DB] = db or ""
-    os.environ[_WORKERS] = str(workers)
     os.environ[_KEYS] = str(keys_file.resolve()) if keys_file else ""
     os.environ[_SETTINGS] = settings.model_dump_json(exclude={"keys"})
     os.environ[_CREDENTIALS] = json.dumps({name: source.env for name, source in (credentials or {}).items()})
+    os.environ[_LOG_LEVEL] = log_level or ""
+    if log_level:
+        log_at(log_level)
     app = "graph_agent.server.serve:app_from_environment"
     options: dict[str, Any] = {
         "factory": True,
@@ -91,7 +96,7 @@ def serve(
         "timeout_keep_alive": 5,
         "access_log": False,
         "server_header": False,
-        "log_level": log_level,
+        "log_level": log_level or "info",
     }
     with sharing(workers) as shared:
         if shared is None:
@@ -108,6 +113,11 @@ def serve(
 def app_from_environment() -> ASGIApp:
     """Make the application of a worker process."""
     stop_without_parent()
+    if log_level := os.environ[_LOG_LEVEL]:
+        # A worker is a new process; and uvicorn sets logging up anew when it starts.
+        log_at(log_level)
+    # uvicorn makes the application on the loop that will serve it, which may be uvloop's.
+    use_daemon_threads_of_own_loop()
     keys_file = os.environ[_KEYS]
     given = ServerSettings.model_validate_json(os.environ[_SETTINGS])
     settings = given.model_copy(update={"keys": read_keys(Path(keys_file) if keys_file else None)})
@@ -121,7 +131,6 @@ def app_from_environment() -> ASGIApp:
         shared=shared_folder(),
         db=os.environ[_DB] or None,
         handle_signals=True,
-        processes=int(os.environ[_WORKERS]),
     )
     spare_what_is_loaded()
     return PlainStart(app, shared_folder())

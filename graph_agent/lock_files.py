@@ -1,0 +1,169 @@
+"""The file beside an SQLite database whose bytes are the locks of its sessions."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from graph_agent.errors import SessionLockError
+
+if sys.platform != "win32":
+    import fcntl
+
+SUFFIX = ".sessions-lock"
+"""What the lock file's name adds to the database's."""
+
+HAS_LOCKS = sys.platform != "win32"
+
+_FIXES: dict[int, str] = {
+    errno.EMFILE: "This process has no file descriptor left; raise its limit (ulimit -n).",
+    errno.ENFILE: "The system has no file descriptor left; raise its limit (fs.file-max).",
+    errno.EACCES: "Give this user read and write access to the file, as to the database, e.g. with chmod g+rw.",
+    errno.EPERM: "Give this user read and write access to the file, as to the database, e.g. with chmod g+rw.",
+    errno.EROFS: "A run writes to its database; keep it where this process may write.",
+    errno.ENOSPC: "Free some space on the disk.",
+    errno.EDQUOT: "Free some space within the user's quota.",
+}
+_WITHOUT_LOCKS = (
+    "The file system has no record locks, or its lock service does not answer, and without them two processes could "
+    "run one session. Keep the database on a local disk, turn the locks of the file system on, or use PostgreSQL."
+)
+_FIXES |= dict.fromkeys((errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS), _WITHOUT_LOCKS)
+
+
+class LockFile:
+    """A lock file that is open: each session is one byte of it, by a hash of its id.
+
+    The system drops every lock of a process on a file when the process closes any descriptor of it, so a process has
+    one object for a file at a time.
+
+    Args:
+        path: The file.
+        descriptor: An open descriptor of it.
+    """
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+        self.locked: set[str] = set()
+        """Ids of the sessions whose bytes this process has locked."""
+
+    @classmethod
+    def open(cls, database: Path) -> LockFile:
+        """Open the lock file of a database, and create it with the database's mode and group where it is missing.
+
+        Raises:
+            SessionLockError: When it cannot be opened.
+        """
+        path = _beside(database)
+        try:
+            try:
+                wanted = os.stat(database)
+            except FileNotFoundError:
+                wanted = None
+            mode = stat.S_IMODE(wanted.st_mode) & 0o666 if wanted is not None else 0o600
+            # A link would give its target the database's mode.
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+            if wanted is not None:
+                _give_access(descriptor, wanted, mode)
+        except OSError as error:
+            _refuse(path, "opened", error)
+        return cls(path, descriptor)
+
+    @classmethod
+    def open_to_look(cls, database: Path) -> LockFile | None:
+        """Open the lock file of a database to look at its locks; None where there is no such file, and so no lock.
+
+        Raises:
+            SessionLockError: When it cannot be opened.
+        """
+        path = _beside(database)
+        try:
+            return cls(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            _refuse(path, "opened", error)
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its name still leads to it: other processes would not see the locks on a file that was removed."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), os.stat(self._path))
+        except FileNotFoundError:
+            return False
+
+    def lock(self, session_id: str) -> bool:
+        """Lock a session's byte; False when another process has it.
+
+        Raises:
+            SessionLockError: When the system cannot tell.
+        """
+        if not self._set(fcntl.LOCK_EX | fcntl.LOCK_NB, session_id):
+            return False
+        self.locked.add(session_id)
+        return True
+
+    def is_free(self, session_id: str) -> bool:
+        """Whether no other process has a session's byte, which this process has not either.
+
+        Raises:
+            SessionLockError: When the system cannot tell.
+        """
+        if not self._set(fcntl.LOCK_SH | fcntl.LOCK_NB, session_id):
+            return False
+        self._set(fcntl.LOCK_UN, session_id)
+        return True
+
+    def unlock(self, session_id: str) -> None:
+        """Unlock a session's byte; one that is not locked is no error."""
+        if session_id in self.locked:
+            self.locked.discard(session_id)
+            self._set(fcntl.LOCK_UN, session_id)
+
+    def close(self) -> None:
+        """Close it, and let every lock on it go."""
+        os.close(self._descriptor)
+
+    def _set(self, how: int, session_id: str) -> bool:
+        digest = hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).digest()
+        try:
+            fcntl.lockf(self._descriptor, how, 1, int.from_bytes(digest[:8], "big") >> 2)
+        except (BlockingIOError, PermissionError):
+            return False  # POSIX lets a system report a lock of another process as either
+        except OSError as error:
+            _refuse(self._path, "locked", error)
+        return True
+
+
+def _beside(database: Path) -> Path:
+    return database.with_name(database.name + SUFFIX)
+
+
+def _give_access(descriptor: int, wanted: os.stat_result, mode: int) -> None:
+    """Let whoever may write the database write its lock file, too, whatever this process's umask is."""
+    found = os.fstat(descriptor)
+    user = os.geteuid()
+    if not stat.S_ISREG(found.st_mode) or found.st_size or found.st_nlink != 1 or found.st_uid != user:
+        return
+    if found.st_gid != wanted.st_gid or (user == 0 and wanted.st_uid != 0):
+        # For a user who is no member of the database's group the mode alone has to do.
+        with suppress(PermissionError):
+            os.fchown(descriptor, wanted.st_uid if user == 0 else -1, wanted.st_gid)
+    if stat.S_IMODE(found.st_mode) != mode:
+        os.fchmod(descriptor, mode)
+
+
+def _refuse(path: Path, what: str, error: OSError) -> NoReturn:
+    number = error.errno or 0
+    name = errno.errorcode.get(number, str(number))
+    fix = _FIXES.get(number, "See the system's log.")
+    raise SessionLockError(
+        f"The lock file {path} could not be {what}: {os.strerror(number)} ({name}). {fix} No run was begun."
+    ) from error

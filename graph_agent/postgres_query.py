@@ -1,0 +1,61 @@
+"""Short queries over a blocking PostgreSQL connection, with a bound on the wait for their answer."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+ANSWER_S = 10.0
+"""Seconds without an answer after which a connection counts as lost."""
+
+
+def first_row(connection: Connection[Any], query: str, *values: str) -> list[str] | None:
+    """The first row of a query, as text; None without one. A connection that does not answer in time is closed.
+
+    A stalled proxy takes what it is sent, so that the system sees nothing wrong with the connection for a long time.
+
+    Args:
+        connection: The connection, with nothing else under way on it.
+        query: The query, with `$1`, `$2`, … for its values.
+        values: The values, as text.
+
+    Returns:
+        Each column as text, empty for NULL.
+
+    Raises:
+        psycopg.OperationalError: When the query fails, or is not answered in time.
+    """
+    from psycopg import OperationalError
+    from psycopg.pq import ExecStatus
+
+    pg, until = connection.pgconn, time.monotonic() + ANSWER_S
+    pg.send_query_params(query.encode(), [value.encode("utf-8", "replace") for value in values])
+    pg.flush()
+    row: list[str] | None = None
+    failed = ""
+    while True:
+        while pg.is_busy():
+            if not _is_readable(pg.socket, until - time.monotonic()):
+                connection.close()
+                raise OperationalError(f"the database did not answer within {ANSWER_S:g} seconds")
+            pg.consume_input()
+        result = pg.get_result()
+        if result is None:
+            break
+        if result.status != ExecStatus.TUPLES_OK:
+            failed = result.get_error_message()
+        elif result.ntuples:
+            row = [(result.get_value(0, at) or b"").decode() for at in range(result.nfields)]
+    if failed:
+        raise OperationalError(failed)
+    return row
+
+
+def _is_readable(descriptor: int, timeout_s: float) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(descriptor, selectors.EVENT_READ)
+        return bool(selector.select(max(timeout_s, 0.0)))
