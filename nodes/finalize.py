@@ -201,7 +201,7 @@ class _Answering:
         if is_blank(reply.text):
             self._fail("empty_answer", _EMPTY)
         else:
-            answer = _below(sentence, await self._guarded(asking, reply))
+            answer = _below(sentence, await self._guarded(asking, reply), self._hint())
             self.answer = answer if id_ is None else answer.model_copy(update={"id": id_})
 
     async def _guarded(self, asking: AskingWithHooks, answer: AIMessage, *, by_model: bool = True) -> AIMessage:
@@ -246,7 +246,7 @@ class _Answering:
     def _hint(self) -> str:
         """How to allow more steps, where `max_steps` has ended the input; empty otherwise."""
         limit = self.outcome.get("limit")
-        if self.reason != "step_limit" or limit != self.settings.max_steps:
+        if self.reason != "step_limit" or limit != self.settings.max_steps or "limit_name" in self.outcome:
             return ""
         return self.parts.prompts.render("limit_hint", limit=limit)
 
@@ -400,6 +400,6 @@ class _Answering:
         }
 
 
-def _below(sentence: str, answer: AIMessage) -> AIMessage:
-    """The answer below a sentence of ours; itself without one."""
-    return AIMessage(f"{sentence}\n\n{answer.text}", id=answer.id) if sentence else answer
+def _below(sentence: str, answer: AIMessage, hint: str = "") -> AIMessage:
+    """The answer below a sentence of ours, with a hint as its last line; itself without a sentence."""
+    return AIMessage("\n\n".join(filter(None, [sentence, answer.text, hint])), id=answer.id) if sentence else answer
