@@ -28,8 +28,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from graph_agent.agent import create_graph_agent
 from graph_agent.config import LoopConfig, explain
+from graph_agent.credential_headers import check_headers
+from graph_agent.credentials import CredentialSource, check_sources, read_credentials
 from graph_agent.errors import ConfigError
-from graph_agent.graph import CompiledAgentGraph
+from graph_agent.graph import AgentStateGraph, CompiledAgentGraph
 from graph_agent.hook_loading import HookSpec, load_hook
 from graph_agent.loading import load_attribute
 from graph_agent.models.mock import mock_model_from_env
@@ -80,6 +82,10 @@ class AgentSpec(BaseModel):
     """Shape of the answer: `module:Class`, a file with a JSON schema (`.json`, `.yaml` or `.yml`), or the schema."""
     config: dict[str, Any] = {}
     """Fields of `LoopConfig`; `max_rounds` is another name of `max_steps`."""
+    credentials: dict[str, CredentialSource] = {}
+    """Credential name → `{env: NAME}`: secrets for the tools that want them, read when the agent is opened."""
+    credential_headers: dict[str, str] = {}
+    """Credential name → the HTTP header in which a served agent's client may bring its own, for one request."""
     db: str = DEFAULT_DB
     """Where sessions are kept: `sqlite:///FILE`, whose relative path starts in the current folder, or `postgresql://…`."""
     cache: str | None = None
@@ -143,6 +149,7 @@ def load_spec(path: str | Path) -> AgentSpec:
     keys = [name for name in AgentSpec.model_fields if name != "path"]
     if "path" in content:
         raise ConfigError(f"Agent file {path}: unknown field 'path'; known: {', '.join(sorted(keys))}.")
+    check_sources(content.get("credentials") or {}, f"Agent file {path}")
     try:
         spec = AgentSpec(**content, path=path)
     except ValidationError as error:
@@ -151,6 +158,10 @@ def load_spec(path: str | Path) -> AgentSpec:
         config = spec.loop_config()
     except ConfigError as error:
         raise ConfigError(f"Agent file {path}: config: {error}") from None
+    try:
+        check_headers(spec.credential_headers)
+    except ConfigError as error:
+        raise ConfigError(f"Agent file {path}: {error}") from None
     if spec.cache is None and config.plan_cache_ttl_s is not None:
         raise ConfigError(f"Agent file {path}: config.plan_cache_ttl_s needs a cache; write e.g. 'cache: memory'.")
     if spec.cache is not None and config.plan_cache_ttl_s is None:
@@ -159,6 +170,11 @@ def load_spec(path: str | Path) -> AgentSpec:
             f"Agent file {path}: cache={spec.cache!r} is never used without config.plan_cache_ttl_s; {fix}."
         )
     return spec
+
+
+def with_sources(spec: AgentSpec, sources: Mapping[str, CredentialSource]) -> AgentSpec:
+    """An agent file's content with further credentials, in place of the file's own of the same names."""
+    return spec.model_copy(update={"credentials": {**spec.credentials, **sources}})
 
 
 @asynccontextmanager
@@ -181,10 +197,11 @@ async def open_agent(
         environment: Variables given to every stdio MCP server beside its own.
 
     Raises:
-        ConfigError: When something the file names cannot be built.
+        ConfigError: When something the file names cannot be built, or a credential has no value.
     """
     from graph_agent.mcp import McpTools, open_mcp_tools
 
+    credentials = read_credentials(spec.credentials)
     given = {**({TODAY_VARIABLE: today.isoformat()} if today else {}), **(environment or {})}
     async with AsyncExitStack() as stack:
         tools = McpTools()
@@ -196,7 +213,10 @@ async def open_agent(
         store = await stack.enter_async_context(open_store(address)) if address else None
         cache = await stack.enter_async_context(open_cache(spec.cache)) if spec.cache else None
         # In a thread: what the file names is read, imported and built, and a server's loop must not stand still for it.
-        yield await asyncio.to_thread(_build, spec, tools, today, saver, store, cache)
+        graph = await asyncio.to_thread(_build, spec, tools, today, saver, store, cache)
+        assert isinstance(graph.builder, AgentStateGraph)
+        graph.builder.credentials = credentials
+        yield graph
 
 
 def _build(
