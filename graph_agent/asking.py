@@ -69,8 +69,6 @@ class Asking(InForce):
         """What of the newest request's reply has reached the reader."""
         self.cut_off: AIMessage | None = None
         """What there is of the newest request's reply where it was cut off, with its tokens; None otherwise."""
-        self.usage: Usage = NO_USAGE
-        """What all replies used, those that could not be used included."""
         self.budget_met: Callable[[Usage, AIMessage], LimitMet | None] = lambda used, newest: None
         """Of what these requests have used, and the newest reply: the budget that has no room for another."""
 
@@ -214,8 +212,12 @@ class Asking(InForce):
         return reply
 
     @counts_beside
-    async def answer_after(self, sentence: str) -> tuple[AIMessage, Exception | None]:
+    async def answer_after(self, sentence: str, hint: str = "") -> tuple[AIMessage, Exception | None]:
         """Ask for an answer that stands below a sentence of ours, streamed as one message.
+
+        Args:
+            sentence: What the message begins with.
+            hint: What it ends with, where the model answers; empty for nothing.
 
         Returns:
             The message, and what the last model asked has failed with when the sentence had to stand alone.
@@ -227,14 +229,22 @@ class Asking(InForce):
             return self._parts.client.answering(self._answer_request(), self._settings, mode=self._mode)
 
         message, failure = await self._parts.client.answer_after(
-            sentence, self._answer_request(), self._settings, mode=self._mode, recover=recover, watch=self.spoken
+            sentence,
+            self._answer_request(),
+            self._settings,
+            mode=self._mode,
+            recover=recover,
+            watch=self.spoken,
+            hint=hint,
         )
         if failure is None:
             self._count(usage_of(message, self._settings.prices), message.usage_metadata)
             answer = without_sentinel(message.text)
             await self.spoken.settle(message.text, answer)
             message = with_text(message, answer)
-            below = message.model_copy(update={"content": message.text.removeprefix(sentence).strip()})
+            below = message.model_copy(
+                update={"content": message.text.removeprefix(sentence).removesuffix(hint).strip()}
+            )
             words = refusal_in(below, heard=True)
         else:
             words = REFUSED if refused_by(failure) else None

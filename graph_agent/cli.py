@@ -22,7 +22,7 @@ from graph_agent.errors import ConfigError, GraphAgentError
 from graph_agent.events import Event
 from graph_agent.history import list_threads
 from graph_agent.persistence import open_saver
-from graph_agent.results import Done, EventAdded, PlanText, Progress, Token
+from graph_agent.results import DelegatePart, Done, EventAdded, PlanText, Progress, Token
 from graph_agent.session import Session
 from graph_agent.spec import AgentSpec, load_spec, open_agent
 from graph_agent.text import text_of
@@ -194,6 +194,8 @@ async def _show(session: Session, question: str, interrupts: Interrupts) -> int:
             match part:
                 case Progress():
                     out.print(f"  step {part.step}: {part.action} {part.target}", style="dim", markup=False)
+                case DelegatePart(part=Progress() as step):
+                    out.print(f"    {part.target}: {step.action} {step.target}", style="dim", markup=False)
                 case Token():
                     out.print(part.text, end="", markup=False)
                     said += part.text

@@ -14,6 +14,8 @@ from typing import TypeAlias
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
+from graph_agent.types import NOT_SHOWN
+
 NOTE_MARK = "graph_agent_note"
 """Key in `additional_kwargs` of the note: said by nobody, and in no history."""
 
@@ -163,6 +165,8 @@ def _lines(group: Group) -> list[str]:
         return first.text.removesuffix("]").splitlines()[1:]
     if isinstance(first, ToolMessage) or not _asks(first):
         speaker = {"human": "The user", "ai": "You"}.get(first.type, "Someone")
+        if (first.id or "").startswith(NOT_SHOWN):
+            speaker = "A notice of the agent framework"
         return [f"- {speaker} said: {_short(first.text, _SAID_CHARS)}"] if first.text.strip() else []
     assert isinstance(first, AIMessage)
     asked = {

@@ -94,6 +94,8 @@ class LoopConfig(BaseModel):
 
     A run's context can change the number, for an agent that was built with one: the tool is offered or it is not.
     """
+    loop_detection: bool = True
+    """Whether calls that repeat are reported to the model, withheld, and end the input."""
     loop_window: int = Field(10, ge=2)
     """The last calls of an input that are searched for a repeating pattern."""
     loop_max_period: PositiveInt = 3
@@ -129,7 +131,7 @@ class LoopConfig(BaseModel):
     plan_cache_ttl_s: PositiveInt | None = None
     """Seconds a plan may be taken from the agent's cache for the very same request; None for never."""
     max_agentic_loops: NonNegativeInt = 3
-    """Times that hooks may have the model asked again for one planning request; 0 for never."""
+    """Times that hooks may have the model asked again for one input; 0 for never."""
 
     def __init__(self, **values: Any) -> None:
         try:

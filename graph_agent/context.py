@@ -73,6 +73,7 @@ class AgentContext(BaseModel):
     max_output_chars: int | None = Field(default=None, ge=100)
     max_output_lines: int | None = Field(default=None, ge=2)
     offload_over_chars: PositiveInt | None = None
+    loop_detection: bool | None = None
     loop_window: int | None = Field(default=None, ge=2)
     loop_max_period: PositiveInt | None = None
     max_delegation_depth: NonNegativeInt | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
 from typing import Any, Literal
 
 from langchain_core.messages import ToolMessage
@@ -38,6 +39,8 @@ class Telling:
         self._call = call
         self._step = step
         self._runtime = runtime
+        # The writer reads its place in the graph from the context; a delegate's run has a context of its own.
+        self._context = copy_context()
         self.events: list[StoredEvent] = []
 
     def __call__(self, text: str) -> None:
@@ -46,6 +49,10 @@ class Telling:
         self._runtime.stream_writer({"type": "delegation_progress", "step": self._step, **told})
         if len(self.events) < MOST_LINES:
             self.events.append(event("delegation_progress", self._step, **told))
+
+    def pass_on(self, part: Any) -> None:
+        """Show a part of the delegate's run on the custom stream."""
+        self._context.run(self._runtime.stream_writer, part)
 
 
 class Using:

@@ -17,6 +17,11 @@ from graph_agent.types import NO_USAGE, Usage
 CALL_PREFIX = "delegate_to_"
 DEPTH_LEFT = "graph_agent_depth_left"
 """Key in a delegated run's `configurable`: how many further delegations may nest."""
+WATCHED = "__graph_agent_watched"
+"""Key in a run's `configurable`: whether its custom stream takes the parts of delegates' runs.
+
+What begins with two underscores stays out of checkpoints and traces.
+"""
 
 
 def is_delegation(name: str) -> bool:
@@ -46,6 +51,8 @@ class Delegation:
     """The conversation this session has with the delegate already; empty before the first."""
     tell: Callable[[str], None] = field(default=lambda text: None, repr=False, compare=False)
     """Takes a line about how the delegate gets on, for those who watch."""
+    watch: Callable[[Any], None] | None = field(default=None, repr=False, compare=False)
+    """Takes the parts of the delegate's run, where it runs in this process; None where nobody watches them."""
     used: Callable[[Usage], None] = field(default=lambda usage: None, repr=False, compare=False)
     """Takes what was used where no result will say so: call it before `run` raises, or is cancelled."""
 

@@ -135,7 +135,11 @@ class LoopDetectedEvent(_Event):
 
     type: Literal["loop_detected"]
     pattern: list[str]
+    """Names of the tools and delegations of one period, oldest first."""
     count: int
+    """How many times in a row the pattern stands at the end of the calls."""
+    repeated: Literal["calls", "calls and results", "results"]
+    """Equal calls with different results; equal calls with equal results; equal results of different arguments."""
 
 
 class LimitEvent(_Event):

@@ -229,6 +229,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     offers: Sequence[dict[str, Any]] = ()
     """What the agent can call, tools and delegates, in OpenAI's function format."""
 
+    config: LoopConfig | None = None
+    """The agent's configuration."""
     writes: Callable[[str], bool] | None = None
     """Tells of a call's name whether it may change something; None where nobody can tell."""
 
@@ -321,6 +323,7 @@ def build_graph(
         context_schema=context_schema,
         warnings=tuple(warnings),
         hooks=registered.hooks,
+        rewriters=registered.rewriters,
         around_tool=middleware.around_tool,
         whole_replies=middleware.whole_replies,
     )
@@ -347,6 +350,7 @@ def _assemble(parts: AgentParts) -> AgentStateGraph:
     graph.may_write, graph.writes = parts.toolbox.may_write, parts.toolbox.writes
     graph.offers = parts.toolbox.schemas
     graph.model = parts.models.first.client.model
+    graph.config = parts.config
     graph.tool_names = tuple(parts.toolbox.names)
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, PlanState),

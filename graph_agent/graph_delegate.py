@@ -25,7 +25,9 @@ from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.events import StoredEvent
 from graph_agent.graph import CompiledAgentGraph
 from graph_agent.planned import usage_of
+from graph_agent.results import DelegatePart
 from graph_agent.state import add_usage, less_usage
+from graph_agent.stream_parts import MODES, StreamParts, is_event
 from graph_agent.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.usage_counter import UsageCounter
 
@@ -35,7 +37,7 @@ class GraphDelegate:
     """Answers delegations with another compiled graph: one of ours, or any whose state has `messages`.
 
     It gets the conversation's last messages and the task, and runs in a history of its own. Its model's tokens stay out
-    of the delegating agent's stream.
+    of the delegating agent's stream; `Session.stream` gives them in `DelegatePart`s.
     """
 
     name: str
@@ -56,12 +58,14 @@ class GraphDelegate:
         """Run the graph on the task and return its last message."""
         left, ours = delegation.left, isinstance(self.graph, CompiledAgentGraph)
         counter = UsageCounter(delegation.prices, estimates=(left.tokens, left.cost) != (None, None))
-        gathered = _Gathered(ours=ours)
+        gathered = _Gathered(delegation, self.name, ours=ours)
         configurable = {DEPTH_LEFT: delegation.depth_left, BUDGET_LEFT: delegation.left.as_json()}
         if not self.resumes:
             configurable |= KEEPING_NOTHING
+        # The tokens of a run that is watched are in a message stream of its own, which reads no quiet ones.
+        tags = ["nostream"] if delegation.watch is None else []
         config: RunnableConfig = merge_configs(
-            ensure_config(), {"tags": ["nostream"], "callbacks": [counter], "configurable": configurable}
+            ensure_config(), {"tags": tags, "callbacks": [counter], "configurable": configurable}
         )
         given = {"messages": [*delegation.context, HumanMessage(delegation.task)]}
         options: dict[str, Any] = {}
@@ -92,13 +96,14 @@ class GraphDelegate:
     async def _stream(
         self, given: dict[str, Any], config: RunnableConfig, options: dict[str, Any], gathered: _Gathered
     ) -> None:
+        modes: list[StreamMode] = ["updates", "values"] if gathered.watch is None else [*MODES, "values"]
         if not in_blocking_run.get():
-            async for mode, payload in self.graph.astream(given, config, stream_mode=_MODES, **options):
+            async for mode, payload in self.graph.astream(given, config, stream_mode=modes, **options):
                 gathered.take(str(mode), payload)
             return
 
         def stream() -> None:
-            for mode, payload in self.graph.stream(given, config, stream_mode=_MODES, **options):
+            for mode, payload in self.graph.stream(given, config, stream_mode=modes, **options):
                 gathered.take(str(mode), payload)
 
         # The graph may inherit a saver that blocks, which its asynchronous entry points could not use.
@@ -122,18 +127,22 @@ class GraphDelegate:
         return usage
 
 
-_MODES: list[StreamMode] = ["updates", "values"]
-
-
 class _Gathered:
     """What a run's chunks come to.
 
     Args:
+        delegation: What the run is for; its parts go to its `watch`.
+        target: The delegate's name.
         ours: Whether the graph is an agent of ours, whose state says what it used.
     """
 
-    def __init__(self, *, ours: bool) -> None:
+    def __init__(self, delegation: Delegation, target: str, *, ours: bool) -> None:
+        self._id = delegation.id
+        self._target = target
         self._ours = ours
+        self._parts = StreamParts(delegation.session_id, ours=ours)
+        self.watch = delegation.watch
+        """Takes the parts of the run; None where nobody watches it."""
         self.state: dict[str, Any] = {}
         """The state it ended in."""
         self.events: list[StoredEvent] = []
@@ -143,13 +152,17 @@ class _Gathered:
 
     def take(self, mode: str, payload: Any) -> None:
         """Take one chunk in."""
+        if self.watch is not None:
+            for part in self._parts.take(mode, payload):
+                self.watch(DelegatePart(self._id, self._target, part))
         if mode == "values":
             self.state = payload
+        if mode != "updates":
             return
         for change in payload.values():
             if not isinstance(change, dict):
                 continue
-            self.events += [each for each in change.get("events") or () if _is_event(each)]
+            self.events += [each for each in change.get("events") or () if is_event(each)]
             if self._ours and "usage" in change:
                 self.usage = add_usage(self.usage, change["usage"])
 
@@ -169,8 +182,3 @@ def _priced(usage: Usage, prices: Mapping[str, Price]) -> Usage:
     asked, answered = usage["input_tokens"], usage["output_tokens"]
     figures: UsageMetadata = {"input_tokens": asked, "output_tokens": answered, "total_tokens": asked + answered}
     return {**usage, "cost": cost_of(AIMessage("", usage_metadata=figures), prices)}
-
-
-def _is_event(value: Any) -> bool:
-    """Whether it is one of ours: a foreign graph may have a field of that name."""
-    return isinstance(value, dict) and {"type", "ts", "step"} <= value.keys()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
-from langchain_core.messages import AnyMessage
+from langchain_core.messages import AIMessage, AnyMessage
 
 from graph_agent.compaction import compact, compacted_view
 from graph_agent.config import LoopConfig, Planner
@@ -16,8 +16,11 @@ from graph_agent.models.client import Mode
 from graph_agent.models.errors import brief_model_error, classify_model_error, describe_model_error
 from graph_agent.models.pool import ReadyModel
 from graph_agent.parts import AgentParts
+from graph_agent.planned import usage_of
 from graph_agent.request import plan_request, with_carried
-from graph_agent.state import Bookkeeping
+from graph_agent.result_texts import result_texts, with_texts
+from graph_agent.state import Bookkeeping, add_usage
+from graph_agent.types import NO_USAGE, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -52,10 +55,13 @@ class InForce:
         self._settings = settings
         self._whole = history
         self._planner: Planner = planner
+        self._result_texts: Mapping[str, str] = {}
         self.loop: Bookkeeping = loop
         """Where the loop is, with what was learnt."""
         self._in_text = False
         """Whether the request at hand is made in text, where it would be native."""
+        self.usage: Usage = NO_USAGE
+        """What all replies used, those that could not be used included."""
         self.events: list[StoredEvent] = []
         """Warnings, in the order in which they came up."""
 
@@ -87,7 +93,20 @@ class InForce:
     def _history(self) -> Sequence[AnyMessage]:
         cut, carried = self.loop.get("kept_from"), self.loop.get("carried")
         whole = with_carried(self._whole, carried) if carried else self._whole
+        if self._result_texts:
+            whole = with_texts(whole, self._result_texts)
         return compacted_view(whole, cut) if cut else whole
+
+    async def rewrite_results(self) -> None:
+        """Have the hooks rewrite the tool results that these requests hold.
+
+        Raises:
+            HookError: When a hook fails that declares `on_error = "fail"`.
+        """
+        self._result_texts = await result_texts(self._agent.rewriters, self._history, self._warn, self._heard)
+
+    def _heard(self, reply: AIMessage) -> None:
+        self.usage = add_usage(self.usage, usage_of(reply, self._settings.prices))
 
     def _recover(self, error: Exception) -> bool:
         """Find another way after a failure; False when there is none."""

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolCall, ToolMessage
 
 from graph_agent.steering import STEERING_MARK
+from graph_agent.types import NOT_SHOWN
 
 CONTEXT_MARK = "graph_agent_context"
 """Key in `additional_kwargs` of a message that a delegator passes on: known to the model, not said by the user."""
-NOT_SHOWN = "do-not-render-"
-"""How the id of a message begins that is for the model alone, as chat clients of this ecosystem expect."""
 _MARKS = {CONTEXT_MARK, STEERING_MARK}
 
 

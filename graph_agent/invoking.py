@@ -15,7 +15,7 @@ from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import Runtime
 from pydantic import BaseModel
 
-from graph_agent._compat import as_tool_output, config_parameter
+from graph_agent._compat import InjectedArguments, as_tool_output, config_parameter
 from graph_agent.daemon_threads import call_in_thread
 
 
@@ -27,7 +27,7 @@ class Invoker:
     """
 
     def __init__(self, tool: BaseTool) -> None:
-        self._tool = tool
+        self._tool = _with_shallow_schema(tool)
         self._blocking = _is_blocking(tool)
         self._direct = _Direct(tool) if isinstance(tool, StructuredTool) and _is_plain(tool) else None
 
@@ -82,6 +82,34 @@ class _Direct:
         if isinstance(returned, str):
             return returned
         return as_tool_output(returned, None, self._tool, call_id)
+
+
+def _with_shallow_schema(tool: BaseTool) -> BaseTool:
+    """The tool with a schema that does not serialize injected arguments; itself where it has none.
+
+    LangChain dumps validated arguments only to learn their names. A dump of a `ToolRuntime` warns of each of its values
+    that has another type than declared, and goes through the whole history in its state.
+    """
+    schema = tool.args_schema
+    if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
+        return tool
+    if InjectedArguments(tool).hidden.isdisjoint(schema.model_fields):
+        return tool
+    body = {"__module__": schema.__module__, "__doc__": schema.__doc__, "model_dump": _shallow_dump}
+    # The same name, which stands in the texts of validation errors.
+    shallow = cast("Any", type(schema))(schema.__name__, (schema,), body)
+    made = tool.model_copy(update={"args_schema": shallow})
+    # What the tool keeps for itself between calls stays in one place.
+    object.__setattr__(made, "__pydantic_private__", tool.__pydantic_private__)
+    return made
+
+
+def _shallow_dump(arguments: BaseModel, **_: Any) -> dict[str, Any]:
+    fields = type(arguments).model_fields.items()
+    return {
+        **{name: getattr(arguments, name) for name, field in fields if not field.exclude},
+        **(arguments.model_extra or {}),
+    }
 
 
 def _is_plain(tool: StructuredTool) -> bool:

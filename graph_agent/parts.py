@@ -80,6 +80,8 @@ class AgentParts:
     """What was not as it should be when the agent was built, e.g. a server that is down; told at each input."""
     hooks: tuple[LoopHook, ...] = ()
     """What planning replies are shown to, in order."""
+    rewriters: tuple[LoopHook, ...] = ()
+    """The hooks that rewrite the tool results of requests, in order."""
     around_tool: AroundTool | None = None
     """What runs each tool call in its own way; None to run them directly."""
     whole_replies: bool = False

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from uuid import uuid4
 
 from langchain_core.messages import AIMessage, AnyMessage
 
 from graph_agent.asking import Asking
 from graph_agent.bounded import Bounded
+from graph_agent.carried import CarriedMessages
 from graph_agent.hooking import PATCHED_MODEL, through_hooks
 from graph_agent.hooks import HookRequest
 from graph_agent.limits import LimitMet
@@ -24,7 +24,7 @@ from graph_agent.planned import Planned, usage_of
 from graph_agent.planning import RefusedError, ask_for_calls, ask_for_plan, settle
 from graph_agent.request import closing, plan_request
 from graph_agent.sentinel import without_sentinel
-from graph_agent.state import Carried, add_usage, less_usage
+from graph_agent.state import HookWork, less_usage
 from graph_agent.types import NO_USAGE, Usage
 
 
@@ -57,6 +57,7 @@ class AskingWithHooks(Asking):
         """
         self.budget_met = budget_met
         self._tell_of_free_choice()
+        await self.rewrite_results()
         planned = await self.plan()
         if not self._agent.hooks:
             return planned
@@ -92,22 +93,31 @@ class AskingWithHooks(Asking):
         self, planned: Planned, first: HookRequest, note: Callable[[Usage], Awaitable[None]]
     ) -> Planned:
         noted = NO_USAGE
+        carried = CarriedMessages(self.loop.get("carried", []), self._whole, first.messages)
+        done: HookWork = self.loop.get("hooks") or {"reruns": 0, "calls": [], "ended": []}
+        work: HookWork = {"reruns": done["reruns"], "calls": [*done["calls"]], "ended": [*done["ended"]]}
 
         async def ask(request: HookRequest, keep: Sequence[AnyMessage]) -> tuple[Planned, HookRequest]:
             nonlocal noted
             await note(less_usage(self.usage, noted))
             noted = self.usage
-            return await self._ask_again(request, keep)
+            self.loop = {**self.loop, "carried": carried.of(request.messages, keep)}
+            return await self._ask_again(request)
 
-        return await through_hooks(
-            self._agent,
-            planned,
-            first,
-            limit=lambda planned: self._limit_met(NO_USAGE, planned.message),
-            ask=ask,
-            warn=self._warn,
-            heard=self._heard,
-        )
+        try:
+            return await through_hooks(
+                self._agent,
+                planned,
+                first,
+                work=work,
+                limit=lambda planned: self._limit_met(NO_USAGE, planned.message),
+                ask=ask,
+                warn=self._warn,
+                heard=self._heard,
+            )
+        finally:
+            if work != done:
+                self.loop = {**self.loop, "hooks": work}
 
     def _first_request(self, session_id: str) -> HookRequest:
         options = dict(self._settings.model_options())
@@ -130,10 +140,7 @@ class AskingWithHooks(Asking):
         self._learn(free_choice=True)
         self._warn(f"{choice} is to be called, and is withheld for now; the model is free to choose.")
 
-    def _heard(self, reply: AIMessage) -> None:
-        self.usage = add_usage(self.usage, usage_of(reply, self._settings.prices))
-
-    async def _ask_again(self, request: HookRequest, keep: Sequence[AnyMessage]) -> tuple[Planned, HookRequest]:
+    async def _ask_again(self, request: HookRequest) -> tuple[Planned, HookRequest]:
         own = request.model is self._model.client.model
 
         async def send(watch: Spoken) -> Planned:
@@ -151,11 +158,6 @@ class AskingWithHooks(Asking):
             # Its messages are the hook's: what would shorten or rewrite the history changes nothing here.
             return own and classify_model_error(error) == "transient" and self._fall_back(error)
 
-        if keep:
-            # Later requests may be cut at any message, by its id.
-            named = [one if one.id else one.model_copy(update={"id": str(uuid4())}) for one in keep]
-            piece: Carried = {"at": len(self._whole), "messages": named}
-            self.loop = {**self.loop, "carried": [*self.loop.get("carried", []), piece]}
         planned = await self._through(send, recover, WithoutCalls)
         self._count(planned.usage, planned.message.usage_metadata if own else None)
         # Another model may have taken over: the next rerun must not go back to the one that fell silent.

@@ -100,11 +100,33 @@ class DelegateProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Custom:
+    """What code of the run, such as a tool, wrote to the custom stream (`get_stream_writer`)."""
+
+    data: Any
+    """The object as it was written."""
+    type: Literal["custom"] = "custom"
+
+
+@dataclass(frozen=True, slots=True)
 class EventAdded:
     """An event joined the history."""
 
     event: Event
     type: Literal["event"] = "event"
+
+
+@dataclass(frozen=True, slots=True)
+class DelegatePart:
+    """A part of the run of a delegate in this process; its tokens are no part of the agent's own answer."""
+
+    id: str
+    """The delegation's call id."""
+    target: str
+    """The delegate."""
+    part: RunPart
+    """The part; one of a delegate's own delegate is a `DelegatePart` again. The `seq` of its events counts from 0."""
+    type: Literal["delegate"] = "delegate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +137,10 @@ class Done:
     type: Literal["done"] = "done"
 
 
-Part: TypeAlias = Token | PlanText | CallState | Progress | DelegateProgress | EventAdded | Done
+RunPart: TypeAlias = Token | PlanText | CallState | Progress | DelegateProgress | DelegatePart | Custom | EventAdded
+"""What a run under way makes."""
+Part: TypeAlias = RunPart | Done
+"""What `Session.stream` gives, told apart by `type`."""
 
 
 def run_result(state: StateSnapshot) -> RunResult:

@@ -3,51 +3,38 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import RunControl
-from langgraph.types import Command, StreamMode
+from langgraph.types import Command
 
 from graph_agent.answering import answers_by_id
 from graph_agent.call_records import CallRecord
 from graph_agent.closing_stream import ClosingStream, Readership
 from graph_agent.context import AgentContext
-from graph_agent.delegation import CALL_PREFIX
+from graph_agent.delegation import WATCHED
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
-from graph_agent.events import Event, StoredEvent
+from graph_agent.events import Event
 from graph_agent.failures import log_failure
 from graph_agent.history import SessionMemory
 from graph_agent.input_run import InputRun
 from graph_agent.listening import message_of
-from graph_agent.results import (
-    CallState,
-    DelegateProgress,
-    Done,
-    EventAdded,
-    Part,
-    PlanText,
-    Progress,
-    RunResult,
-    Token,
-    open_interrupts,
-    run_result,
-)
+from graph_agent.results import Done, Part, RunResult, open_interrupts, run_result
 from graph_agent.running import refuse_within
 from graph_agent.runs import READERSHIP
 from graph_agent.session_control import SessionControl
 from graph_agent.steering import Note
+from graph_agent.stream_parts import MODES, StreamParts
 from graph_agent.types import SessionStatus
 
 logger = logging.getLogger(__name__)
-
-_MODES: list[StreamMode] = ["messages", "custom", "updates"]
 
 Context = AgentContext | Mapping[str, Any]
 Given = str | Sequence[BaseMessage]
@@ -116,6 +103,9 @@ class Session:
         self, given: Given, *, context: Context | None = None, control: RunControl | None = None
     ) -> AsyncGenerator[Part]:
         """Take one input to its end and tell of it as it goes; `Done` comes last.
+
+        What tools write with `get_stream_writer` is a `Custom` part. The run of a delegate in this process, its tokens
+        included, is in `DelegatePart`s; the `Token`s outside of these are the agent's own.
 
         The parts of each follow-up that is queued by then come behind that, up to a `Done` of its own; one whose parts
         are not asked for stays queued.
@@ -225,12 +215,12 @@ class Session:
         while True:
             run = self._input_run(note)
             try:
-                order = _HistoryOrder(len(await self.events()))
-                with run.begun({**self._configurable, READERSHIP: readership}) as config:
-                    stream = self._graph.astream(given, config, context=context, stream_mode=_MODES, control=control)
+                made = StreamParts(self.id, len(await self.events()))
+                with run.begun({**self._configurable, READERSHIP: readership, WATCHED: True}) as config:
+                    stream = self._graph.astream(given, config, context=context, stream_mode=MODES, control=control)
                     async with aclosing(cast("AsyncGenerator[tuple[str, Any]]", stream)) as chunks:
                         async for mode, payload in chunks:
-                            for part in self._parts(mode, payload, order):
+                            for part in made.take(mode, payload):
                                 yield part
             except SessionBusyError:
                 if note is None:
@@ -240,23 +230,6 @@ class Session:
             if run.aborted or (note := await self._next_follow_up(control)) is None:
                 return
             given = _input([message_of(note)])
-
-    def _parts(self, mode: str, payload: Any, order: _HistoryOrder) -> Iterator[Part]:
-        if mode == "messages":
-            if token := _token(*payload):
-                yield token
-        elif mode == "custom":
-            match payload:
-                case {"type": "progress"}:
-                    yield Progress(payload["step"], payload["action"], payload["target"])
-                case {"type": "delegation_progress"}:
-                    yield DelegateProgress(payload["id"], payload["target"], payload["content"])
-                case _:
-                    pass
-        else:
-            for seq, event in order.add(_added_events(payload)):
-                yield EventAdded(cast(Event, {**event, "seq": seq, "session_id": self.id}))
-                yield from _parts_of(event)
 
     async def events(self) -> list[Event]:
         """The session's history, oldest first."""
@@ -321,37 +294,6 @@ class Session:
         return run_result(await self._graph.aget_state(self._config))
 
 
-class _HistoryOrder:
-    """Puts events in the order the history keeps: a wave's results in call order, whichever came first."""
-
-    def __init__(self, seq: int) -> None:
-        self._seq = seq
-        self._open: list[str] = []
-        self._early: dict[str, list[StoredEvent]] = {}
-
-    def add(self, events: list[StoredEvent]) -> list[tuple[int, StoredEvent]]:
-        """Take one task's events; give those whose place is certain, each with its index."""
-        placed: list[StoredEvent] = []
-        id_ = events[0].get("id", "") if events else ""
-        if events and events[0]["type"] in _ENDS and id_ in self._open:
-            self._early[id_] = events
-            while self._open and self._open[0] in self._early:
-                placed += self._early.pop(self._open.pop(0))
-        else:
-            placed = events
-        for event in events:
-            if event["type"] in _CALLS:
-                self._open.append(event["id"])
-        first = self._seq
-        self._seq += len(placed)
-        return list(enumerate(placed, first))
-
-
-_CALLS = ("tool_call", "delegation_request")
-_ENDS = ("tool_result", "delegation_response", "delegation_progress")
-"""What the events of a call's task begin with; a delegate's progress is in the history when it has ended."""
-
-
 def _input(given: Given) -> dict[str, Any]:
     if isinstance(given, str) and given.strip():
         return {"messages": [HumanMessage(given)]}
@@ -360,28 +302,3 @@ def _input(given: Given) -> dict[str, Any]:
     raise InputError(
         f"A run takes what the user says, as text that is not empty, or as messages; it was given {given!r}."
     )
-
-
-def _token(message: BaseMessage, metadata: Mapping[str, Any]) -> Token | None:
-    answers = metadata.get("langgraph_node") in ("finalize", "plan")
-    return Token(message.text) if answers and isinstance(message, AIMessage) and message.text else None
-
-
-def _added_events(update: Mapping[str, Any]) -> list[StoredEvent]:
-    return [event for change in update.values() if isinstance(change, dict) for event in change.get("events", [])]
-
-
-def _parts_of(event: StoredEvent) -> list[Part]:
-    match event["type"]:
-        case "plan":
-            return [PlanText(event["reasoning"])] if event["calls"] and event["reasoning"] else []
-        case "tool_call":
-            return [CallState(event["id"], event["name"], "started")]
-        case "delegation_request":
-            return [CallState(event["id"], CALL_PREFIX + event["target"], "started")]
-        case "tool_result":
-            return [CallState(event["id"], event["name"], event["status"])]
-        case "delegation_response":
-            return [CallState(event["id"], CALL_PREFIX + event["target"], event["status"])]
-        case _:
-            return []

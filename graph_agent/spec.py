@@ -42,6 +42,8 @@ DEFAULT_DB = "sqlite:///graph_agent.db"
 TODAY_VARIABLE = "GRAPH_AGENT_TODAY"
 """Environment variable that tells a stdio MCP server which ISO date to take for today; unset for the real one."""
 _TEMPLATE = re.compile(r"\{[{%#]")
+_ALIASES = {"max_rounds": "max_steps"}
+"""Other names of fields of `LoopConfig` in an agent file."""
 SYSTEM_VARIABLES = frozenset({"name", "description", "today"})
 """What a system prompt's template may use; `today` is an ISO date."""
 
@@ -74,7 +76,7 @@ class AgentSpec(BaseModel):
     hooks: list[HookSpec] = []
     """Each `module.Class`, or `{use: module.Class, with: {argument: value}}`."""
     config: dict[str, Any] = {}
-    """Fields of `LoopConfig`."""
+    """Fields of `LoopConfig`; `max_rounds` is another name of `max_steps`."""
     db: str = DEFAULT_DB
     """Where sessions are kept: `sqlite:///FILE`, whose relative path starts in the current folder, or `postgresql://…`."""
     cache: str | None = None
@@ -87,6 +89,14 @@ class AgentSpec(BaseModel):
     @classmethod
     def _known_cache(cls, url: str | None) -> str | None:
         return url if url is None else check_cache(url)
+
+    @field_validator("config")
+    @classmethod
+    def _own_names(cls, config: dict[str, Any]) -> dict[str, Any]:
+        for alias, name in _ALIASES.items():
+            if alias in config and name in config:
+                raise ValueError(f"{alias} and {name} are two names of one field; give one of them")
+        return {_ALIASES.get(name, name): value for name, value in config.items()}
 
     @property
     def folder(self) -> Path:

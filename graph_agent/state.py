@@ -169,6 +169,17 @@ class Recovery(TypedDict, total=False):
     """The user was told that the tool which the caller wants called is withheld."""
 
 
+class HookWork(TypedDict):
+    """What loop hooks have done for one input; it bounds what they may still do."""
+
+    reruns: int
+    """Times they had the model asked again."""
+    calls: list[str]
+    """Fingerprints of the replies that reruns have replaced; a reply without calls has none."""
+    ended: list[int]
+    """Places, among the agent's hooks, of those whose rerun was refused: they are not asked any more."""
+
+
 class Carried(TypedDict):
     """Messages that requests hold and the history does not."""
 
@@ -205,17 +216,19 @@ class Bookkeeping(TypedDict):
     worked_s: NotRequired[float]
     """Seconds this input had been worked on at the last step; only under a deadline."""
     loops: NotRequired[dict[str, int]]
-    """Pattern of calls → how often it was found to go on in this input; absent for none."""
+    """Pattern of calls → how often it went on with equal results in this input; absent for none."""
     withheld: NotRequired[list[str]]
-    """Tools not offered until the next input, because their calls went round in a circle; absent for none."""
+    """Tools not offered until the next input, because their calls and results repeated; absent for none."""
     unchanging: NotRequired[list[str]]
-    """Tools the model was told of, in this input, that they give the same result each time; absent for none."""
+    """Tools reported in this input for equal results of different arguments; absent for none."""
     ledger: NotRequired[bool]
     """Each writing call of the wave is noted right before it runs; absent where none is."""
     recovery: NotRequired[Recovery]
     """What it took so far to have this input's requests answered; absent at its start."""
     carried: NotRequired[list[Carried]]
-    """What hooks keep before the model for the rest of this input; absent for nothing."""
+    """What hooks keep before the model for the rest of this input; absent or empty for nothing."""
+    hooks: NotRequired[HookWork]
+    """What hooks have done for this input; absent for nothing."""
     kept_from: NotRequired[str]
     """Id of the first message that requests still hold in full; absent while they hold them all."""
 

@@ -15,12 +15,12 @@ from graph_agent._compat import read_state
 from graph_agent.budget import Left, has_budget, left_to_delegate
 from graph_agent.config import LoopConfig
 from graph_agent.delegating import Telling, Using, answered, ask_person, conversation_with, go_on, waiting_task
-from graph_agent.delegation import CALL_PREFIX, DEPTH_LEFT, Delegation, DelegationResult
+from graph_agent.delegation import CALL_PREFIX, DEPTH_LEFT, WATCHED, Delegation, DelegationResult
 from graph_agent.errors import did_you_mean
 from graph_agent.exception_text import exception_text
 from graph_agent.failures import log_failure
 from graph_agent.in_turn import CallToRun, NotDone, call_to_run, in_turn
-from graph_agent.intake import CONTEXT_MARK, NOT_SHOWN
+from graph_agent.intake import CONTEXT_MARK
 from graph_agent.invoking import meant_for_the_run
 from graph_agent.parts import AgentParts
 from graph_agent.run_parts import parts_of_run
@@ -28,7 +28,7 @@ from graph_agent.runs import run_of
 from graph_agent.spending import spent
 from graph_agent.state import NOT_BEGUN, add_usage
 from graph_agent.text import as_text, clean
-from graph_agent.types import Call, Usage
+from graph_agent.types import NOT_SHOWN, Call, Usage
 from graph_agent.wrapped_delegation import through_calls
 
 logger = logging.getLogger(__name__)
@@ -129,6 +129,7 @@ async def _run(
         prices=settings.prices,
         context_id=conversation_with(state.get("remote"), delegate.name),
         tell=tell,
+        watch=tell.pass_on if config["configurable"].get(WATCHED) else None,
         used=using,
     )
     if waiting := waiting_task(state.get("remote"), call):

@@ -29,7 +29,7 @@ from graph_agent.planning import RefusedError
 from graph_agent.rerunning import AskingWithHooks
 from graph_agent.run_parts import parts_of_run
 from graph_agent.runs import run_of
-from graph_agent.sentinel import is_blank
+from graph_agent.sentinel import is_blank, says_nothing
 from graph_agent.spending import answer_left_s, spent
 from graph_agent.state import Bookkeeping, Outcome, PlanState, add_usage
 from graph_agent.status import status_event
@@ -132,9 +132,15 @@ class _Answering:
 
     async def _ask(self, work: Callable[[AskingWithHooks, str], Awaitable[None]], sentence: str) -> None:
         asking = await AskingWithHooks.begin(self.parts, self.settings, self.state["messages"], self.loop, self.config)
-        asking.budget_met = self._budget_met
+        if sentence:
+            # At a limit, hooks may have no model asked again.
+            met: LimitMet = (self.reason, self.outcome.get("limit", 0))
+            asking.budget_met = lambda used, newest: met
+        else:
+            asking.budget_met = self._budget_met
         self.asking, self.answer = asking, None
         try:
+            await asking.rewrite_results()
             await work(asking, sentence)
         except UserError:
             raise
@@ -142,6 +148,8 @@ class _Answering:
             self.answer = _below(sentence, refused.message)
         except HookError as error:
             self._fail("hook", str(error))
+            if sentence:
+                self.answer = AIMessage(sentence)
         except LimitMetError as met:
             self._stop(met.reason, met.limit)
             self.answer = AIMessage(self._with_account(self._sentence()))
@@ -159,14 +167,14 @@ class _Answering:
             self.reason = self.outcome["stop_reason"]
 
     async def _compose(self, asking: AskingWithHooks, sentence: str) -> None:
-        id_ = None
+        id_, hint = None, self._hint()
         if sentence and not self.parts.guarded:
-            message, failure = await asking.answer_after(sentence)
+            message, failure = await asking.answer_after(sentence, hint)
             if isinstance(failure, UserError):
                 raise failure
             if failure is not None:
                 self._fail(classify_model_error(failure), describe_model_error(failure))
-            if failure is not None or not is_blank(message.text.removeprefix(sentence)):
+            if failure is not None or not says_nothing(message.text.removeprefix(sentence).removesuffix(hint)):
                 self.answer = message
                 return
             reply, id_ = AIMessage(""), message.id
@@ -183,7 +191,7 @@ class _Answering:
         if is_blank(reply.text):
             self._fail_as_empty(sentence, id_)
         else:
-            answer = _below(sentence, await self._guarded(asking, reply))
+            answer = _below(sentence, await self._guarded(asking, reply), hint)
             self.answer = answer if id_ is None else answer.model_copy(update={"id": id_})
 
     async def _guarded(self, asking: AskingWithHooks, answer: AIMessage, *, by_model: bool = True) -> AIMessage:
@@ -239,6 +247,13 @@ class _Answering:
         return self.parts.prompts.render(
             "limit", reason=self.outcome.get("limit_name", self.reason), limit=self.outcome.get("limit")
         )
+
+    def _hint(self) -> str:
+        """How to allow more steps, where `max_steps` has ended the input; empty otherwise."""
+        limit = self.outcome.get("limit")
+        if self.reason != "step_limit" or limit != self.settings.max_steps:
+            return ""
+        return self.parts.prompts.render("limit_hint", limit=limit)
 
     def _with_account(self, sentence: str) -> str:
         """A sentence with what was done below it, for an answer that no model gives."""
@@ -352,6 +367,8 @@ class _Answering:
         }
 
 
-def _below(sentence: str, answer: AIMessage) -> AIMessage:
-    """The answer below a sentence of ours; itself without one."""
-    return AIMessage(f"{sentence}\n\n{answer.text}", id=answer.id) if sentence else answer
+def _below(sentence: str, answer: AIMessage, hint: str = "") -> AIMessage:
+    """The answer below a sentence of ours, and above a hint where there is one; itself without a sentence."""
+    if not sentence:
+        return answer
+    return AIMessage("\n\n".join(filter(None, [sentence, answer.text, hint])), id=answer.id)

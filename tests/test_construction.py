@@ -10,6 +10,7 @@ from langchain_core.tools import tool
 
 import graph_agent
 from graph_agent import AgentContext, GraphDelegate, LoopConfig, LoopHook, ScriptedChatModel, create_graph_agent
+from graph_agent.a2a_serving import a2a_context_of
 from graph_agent.bounded import Bounded
 from graph_agent.context import coerce_context, effective_config
 from graph_agent.errors import ConfigError
@@ -63,8 +64,8 @@ def pretender() -> str:
         ),
         (
             {"prompts": {"planer": "x"}},
-            "Unknown prompt 'planer'; known: account, delegate, finalize, limit, loop_warning, planner, steering, "
-            "text_tools. Did you mean 'planner'?",
+            "Unknown prompt 'planer'; known: account, delegate, finalize, limit, limit_hint, loop_warning, planner, "
+            "steering, text_tools. Did you mean 'planner'?",
         ),
         (
             {"prompts": {"planner": "{{ dirct }}"}},
@@ -160,6 +161,14 @@ def test_a_subclass_of_the_context_keeps_its_own_fields() -> None:
             "name: a\nmodel: x:y\nconfig: {max_steps: 0}",
             "config: LoopConfig: max_steps=0: Input should be greater than 0.",
         ),
+        (
+            "name: a\nmodel: x:y\nconfig: {max_rounds: 0}",
+            "config: LoopConfig: max_steps=0: Input should be greater than 0.",
+        ),
+        (
+            "name: a\nmodel: x:y\nconfig: {max_rounds: 8, max_steps: 9}",
+            "config={'max_rounds': 8, 'max_steps': 9}: max_rounds and max_steps are two names of one field; give one",
+        ),
         ("name: a\nmodel: x:y\npath: b", "unknown field 'path'; known: "),
         (
             "name: a\nmodel: x:y\ndelegates: [{name: r}]",
@@ -170,7 +179,7 @@ def test_a_subclass_of_the_context_keeps_its_own_fields() -> None:
             "delegate 'r': timeout_s is for a remote agent, with a 'url'.",
         ),
     ],
-    ids=["typo", "missing", "yaml", "text", "config", "path", "delegate", "local"],
+    ids=["typo", "missing", "yaml", "text", "config", "alias", "both names", "path", "delegate", "local"],
 )
 def test_an_agent_file_that_cannot_be(tmp_path: Path, content: str, message: str) -> None:
     file = tmp_path / "agent.yaml"
@@ -180,6 +189,17 @@ def test_an_agent_file_that_cannot_be(tmp_path: Path, content: str, message: str
         load_spec(file)
 
     assert (str(file) in str(caught.value), message in str(caught.value)) == (True, True)
+
+
+@pytest.mark.parametrize("name", ["max_steps", "max_rounds"])
+def test_an_agent_file_bounds_the_steps_under_either_name(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text(f"name: a\nmodel: x:y\nconfig: {{{name}: 8}}", encoding="utf-8")
+
+    spec = load_spec(file)
+
+    # What A2A clients' runs take where the file sets nothing must not be laid over it.
+    assert (spec.loop_config(), "max_steps" in a2a_context_of(spec)) == (LoopConfig(max_steps=8), False)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
-"""The hooks that are ready to use: web search, and compression of long results."""
+"""Web search behind the model's back, and hooks that an agent file names."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import ConfigError
-from graph_agent.hooks_shipped import HistoryCompression, WebSearchInterception
+from graph_agent.hooks_shipped import WebSearchInterception
 from graph_agent.spec import load_spec, open_agent
 from tests.agents import asks, dialogue, echo, says
 from tests.openai_stub import Reply, StubFactory, openai_stub
@@ -150,62 +149,6 @@ async def test_a_search_that_goes_round_in_a_circle_is_let_pass() -> None:
         "Done.",
         ["web_search did not run: what fulfils its calls let this one pass."],
     )
-
-
-@tool
-def read_aloud() -> str:
-    """Read the book."""
-    return "Once " + "upon a time. " * 1_000
-
-
-async def upper(text: str) -> str:
-    return text[:4].upper()
-
-
-def begins_upper(text: str) -> Awaitable[str]:
-    return upper(text)
-
-
-@pytest.mark.parametrize(
-    ("hook", "lengths"),
-    [
-        (HistoryCompression(upper, over_chars=100), [13_005, 4]),
-        (HistoryCompression(lambda text: text[:50], over_chars=100), [13_005, 50]),
-        (HistoryCompression(begins_upper, over_chars=100), [13_005, 4]),
-        (HistoryCompression(lambda text: text, over_chars=100), [13_005, 13_005]),
-        (HistoryCompression(over_chars=100, keep_newest=1), [13_005]),
-        (HistoryCompression(over_chars=20_000), [13_005]),
-    ],
-    ids=["coroutine", "function", "function that gives a coroutine", "not shorter", "newest kept", "short enough"],
-)
-async def test_long_results_are_compressed_for_one_request(
-    openai_stub: StubFactory, hook: HistoryCompression, lengths: list[int]
-) -> None:
-    reads = Reply(tool_calls=(("read_aloud", {}),))
-    stub = openai_stub(reads, *["No more actions."] * len(lengths), "Done.")
-    async with stub.chat_model() as model:
-        graph = create_graph_agent(model, tools=[read_aloud], hooks=[hook])
-
-        state = await graph.ainvoke(says("go"))
-
-    sent = [
-        len(message["content"])
-        for body in stub.bodies[1:-1]
-        for message in body["messages"]
-        if message["role"] == "tool"
-    ]
-    assert (sent, len(state["messages"][2].text), state["messages"][-1].text) == (lengths, 13_005, "Done.")
-
-
-async def test_by_itself_it_keeps_both_ends(openai_stub: StubFactory) -> None:
-    stub = openai_stub(Reply(tool_calls=(("read_aloud", {}),)), "No more actions.", "No more actions.", "Done.")
-    async with stub.chat_model() as model:
-        graph = create_graph_agent(model, tools=[read_aloud], hooks=[HistoryCompression(over_chars=100)])
-
-        await graph.ainvoke(says("go"))
-
-    cut = shown(stub.bodies[2])[2]
-    assert (cut[:9], cut[-8:], len(cut) < 250) == ("Once upon", "a time. ", True)
 
 
 MODULE = """

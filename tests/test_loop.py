@@ -14,7 +14,7 @@ from langgraph.errors import GraphRecursionError
 
 from graph_agent import AgentContext, LoopConfig, ScriptedChatModel, Session, SessionMemory, create_graph_agent
 from graph_agent.events import Event
-from tests.agents import ECHO_SCRIPT, add, asks, dialogue, echo, says, thread
+from tests.agents import ECHO_SCRIPT, add, asks, at_step_limit, dialogue, echo, says, thread
 
 ECHO_CALL = asks(("c", "echo", {"text": "x"}))
 
@@ -138,11 +138,7 @@ async def test_direct_mode_streams_the_plans_own_text_as_the_answer() -> None:
 @pytest.mark.parametrize(
     ("on_limit", "answer", "streamed"),
     [
-        (
-            "answer",
-            "Reached maximum reasoning steps (2)\n\nSo far: x.",
-            "Reached maximum reasoning steps (2)\n\nSo far: x.",
-        ),
+        ("answer", at_step_limit(2, "So far: x."), at_step_limit(2, "So far: x.")),
         ("message", "Reached maximum reasoning steps (2)", "Reached maximum reasoning steps (2)"),
     ],
 )
@@ -171,7 +167,7 @@ async def test_the_answer_at_a_limit_is_the_same_without_a_stream() -> None:
 
     result = await create_graph_agent(model, tools=[echo], config=LoopConfig(max_steps=1)).ainvoke(says("hi"))
 
-    assert result["messages"][-1].text == "Reached maximum reasoning steps (1)\n\nSo far: x."
+    assert result["messages"][-1].text == at_step_limit(1, "So far: x.")
 
 
 async def test_the_turn_limit_counts_over_the_session() -> None:
@@ -465,3 +461,24 @@ async def test_missing_and_repeated_call_ids_are_made_unique() -> None:
         True,
         ["a", "b", "c"],
     )
+
+
+async def test_the_hint_at_the_step_limit_can_be_replaced_or_left_out() -> None:
+    answers = []
+    for hint in ("", "Ask again to go on ({{ limit }})."):
+        model = ScriptedChatModel([ECHO_CALL, "So far: x."])
+        config = LoopConfig(max_steps=1)
+        graph = create_graph_agent(model, tools=[echo], config=config, prompts={"limit_hint": hint})
+        answers.append((await graph.ainvoke(says("hi")))["messages"][-1].text)
+
+    first = "Reached maximum reasoning steps (1)\n\nSo far: x."
+    assert answers == [first, f"{first}\n\nAsk again to go on (1)."]
+
+
+async def test_other_limits_do_not_name_max_steps() -> None:
+    model = ScriptedChatModel([ECHO_CALL, "So far: x."])
+    graph = create_graph_agent(model, tools=[echo], config=LoopConfig(max_steps=5))
+
+    state = await graph.ainvoke(says("hi"), thread(), context={"max_turns": 1})
+
+    assert state["messages"][-1].text == "Reached maximum model turns (1)\n\nSo far: x."

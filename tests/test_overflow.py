@@ -11,7 +11,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, Session, create_graph_agent
-from tests.agents import echo
+from tests.agents import at_step_limit, echo
 from tests.openai_stub import Failure, OpenAIStub, Reply, StubFactory, openai_stub
 
 __all__ = ["openai_stub"]
@@ -142,7 +142,7 @@ async def test_an_answer_that_is_too_long_is_shortened_below_a_limit_too(
     result = await session.run("Tell me stories.", context={"max_steps": 2})
 
     assert (result.answer, shape(stub.bodies[3])) == (
-        "Reached maximum reasoning steps (2)\n\nWhat I have.",
+        at_step_limit(2, "What I have."),
         ["system", "note", "user", "assistant call_2", "tool call_2", "user"],
     )
 

@@ -69,11 +69,7 @@ class WebSearchInterception(LoopHook):
         results = await asyncio.gather(*(self._fulfil(call) for call in context))
         asked = AIMessage(response.text, tool_calls=canonical_calls(context))
         found: list[AnyMessage] = [asked, *results]
-        return LoopPlan(
-            run_agentic_loop=True,
-            request_patch=RequestPatch(messages=[*request.messages, *found]),
-            keep_messages=found,
-        )
+        return LoopPlan(run_agentic_loop=True, request_patch=RequestPatch(messages=[*request.messages, *found]))
 
     async def _fulfil(self, call: Call) -> ToolMessage:
         query = call["arguments"].get("query")

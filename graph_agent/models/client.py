@@ -195,6 +195,7 @@ class ModelClient:
         mode: Mode,
         recover: Callable[[Exception], Way | None],
         watch: Spoken,
+        hint: str = "",
     ) -> tuple[AIMessage, Exception | None]:
         """Ask for an answer that stands below a sentence of ours, streamed as one message.
 
@@ -205,6 +206,7 @@ class ModelClient:
             mode: As for `plan`.
             recover: Asked for another way when one has failed before its first token; None when there is none.
             watch: As for `plan`.
+            hint: What the message ends with, where the model answers; empty for nothing.
 
         Returns:
             The message, and what the model failed with when the sentence had to stand alone.
@@ -214,6 +216,7 @@ class ModelClient:
             way=way,
             recover=recover,
             prefix=sentence,
+            suffix=hint,
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
         )

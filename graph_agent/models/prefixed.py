@@ -1,4 +1,4 @@
-"""A model whose reply begins with a given sentence, in its stream too."""
+"""A model whose reply stands between given sentences, in its stream too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNHEARD: RunnableConfig = {"tags": ["nostream"], "callbacks": []}
 
 
 class PrefixedChatModel(BaseChatModel):
-    """Puts `prefix` and a blank line before what another model says, as one message with one id.
+    """Puts `prefix` and a blank line before another model's reply, and `suffix` behind it, as one message with one id.
 
     Made for the answer at a limit, whose first sentence is ours: the reader sees it before the model's first token.
     When the model fails for good the sentence stands alone, and `failure` says why. It runs asynchronously only, and
@@ -35,6 +35,8 @@ class PrefixedChatModel(BaseChatModel):
     recover: Callable[[Exception], Way | None]
     """Asked for another way when one has failed before its first token; None when there is none."""
     prefix: str
+    suffix: str = ""
+    """The last paragraph of a reply that came to its end; empty for none."""
     retries: int
     """Further attempts after a transient error, before the other model's first token."""
     timeout_s: float | None
@@ -76,9 +78,8 @@ class PrefixedChatModel(BaseChatModel):
             except Exception as error:  # noqa: BLE001 - whatever it is, the sentence stands; the caller reads `failure`
                 way = self._after(error)
                 continue
-            content: Any = (
-                [self._head, *reply.content] if isinstance(reply.content, list) else self._head + reply.content
-            )
+            said, head, tail = reply.content, f"{self.prefix}\n\n", self._tail
+            content: Any = [head, *said, *filter(None, [tail])] if isinstance(said, list) else head + said + tail
             # The id is this run's, so that the whole message and its streamed tokens are one.
             whole = reply.model_copy(update={"content": content, "id": None})
             break
@@ -109,6 +110,8 @@ class PrefixedChatModel(BaseChatModel):
                         heard.append(chunk)
                         yield ChatGenerationChunk(message=chunk.model_copy(update={"id": None}))
             except StopAsyncIteration:
+                if self._tail:
+                    yield ChatGenerationChunk(message=AIMessageChunk(content=self._tail))
                 return
             except asyncio.CancelledError:
                 said = "".join(chunk.text for chunk in heard)
@@ -133,5 +136,5 @@ class PrefixedChatModel(BaseChatModel):
         return way
 
     @property
-    def _head(self) -> str:
-        return f"{self.prefix}\n\n"
+    def _tail(self) -> str:
+        return f"\n\n{self.suffix}" if self.suffix else ""

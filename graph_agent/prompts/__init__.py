@@ -20,11 +20,12 @@ VARIABLES: dict[str, frozenset[str]] = {
     "text_tools": frozenset({"tools", "plan"}),
     "finalize": frozenset({"schema", "plan"}),
     "limit": frozenset({"reason", "limit"}),
+    "limit_hint": frozenset({"limit"}),
     "account": frozenset({"finished", "failed", "unknown", "skipped"}),
     "delegate": frozenset({"name", "description"}),
     "steering": frozenset({"content"}),
     "written_call": frozenset(),
-    "loop_warning": frozenset({"pattern", "count", "withheld"}),
+    "loop_warning": frozenset({"pattern", "count", "same", "withheld"}),
 }
 """The prompts there are, and the variables each may use."""
 

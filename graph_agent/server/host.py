@@ -18,6 +18,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore
 
+from graph_agent.config import LoopConfig
 from graph_agent.errors import ConfigError, SessionBusyError
 from graph_agent.event_reader import EventReader
 from graph_agent.graph import AgentStateGraph, CompiledAgentGraph
@@ -67,6 +68,22 @@ class Host:
             ToolAliases([*self.tool_names, *names])
         except ConfigError as error:
             raise ProblemError("invalid", f"{error}", param="tools") from None
+
+    def check_agentic_loops(self, asked: int | None) -> None:
+        """Check that a request asks for no more reruns by hooks than the agent's configuration allows.
+
+        Raises:
+            ProblemError: When it does.
+        """
+        builder = self.kept.builder
+        config = builder.config if isinstance(builder, AgentStateGraph) else None
+        most = (config or LoopConfig()).max_agentic_loops
+        if asked is not None and asked > most:
+            raise ProblemError(
+                "invalid",
+                f"max_agentic_loops={asked}: this agent allows at most {most}; send {most} or less, or leave it out.",
+                param="max_agentic_loops",
+            )
 
     @property
     def tool_names(self) -> tuple[str, ...]:

@@ -33,6 +33,11 @@ _T = TypeVar("_T")
 ListOf = Annotated[list[_T], _FirstFault()]
 """A list that is read up to its first fault: a body can hold millions of them, each a kilobyte when told."""
 
+AgenticLoops = Annotated[
+    int | None, Field(ge=0, description="Reruns that the agent's hooks may have; at most as many as the agent allows.")
+]
+"""An addition of ours to both chat APIs: `max_agentic_loops` for one request."""
+
 _SCHEMA_CHARS = 50_000
 """Characters of an answer's schema, as checking one takes a second for some hundred thousand."""
 
