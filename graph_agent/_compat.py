@@ -200,6 +200,11 @@ def as_tool_output(content: Any, artifact: Any, tool: StructuredTool, call_id: s
     return _format_output(content, artifact, call_id, tool.name, "success")
 
 
+def uses_responses_api(model: Any, options: Mapping[str, Any]) -> bool:
+    """Whether an OpenAI chat model sends a request with these options to `/v1/responses`."""
+    return bool(model._use_responses_api(options))
+
+
 def default_executor_of(loop: asyncio.BaseEventLoop) -> ThreadPoolExecutor | None:
     """The executor that a loop runs blocking code on by default; None before its first use."""
     executor: ThreadPoolExecutor | None = loop._default_executor  # type: ignore[attr-defined]  # private, so untyped

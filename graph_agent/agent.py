@@ -10,7 +10,6 @@ from langchain_core.tools import BaseTool
 from langgraph.cache.base import BaseCache
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
-from pydantic import BaseModel
 
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext
@@ -30,7 +29,7 @@ def create_graph_agent(
     hooks: Sequence[LoopHook | Any] = (),
     system_prompt: str | Callable[[], str] = DEFAULT_SYSTEM_PROMPT,
     prompts: Mapping[str, str] | None = None,
-    response_format: type[BaseModel] | dict[str, Any] | None = None,
+    response_format: type[Any] | dict[str, Any] | None = None,
     config: LoopConfig | None = None,
     context_schema: type[AgentContext] = AgentContext,
     plan_schema: type[PlanningResult] = PlanningResult,
@@ -55,7 +54,8 @@ def create_graph_agent(
             `AgentMiddleware` of the `langchain` package, put around model requests and tool calls, outermost first.
         system_prompt: The system prompt, or a function that gives it at each request.
         prompts: Templates that replace shipped prompts, by name.
-        response_format: Shape of the answer, as a pydantic class or JSON schema: the run's `structured_response`.
+        response_format: Shape of the answer, as a pydantic class, a dataclass, a `TypedDict` class or a JSON schema.
+            `RunResult.structured_response` is an instance of the class; the state holds it as plain JSON.
         config: The loop's configuration; None for the defaults. A run's context overrides single fields.
         context_schema: `AgentContext`, or a subclass with fields of your own.
         plan_schema: What a structured plan looks like: `PlanningResult`, or a subclass that gives `slots` a shape.

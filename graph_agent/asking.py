@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Literal, Self, TypeVar
@@ -13,6 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.correction import WrittenCall, written_call
 from graph_agent.counting import counts_beside
+from graph_agent.errors import SlowSchemaError
 from graph_agent.in_force import InForce
 from graph_agent.limits import LimitMet
 from graph_agent.models.binding import Way
@@ -106,7 +108,7 @@ class Asking(InForce):
             return planned
         if planned.calls:
             self._note_native_call()
-        elif self._may_correct() and (hint := self._hint(planned)) is not None:
+        elif self._may_correct() and not await self._fits(planned) and (hint := self._hint(planned)) is not None:
             return await self._plan_in_text(planned, hint)
         await settle(self.spoken, planned)
         return planned
@@ -117,14 +119,43 @@ class Asking(InForce):
             history = [*self._history, *tail] if tail else self._history
             if self._mode == "wave":
                 return await ask_for_plan(self._parts, history, self._settings, self._planner, self._limit_met)
-            return await ask_for_calls(self._parts, history, self._settings, self._mode, watch, quiet=quiet)
+            return await ask_for_calls(
+                self._parts,
+                history,
+                self._settings,
+                self._mode,
+                watch,
+                quiet=quiet or (self._parts.response is not None and self._reader is not None),
+                schema=self._schema_of_plan(),
+            )
 
         planned = await self._through(send, visibility=self._visibility())
         self._count(planned.usage, planned.message.usage_metadata)
         return planned
 
+    def _schema_of_plan(self) -> dict[str, Any] | None:
+        """The schema that the provider can hold a planning reply without calls to; None for none."""
+        parts = self._parts
+        # In text, the provider would hold calls to it too.
+        if parts.response is None or self._mode != "native" or not parts.may_answer_while_planning(self._settings):
+            return None
+        schema = parts.response.json_schema
+        return schema if parts.client.holds_to(schema) else None
+
+    async def _fits(self, planned: Planned) -> bool:
+        """Whether a planning reply is an answer that the provider has held to the schema."""
+        if self._parts.response is None or self._schema_of_plan() is None:
+            return False
+        try:
+            await asyncio.to_thread(self._parts.response.read, planned.said)
+        except (ValueError, SlowSchemaError):
+            return False
+        return True
+
     def _visibility(self) -> type[Visibility]:
         """What holds a part of a planning reply back."""
+        if self._schema_of_plan() is not None:
+            return WithoutSentinel
         if self._mode == "text":
             return WithoutCalls
         if not self._may_correct():
@@ -189,7 +220,8 @@ class Asking(InForce):
         Args:
             tail: What comes after the request, such as a reply and what is wrong with it.
             quiet: Keep the reply's tokens out of the message stream.
-            schema: JSON schema of the answer; None for free text.
+            schema: JSON schema of the answer; None for free text. Its tokens are streamed where the provider holds the
+                model to it, and nothing reads along that cannot take back an answer that has to be repaired.
 
         Raises:
             RefusedError, Exception: As for `plan`.
@@ -197,8 +229,9 @@ class Asking(InForce):
 
         async def send(watch: Spoken) -> AIMessage:
             request = [*self._answer_request(), *tail]
+            whole = quiet or (schema is not None and self._reader is not None)
             reply = await self._parts.client.answer(
-                request, self._settings, mode=self._mode, quiet=quiet, schema=schema, watch=watch
+                request, self._settings, mode=self._mode, quiet=whole, schema=schema, watch=watch
             )
             if (words := refusal_in(reply, heard=True)) is not None:
                 await watch.settle(reply.text, reply.text)

@@ -188,19 +188,25 @@ async def _questions(given: list[str]) -> AsyncIterator[str]:
 
 async def _show(session: Session, question: str, interrupts: Interrupts) -> int:
     """Print one run, and the follow-ups that come behind it, as they go; gives the exit status."""
-    said, answered, status = "", False, 0
+    said, answered, failed, status = "", False, "", 0
     with interrupts.aborting(session):
-        async for part in session.stream(question):
+        # What fails is shown as it is told.
+        async for part in session.stream(question, context={"on_failure": "answer"}):
             match part:
                 case Progress():
                     out.print(f"  step {part.step}: {part.action} {part.target}", style="dim", markup=False)
                 case DelegatePart(part=Progress() as step):
                     out.print(f"    {part.target}: {step.action} {step.target}", style="dim", markup=False)
-                case Token():
+                case Token() if not part.reports_failure:
                     out.print(part.text, end="", markup=False)
                     said += part.text
                 case PlanText() if said:
                     out.print()
+                    said = ""
+                case EventAdded(event) if event["type"] == "agent_response" and "error" in event:
+                    if said:
+                        out.print()
+                    _show_account(text_of(event["content"]).removeprefix(said), failed)
                     said = ""
                 case EventAdded(event) if event["type"] == "agent_response":
                     # What cut an answer short, say, is added to it when its tokens are out.
@@ -210,6 +216,7 @@ async def _show(session: Session, question: str, interrupts: Interrupts) -> int:
                     _show_question(text_of(event["content"]))
                 case EventAdded(event):
                     _show_event(event)
+                    failed = event["message"] if event["type"] == "error" else failed
                 case Done(result):
                     if said:
                         out.print()
@@ -235,6 +242,12 @@ def _show_event(event: Event) -> None:
         err.print(f"warning: {event['message']}", style="yellow", markup=False)
     elif event["type"] == "error":
         err.print(f"error: {event['message']}", style="red", markup=False)
+
+
+def _show_account(report: str, failed: str) -> None:
+    """Show, of the report of a failure, what the line of the error has not said: what was done."""
+    if account := report.rpartition(failed)[2].strip():
+        err.print(account, markup=False)
 
 
 async def _read_line() -> str:

@@ -23,6 +23,7 @@ from graph_agent.errors import ConfigError, did_you_mean
 
 ToolCalling = Literal["auto", "native", "text", "wave"]
 OnLimit = Literal["answer", "message"]
+OnFailure = Literal["answer", "raise"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 """What OpenAI's API takes; a model may know fewer."""
 Finalize = Literal["auto", "compose", "direct"]
@@ -59,6 +60,11 @@ class LoopConfig(BaseModel):
     """Phase-1 model calls per session; None for no limit."""
     on_limit: OnLimit = "answer"
     """At a limit: a best-effort answer under the sentence that names it, or the sentence alone."""
+    on_failure: OnFailure = "answer"
+    """What an input that fails comes to: a message that says what failed and what was done, or a `RunFailedError`.
+
+    The error is raised when the graph has run to its end: the session holds the message, and its status is `FAILED`.
+    """
     tool_calling: ToolCalling = "auto"
     """How calls are asked for; `auto` reads the model's profile, offline."""
     tool_calling_default: Literal["native", "text"] = "native"
@@ -109,7 +115,12 @@ class LoopConfig(BaseModel):
     model_retries: NonNegativeInt = 3
     """Further attempts after a transient model error, before the first token only."""
     model_timeout_s: PositiveFloat | None = 120
-    """Seconds one model request may take; None for no limit."""
+    """Seconds to the first token of a model's reply and between its tokens; None for no limit.
+
+    A reply that is not streamed has these seconds for the whole of it.
+    """
+    model_total_timeout_s: PositiveFloat | None = None
+    """Seconds one model request may take in all, however its tokens come; None for no limit."""
     fallback_models: tuple[FallbackModel, ...] = ()
     """Models asked in order, for the rest of the input, when the one before stays unavailable: names or chat models."""
     reasoning_effort: ReasoningEffort | None = None

@@ -21,6 +21,7 @@ from graph_agent.config import (
     FallbackModel,
     Finalize,
     LoopConfig,
+    OnFailure,
     OnLimit,
     Planner,
     Price,
@@ -59,6 +60,7 @@ class AgentContext(BaseModel):
     max_steps: PositiveInt | None = None
     max_turns: PositiveInt | None = None
     on_limit: OnLimit | None = None
+    on_failure: OnFailure | None = None
     tool_calling: ToolCalling | None = None
     tool_calling_default: Literal["native", "text"] | None = None
     finalize: Finalize | None = None
@@ -81,6 +83,7 @@ class AgentContext(BaseModel):
     model: str | None = Field(default=None, min_length=1)
     model_retries: NonNegativeInt | None = None
     model_timeout_s: PositiveFloat | None = None
+    model_total_timeout_s: PositiveFloat | None = None
     fallback_models: tuple[FallbackModel, ...] | None = None
     reasoning_effort: ReasoningEffort | None = None
     temperature: NonNegativeFloat | None = None

@@ -19,6 +19,7 @@ from graph_agent.state import add_usage
 from graph_agent.telling import result_event
 from graph_agent.text import clean
 from graph_agent.types import NO_USAGE, Call, Usage
+from graph_agent.values import stored_value
 
 MOST_LINES = 200
 """Lines of progress a delegation may leave in the history; those who watch see them all."""
@@ -136,6 +137,8 @@ def answered(
     status: Literal["success", "error"] = "success" if result.status == "success" else "error"
     message = ToolMessage(shown, tool_call_id=id_, name=call["name"], status=status, artifact=result.artifact)
     response = result_event(id_, call["name"], result.status, result.content, step)
+    if result.value is not None:
+        response |= stored_value(result.content, result.value)
     if result.untrusted:
         response["untrusted"] = True
     if result.history:

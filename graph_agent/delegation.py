@@ -65,6 +65,8 @@ class DelegationResult:
     """Text, or LangChain content blocks; the question, while the delegate waits for a person."""
     status: ResultStatus = "success"
     usage: Usage = field(default_factory=lambda: NO_USAGE)
+    value: Any = None
+    """The result as plain JSON, for programs and references; None where it is the text of `content`."""
     artifact: Any = None
     """What is kept beside the message and not shown to the model, as plain JSON: files, structured data."""
     untrusted: bool = False

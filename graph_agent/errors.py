@@ -8,6 +8,8 @@ GraphAgentError
 │   ├── SlowSchemaError      an answer's schema that takes too long to check
 │   ├── SyncInLoopError      a blocking call from a running event loop's thread
 │   └── ScriptError          a scripted model that ran dry or was not used up
+├── RunFailedError           an input failed, and `on_failure="raise"` is set; `kind` says what
+│   └── ModelFailedError     a model, or its provider, did not answer
 ├── CallError                the model chooses another call; it reads the text as a tool result
 │   ├── UnknownToolError
 │   └── ToolArgumentsError
@@ -57,6 +59,26 @@ class SyncInLoopError(UserError, RuntimeError):
 
 class ScriptError(UserError, AssertionError):
     """A scripted model was asked for more replies than it has, or for fewer."""
+
+
+class RunFailedError(GraphAgentError):
+    """An input failed, and its run is to raise that (`on_failure="raise"`). The session holds it as `FAILED`.
+
+    Args:
+        message: One sentence for a person.
+        kind: The `kind` of the `error` event: `planning`, `hook`, `response_format`, `response_schema`, or one of a
+            model's.
+        answer: The message that ends the input: what failed, and what was done.
+    """
+
+    def __init__(self, message: str, *, kind: str, answer: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.answer = answer
+
+
+class ModelFailedError(RunFailedError):
+    """A model, or its provider, did not answer; `kind` is one of `ModelErrorKind`."""
 
 
 class CallError(GraphAgentError):

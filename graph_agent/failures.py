@@ -17,9 +17,7 @@ _DISK_FULL = "53100"
 """PostgreSQL's code for a full disk."""
 
 
-def log_failure(
-    logger: logging.Logger, what: str, error: BaseException, *, level: int = logging.ERROR, note: str = ""
-) -> None:
+def log_failure(logger: logging.Logger, what: str, error: BaseException, *, level: int = logging.ERROR) -> None:
     """Log a failure in one line, and its traceback in a second record at DEBUG. Secrets are masked in both.
 
     Args:
@@ -27,10 +25,8 @@ def log_failure(
         what: What failed, as the subject of a sentence.
         error: The exception.
         level: Level of the one line.
-        note: A sentence to add to the line; empty for none.
     """
-    line = f"{what} failed: {mask_secrets(exception_text(error))[:_SHOWN_CHARS]}"
-    logger.log(level, "%s", f"{line}. {note}" if note else line)
+    logger.log(level, "%s failed: %s", what, mask_secrets(exception_text(error))[:_SHOWN_CHARS])
     log_traceback(logger, what, error)
 
 

@@ -26,7 +26,6 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import GraphBubbleUp
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command
-from pydantic import BaseModel
 
 from graph_agent._compat import (
     KEEPING_NOTHING,
@@ -87,6 +86,7 @@ class CompiledAgentGraph(ClockedStateGraph):
         """As LangGraph's `stream`.
 
         Raises:
+            RunFailedError: After the last part, where an input failed and `on_failure="raise"` is set.
             SyncInLoopError: In the thread of a running event loop.
             SessionBusyError: When a run of the session is under way.
             SessionLostError: When another process has taken the session over during the run.
@@ -112,11 +112,14 @@ class CompiledAgentGraph(ClockedStateGraph):
                 blocking(note_untouched)(run, {"configurable": configurable}, self.checkpointer)
             if held is not None:
                 raise held
+            if run.failure is not None:
+                raise run.failure
 
     async def astream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> AsyncIterator[Any]:
         """As LangGraph's `astream`.
 
         Raises:
+            RunFailedError: After the last part, where an input failed and `on_failure="raise"` is set.
             SessionBusyError: When a run of the session is under way.
             SessionLostError: When another process has taken the session over during the run.
         """
@@ -137,6 +140,8 @@ class CompiledAgentGraph(ClockedStateGraph):
                 await note_untouched(run, {"configurable": configurable}, self.checkpointer)
             if held is not None:
                 raise held
+            if run.failure is not None:
+                raise run.failure
 
     def bulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
         """As LangGraph's `bulk_update_state`, which `update_state` is made of.
@@ -229,6 +234,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     offers: Sequence[dict[str, Any]] = ()
     """What the agent can call, tools and delegates, in OpenAI's function format."""
 
+    response: ResponseSchema | None = None
+    """The shape of the answer; None for text."""
     config: LoopConfig | None = None
     """The agent's configuration."""
     writes: Callable[[str], bool] | None = None
@@ -251,7 +258,7 @@ def build_graph(
     hooks: Sequence[LoopHook | Any] = (),
     system_prompt: str | Callable[[], str] = DEFAULT_SYSTEM_PROMPT,
     prompts: Mapping[str, str] | None = None,
-    response_format: type[BaseModel] | dict[str, Any] | None = None,
+    response_format: type[Any] | dict[str, Any] | None = None,
     config: LoopConfig | None = None,
     context_schema: type[AgentContext] = AgentContext,
     plan_schema: type[PlanningResult] = PlanningResult,
@@ -269,7 +276,8 @@ def build_graph(
             `AgentMiddleware` of the `langchain` package, put around model requests and tool calls, outermost first.
         system_prompt: The system prompt, or a function that gives it at each request.
         prompts: Templates that replace shipped prompts, by name (see `graph_agent.prompts.VARIABLES`).
-        response_format: Shape of the answer, as a pydantic class or JSON schema; the run's `structured_response`.
+        response_format: Shape of the answer, as a pydantic class, a dataclass, a `TypedDict` class or a JSON schema.
+            The state's `structured_response` is plain JSON.
         config: The loop's configuration; None for the defaults.
         context_schema: `AgentContext`, or a subclass with fields of your own.
         plan_schema: What a structured plan looks like: `PlanningResult`, or a subclass that gives `slots` a shape.
@@ -349,6 +357,7 @@ def _assemble(parts: AgentParts) -> AgentStateGraph:
     )
     graph.may_write, graph.writes = parts.toolbox.may_write, parts.toolbox.writes
     graph.offers = parts.toolbox.schemas
+    graph.response = parts.response
     graph.model = parts.models.first.client.model
     graph.config = parts.config
     graph.tool_names = tuple(parts.toolbox.names)

@@ -22,14 +22,18 @@ from graph_agent.config import Price
 from graph_agent.context import AgentContext, coerce_context
 from graph_agent.daemon_threads import call_in_thread
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
+from graph_agent.errors import RunFailedError
 from graph_agent.events import StoredEvent
 from graph_agent.graph import CompiledAgentGraph
+from graph_agent.models.finish_reasons import cause_of, cut_off
 from graph_agent.planned import usage_of
 from graph_agent.results import DelegatePart
 from graph_agent.state import add_usage, less_usage
 from graph_agent.stream_parts import MODES, StreamParts, is_event
+from graph_agent.text import as_text, plain
 from graph_agent.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.usage_counter import UsageCounter
+from graph_agent.values import as_value
 
 
 @dataclass(frozen=True)
@@ -79,19 +83,25 @@ class GraphDelegate:
         except GraphBubbleUp:
             # It asks a person. What it has used is in its state, and counts when it goes on.
             raise
+        except RunFailedError:
+            # Its state says what failed, and its events what was done.
+            pass
         except BaseException:
             delegation.used(add_usage(add_usage(before, _larger(gathered.usage, counter.usage)), counter.under_way))
             raise
         usage = add_usage(before, _larger(gathered.usage, counter.usage))
         state, history = gathered.state, gathered.events
         said = next((message for message in reversed(state["messages"]) if isinstance(message, AIMessage)), None)
-        if state.get("status") == SessionStatus.FAILED:
-            failed = f"The delegate {self.name!r} failed: its model did not answer."
+        value = _structured(state.get("structured_response"))
+        if ours and state.get("status") == SessionStatus.FAILED:
+            failed = f"The delegate {self.name!r} failed. {said.text if said else ''}".rstrip()
             return DelegationResult(failed, "error", usage, history=history)
-        if said is None or not said.text:
+        text = (said.text if said is not None else "") or (as_text(value) if value is not None else "")
+        if not text:
             nothing = f"The delegate {self.name!r} gave no answer."
             return DelegationResult(nothing, "error", usage, history=history)
-        return DelegationResult(said.text, usage=usage, history=history)
+        whole = _whole(said) if said is not None and said.text else text
+        return DelegationResult(whole, usage=usage, value=value, history=history)
 
     async def _stream(
         self, given: dict[str, Any], config: RunnableConfig, options: dict[str, Any], gathered: _Gathered
@@ -167,6 +177,14 @@ class _Gathered:
                 self.usage = add_usage(self.usage, change["usage"])
 
 
+def _structured(response: Any) -> Any:
+    """A graph's `structured_response` as plain JSON; None without one, or for one that has no JSON form."""
+    try:
+        return plain(as_value(response))
+    except ValueError:
+        return None
+
+
 def _larger(told: Usage, heard: Usage) -> Usage:
     """Of what a graph says of itself and what was heard of its models, the larger: either may know more.
 
@@ -182,3 +200,9 @@ def _priced(usage: Usage, prices: Mapping[str, Price]) -> Usage:
     asked, answered = usage["input_tokens"], usage["output_tokens"]
     figures: UsageMetadata = {"input_tokens": asked, "output_tokens": answered, "total_tokens": asked + answered}
     return {**usage, "cost": cost_of(AIMessage("", usage_metadata=figures), prices)}
+
+
+def _whole(said: AIMessage) -> str:
+    """The answer, with a note where it was cut off."""
+    cut = cut_off(said)
+    return said.text if cut is None else f"{said.text}\n\n[This answer was cut off {cause_of(cut, said)}.]"

@@ -31,6 +31,14 @@ def new_user_messages(messages: Sequence[AnyMessage], last_input_id: str) -> lis
     return new[::-1]
 
 
+def since_input(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+    """The messages behind the newest input of the user's."""
+    at = len(messages)
+    while at > 0 and not (isinstance(message := messages[at - 1], HumanMessage) and is_said(message)):
+        at -= 1
+    return list(messages[at:])
+
+
 def is_said(message: HumanMessage) -> bool:
     """Whether a user-role message is new input of the user's, and not context, steering, or a word to the model."""
     return not _MARKS & message.additional_kwargs.keys() and not (message.id or "").startswith(NOT_SHOWN)

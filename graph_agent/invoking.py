@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from graph_agent._compat import InjectedArguments, as_tool_output, config_parameter
 from graph_agent.daemon_threads import call_in_thread
+from graph_agent.returned import record, recorded
 
 
 class Invoker:
@@ -27,7 +28,7 @@ class Invoker:
     """
 
     def __init__(self, tool: BaseTool) -> None:
-        self._tool = _with_shallow_schema(tool)
+        self._tool = recorded(_with_shallow_schema(tool))
         self._blocking = _is_blocking(tool)
         self._direct = _Direct(tool) if isinstance(tool, StructuredTool) and _is_plain(tool) else None
 
@@ -79,6 +80,7 @@ class _Direct:
         if self._config_parameter:
             kwargs[self._config_parameter] = config
         returned = await self._coroutine(**kwargs)
+        record(returned)
         if isinstance(returned, str):
             return returned
         return as_tool_output(returned, None, self._tool, call_id)

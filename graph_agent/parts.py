@@ -149,7 +149,7 @@ class AgentParts:
 
     def streams_while_planning(self, settings: LoopConfig) -> bool:
         """Whether planning replies are streamed as they come: they may be the answer, and nothing can replace them."""
-        return self.may_answer_while_planning(settings) and not self.guarded and self.response is None
+        return self.may_answer_while_planning(settings) and not self.guarded
 
     @property
     def guarded(self) -> bool:

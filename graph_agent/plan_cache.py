@@ -13,6 +13,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage, message_
 from graph_agent.config import LoopConfig
 from graph_agent.models.cleaning import without_call_blocks
 from graph_agent.models.client import Mode
+from graph_agent.models.finish_reasons import cut_off
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, with_free_ids
 from graph_agent.text import plain
@@ -36,8 +37,8 @@ async def through_cache(
     plan that the model made; an id that the conversation has already is replaced, as providers want them unique. Where
     calls are asked for as a structured plan, providers see no ids, and none is replaced here.
 
-    A plan that cannot be carried out is never kept: `ask` raises then, or some call is at fault. Where the cache fails,
-    the model is asked.
+    A plan that cannot be carried out is never kept: `ask` raises then, or some call is at fault. Neither is a reply that
+    was cut off. Where the cache fails, the model is asked.
 
     Args:
         parts: The agent; without a cache every plan is asked for.
@@ -58,7 +59,7 @@ async def through_cache(
     if planned is not None:
         return planned if mode == "wave" else with_free_ids(planned, _call_ids(request))
     planned = await ask()
-    if not any("fault" in call for call in planned.calls):
+    if not any("fault" in call for call in planned.calls) and cut_off(planned.message) is None:
         try:
             await parts.cache.aset({key: (_kept(planned), settings.plan_cache_ttl_s)})
         except Exception as error:  # noqa: BLE001 - as above

@@ -9,10 +9,11 @@ from typing import Any
 from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall
 
 from graph_agent.budget import cost_of
-from graph_agent.calls import new_call_id, split_tool_calls
+from graph_agent.calls import new_call_id, split_tool_calls, unfinished_call
 from graph_agent.config import Price
 from graph_agent.events import StoredEvent, event
 from graph_agent.models.cleaning import with_text, without_call_blocks
+from graph_agent.models.finish_reasons import CutOff, cause_of, cut_off
 from graph_agent.references import renamed
 from graph_agent.repair import repaired
 from graph_agent.sentinel import is_blank, without_sentinel
@@ -59,6 +60,17 @@ class Planned:
         )
 
 
+UNNAMED = "unnamed"
+"""What a call without a name is named: providers refuse a history with an empty name."""
+
+_FIXES: dict[CutOff, str] = {
+    "length": "Call it again with shorter arguments, or do the work in several smaller calls.",
+    "content_filter": "Put the arguments in other words, or go on without it.",
+    "interrupted": "Call it again.",
+}
+"""What the model can do about a call of a reply that was cut off."""
+
+
 def planned_calls(message: AIMessage, calls: list[Call], usage: Usage, said: str) -> Planned:
     """A plan that is no more than its calls: none means that planning is over."""
     answer = "" if calls else without_sentinel(message.text)
@@ -82,23 +94,44 @@ def _brief(call: Call) -> dict[str, Any]:
     return {**brief, "needs": call["needs"]} if call.get("needs") else brief
 
 
-def read_reply(reply: AIMessage, tools: list[str], *, text: bool, prices: Mapping[str, Price] | None = None) -> Planned:
+def read_reply(
+    reply: AIMessage,
+    tools: list[str],
+    *,
+    text: bool,
+    prices: Mapping[str, Price] | None = None,
+    max_tokens: int | None = None,
+) -> Planned:
     """Find the calls in a reply: its structured ones first, those written in its text only in text mode.
+
+    The calls of a reply that was cut off are not to be run, as any of their arguments may be incomplete; each is marked
+    with its fault.
 
     Args:
         reply: The model's reply.
         tools: Names of the tools and delegations there are.
         text: Whether calls were asked for in text.
         prices: What models cost.
+        max_tokens: Tokens that the reply was allowed; None where that is not known.
     """
+    cut = cut_off(reply)
     asked = calls_of(reply)
     message = reply
     if text and not asked:
         found, prose = split_tool_calls(reply.text, tools)
-        asked = [Call(id=call["id"], name=call["name"], arguments=plain(call["arguments"])) for call in found]
+        asked = [_checked(call["id"], call["name"], call["arguments"]) for call in found]
+        if not asked and cut is not None and (begun := unfinished_call(reply.text, tools)) is not None:
+            name, prose = begun
+            asked = [Call(id="", name=name, arguments={})]
         if asked:
             message = reply.model_copy(update={"content": clean(prose)})
     calls = _with_ids(asked)
+    if cut is not None:
+        fault = (
+            f"Not run: the reply that holds this call was cut off {cause_of(cut, reply, max_tokens)}, so its arguments "
+            f"may be incomplete. {_FIXES[cut]}"
+        )
+        calls = [{**call, "fault": fault} for call in calls]
     if calls:
         canonical = canonical_calls(calls)
         if canonical != message.tool_calls or message.invalid_tool_calls:
@@ -134,9 +167,14 @@ def usage_of(reply: AIMessage, prices: Mapping[str, Price] | None = None) -> Usa
 
 
 def _structured(call: ToolCall) -> Call:
-    read: Call = {"id": clean(call["id"] or ""), "name": clean(call["name"]), "arguments": {}}
+    return _checked(call["id"] or "", call["name"], call["args"])
+
+
+def _checked(id_: str, name: str, arguments: Any) -> Call:
+    """A call with its arguments as plain JSON, or marked with what is wrong with them."""
+    read: Call = {"id": clean(id_), "name": clean(name) or UNNAMED, "arguments": {}}
     try:
-        return {**read, "arguments": plain(call["args"])}
+        return {**read, "arguments": plain(arguments, finite=True)}
     except ValueError as error:
         return {**read, "fault": f"The arguments cannot be used: {error}."}
 
@@ -144,13 +182,13 @@ def _structured(call: ToolCall) -> Call:
 def _broken(call: InvalidToolCall) -> Call:
     """A call whose arguments the client could not read: repaired where that works, else marked with its fault."""
     raw = call["args"] or ""
-    read: Call = {"id": clean(call["id"] or ""), "name": clean(call["name"] or ""), "arguments": {}}
     try:
-        arguments = plain(repaired(raw))
+        arguments = repaired(raw)
     except ValueError:
         arguments = None
+    read = _checked(call["id"] or "", call["name"] or "", arguments if isinstance(arguments, dict) else {})
     if isinstance(arguments, dict):
-        return {**read, "arguments": arguments}
+        return read
     shown = clean(raw if len(raw) <= 200 else raw[:200] + "…")
     return {**read, "fault": f"The arguments are no JSON object: {shown!r}. Send one JSON object."}
 

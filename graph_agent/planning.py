@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.limits import LimitMet, LimitMetError
 from graph_agent.models.client import Mode
+from graph_agent.models.finish_reasons import cut_off
 from graph_agent.models.refusals import refusal_in
 from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
@@ -77,6 +78,7 @@ async def ask_for_calls(
     watch: Spoken,
     *,
     quiet: bool = False,
+    schema: dict[str, Any] | None = None,
 ) -> Planned:
     """Ask for calls through the provider's tools, or in text.
 
@@ -87,21 +89,32 @@ async def ask_for_calls(
         mode: How calls are asked for.
         watch: Notes what the reader has seen of the reply; `settle` it with the plan.
         quiet: Stream nothing of the reply, whatever the configuration says.
+        schema: JSON schema that the provider is to hold a reply without calls to; None for none.
 
     Raises:
         RefusedError: When the model or its provider will not answer.
         Exception: What the provider raised.
     """
-    quiet = quiet or not parts.streams_while_planning(settings)
+    # An answer of a given shape may have to be asked for again, unless the provider holds the model to the shape.
+    quiet = quiet or not parts.streams_while_planning(settings) or (parts.response is not None and schema is None)
     request = plan_request(parts, history, settings, mode, "wave")
 
     async def ask() -> Planned:
-        reply = await parts.client.plan(request, settings, mode=mode, quiet=quiet, watch=watch)
+        reply = await parts.client.plan(request, settings, mode=mode, quiet=quiet, schema=schema, watch=watch)
+        planned = read_reply(
+            reply,
+            parts.toolbox.names,
+            text=mode == "text",
+            prices=settings.prices,
+            max_tokens=settings.max_output_tokens,
+        )
         heard = parts.may_answer_while_planning(settings) and parts.response is None
-        if (words := refusal_in(reply, heard=heard)) is not None:
+        # Calls that a content filter cut off are answered as such, and the model may try again.
+        refused = not planned.calls or cut_off(reply) is None
+        if refused and (words := refusal_in(reply, heard=heard)) is not None:
             await watch.settle(reply.text, reply.text)
             raise RefusedError.of(reply, words, usage_of(reply, settings.prices))
-        return read_reply(reply, parts.toolbox.names, text=mode == "text", prices=settings.prices)
+        return planned
 
     return await through_cache(parts, settings, request, mode, ask)
 

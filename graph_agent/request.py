@@ -8,6 +8,7 @@ from typing import Any
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 
 from graph_agent.config import LoopConfig, Planner
+from graph_agent.failure_report import as_sent
 from graph_agent.models.client import Mode
 from graph_agent.parts import AgentParts
 from graph_agent.state import Carried
@@ -34,7 +35,7 @@ def plan_request(
     said = [
         _steered(message, parts)
         if isinstance(message, HumanMessage) and STEERING_MARK in message.additional_kwargs
-        else message
+        else as_sent(message)
         for message in history
     ]
     return [SystemMessage(prompt), *said] if prompt else said

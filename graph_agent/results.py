@@ -10,10 +10,12 @@ from typing import Any, Literal, TypeAlias
 from langgraph.types import Interrupt, StateSnapshot
 
 from graph_agent.events import Event, StoredEvent
+from graph_agent.models.finish_reasons import CutOff
 from graph_agent.state import NOT_BEGUN
 from graph_agent.telling import call_name
 from graph_agent.text import text_of
 from graph_agent.types import NO_USAGE, SessionStatus, StopReason, Usage
+from graph_agent.values import value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,7 @@ class RunResult:
     """What one input came to."""
 
     answer: str
-    """The answer's text; empty when the run failed or waits for a person."""
+    """The answer's text; of a failed run, what failed and what was done. Empty only while it waits for a person."""
     status: SessionStatus
     stop_reason: StopReason | None
     """Why it stopped; None while it waits for a person."""
@@ -30,7 +32,11 @@ class RunResult:
     reasoning: str
     """What the last plan said beside its calls."""
     results: dict[str, Any]
-    """Call id → the result's whole content, `{"error": …}` for a call that failed.
+    """Call id → the result's value as plain JSON, `{"error": …}` with its text for a call that failed.
+
+    The value is what the tool returned: a Python list, dict, number, None, pydantic model or dataclass, the structured
+    content of an MCP tool, or text, also where the text looks like JSON. A reference `${id.path}` finds the same value.
+    Content blocks that are not all text are the list of blocks.
 
     Where a model gives an id to several calls, each further one is told as `<id>#2`, `<id>#3`, in the order planned.
     """
@@ -42,11 +48,13 @@ class RunResult:
     interrupts: list[Interrupt]
     """What the run asks a person; answer it with `Session.resume`."""
     structured_response: Any = None
-    """The answer as plain JSON, where the agent has a `response_format`."""
+    """The answer as an instance of the class that is the agent's `response_format`; plain JSON for a JSON schema."""
     cost: float | None = None
     """What its model calls cost, in the price table's currency; None without prices."""
     error: str = ""
     """One sentence for a person; empty unless something failed for good."""
+    truncated: CutOff | None = None
+    """What cut the answer off: `length`, `content_filter`, or `interrupted` by the provider; None for a whole one."""
     follow_ups: tuple[RunResult, ...] = ()
     """What the follow-ups came to that were run after this input by the same call, in order."""
 
@@ -57,6 +65,8 @@ class Token:
 
     text: str
     type: Literal["token"] = "token"
+    reports_failure: bool = False
+    """Whether it says, in place of the answer or of its rest, what failed and what was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +158,14 @@ def run_result(state: StateSnapshot) -> RunResult:
     values = state.values
     events = since_last_input(values.get("events", []))
     plan = next((entry for entry in reversed(events) if entry["type"] == "plan"), {})
-    answer = next((entry["content"] for entry in reversed(events) if entry["type"] == "agent_response"), "")
+    answer = next((entry for entry in reversed(events) if entry["type"] == "agent_response"), {})
     error = next((entry["message"] for entry in reversed(events) if entry["type"] == "error"), "")
     calls = planned_calls(events)
     stopped = values.get("stop_reason") not in (None, "completed")
     # Before the first plan is stored the channel holds an empty mapping.
     used = values.get("usage") or NO_USAGE
     return RunResult(
-        answer=text_of(answer),
+        answer=text_of(answer.get("content", "")),
         status=SessionStatus(values.get("status", SessionStatus.CREATED)),
         stop_reason=values.get("stop_reason"),
         action=plan.get("action", ""),
@@ -168,6 +178,7 @@ def run_result(state: StateSnapshot) -> RunResult:
         interrupts=open_interrupts(state),
         structured_response=values.get("structured_response"),
         error=error,
+        truncated=answer.get("truncated"),
     )
 
 
@@ -229,7 +240,7 @@ def _results(calls: Sequence[PlannedCall]) -> dict[str, Any]:
         times[id_] += 1
         if (result := call.result) is not None:
             key = id_ if times[id_] == 1 else f"{id_}#{times[id_]}"
-            found[key] = result["content"] if result["status"] == "success" else {"error": result["content"]}
+            found[key] = value_of(result) if result["status"] == "success" else {"error": text_of(result["content"])}
     return found
 
 

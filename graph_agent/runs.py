@@ -19,7 +19,7 @@ from langchain_core.runnables import RunnableConfig
 from graph_agent.blocking import from_thread
 from graph_agent.checkpoint_fence import CheckpointFence
 from graph_agent.closing_stream import Readership
-from graph_agent.errors import SessionLostError
+from graph_agent.errors import RunFailedError, SessionLostError
 from graph_agent.models.spoken import Reader
 from graph_agent.steering import Inbox, MemoryInbox, Note
 
@@ -62,6 +62,10 @@ class Run:
     """Ids of the calls begun in this run."""
     has_listened: bool = False
     """Whether its inbox has been read: the state it began with is stored, so what that had taken in can go."""
+    cause: BaseException | None = None
+    """What the newest failure of this run came from; None for no exception."""
+    failure: RunFailedError | None = None
+    """What is raised at the run's end; None for nothing."""
     fingerprints: dict[int, tuple[Any, str, str]] = field(default_factory=dict)
     """What `recent_calls` remembers of the calls it has read."""
     confirm_lock: Callable[[], Future[None]] | None = None

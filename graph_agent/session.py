@@ -32,6 +32,7 @@ from graph_agent.runs import READERSHIP
 from graph_agent.session_control import SessionControl
 from graph_agent.steering import Note
 from graph_agent.stream_parts import MODES, StreamParts
+from graph_agent.typed_result import typed_result
 from graph_agent.types import SessionStatus
 
 logger = logging.getLogger(__name__)
@@ -83,6 +84,7 @@ class Session:
         Raises:
             InputError: When it is empty.
             SessionBusyError: When the session is running.
+            RunFailedError: When the input failed, and `on_failure="raise"` is set.
         """
         return await self._to_end(_input(given), context)
 
@@ -122,6 +124,7 @@ class Session:
         Raises:
             InputError: When it is empty.
             SessionBusyError: When the session is running; raised by the first part.
+            RunFailedError: In place of `Done`, when the input failed, and `on_failure="raise"` is set.
         """
         readership = Readership()
         return ClosingStream(self._stream(_input(given), context, control, readership), readership)
@@ -213,7 +216,7 @@ class Session:
         refuse_within(self.id)
         note: Note | None = None
         while True:
-            run = self._input_run(note)
+            run = self._input_run(note, context)
             try:
                 made = StreamParts(self.id, len(await self.events()))
                 with run.begun({**self._configurable, READERSHIP: readership, WATCHED: True}) as config:
@@ -274,13 +277,16 @@ class Session:
     async def _run_one(
         self, given: Any, context: Context | None, control: RunControl | None = None, note: Note | None = None
     ) -> InputRun:
-        run = self._input_run(note)
+        run = self._input_run(note, context)
         with run.begun(self._configurable) as config:
             await self._graph.ainvoke(given, config, context=context, control=control)
         return run
 
-    def _input_run(self, note: Note | None) -> InputRun:
-        return InputRun(self._result, partial(self._control.check_next, note) if note is not None else None)
+    def _input_run(self, note: Note | None, context: Context | None) -> InputRun:
+        async def read() -> RunResult:
+            return typed_result(await self._result(), self._graph, context)
+
+        return InputRun(read, partial(self._control.check_next, note) if note is not None else None)
 
     async def _answer(self, answer: Any) -> Any:
         """The graph's input that goes on with a session."""

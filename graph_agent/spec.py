@@ -36,6 +36,7 @@ from graph_agent.models.mock import mock_model_from_env
 from graph_agent.models.resolve import resolve_model
 from graph_agent.persistence import check_cache, open_cache, open_saver, open_store
 from graph_agent.prompts import PromptTemplate, read_prompt_file
+from graph_agent.response_loading import load_response_format
 from graph_agent.spec_parts import DelegateSpec, SkillSpec
 
 DEFAULT_DB = "sqlite:///graph_agent.db"
@@ -75,6 +76,8 @@ class AgentSpec(BaseModel):
     """Whether A2A clients may have changes of their tasks sent to an address of theirs on the public network."""
     hooks: list[HookSpec] = []
     """Each `module.Class`, or `{use: module.Class, with: {argument: value}}`."""
+    response_format: str | dict[str, Any] | None = None
+    """Shape of the answer: `module:Class`, a file with a JSON schema (`.json`, `.yaml` or `.yml`), or the schema."""
     config: dict[str, Any] = {}
     """Fields of `LoopConfig`; `max_rounds` is another name of `max_steps`."""
     db: str = DEFAULT_DB
@@ -84,6 +87,16 @@ class AgentSpec(BaseModel):
     for as long as the process lives, or `sqlite:///FILE`, whose relative path starts in the current folder."""
     path: Path = Field(default=Path(), exclude=True)
     """The file this was read from; set by `load_spec`, never in the file."""
+
+    @field_validator("response_format", mode="before")
+    @classmethod
+    def _shape(cls, given: Any) -> Any:
+        if given is not None and not isinstance(given, str | dict):
+            raise ValueError(
+                "name a class as 'module:Class' or a schema file ending in .json, .yaml or .yml, or write the JSON "
+                "schema itself"
+            )
+        return given
 
     @field_validator("cache")
     @classmethod
@@ -202,6 +215,7 @@ def _build(
         hooks=[load_hook(hook, spec.folder) for hook in spec.hooks],
         system_prompt=_system_prompt(spec, today),
         prompts={name: read_prompt_file(spec.folder / file) for name, file in spec.prompts.items()},
+        response_format=_response_format(spec),
         config=spec.loop_config(),
         checkpointer=saver,
         store=store,
@@ -209,6 +223,16 @@ def _build(
         name=spec.name,
         resolve=_resolver(spec),
     )
+
+
+def _response_format(spec: AgentSpec) -> type[Any] | dict[str, Any] | None:
+    if spec.response_format is None:
+        return None
+    try:
+        return load_response_format(spec.response_format, spec.folder)
+    except ConfigError as error:
+        field = "" if str(error).startswith("response_format") else "response_format: "
+        raise ConfigError(f"Agent file {spec.path}: {field}{error}") from None
 
 
 def _resolver(spec: AgentSpec) -> Callable[[Any], BaseChatModel]:

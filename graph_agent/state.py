@@ -150,6 +150,8 @@ class Outcome(TypedDict):
     """The draft has been streamed; absent for no."""
     unguarded: NotRequired[bool]
     """The draft has not been shown to hooks and middleware; absent for no."""
+    unfit: NotRequired[bool]
+    """The planning reply was streamed, and does not fit the response format; absent for no."""
     empty: NotRequired[bool]
     """The planning reply that was to be the answer was empty: the model is asked for it once more; absent for no."""
 
@@ -160,7 +162,9 @@ class Recovery(TypedDict, total=False):
     fallback: int
     """Which model is asked: 0 or absent for the first, then the fallbacks from 1."""
     compacted: bool
-    """The history was compacted once."""
+    """The user was told that the older part of the history is left out of requests."""
+    cut: bool
+    """The user was told that results are cut further in requests."""
     crowded: bool
     """The user was told that the model's context window is nearly full."""
     asked_in_text: bool
@@ -231,6 +235,8 @@ class Bookkeeping(TypedDict):
     """What hooks have done for this input; absent for nothing."""
     kept_from: NotRequired[str]
     """Id of the first message that requests still hold in full; absent while they hold them all."""
+    cuts: NotRequired[dict[str, int]]
+    """Id of a result's message → characters of it that requests hold; absent while none is cut further."""
 
 
 NOT_BEGUN: Bookkeeping = {

@@ -40,7 +40,7 @@ _CIRCLE_REASON = "Not run: it needs calls that need it."
 _ABORT_REASON = "Not run: the run was stopped before its turn came."
 
 
-_OF_THE_SESSION = ("turn", "last_input_id", "text_tools", "native_tools", "kept_from", "taken")
+_OF_THE_SESSION = ("turn", "last_input_id", "text_tools", "native_tools", "kept_from", "cuts", "taken")
 """What the bookkeeping keeps when a new input begins."""
 
 
@@ -337,10 +337,14 @@ class Step:
         logger.warning(text % limit if "%g" in text else text, extra=IN_HISTORY)
         self.events.append(event("limit", self.loop["step"], reason=name, limit=limit))
 
-    def fail(self, kind: str, message: str) -> None:
-        """End planning because no plan can be had."""
+    def fail(self, kind: str, message: str, cause: Exception) -> None:
+        """End planning because no plan can be had; `finalize` reports the error."""
         self.events.append(event("error", self.loop["step"], kind=kind, message=message))
-        self.conclude({"stop_reason": "failed"})
+        self.run.cause = cause
+        outcome: Outcome = {"stop_reason": "failed"}
+        if self.streamed is not None and self.streamed.text:
+            outcome["draft"] = AIMessage(self.streamed.text, id=self.streamed.id)
+        self.conclude(outcome)
 
     def conclude(self, outcome: Outcome) -> None:
         """End planning."""

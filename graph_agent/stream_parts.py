@@ -10,6 +10,7 @@ from langgraph.types import StreamMode
 
 from graph_agent.delegation import CALL_PREFIX
 from graph_agent.events import Event, StoredEvent
+from graph_agent.failure_report import failure_of
 from graph_agent.results import (
     CallState,
     Custom,
@@ -67,7 +68,7 @@ class StreamParts:
         answers = not self._ours or metadata.get("langgraph_node") in _ANSWERING
         # A follow-up, which is the user's, is stored by the same node.
         if answers and isinstance(message, AIMessage) and message.text:
-            yield Token(message.text)
+            yield Token(message.text, reports_failure=failure_of(message) is not None)
 
 
 class _HistoryOrder:

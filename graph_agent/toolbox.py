@@ -22,10 +22,12 @@ from graph_agent.delegation import CALL_PREFIX, Delegate, LateDelegate
 from graph_agent.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
 from graph_agent.events import ResultStatus
 from graph_agent.failures import log_failure, log_traceback
+from graph_agent.finite import check_finite
 from graph_agent.invoking import Invoker, meant_for_the_run, tool_runtime
 from graph_agent.live_tools import LiveTools
 from graph_agent.prompts import Prompts
 from graph_agent.remote import RemoteTask
+from graph_agent.returned import recording
 from graph_agent.state import AgentState
 from graph_agent.tool_faults import fault, may_have_run, misfit
 from graph_agent.tool_output import Output, read_output
@@ -235,10 +237,12 @@ class Toolbox:
         while True:
             clock = asyncio.timeout(timeout_s)
             try:
+                check_finite(tool, call["arguments"])
                 arguments = self._inject(tool, call, config, runtime)
-                async with clock:
-                    returned = await self._invokers[tool.name](arguments, call["id"], config)
-                return read_output(returned, call)
+                with recording() as given:
+                    async with clock:
+                        returned = await self._invokers[tool.name](arguments, call["id"], config)
+                return read_output(returned, call, given)
             except BaseException as error:
                 if meant_for_the_run(error):
                     raise

@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from graph_agent.calls import new_call_id, split_tool_calls
 from graph_agent.config import explain
+from graph_agent.models.finish_reasons import cause_of, cut_off
 from graph_agent.repair import repaired
-from graph_agent.text import clean, plain
+from graph_agent.text import NotFiniteError, clean, plain
 from graph_agent.waves import CALL_ID, PlanError, PlanningResult, WaveCall
 
 PLAN_TOOL = "make_plan"
@@ -32,8 +33,9 @@ def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
     Raises:
         PlanError: On JSON that is no plan; the text is for the model.
     """
-    if reply.response_metadata.get("finish_reason") in ("length", "max_tokens"):
-        raise PlanError("The plan was cut short at the longest reply allowed. Send a shorter one.")
+    if (cut := cut_off(reply)) is not None:
+        fix = "Send a shorter one." if cut == "length" else "Send the whole plan again."
+        raise PlanError(f"The plan was cut off {cause_of(cut, reply)}; nothing of it was run. {fix}")
     for call in reply.tool_calls:
         if call["name"] == PLAN_TOOL:
             return _validated(call["args"], schema)
@@ -67,17 +69,31 @@ def _made_of_calls(
             asked.append(WaveCall(id=free, tool=clean(name), args=plain(arguments)))
         except ValueError as error:
             raise PlanError(f"The arguments of {name[:80]!r} cannot be used: {error}.") from None
+        _check_numbers(asked[-1], arguments)
     return schema.model_construct(status="continue", action="", slots={}, tools=asked, reasoning=reasoning, answer="")
 
 
 def _validated(value: Any, schema: type[PlanningResult]) -> PlanningResult:
     try:
-        return schema.model_validate(plain(value))
+        plan = schema.model_validate(plain(value))
     except ValidationError as error:
         faults = "\n".join(line[:300] for line in explain(error, "The plan", schema.model_fields).split("\n")[:10])
         raise PlanError(f"{faults}\nSend the whole plan again.") from None
     except (RecursionError, ValueError):
         raise PlanError("The plan is nested too deeply. Send a flatter one.") from None
+    tools = value.get("tools") if isinstance(value, dict) else None
+    # A schema of one's own may take calls in another shape.
+    for call, given in zip(plan.tools, tools if isinstance(tools, list) else (), strict=False):
+        _check_numbers(call, given.get("args") if isinstance(given, dict) else None)
+    return plan
+
+
+def _check_numbers(call: WaveCall, arguments: Any) -> None:
+    """Mark a call whose arguments hold a number that is not finite; the others of its plan can run."""
+    try:
+        plain(arguments, finite=True)
+    except NotFiniteError as error:
+        call.mark_faulty(f"The arguments cannot be used: {error}.")
 
 
 def _plan_in(text: str) -> dict[str, Any] | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from graph_agent.events import StoredEvent
 from graph_agent.text import text_of
+from graph_agent.values import value_of
 
 _ANSWERS = ("tool_result", "delegation_response")
 
@@ -32,12 +32,11 @@ def is_structured(wave: Sequence[StoredEvent]) -> bool:
 
 
 def results_of_wave(events: Sequence[StoredEvent]) -> dict[str, Any]:
-    """The results of the newest wave, by call id: JSON where an output is JSON, else its text."""
-    return {
-        entry["id"]: result_value(entry["content"])
-        for entry in _answers(events, "plan")
-        if entry["status"] == "success"
-    }
+    """The results of the newest wave, by call id, as plain JSON.
+
+    These are the values of `RunResult.results`; of content blocks that are no text alone, the text.
+    """
+    return {entry["id"]: _value(entry) for entry in _answers(events, "plan") if entry["status"] == "success"}
 
 
 def recorded_ids(events: Sequence[StoredEvent]) -> set[str]:
@@ -69,13 +68,15 @@ def _answers(events: Sequence[StoredEvent], since: str) -> Iterator[StoredEvent]
 
 
 def result_value(content: Any) -> Any:
-    """What a reference to a result finds: JSON where the output is JSON, else its text.
+    """What a reference to a result finds, where no more is known of it than its content.
 
     Args:
         content: Text, or content blocks.
     """
-    text = text_of(content)
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
+    return _value({"content": content})
+
+
+def _value(entry: StoredEvent) -> Any:
+    value = value_of(entry)
+    # An image is no argument of a call; what it comes with, such as a caption, may be.
+    return text_of(value) if value is entry["content"] and isinstance(value, list) else value

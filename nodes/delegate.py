@@ -18,6 +18,7 @@ from graph_agent.delegating import Telling, Using, answered, ask_person, convers
 from graph_agent.delegation import CALL_PREFIX, DEPTH_LEFT, WATCHED, Delegation, DelegationResult
 from graph_agent.errors import did_you_mean
 from graph_agent.exception_text import exception_text
+from graph_agent.failure_report import as_sent
 from graph_agent.failures import log_failure
 from graph_agent.in_turn import CallToRun, NotDone, call_to_run, in_turn
 from graph_agent.intake import CONTEXT_MARK
@@ -155,7 +156,7 @@ def _context(messages: list[AnyMessage], count: int) -> list[AnyMessage]:
             break
         if (message.id or "").startswith(NOT_SHOWN):
             continue
-        if isinstance(message, HumanMessage | AIMessage) and (text := message.text):
+        if isinstance(message, HumanMessage | AIMessage) and (text := as_sent(message).text):
             kind = HumanMessage if isinstance(message, HumanMessage) else AIMessage
             said.append(kind(content=text, additional_kwargs={CONTEXT_MARK: True}))
     return said[::-1]

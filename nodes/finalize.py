@@ -15,14 +15,18 @@ from langgraph.types import Command
 
 from graph_agent.account import account
 from graph_agent.budget import budget_met, exhausted, has_budget
+from graph_agent.compaction import recap
 from graph_agent.config import LoopConfig
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events import IN_HISTORY, StoredEvent, event
+from graph_agent.failure_report import failure_error, failure_message, stream_rest
 from graph_agent.failures import log_traceback
 from graph_agent.hooks import HookError
+from graph_agent.intake import since_input
 from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMet, LimitMetError, limit_met
 from graph_agent.listening import Heard, listen
 from graph_agent.models.errors import classify_model_error, describe_model_error
+from graph_agent.models.finish_reasons import CutOff, cause_of, cut_off
 from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.planning import RefusedError
@@ -33,15 +37,12 @@ from graph_agent.sentinel import is_blank, says_nothing
 from graph_agent.spending import answer_left_s, spent
 from graph_agent.state import Bookkeeping, Outcome, PlanState, add_usage
 from graph_agent.status import status_event
+from graph_agent.structured_answer import EMPTY_ANSWER, ask_for_structure
 from graph_agent.types import NO_USAGE, STATUS_OF, StopReason, Usage
 
 logger = logging.getLogger(__name__)
 
-_IN_WORDS = "Your answer was empty. No tool can be called any more: answer from what you know."
 _EMPTY = "The model's answer was empty, and so it was when it was asked once more."
-
-REPAIRS = 2
-"""Times an answer that does not fit its schema is sent back."""
 
 
 async def finalize_node(
@@ -50,9 +51,10 @@ async def finalize_node(
     """Answer, by a streamed model call where the plan gave no answer itself.
 
     Returns:
-        An update with the answer, its event and the session's status. A failed model leaves the status `FAILED` and an
-        `error` event, and no message: nothing was said. Planning that is not over leads back to `plan`: where a
-        person's edit has left nothing to run, or the user has steered while the answer was made.
+        An update with the answer, its event and the session's status. Where a model failed, the status is `FAILED`,
+        there is an `error` event, and the message says what failed and what was done. Planning that is not over leads
+        back to `plan`: where a person's edit has left nothing to run, or where the user has steered while the answer
+        was made.
     """
     if "loop" not in state or state["loop"]["outcome"] is None:
         return Command(goto="plan")
@@ -81,15 +83,30 @@ class _Answering:
         self.config = config
         self.asking: AskingWithHooks | None = None
         self.answer: AIMessage | None = None
+        self.begun = AIMessage("")
+        """What of an answer that cannot be had in full has been streamed."""
+        self.error: StoredEvent | None = None
+        """The event of what failed; None where nothing did."""
         self.structured: Any = None
         self.usage: Usage = NO_USAGE
+        self.truncated: CutOff | None = None
         self.events: list[StoredEvent] = []
 
     async def run(self) -> None:
-        """Find the answer."""
+        """Find the answer, or report why there is none."""
+        await self._find()
+        if self.error is not None:
+            self._report_failure(self.error)
+        elif self.answer is not None:
+            self._note_cut_off(self.answer)
+
+    async def _find(self) -> None:
+        draft = self.outcome.get("draft")
         if self.reason == "failed":
+            self.begun = draft or self.begun
+            self.error = next(entry for entry in reversed(self.state["events"]) if entry["type"] == "error")
             return
-        draft, sentence = self.outcome.get("draft"), self._sentence()
+        sentence = self._sentence()
         if draft is not None and self.reason == "completed":
             await self._take(draft)
             return
@@ -134,8 +151,8 @@ class _Answering:
         asking = await AskingWithHooks.begin(self.parts, self.settings, self.state["messages"], self.loop, self.config)
         if sentence:
             # At a limit, hooks may have no model asked again.
-            met: LimitMet = (self.reason, self.outcome.get("limit", 0))
-            asking.budget_met = lambda used, newest: met
+            limit: LimitMet = (self.reason, self.outcome.get("limit", 0))
+            asking.budget_met = lambda used, newest: limit
         else:
             asking.budget_met = self._budget_met
         self.asking, self.answer = asking, None
@@ -147,18 +164,14 @@ class _Answering:
         except RefusedError as refused:
             self.answer = _below(sentence, refused.message)
         except HookError as error:
+            self.under_way.cause = error
             self._fail("hook", str(error))
-            if sentence:
-                self.answer = AIMessage(sentence)
         except LimitMetError as met:
             self._stop(met.reason, met.limit)
             self.answer = AIMessage(self._with_account(self._sentence()))
         except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
-            logger.error("The request for the answer failed: %s", describe_model_error(error), extra=IN_HISTORY)
-            log_traceback(logger, "The request for the answer", error)
-            self._fail(classify_model_error(error), describe_model_error(error))
-            if sentence:
-                self.answer = AIMessage(sentence)
+            self._fail_by(error)
+            self.begun = AIMessage(sentence or asking.spoken.text, id=asking.spoken.id)
         finally:
             self.loop, self.usage = {**asking.loop}, asking.usage
             self.events[:0] = asking.events
@@ -173,11 +186,14 @@ class _Answering:
             if isinstance(failure, UserError):
                 raise failure
             if failure is not None:
-                self._fail(classify_model_error(failure), describe_model_error(failure))
-            if failure is not None or not says_nothing(message.text.removeprefix(sentence).removesuffix(hint)):
+                self._fail_by(failure)
+                self.begun = message
+                return
+            if not says_nothing(message.text.removeprefix(sentence).removesuffix(hint)):
                 self.answer = message
                 return
             reply, id_ = AIMessage(""), message.id
+            self.begun = message
         else:
             reply = await asking.answer(quiet=self.parts.guarded)
         if is_blank(reply.text) and not self.outcome.get("empty"):
@@ -187,9 +203,9 @@ class _Answering:
                 return
             # The sentence stands in a message of its own already.
             quiet = self.parts.guarded or bool(sentence)
-            reply = await asking.answer([HumanMessage(_IN_WORDS)], quiet=quiet)
+            reply = await asking.answer([HumanMessage(EMPTY_ANSWER)], quiet=quiet)
         if is_blank(reply.text):
-            self._fail_as_empty(sentence, id_)
+            self._fail("empty_answer", _EMPTY)
         else:
             answer = _below(sentence, await self._guarded(asking, reply), hint)
             self.answer = answer if id_ is None else answer.model_copy(update={"id": id_})
@@ -198,48 +214,33 @@ class _Answering:
         """An answer as hooks and middleware leave it."""
         return await asking.guard(answer, self.under_way.session_id, by_model=by_model)
 
-    def _fail_as_empty(self, sentence: str, id_: str | None = None) -> None:
-        """Answer with an account, as the model has given an empty answer twice."""
-        self._fail("empty_answer", _EMPTY)
-        self.answer = AIMessage(self._with_account(sentence or _EMPTY), id=id_)
-
     async def _structured(self, asking: AskingWithHooks, sentence: str) -> None:
-        """Ask for an answer that fits the schema. Its tries are not streamed: only one of them is the answer."""
+        """Ask for an answer that fits the schema."""
         assert self.parts.response is not None
-        fault, empty = "", bool(self.outcome.get("empty"))
-        tail: list[AnyMessage] = []
-        for tries in range(1 + REPAIRS):
-            if tries and self._exhausted(asking.usage):
-                self.answer = AIMessage(self._with_account(sentence or self._sentence()))
-                return
-            reply = await asking.answer(tail, quiet=True, schema=self.parts.response.json_schema)
-            self.answer = reply
-            if is_blank(reply.text):
-                if empty:
-                    self._fail_as_empty(sentence)
-                    return
-                empty, fault = True, "The answer was empty."
-                tail.append(HumanMessage(_IN_WORDS))
-                continue
-            try:
-                self.structured = await asyncio.to_thread(self.parts.response.read, reply.text)
-            except SlowSchemaError as error:
-                self._fail("response_schema", str(error))
-                break
-            except ValueError as error:
-                fault = str(error)
-                tail += [reply, HumanMessage(f"That does not fit: {fault} Send the corrected object.")]
-            else:
-                self.answer = guarded = await self._guarded(asking, reply)
-                if guarded is not reply:
-                    self.structured = None
-                    await self._read_structured()
-                break
+        answered = await ask_for_structure(
+            asking,
+            self.parts.response,
+            quiet=bool(sentence) or self.parts.guarded or self.outcome.get("unfit", False),
+            was_empty=self.outcome.get("empty", False),
+            is_exhausted=lambda: self._exhausted(asking.usage),
+            max_tokens=self.settings.max_output_tokens,
+        )
+        if answered is None:
+            self.answer = AIMessage(self._with_account(sentence or self._sentence()))
+            return
+        if is_blank(answered.message.text):
+            self._fail("empty_answer", _EMPTY)
+            return
+        reply, self.structured = answered.message, answered.value
+        if answered.error is not None:
+            self._fail(*answered.error)
         else:
-            times = f"{REPAIRS} repairs"
-            self._fail("response_format", f"The answer did not fit the response format after {times}: {fault}")
-        if sentence and self.answer is not None:
-            self.answer = _below(sentence, self.answer)
+            self.answer = await self._guarded(asking, reply)
+            if self.answer is not reply:
+                self.structured = None
+                await self._read_structured()
+            reply = self.answer
+        self.answer = _below(sentence, reply)
 
     def _sentence(self) -> str:
         if self.reason == "completed":
@@ -307,6 +308,12 @@ class _Answering:
             self.answer = self.answer.model_copy(update=figures)
         self.structured = None
 
+    def _fail_by(self, error: Exception) -> None:
+        logger.error("The request for the answer failed: %s", describe_model_error(error), extra=IN_HISTORY)
+        log_traceback(logger, "The request for the answer", error)
+        self.under_way.cause = error
+        self._fail(classify_model_error(error), describe_model_error(error))
+
     async def steered(self) -> bool:
         """Take in how the user has steered while the answer was made; False when they have not, or a limit is met.
 
@@ -347,13 +354,45 @@ class _Answering:
 
     def _fail(self, kind: str, message: str) -> None:
         self.reason = "failed"
-        self.events.append(event("error", self.step, kind=kind, message=message))
+        self.error = event("error", self.step, kind=kind, message=message)
+        self.events.append(self.error)
+
+    def _report_failure(self, error: StoredEvent) -> None:
+        """End with a message that says what failed and what was done; note what the run is to raise."""
+        kind, said = error["kind"], error["message"]
+        failed = self.reason == "failed"
+        sentence = self.parts.prompts.render("failure", kind=kind, message=said) if failed else said
+        if not failed and not self.begun.text:
+            self.begun = AIMessage(self._sentence())
+        report = self._with_account(sentence)
+        if kind == "context_overflow" and (read := recap(since_input(self.state["messages"]))):
+            report = "\n".join([f"{report}\n\nWhat was read, the newest last:", *read])
+        self.answer = failure_message(self.begun.text, report, stop_reason=self.reason, kind=kind, id_=self.begun.id)
+        self.structured = None
+        if self.begun.text:
+            stream_rest(self.answer, self.begun.text)
+        if failed and self.settings.on_failure == "raise":
+            self.under_way.failure = failure_error(said, kind=kind, answer=self.answer.text)
+            self.under_way.failure.__cause__ = self.under_way.cause
+
+    def _note_cut_off(self, answer: AIMessage) -> None:
+        """Note that an answer is incomplete, and tell the user so, unless it was refused, which its text says."""
+        # A structured answer that is complete may still end in white space without end.
+        self.truncated = cut_off(answer) if self.structured is None else None
+        if self.truncated is None or self.truncated == "content_filter":
+            return
+        told = f"The answer was cut off {cause_of(self.truncated, answer, self.settings.max_output_tokens)}."
+        if self.truncated == "length":
+            told += " A larger max_output_tokens allows a longer one."
+        self.events.append(event("warning", self.step, message=told))
 
     def update(self) -> dict[str, Any]:
         """Everything gathered."""
         status = STATUS_OF[self.reason].value
         if self.answer is not None:
-            self.events.append(event("agent_response", self.step, content=self.answer.content))
+            about = {"truncated": self.truncated, "error": self.error and self.error["kind"]}
+            told = {name: value for name, value in about.items() if value}
+            self.events.append(event("agent_response", self.step, content=self.answer.content, **told))
         self.events.append(status_event(self.state["status"], status, self.step))
         said: list[AnyMessage] = [self.answer] if self.answer is not None else []
         return {

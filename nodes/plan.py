@@ -18,6 +18,7 @@ from graph_agent.failures import log_traceback
 from graph_agent.hooks import HookError
 from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMetError
 from graph_agent.models.errors import classify_model_error, describe_model_error
+from graph_agent.models.finish_reasons import cut_off
 from graph_agent.parts import AgentParts
 from graph_agent.plan_edits import go_on_after_edit, take_edits
 from graph_agent.planned import Planned, with_free_ids
@@ -26,9 +27,11 @@ from graph_agent.repetition import refused, stop_repetition
 from graph_agent.rerun_notes import note_used, used_before
 from graph_agent.rerunning import AskingWithHooks
 from graph_agent.run_parts import parts_of_run
+from graph_agent.schema import is_json
 from graph_agent.spending import work_left_s
 from graph_agent.state import Outcome, PlanState
 from graph_agent.step import Step
+from graph_agent.structured_answer import replaced_answer
 from graph_agent.types import NO_USAGE, StopReason
 from graph_agent.wave_results import answered_ids
 from graph_agent.waves import Selection, select
@@ -125,10 +128,10 @@ async def _ask(step: Step) -> None:
         step.conclude({"stop_reason": "completed", "draft": refused.message, "unguarded": True})
         return
     except PlanningError as error:
-        step.fail("planning", str(error))
+        step.fail("planning", str(error), error)
         return
     except HookError as error:
-        step.fail("hook", str(error))
+        step.fail("hook", str(error), error)
         return
     except LimitMetError as met:
         step.stop(met.reason, met.limit)
@@ -138,7 +141,7 @@ async def _ask(step: Step) -> None:
     except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
         logger.error("The planning request failed: %s", describe_model_error(error), extra=IN_HISTORY)
         log_traceback(logger, "The planning request", error)
-        step.fail(classify_model_error(error), describe_model_error(error))
+        step.fail(classify_model_error(error), describe_model_error(error), error)
         return
     step.loop["step"] += 1
     step.events.append(planned.event(step.loop["step"]))
@@ -151,10 +154,8 @@ async def _ask(step: Step) -> None:
         outcome: Outcome = {"stop_reason": "completed"}
         if planned.final:
             outcome["draft"] = planned.message
-        elif planned.answers and await _is_answer(step, planned.message):
-            step.direct_answer = outcome["draft"] = planned.message
-            if step.streamed is not None and step.streamed.text:
-                outcome["shown"] = True
+        elif planned.answers and step.parts.may_answer_while_planning(step.settings):
+            await _take_answer(step, planned.message, outcome)
         elif planned.empty and step.parts.may_answer_while_planning(step.settings):
             outcome["empty"] = True
         step.conclude(outcome)
@@ -164,17 +165,21 @@ async def _ask(step: Step) -> None:
         _begin_wave(step, planned)
 
 
-async def _is_answer(step: Step, reply: AIMessage) -> bool:
-    """Whether a planning reply that says something is the answer, rather than one that is composed."""
-    if not step.parts.may_answer_while_planning(step.settings):
-        return False
-    if step.parts.response is None:
-        return True
-    try:
-        await asyncio.to_thread(step.parts.response.read, reply.text)
-    except (ValueError, SlowSchemaError):
-        return False
-    return True
+async def _take_answer(step: Step, reply: AIMessage, outcome: Outcome) -> None:
+    """Take a planning reply for the answer, unless it does not fit the response format: then one is composed."""
+    if step.parts.response is not None:
+        try:
+            if cut_off(reply) is not None and not is_json(reply.text):
+                raise ValueError("The reply was cut off.")
+            await asyncio.to_thread(step.parts.response.read, reply.text)
+        except (ValueError, SlowSchemaError) as fault:
+            if step.streamed is not None and step.streamed.text:
+                outcome["unfit"] = True
+                step.events.append(event("warning", step.loop["step"], message=replaced_answer(str(fault))))
+            return
+    step.direct_answer = outcome["draft"] = reply
+    if step.streamed is not None and step.streamed.text:
+        outcome["shown"] = True
 
 
 def _begin_wave(step: Step, planned: Planned) -> None:

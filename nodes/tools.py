@@ -59,6 +59,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
         artifact=output.artifact,
     )
     told = result_event(call["id"], call["name"], output.status, output.content, loop["step"], truncated=truncated)
+    told |= output.stored
     return Command(update=[("messages", [result]), ("events", [*to_run.events, told]), ("arrived", True)])
 
 

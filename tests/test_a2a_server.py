@@ -318,6 +318,35 @@ async def test_a_task_that_fails_says_why() -> None:
     assert (state_of(task), bool(task.status.message.parts[0].text), words(task)) == ("TASK_STATE_FAILED", True, [])
 
 
+@pytest.mark.parametrize("on_failure", ["answer", "raise"])
+async def test_a_task_whose_model_fails_says_what_failed_and_what_was_done(on_failure: Any) -> None:
+    class UnauthorizedError(Exception):
+        status_code = 401
+
+    class Later(ScriptedChatModel):
+        """A model that answers once."""
+
+        async def _astream(self, *args: Any, **kwargs: Any) -> Any:
+            if self.requests:
+                raise UnauthorizedError("bad key")
+            async for chunk in super()._astream(*args, **kwargs):
+                yield chunk
+
+    model = Later(responses=[asks(("1", "echo", {"text": "a"}))])
+    config = LoopConfig(on_failure=on_failure)
+    graph = create_graph_agent(model, tools=[echo], config=config, checkpointer=InMemorySaver())
+    with serving_ours(graph) as url:
+        async with calling(url, streaming=False) as client:
+            task = await sent(client, message("go"))
+
+    assert (state_of(task), task.status.message.parts[0].text, words(task)) == (
+        "TASK_STATE_FAILED",
+        "This request failed. The model provider refused the API key (HTTP 401: bad key); check the key and the "
+        "address it is sent to.\n\nDone: echo.",
+        [],
+    )
+
+
 async def test_a_step_limit_completes_with_the_sentence_that_says_so() -> None:
     graph = agent([asks((str(i), "echo", {"text": str(i)})) for i in range(20)], config=LoopConfig(on_limit="message"))
     with serving_ours(graph) as url:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agents import ECHO_SCRIPT
+from tests.agents import ECHO_SCRIPT, asks
 
 HOTEL = Path(__file__).parent.parent / "examples" / "hotel" / "agent.yaml"
 AGENT = """
@@ -127,6 +127,24 @@ def test_a_run_that_fails_says_so_and_ends_with_one(folder: Path) -> None:
 
     said = "The model provider did not answer as it should"
     assert (done.returncode, done.stderr.startswith(f"error: {said}"), done.stderr.count(said)) == (1, True, 1)
+
+
+def test_a_run_that_fails_tells_what_was_done_and_leaves_standard_output_to_answers(folder: Path) -> None:
+    (folder / "agent.yaml").write_text(AGENT.replace("name:", "hooks: [failing.Failing]\nname:", 1))
+    (folder / "failing.py").write_text(
+        "from graph_agent import LoopHook\n\nclass Failing(LoopHook):\n"
+        "    async def should_run(self, response, request):\n"
+        "        if not response.calls:\n            raise ValueError('no such thing')\n"
+        "        return False, None\n"
+    )
+
+    done = graph_agent(folder, "run", "hi", script=[asks(("1", "echo", {"text": "a"})), "No more actions."])
+
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "\n> hi\n  step 1: tool_call echo\n",
+        "error: The hook Failing failed: ValueError: no such thing\nDone: echo.\n",
+    )
 
 
 def test_a_database_without_sessions_says_so(folder: Path) -> None:

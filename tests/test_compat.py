@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
@@ -11,12 +12,15 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool, tool
 from langgraph.cache.sqlite import SqliteCache
 from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, InjectedStore, ToolRuntime
 from langgraph.types import Command, Send, interrupt
+from openai import APIStatusError
 
 from graph_agent._compat import (
+    ClockedStateGraph,
     InjectedArguments,
     SubPattern,
     answers_at_hand,
@@ -27,12 +31,17 @@ from graph_agent._compat import (
     config_parameter,
     inherits_durability,
     is_resuming,
+    keep_checkpoint_ids_above,
+    loads_older_checkpoint,
     messages_delta_reducer,
     parse_pattern,
     read_state,
+    uses_responses_api,
 )
 from graph_agent.blocking import blocking
 from tests.agents import thread
+from tests.clocks import process_with_clock
+from tests.openai_stub import Failure, OpenAIStub
 
 REDUCER: Any = messages_delta_reducer
 
@@ -59,6 +68,19 @@ async def test_a_send_task_reads_the_state_and_finds_the_saver() -> None:
     result = await graph.compile(checkpointer=saver).ainvoke({"word": "hi"}, thread())
 
     assert result["seen"] == ({"word": "hi"}, True)
+
+
+@pytest.mark.parametrize(("given", "responses"), [({}, False), ({"use_responses_api": True}, True)])
+async def test_an_openai_model_says_which_api_it_uses(given: dict[str, Any], responses: bool) -> None:
+    with OpenAIStub(Failure(400, "No.")) as stub:
+        async with stub.chat_model(**given) as model:
+            with suppress(APIStatusError):
+                await model.ainvoke("hi")
+
+    assert (uses_responses_api(model, {}), stub.requests[0].path) == (
+        responses,
+        "/v1/responses" if responses else "/v1/chat/completions",
+    )
 
 
 @pytest.mark.parametrize("by_id", [False, True])
@@ -226,3 +248,57 @@ async def test_a_fresh_read_sees_what_the_update_writes() -> None:
     await compiled.aupdate_state(thread(), {"word": "edited"}, as_node="say")
 
     assert seen[-1] == ({"word": "said"}, {"word": "edited"})
+
+
+def test_checkpoint_ids_are_made_from_a_clock_that_can_be_raised() -> None:
+    with process_with_clock(3600):
+        later = str(uuid6())
+    with process_with_clock(0):
+        before = str(uuid6())
+        keep_checkpoint_ids_above(later)
+        after = str(uuid6())
+
+    assert before < later < after
+
+
+async def test_a_compiled_graph_learns_of_each_checkpoint_that_it_loads() -> None:
+    builder = StateGraph(MessagesState)
+    builder.add_node("node", lambda state: {})
+    builder.add_edge(START, "node")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    graph.__class__ = ClockedStateGraph
+    with process_with_clock(3600):
+        await graph.ainvoke({"messages": []}, thread())
+        loaded = (await graph.aget_state(thread())).config["configurable"]["checkpoint_id"]
+    with process_with_clock(0):
+        await graph.ainvoke({"messages": []}, thread())
+        made = (await graph.aget_state(thread())).config["configurable"]["checkpoint_id"]
+
+    assert made > loaded
+
+
+async def test_a_run_from_an_older_checkpoint_is_recognized_also_in_its_subgraphs() -> None:
+    seen: list[bool] = []
+
+    async def inner(state: State, config: RunnableConfig) -> dict[str, Any]:
+        return {}
+
+    class Watched(ClockedStateGraph):
+        def astream(self, given: Any, config: Any = None, **kwargs: Any) -> Any:
+            seen.append(loads_older_checkpoint(config["configurable"]))
+            return super().astream(given, config, **kwargs)
+
+    child = StateGraph(State)
+    child.add_node("inner", inner)
+    child.add_edge(START, "inner")
+    compiled = child.compile(checkpointer=True)
+    compiled.__class__ = Watched
+    parent = StateGraph(State)
+    parent.add_node("child", compiled)
+    parent.add_edge(START, "child")
+    graph = parent.compile(checkpointer=InMemorySaver())
+    await graph.ainvoke({"word": "hi"}, thread())
+    history = [state async for state in graph.aget_state_history(thread())]
+    await graph.ainvoke(None, history[1].config)
+
+    assert seen == [False, True]

@@ -81,7 +81,10 @@ def pretender() -> str:
             {"response_format": {"type": "nonsense"}},
             "response_format is no valid JSON schema: 'nonsense' is not valid under any of the given schemas.",
         ),
-        ({"response_format": 5}, "response_format takes a pydantic class or a JSON schema, not 5."),
+        (
+            {"response_format": 5},
+            "response_format takes a pydantic class, a dataclass, a TypedDict class or a JSON schema, not 5.",
+        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )

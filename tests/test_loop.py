@@ -350,7 +350,7 @@ async def test_the_log_of_a_limit(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-async def test_a_model_that_fails_ends_in_an_error_event_and_no_message() -> None:
+async def test_a_model_that_fails_ends_in_an_error_event_and_a_message_that_reports_it() -> None:
     class UnauthorizedError(Exception):
         status_code = 401
 
@@ -364,7 +364,14 @@ async def test_a_model_that_fails_ends_in_an_error_event_and_no_message() -> Non
 
     errors = [(e["kind"], e["message"]) for e in await told(graph) if e["type"] == "error"]
     assert (dialogue(result["messages"]), result["status"], result["stop_reason"], [kind for kind, _ in errors]) == (
-        [("human", "hi")],
+        [
+            ("human", "hi"),
+            (
+                "ai",
+                "This request failed. The model provider refused the API key (HTTP 401: bad key); check the key and "
+                "the address it is sent to.",
+            ),
+        ],
         "FAILED",
         "failed",
         ["auth"],
@@ -388,7 +395,16 @@ async def test_a_session_goes_on_after_a_failure() -> None:
 
     users = [event["content"] for event in await told(graph) if event["type"] == "user_message"]
     assert (dialogue(result["messages"]), result["status"], users) == (
-        [("human", "one"), ("human", "two"), ("ai", "Hello.")],
+        [
+            ("human", "one"),
+            (
+                "ai",
+                "This request failed. The model call failed (nothing a retry would mend); see the provider's "
+                "documentation.",
+            ),
+            ("human", "two"),
+            ("ai", "Hello."),
+        ],
         "COMPLETED",
         ["one", "two"],
     )

@@ -119,7 +119,12 @@ async def test_an_answer_that_breaks_off_is_not_begun_anew(openai_stub: StubFact
 
         parts = [part async for part in Session(graph, "s1").stream("go")]
 
-    assert ([part.text for part in parts if isinstance(part, Token)], len(stub.bodies)) == (["One", " two"], 2)
+    told = (
+        "\n\nThis request failed. The model provider did not answer as it should (The engine is overloaded); "
+        "try again later."
+    )
+    tokens = [(part.text, part.reports_failure) for part in parts if isinstance(part, Token)]
+    assert (tokens, len(stub.bodies)) == ([("One", False), (" two", False), (told, True)], 2)
 
 
 async def test_an_answer_is_streamed_through_middleware(openai_stub: StubFactory) -> None:
@@ -343,7 +348,8 @@ async def test_tools_and_options_of_a_request_may_be_changed(openai_stub: StubFa
 
     stub = openai_stub("No more actions.", "Done.")
     async with stub.chat_model() as model:
-        await create_graph_agent(model, tools=[echo, add], hooks=[narrower]).ainvoke(says("go"))
+        config = LoopConfig(tool_calling="native")
+        await create_graph_agent(model, tools=[echo, add], hooks=[narrower], config=config).ainvoke(says("go"))
 
     offered = [([tool["function"]["name"] for tool in body["tools"]], body["stop"]) for body in stub.bodies]
     assert (offered, shown) == ([(["add"], ["X"])] * 2, [([echo, add], True, True)] * 2)

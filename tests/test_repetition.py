@@ -86,7 +86,7 @@ async def test_equal_results_are_warned_of_then_lose_the_tool_then_end_the_input
             SessionStatus.ROUND_LIMIT,
             "loop",
         ),
-        "calls": ["3", "3", "3", "3", "error"],
+        "calls": [3, 3, 3, 3, "error"],
         "detected": [(["add"], times, "calls and results") for times in (3, 4, 5)],
         "offered": [["add", "echo"]] * 4 + [["echo"]] * 2,
         "notices": [

@@ -43,6 +43,11 @@ A2A_DEFAULTS: Mapping[str, Any] = {"max_steps": 10}
 
 STOPPED = "The server stopped before this task had ended. Send a message in the same conversation to go on."
 
+TAKEN_OVER = (
+    "The server stopped this task: its process lost the conversation, which another may have continued. Read the "
+    "conversation before you send the message again."
+)
+
 REQUEST = "graph_agent_a2a"
 """Key in a run's `configurable`: the `task_id`, `context_id` and `message_id` it comes from."""
 
@@ -99,7 +104,8 @@ class GraphExecutor(AgentExecutor):
     ) -> None:
         self._graph = graph
         self._held = held
-        self._context = dict(context)
+        # A task that fails tells so itself.
+        self._context = {**context, "on_failure": "answer"}
         self._show_outputs = show_outputs
         self._heartbeat_s = heartbeat_s
         self._session_ids = session_ids
@@ -162,7 +168,7 @@ class GraphExecutor(AgentExecutor):
             await teller.failed(STOPPED)
         except SessionLostError as error:
             log_failure(logger, f"The task {task_id}", error)
-            await teller.failed(str(error))
+            await teller.failed(TAKEN_OVER)
         except Exception as error:  # noqa: BLE001 - the client hears that it failed, and the operator why
             log_failure(logger, f"The task {task_id}", error)
             await teller.failed(f"The agent could not run this task: {type(error).__name__}.")
@@ -286,7 +292,7 @@ class GraphExecutor(AgentExecutor):
         elif result.status == SessionStatus.ABORTED:
             await teller.cancelled(result)
         elif result.status == SessionStatus.FAILED:
-            await teller.failed(result.error or "The model did not answer.", result)
+            await teller.failed(result.answer or "The model did not answer.", result)
         else:
             await teller.answered(result)
 

@@ -18,6 +18,7 @@ from graph_agent.pieces import Pieces
 from graph_agent.results import CallState, DelegateProgress, EventAdded, PlanText, RunResult, Token
 from graph_agent.results import Part as SessionPart
 from graph_agent.text import plain
+from graph_agent.values import as_value
 
 ARTIFACT = "answer"
 _INTERRUPT = "interrupt"
@@ -77,7 +78,7 @@ class TaskTeller:
     async def part(self, part: SessionPart) -> None:
         """Tell what one part of the session's stream means to somebody outside."""
         match part:
-            case Token():
+            case Token() if not part.reports_failure:
                 self.said += 1
                 await self._pieces.add(part.text)
             case PlanText():
@@ -102,7 +103,7 @@ class TaskTeller:
     async def answered(self, result: RunResult) -> None:
         """The whole answer, in place of what was streamed, and the task completed."""
         await self._pieces.flush()
-        parts = [Part(text=result.answer), *_data_parts(result.structured_response)]
+        parts = [Part(text=result.answer), *_data_parts(as_value(result.structured_response))]
         await self._updater.add_artifact(parts, artifact_id=self._artifact_id, name=ARTIFACT, last_chunk=True)
         await self._end(TaskState.TASK_STATE_COMPLETED, None, result)
 

@@ -95,7 +95,10 @@ def _convert(result: types.CallToolResult) -> tuple[Any, Any]:
     said = any(isinstance(content, types.TextContent) and content.text.strip() for content in contents)
     if result.structuredContent is not None and not said:
         # The artifact is not shown to the model.
-        text = json.dumps(result.structuredContent, ensure_ascii=False)
+        value = result.structuredContent
+        # The SDKs' wrapping of what is no object.
+        value = value["result"] if list(value) == ["result"] else value
+        text = json.dumps(value, ensure_ascii=False)
         contents.append(types.TextContent(type="text", text=text))
     return _convert_call_tool_result(result.model_copy(update={"content": contents}))
 

@@ -196,13 +196,14 @@ class _WrappedClient(ModelClient):
         *,
         mode: Mode,
         quiet: bool,
+        schema: dict[str, Any] | None = None,
         watch: Spoken | None = None,
     ) -> AIMessage:
         heard = watch or Spoken()
 
         async def send(asked: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
             client, told = self._for(asked, mode), self._middleware.retold(messages, asked.tools, self.schemas, mode)
-            return await ModelClient.plan(client, told, settings, mode=mode, quiet=quiet, watch=heard)
+            return await ModelClient.plan(client, told, settings, mode=mode, quiet=quiet, schema=schema, watch=heard)
 
         return await self._middleware.ask(self.model, request, self.schemas, send, heard)
 
@@ -228,9 +229,9 @@ class _WrappedClient(ModelClient):
         return without_calls(await self._middleware.guard(self.model, request, self.schemas, answer))
 
     def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> Way:
-        # Whoever takes this way tries it again, and stops it, by the same settings.
-        once = settings.with_values({"model_retries": 0, "model_timeout_s": None})
-        return Way(cast("Any", _Whole(self, request, once, mode)), {}, list(request))
+        # The caller sends it again, by the same settings.
+        once = settings.with_values({"model_retries": 0})
+        return Way(cast("Any", _Whole(self, request, once, mode)), {}, list(request), bounded=True)
 
     def _for(self, asked: ModelRequest[Any], mode: Mode) -> ModelClient:
         """The client of a request as middleware has left it; this very one where it has left model and tools."""

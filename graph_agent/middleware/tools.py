@@ -21,7 +21,7 @@ from graph_agent.middleware.admission import Admitted
 from graph_agent.middleware.chain import through
 from graph_agent.state import AgentState
 from graph_agent.text import clean, plain
-from graph_agent.tool_output import Output, read_output
+from graph_agent.tool_output import Output, read_output, with_value_of
 from graph_agent.types import Call
 
 logger = logging.getLogger(__name__)
@@ -57,6 +57,7 @@ class AroundTools:
             GraphBubbleUp: When the tool, or a middleware, interrupts the graph to ask a person.
         """
         told: dict[int, Output] = {}
+        outputs: list[Output] = []
 
         async def handler(request: ToolCallRequest) -> ToolMessage:
             asked = request.tool_call
@@ -65,6 +66,7 @@ class AroundTools:
                 # Middleware is to meet what the tool raised; what the model is told of it is ours.
                 told[id(output.raised)] = output
                 raise output.raised
+            outputs.append(output)
             return ToolMessage(
                 output.content,
                 tool_call_id=call["id"],
@@ -82,7 +84,7 @@ class AroundTools:
                 return output
             log_failure(logger, f"Middleware around the tool {call['name']!r}", error, level=logging.WARNING)
             return Output(clean(f"{call['name']} failed: {exception_text(error)}"), "error")
-        return read_output(returned, call)
+        return with_value_of(outputs, read_output(returned, call))
 
     def _request(self, call: Call, config: RunnableConfig, runtime: Runtime[Any]) -> ToolCallRequest:
         state = read_state(config, list(AgentState.__annotations__))

@@ -17,6 +17,7 @@ from langchain_core.runnables import RunnableConfig
 from graph_agent.models.binding import Way
 from graph_agent.models.metering import note_cut_off
 from graph_agent.models.retry import ask, pause_before_retry
+from graph_agent.models.token_timeout import TokenTimeout
 
 # This run stands for the inner one: callbacks that heard of both would count its tokens twice.
 _UNHEARD: RunnableConfig = {"tags": ["nostream"], "callbacks": []}
@@ -40,7 +41,9 @@ class PrefixedChatModel(BaseChatModel):
     retries: int
     """Further attempts after a transient error, before the other model's first token."""
     timeout_s: float | None
-    """Seconds an attempt may take to its end, or, when streaming, to each of its tokens."""
+    """Seconds to an attempt's first token and between its tokens; to its end where it is not streamed."""
+    total_s: float | None = None
+    """Seconds an attempt may take in all; None for no limit."""
     failure: Exception | None = None
 
     @property
@@ -72,13 +75,14 @@ class PrefixedChatModel(BaseChatModel):
                     way.request,
                     way.options,
                     retries=self.retries,
-                    timeout_s=self.timeout_s,
+                    timeout_s=None if way.bounded else self.timeout_s,
+                    total_s=None if way.bounded else self.total_s,
                     config=_UNHEARD,
                 )
             except Exception as error:  # noqa: BLE001 - whatever it is, the sentence stands; the caller reads `failure`
                 way = self._after(error)
                 continue
-            said, head, tail = reply.content, f"{self.prefix}\n\n", self._tail
+            said, head, tail = reply.content, f"{self.prefix}\n\n", self._tail if reply.text.strip() else ""
             content: Any = [head, *said, *filter(None, [tail])] if isinstance(said, list) else head + said + tail
             # The id is this run's, so that the whole message and its streamed tokens are one.
             whole = reply.model_copy(update={"content": content, "id": None})
@@ -96,21 +100,32 @@ class PrefixedChatModel(BaseChatModel):
         begun = False
         attempt = 0
         way = self.way
-        heard: list[AIMessageChunk] = []
+        heard: list[AIMessageChunk]
         while True:
+            limit = TokenTimeout(None) if way.bounded else TokenTimeout(self.timeout_s, self.total_s)
             chunks = way.runnable.astream(way.request, _UNHEARD, **way.options)
+            limit.begin()
+            heard = []
             try:
                 while True:
-                    async with asyncio.timeout(self.timeout_s):
+                    async with limit.waiting():
                         chunk = await anext(chunks)
+                    limit.restart()
+                    if not isinstance(chunk, AIMessageChunk):
+                        continue
+                    heard.append(chunk)
+                    if not begun and not chunk.content:
+                        # It may still be sent again.
+                        continue
                     if not begun:
                         yield ChatGenerationChunk(message=AIMessageChunk(content="\n\n"))
-                        begun = True
-                    if isinstance(chunk, AIMessageChunk):
-                        heard.append(chunk)
-                        yield ChatGenerationChunk(message=chunk.model_copy(update={"id": None}))
+                    for piece in [chunk] if begun else heard:
+                        yield ChatGenerationChunk(message=piece.model_copy(update={"id": None}))
+                    begun = True
             except StopAsyncIteration:
-                if self._tail:
+                for piece in [] if begun else heard:
+                    yield ChatGenerationChunk(message=piece.model_copy(update={"id": None}))
+                if self._tail and any(piece.text.strip() for piece in heard):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=self._tail))
                 return
             except asyncio.CancelledError:

@@ -14,6 +14,7 @@ from langchain_core.runnables import RunnableConfig
 
 from graph_agent._compat import with_stream_through
 from graph_agent.models.message_gate import MessageGate
+from graph_agent.models.token_timeout import TokenTimeout
 
 T = TypeVar("T")
 
@@ -52,6 +53,8 @@ class Spoken(AsyncCallbackHandler):
         """The message's id; None before its first token."""
         self.reported: UsageMetadata | None = None
         """What the provider has told of its tokens; None before it tells, which most do at the end."""
+        self.limit = TokenTimeout(None)
+        """The time limit of the request; it does not count the time that a reader takes."""
         self.received = ""
         """The reply so far, with what is not shown."""
         self._new_visibility = visibility
@@ -174,7 +177,8 @@ class ReadAloud(Spoken):
 
     async def _pass_on(self, text: str) -> None:
         if text:
-            await self._reader(text, self.id)
+            with self.limit.paused():
+                await self._reader(text, self.id)
 
     # LangChain streams a reply that is not asked for as a stream when a handler has these two.
     def tap_output_aiter(self, run_id: UUID, output: AsyncIterator[T]) -> AsyncIterator[T]:

@@ -20,6 +20,7 @@ VARIABLES: dict[str, frozenset[str]] = {
     "text_tools": frozenset({"tools", "plan"}),
     "finalize": frozenset({"schema", "plan"}),
     "limit": frozenset({"reason", "limit"}),
+    "failure": frozenset({"kind", "message"}),
     "limit_hint": frozenset({"limit"}),
     "account": frozenset({"finished", "failed", "unknown", "skipped"}),
     "delegate": frozenset({"name", "description"}),

@@ -27,7 +27,7 @@ _WORDS = {
     413: "The body is too large",
     429: "Too many requests",
     500: "We failed",
-    503: "The server is being stopped, or the session was taken over by another process",
+    503: "The server is being stopped, another process has the session, or the database is locked",
     507: "The database is full",
 }
 _ERRORS: dict[int | str, dict[str, Any]] = {

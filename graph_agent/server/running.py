@@ -17,6 +17,7 @@ from langgraph.runtime import RunControl
 from langgraph.types import StateSnapshot
 
 from graph_agent.errors import SessionBusyError, UserError
+from graph_agent.failure_report import failure_of
 from graph_agent.failures import log_failure
 from graph_agent.pieces import Pieces
 from graph_agent.runs import Run
@@ -193,7 +194,12 @@ class Running:
         if self._streams:
             turn.around.reader = self._hear
         stream = turn.graph.astream(
-            turn.given, turn.config, context=turn.context, stream_mode=["custom", "updates"], control=self._control
+            turn.given,
+            turn.config,
+            # The outcome tells what failed.
+            context={**turn.context, "on_failure": "answer"},
+            stream_mode=["custom", "updates"],
+            control=self._control,
         )
         async for mode, payload in stream:
             if mode == "updates":
@@ -216,7 +222,8 @@ class Running:
     async def _hear_unread(self, updates: Mapping[str, Any]) -> None:
         """Tell an answer that no model streamed, such as the sentence of a limit."""
         for message in (updates.get("finalize") or {}).get("messages", ()):
-            if isinstance(message, AIMessage) and message.id not in self._read:
+            # A failed run is answered by an error, and not by the message that ends it.
+            if isinstance(message, AIMessage) and message.id not in self._read and failure_of(message) is None:
                 await self._pieces.add(message.text)
 
     async def _tidy(self, status: str) -> None:

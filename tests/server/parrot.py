@@ -31,7 +31,13 @@ _ORDER = re.compile(r"^!(call|then) (\S+) (\{.*\})$", re.MULTILINE)
 class RefusedError(Exception):
     """What a provider refuses with."""
 
-    status_code = 401
+    def __init__(self, message: str, status_code: int = 401) -> None:
+        super().__init__(message)
+        self.status_code = status_code
+
+
+_STATUSES = {"permission": 403, "unknown_model": 404, "context_overflow": 413, "other": 400}
+"""The status that a provider fails with; 401 for any other kind."""
 
 
 class ParrotModel(BaseChatModel):
@@ -90,7 +96,7 @@ async def _reply(messages: list[BaseMessage], stop: Any, options: dict[str, Any]
     if waiting := re.search(r"!wait (\S+)", order):
         await _until_there(waiting[1])
     if failing := re.search(r"!fail (\S+)", order):
-        raise RefusedError(f"{failing[1]}: sk-secretsecretsecret is no key")
+        raise RefusedError(f"{failing[1]}: sk-secretsecretsecret is no key", _STATUSES.get(failing[1], 401))
     if not final and offered:
         wave = "then" if results else "call"
         waves = len({message.tool_call_id.rpartition("-")[0] for message in results})

@@ -1,0 +1,28 @@
+"""Wall clocks that differ between processes, simulated in one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from graph_agent import _compat
+
+_time, _time_ns = time.time, time.time_ns
+
+
+@contextmanager
+def process_with_clock(offset_s: float) -> Iterator[None]:
+    """While within, this process is another one as far as checkpoint ids go: with a clock of its own, and no past.
+
+    Args:
+        offset_s: Seconds that its wall clock is ahead; negative where it is behind.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time", lambda: _time() + offset_s)
+        patch.setattr(time, "time_ns", lambda: _time_ns() + int(offset_s * 1e9))
+        patch.setattr(_compat._ids, "_last_v6_timestamp", None)
+        patch.setattr(_compat._id_clock, "_floor_ns", 0)
+        yield

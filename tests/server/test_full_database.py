@@ -1,0 +1,148 @@
+"""A server whose database is full: callers are told so, and the session tells the truth when there is room again."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from fastapi import FastAPI
+from langchain_core.messages import HumanMessage
+from langchain_core.tools import tool
+
+from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent.errors import SessionLostError
+from graph_agent.failures import is_out_of_space
+from graph_agent.graph import CompiledAgentGraph
+from graph_agent.server.app import create_app
+from graph_agent.server.host import Host, open_host
+from graph_agent.server.problems import ProblemError, problem_of_failure
+from graph_agent.server.settings import ServerSettings
+from graph_agent.server.sources import AgentSource
+from graph_agent.settlement import UNKNOWN
+from graph_agent.sqlite_saver import SharedSqliteSaver
+from tests.agents import asks
+from tests.server.hosting import ask, begun, outcome_of
+
+
+def source(graph: CompiledAgentGraph, file: Path) -> AgentSource:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[CompiledAgentGraph]:
+        yield graph
+
+    return AgentSource("scripted", "", f"sqlite:///{file}", opened)
+
+
+def resize(saver: Any, pages: int) -> None:
+    """Let the database grow by so many pages and no more; all it wants for a negative number."""
+    assert isinstance(saver, SharedSqliteSaver)
+    [[used]] = saver.conn.execute("PRAGMA page_count").fetchall()
+    saver.conn.execute(f"PRAGMA max_page_count={used + pages if pages >= 0 else 1 << 30}")
+
+
+async def test_a_call_whose_result_could_not_be_stored_is_unknown_when_there_is_room_again(tmp_path: Path) -> None:
+    hosts: list[Host] = []
+    charged: list[str] = []
+
+    @tool
+    async def charge() -> str:
+        """Charge, and come back with much to store."""
+        charged.append("charged")
+        resize(hosts[0].saver, 0)
+        return "x" * 20_000
+
+    script = [asks(("1", "charge", {})), "No more actions.", "After."]
+    graph = create_graph_agent(ScriptedChatModel(script), tools=[charge])
+    async with open_host(source(graph, tmp_path / "s.db"), ServerSettings()) as host:
+        hosts.append(host)
+        with pytest.raises(ProblemError) as told:
+            await outcome_of(await begun(host, ask(session_id="talk")))
+        resize(host.saver, -1)
+        after = await outcome_of(await begun(host, ask(HumanMessage("and now?"), session_id="talk")))
+        values = (await host.kept.aget_state({"configurable": {"thread_id": "talk"}})).values
+
+    results = [message.text for message in values["messages"] if message.type == "tool"]
+    assert (told.value.kind, told.value.status, charged, after.text, results) == (
+        "storage",
+        507,
+        ["charged"],
+        "After.",
+        [UNKNOWN],
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_a_request_that_cannot_be_stored_is_refused_or_its_stream_ends_in_an_error(tmp_path: Path, path: str, stream: bool) -> None:
+    graph = create_graph_agent(ScriptedChatModel(["Stored.", "Never stored."]))
+    app = create_app(source(graph, tmp_path / "s.db"))
+
+    def body(text: str) -> dict[str, Any]:
+        return {"model": "scripted", "max_tokens": 9, "stream": stream, "messages": [{"role": "user", "content": text}]}
+
+    async with serving(app) as client:
+        kept = await client.post(path, json=body("hello"), headers={"x-session-id": "talk"})
+        resize(app.state.graph_agent.chat.runs.host.saver, 0)
+        refused = await client.post(path, json=body("x" * 9000), headers={"x-session-id": "talk"})
+        session = await client.get("/sessions/talk")
+
+    # Pieces of an answer may be on their way to the client before its input is found not to be stored.
+    ended = ["[DONE]" in refused.text, "message_stop" in refused.text, "is full" in refused.text]
+    assert (kept.status_code, refused.status_code, refused.headers.get("x-should-retry"), ended) == (
+        *((200, 200, None) if stream else (200, 507, "false")),
+        [False, False, True],
+    )
+    assert (session.json()["status"], session.json()["answer"]) == ("COMPLETED", "Stored.")
+
+
+@asynccontextmanager
+async def serving(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app, client=("127.0.0.1", 1))
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client,
+    ):
+        yield client
+
+
+def _full_sqlite() -> BaseException:
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+    return error
+
+
+def _while_handling(error: BaseException) -> BaseException:
+    try:
+        try:
+            raise error
+        except BaseException:  # noqa: BLE001 - any may be the reason of another
+            raise ValueError("cannot commit - no transaction is active")  # noqa: B904 - as a library leaves it
+    except ValueError as raised:
+        return raised
+
+
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [
+        (_full_sqlite(), True),
+        (_while_handling(_full_sqlite()), True),
+        (OSError(28, "No space left on device"), True),
+        (psycopg.errors.DiskFull("could not extend file"), True),
+        (sqlite3.OperationalError("database is locked"), False),
+        (OSError(13, "Permission denied"), False),
+        (psycopg.OperationalError("the connection is lost"), False),
+    ],
+)
+def test_a_full_disk_is_told_from_other_failures(error: BaseException, full: bool) -> None:
+    assert (is_out_of_space(error), problem_of_failure(error).status) == (full, 507 if full else 500)
+
+
+def test_a_session_that_another_process_has_taken_over_is_answered_503() -> None:
+    problem = problem_of_failure(SessionLostError("Session 's1' was continued by another run."))
+
+    assert (problem.kind, problem.status, problem.headers) == ("taken_over", 503, {"x-should-retry": "false"})
