@@ -99,6 +99,6 @@ def create_graph_agent(
 def _check_storage(name: str, given: object, kind: Any, opener: str) -> None:
     if given is not None and not isinstance(given, kind):
         raise ConfigError(
-            f"{name}={given!r}: give an object of LangGraph's; `async with {opener}(address)` of graph_agent.persistence "
-            "gives one by its address."
+            f"{name}={given!r}: give an object of LangGraph's; `async with {opener}(address)` of "
+            "graph_agent.persistence gives one by its address."
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from langchain_core.runnables import RunnableConfig
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -17,6 +18,7 @@ from pydantic import (
     ValidationError,
 )
 
+from graph_agent._compat import surrounding_context
 from graph_agent.config import (
     FallbackModel,
     Finalize,
@@ -139,6 +141,32 @@ def coerce_context(brought: Any, schema: type[AgentContext] = AgentContext) -> A
         except ConfigError:
             return None
     return None
+
+
+def with_credentials(
+    brought: Any,
+    own: Mapping[str, SecretStr],
+    config: RunnableConfig | None = None,
+    schema: type[AgentContext] = AgentContext,
+) -> Any:
+    """What a run brings, with the agent's own credentials below those that it brings.
+
+    Args:
+        brought: What the run was given as its context; None for what the run around it has. What cannot be a context is
+            left as it is, to be refused.
+        own: The agent's credentials.
+        config: The run's config.
+        schema: The agent's own context schema.
+    """
+    if brought is None:
+        brought = coerce_context(surrounding_context(config), schema)
+    if brought is None:
+        return schema(credentials=dict(own))
+    if isinstance(brought, AgentContext):
+        return brought.model_copy(update={"credentials": {**own, **brought.credentials}})
+    if isinstance(brought, dict) and isinstance(given := brought.get("credentials", {}), Mapping):
+        return {**brought, "credentials": {**own, **given}}
+    return brought
 
 
 def effective_config(

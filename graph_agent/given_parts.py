@@ -1,4 +1,4 @@
-"""The lists that an agent is built from, checked: tools, delegates and hooks, each error with the place of the fault."""
+"""Checks of the lists that an agent is built from: tools, delegates and hooks."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from types import MappingProxyType
 from typing import Any, cast
 
 from langchain_core.language_models import BaseChatModel
@@ -26,6 +27,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import GraphBubbleUp
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command
+from pydantic import SecretStr
 
 from graph_agent._compat import (
     KEEPING_NOTHING,
@@ -36,9 +38,10 @@ from graph_agent._compat import (
     is_resuming,
 )
 from graph_agent.blocking import blocking, refuse_running_loop
+from graph_agent.checkpoint_metadata import keep_configurable_out
 from graph_agent.checkpoints import keep_ids_above_newest, namespaces_unseen
 from graph_agent.config import LoopConfig
-from graph_agent.context import AgentContext
+from graph_agent.context import AgentContext, with_credentials
 from graph_agent.delegation import Delegate
 from graph_agent.effects import note_untouched
 from graph_agent.errors import ConfigError
@@ -70,7 +73,7 @@ DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
 
 
 class CompiledAgentGraph(ClockedStateGraph):
-    """A compiled LangGraph graph with four differences.
+    """A compiled LangGraph graph with five differences.
 
     A session has one run at a time: a second one is refused, in this process and in others on the same database, where
     that is SQLite or PostgreSQL. `update_state` counts as a run. A run that has lost its session to another process is
@@ -80,8 +83,8 @@ class CompiledAgentGraph(ClockedStateGraph):
 
     Where a call may write, its plan is in the checkpoint before it runs (`durability="sync"`, unless a run asks for
     another; as a subgraph too, in its parent's checkpoints), so that a crash can never hide that the call was made; an
-    agent whose tools only read has nothing to hide, and keeps LangGraph's default. And a blocking entry point says so
-    when it would block a running loop.
+    agent whose tools only read has nothing to hide, and keeps LangGraph's default. A blocking entry point says so when
+    it would block a running loop. And of what a run's `configurable` holds, no checkpoint keeps more than where it is.
     """
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
@@ -98,6 +101,7 @@ class CompiledAgentGraph(ClockedStateGraph):
 
     def _stream(self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Iterator[Any]:
         configurable = self._configurable(config)
+        kwargs = self._with_credentials(config, kwargs)
         with running_blocking(configurable, self.checkpointer, self.store) as run:
             run.fence.claims = _resumes(input, configurable)
             self._keep_ids_above(configurable)
@@ -126,6 +130,7 @@ class CompiledAgentGraph(ClockedStateGraph):
             SessionLostError: When another process has taken the session over during the run.
         """
         configurable = self._configurable(config)
+        kwargs = self._with_credentials(config, kwargs)
         async with running(configurable, self.checkpointer, self.store) as run:
             run.fence.claims = _resumes(input, configurable)
             await self._akeep_ids_above(configurable)
@@ -181,11 +186,21 @@ class CompiledAgentGraph(ClockedStateGraph):
         if self.checkpointer is not False and isinstance(saver, BaseCheckpointSaver):
             await keep_ids_above_newest(saver, str(configurable.get("thread_id", "")), namespaces)
 
+    def _with_credentials(self, config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
+        """A run's arguments with the agent's own credentials."""
+        own = self.builder.credentials if isinstance(self.builder, AgentStateGraph) else None
+        if not own:
+            return kwargs
+        schema = self.context_schema or AgentContext
+        return {**kwargs, "context": with_credentials(kwargs.get("context"), own, config, schema)}
+
     def _configurable(self, config: RunnableConfig | None) -> dict[str, Any]:
         """What a run can be told of itself: the graph's own, what surrounds the run, and what it was given."""
         return {**ensure_config(self.config)["configurable"], **(config or {}).get("configurable", {})}
 
     def _with_run(self, config: RunnableConfig | None, run: Run) -> RunnableConfig:
+        if isinstance(self.checkpointer, BaseCheckpointSaver):
+            keep_configurable_out(self.checkpointer)
         nothing = KEEPING_NOTHING if self.checkpointer is False else {}
         configurable = {**(config or {}).get("configurable", {}), **nothing, RUN: run}
         return {**(config or {}), "configurable": configurable}
@@ -231,6 +246,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """Names of the tools and delegations there are."""
     model: BaseChatModel | None = None
     """The chat model that a run asks where it names no other."""
+    credentials: Mapping[str, SecretStr] = MappingProxyType({})
+    """Credentials that every run of the agent has, unless it brings others of these names."""
     may_write = True
     """Whether some call of this agent may change something outside it; False when every tool is marked as reading."""
     offers: Sequence[dict[str, Any]] = ()

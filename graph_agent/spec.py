@@ -26,10 +26,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from graph_agent.agent import create_graph_agent
 from graph_agent.config import LoopConfig
+from graph_agent.credential_headers import check_headers
+from graph_agent.credentials import CredentialSource, check_sources, read_credentials
 from graph_agent.daemon_threads import call_in_thread
 from graph_agent.errors import ConfigError, did_you_mean, located
 from graph_agent.given_parts import checked_tool
-from graph_agent.graph import CompiledAgentGraph
+from graph_agent.graph import AgentStateGraph, CompiledAgentGraph
 from graph_agent.hook_list import sort_hooks
 from graph_agent.hook_loading import HookSpec, load_hook
 from graph_agent.loading import load_attribute, make
@@ -85,6 +87,10 @@ class AgentSpec(BaseModel):
     """Shape of the answer: `module:Class`, a file with a JSON schema (`.json`, `.yaml` or `.yml`), or the schema."""
     config: dict[str, Any] = {}
     """Fields of `LoopConfig`; `max_rounds` is another name of `max_steps`."""
+    credentials: dict[str, CredentialSource] = {}
+    """Credential name → `{env: NAME}`: secrets for the tools that want them, read when the agent is opened."""
+    credential_headers: dict[str, str] = {}
+    """Credential name → the HTTP header in which a served agent's client may bring its own, for one request."""
     db: str = Field(DEFAULT_DB, min_length=1)
     """Where sessions are kept: `sqlite:///FILE`, whose relative path starts in the current folder, or `postgresql://…`."""
     cache: str | None = None
@@ -155,6 +161,7 @@ def load_spec(path: str | Path) -> AgentSpec:
     if "path" in content:
         known = did_you_mean("path", AgentSpec.model_fields.keys() - {"path"})
         raise ConfigError(f"Agent file {path}: unknown field 'path'; {known}")
+    check_sources(content.get("credentials") or {}, f"Agent file {path}")
     try:
         spec = AgentSpec(**content, path=path)
     except ValidationError as error:
@@ -165,6 +172,10 @@ def load_spec(path: str | Path) -> AgentSpec:
         faults = str(error).splitlines()
         lines = [f"Agent file {path}: config: {fault.removeprefix('LoopConfig: ')}" for fault in faults]
         raise ConfigError("\n".join(lines)) from None
+    try:
+        check_headers(spec.credential_headers)
+    except ConfigError as error:
+        raise ConfigError(f"Agent file {path}: {error}") from None
     if spec.cache is None and config.plan_cache_ttl_s is not None:
         raise ConfigError(f"Agent file {path}: config.plan_cache_ttl_s needs a cache; write e.g. 'cache: memory'.")
     if spec.cache is not None and config.plan_cache_ttl_s is None:
@@ -173,6 +184,11 @@ def load_spec(path: str | Path) -> AgentSpec:
             f"Agent file {path}: cache={spec.cache!r} is never used without config.plan_cache_ttl_s; {fix}."
         )
     return spec
+
+
+def with_sources(spec: AgentSpec, sources: Mapping[str, CredentialSource]) -> AgentSpec:
+    """An agent file's content with further credentials, in place of the file's own of the same names."""
+    return spec.model_copy(update={"credentials": {**spec.credentials, **sources}})
 
 
 @asynccontextmanager
@@ -195,10 +211,11 @@ async def open_agent(
         environment: Variables given to every stdio MCP server beside its own.
 
     Raises:
-        ConfigError: When something the file names cannot be built.
+        ConfigError: When something the file names cannot be built, or a credential has no value.
     """
     from graph_agent.mcp import McpTools, open_mcp_tools
 
+    credentials = read_credentials(spec.credentials)
     given = {**({TODAY_VARIABLE: today.isoformat()} if today else {}), **(environment or {})}
     async with AsyncExitStack() as stack:
         tools = McpTools()
@@ -211,7 +228,10 @@ async def open_agent(
         store = await stack.enter_async_context(open_store(address)) if address else None
         cache = await stack.enter_async_context(open_cache(spec.cache)) if spec.cache else None
         # In a thread: what the file names is read, imported and built, and a server's loop must not stand still for it.
-        yield await call_in_thread(_build, spec, tools, today, saver, store, cache)
+        graph = await call_in_thread(_build, spec, tools, today, saver, store, cache)
+        assert isinstance(graph.builder, AgentStateGraph)
+        graph.builder.credentials = credentials
+        yield graph
 
 
 def _build(

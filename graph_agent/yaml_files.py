@@ -36,7 +36,7 @@ def parse_yaml(text: str, where: str) -> Any:
         ConfigError: When it is not valid YAML, or holds a key twice.
     """
     try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a subclass of the safe loader
+        return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""

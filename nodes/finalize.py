@@ -15,18 +15,17 @@ from langgraph.types import Command
 
 from graph_agent.account import account
 from graph_agent.budget import budget_met, exhausted, has_budget
-from graph_agent.compaction import recap
 from graph_agent.config import LoopConfig
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events import IN_HISTORY, StoredEvent, event
+from graph_agent.failure_account import failure_account
 from graph_agent.failure_report import failure_error, failure_message, stream_rest
 from graph_agent.failures import log_traceback
 from graph_agent.hooks import HookError
-from graph_agent.intake import since_input
 from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMet, LimitMetError, limit_met
 from graph_agent.listening import Heard, listen
 from graph_agent.models.errors import classify_model_error, describe_model_error
-from graph_agent.models.finish_reasons import CutOff, cause_of, cut_off
+from graph_agent.models.finish_reasons import CutOff, cut_off, cut_off_warning
 from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.planning import RefusedError
@@ -53,7 +52,7 @@ async def finalize_node(
     Returns:
         An update with the answer, its event and the session's status. Where a model failed, the status is `FAILED`,
         there is an `error` event, and the message says what failed and what was done. Planning that is not over leads
-        back to `plan`: where a person's edit has left nothing to run, or the user has steered while the answer was made.
+        back to `plan`: a person's edit has left nothing to run, or the user has steered while the answer was made.
     """
     if "loop" not in state or state["loop"]["outcome"] is None:
         return Command(goto="plan")
@@ -201,7 +200,7 @@ class _Answering:
         if is_blank(reply.text):
             self._fail("empty_answer", _EMPTY)
         else:
-            answer = _below(sentence, await self._guarded(asking, reply))
+            answer = _below(sentence, await self._guarded(asking, reply), self._hint())
             self.answer = answer if id_ is None else answer.model_copy(update={"id": id_})
 
     async def _guarded(self, asking: AskingWithHooks, answer: AIMessage, *, by_model: bool = True) -> AIMessage:
@@ -246,7 +245,7 @@ class _Answering:
     def _hint(self) -> str:
         """How to allow more steps, where `max_steps` has ended the input; empty otherwise."""
         limit = self.outcome.get("limit")
-        if self.reason != "step_limit" or limit != self.settings.max_steps:
+        if self.reason != "step_limit" or limit != self.settings.max_steps or "limit_name" in self.outcome:
             return ""
         return self.parts.prompts.render("limit_hint", limit=limit)
 
@@ -355,12 +354,10 @@ class _Answering:
         """End with a message that says what failed and what was done; note what the run is to raise."""
         kind, said = error["kind"], error["message"]
         failed = self.reason == "failed"
-        sentence = self.parts.prompts.render("failure", kind=kind, message=said) if failed else said
         if not failed and not self.begun.text:
             self.begun = AIMessage(self._sentence())
-        report = self._with_account(sentence)
-        if kind == "context_overflow" and (read := recap(since_input(self.state["messages"]))):
-            report = "\n".join([f"{report}\n\nWhat was read, the newest last:", *read])
+        events, messages = self.state["events"], self.state["messages"]
+        report = failure_account(error, self.parts.prompts, events, messages, failed=failed)
         self.answer = failure_message(self.begun.text, report, stop_reason=self.reason, kind=kind, id_=self.begun.id)
         self.structured = None
         if self.begun.text:
@@ -373,12 +370,9 @@ class _Answering:
         """Note that an answer is incomplete, and tell the user so, unless it was refused, which its text says."""
         # A structured answer that is complete may still end in white space without end.
         self.truncated = cut_off(answer) if self.structured is None else None
-        if self.truncated is None or self.truncated == "content_filter":
-            return
-        told = f"The answer was cut off {cause_of(self.truncated, answer, self.settings.max_output_tokens)}."
-        if self.truncated == "length":
-            told += " A larger max_output_tokens allows a longer one."
-        self.events.append(event("warning", self.step, message=told))
+        if self.truncated is not None and self.truncated != "content_filter":
+            told = cut_off_warning(self.truncated, answer, self.settings.max_output_tokens)
+            self.events.append(event("warning", self.step, message=told))
 
     def update(self) -> dict[str, Any]:
         """Everything gathered."""
@@ -400,6 +394,6 @@ class _Answering:
         }
 
 
-def _below(sentence: str, answer: AIMessage) -> AIMessage:
-    """The answer below a sentence of ours; itself without one."""
-    return AIMessage(f"{sentence}\n\n{answer.text}", id=answer.id) if sentence else answer
+def _below(sentence: str, answer: AIMessage, hint: str = "") -> AIMessage:
+    """The answer below a sentence of ours, with a hint as its last line; itself without a sentence."""
+    return AIMessage("\n\n".join(filter(None, [sentence, answer.text, hint])), id=answer.id) if sentence else answer

@@ -132,7 +132,7 @@ async def test_a_dotted_name_has_a_colon_or_a_dot_everywhere(tmp_path: Path, con
         ),
         (
             "name: a\nmodel: parts:make_with",
-            ": model='parts:make_with': 'parts:make_with': calling it without arguments failed: TypeError: make_with() …",
+            ": model='parts:make_with': 'parts:make_with': calling it without arguments failed: TypeError: …",
         ),
         (
             "name: a\nmodel: parts:NUMBER",
@@ -161,8 +161,8 @@ async def test_a_dotted_name_has_a_colon_or_a_dot_everywhere(tmp_path: Path, con
         ),
         (
             HEAD + "delegates: [{name: b, url: 'http://127.0.0.1:9', auth: {bearer: X}}]",
-            ": delegates.0: delegate 'b': auth: unknown field 'bearer'; known: api_key_env, bearer_env, header. Did you "
-            "mean 'bearer_env'?",
+            ": delegates.0: delegate 'b': auth: unknown field 'bearer'; known: api_key_env, bearer_env, header. Did "
+            "you mean 'bearer_env'?",
         ),
         (HEAD + "hooks: ['parts:Empty']", ": hooks.0: 'parts:Empty': hooks: <…"),
         (HEAD + "hooks: [{uses: parts.Hook}]", ": the field 'hooks.0.use' is missing.\n…"),
@@ -238,7 +238,7 @@ async def test_a_context_that_does_not_fit_is_refused_by_field(context: object, 
 
 def test_a_context_built_by_hand_suggests_the_nearest_field() -> None:
     with pytest.raises(ConfigError, match=r"unknown field 'max_stepz'; known: .* Did you mean 'max_steps'\?"):
-        AgentContext(max_stepz=1)  # type: ignore[call-arg]  # what the test is about
+        AgentContext(max_stepz=1)
 
 
 @pytest.mark.parametrize("given", [[5], [{"rol": "user"}], [object()]], ids=str)

@@ -51,6 +51,9 @@ class ServerSettings(BaseModel):
     """Where clients reach this server, for the agent card; empty for the address that the card was asked at."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose pages may call this server; empty for none."""
+    credential_headers: dict[str, str] = {}
+    """Credential name → the header in which a request may bring it, beside those of the agent file, e.g.
+    {token: X-User-Token}."""
 
     def __init__(self, **values: Any) -> None:
         try:
