@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
 import uuid
 from collections.abc import AsyncIterator
@@ -283,6 +284,9 @@ def main() -> None:
         app()
     except GraphAgentError as error:
         err.print(f"error: {error}", style="red", markup=False)
+        sys.exit(2)
+    except sqlite3.Error as error:
+        err.print(f"error: the database failed: {error}", style="red", markup=False)
         sys.exit(2)
     except (KeyboardInterrupt, asyncio.CancelledError):
         leave_interrupted()

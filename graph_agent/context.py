@@ -30,6 +30,8 @@ from graph_agent.config import (
     ReasoningEffort,
     ToolCalling,
 )
+from graph_agent.errors import ConfigError
+from graph_agent.validation_text import explain
 
 
 class AgentContext(BaseModel):
@@ -37,9 +39,18 @@ class AgentContext(BaseModel):
 
     A field left out, or None, keeps the value the agent was built with. Each field means what it means there.
     Subclass it to add fields, and pass the subclass as `context_schema=`.
+
+    Raises:
+        ConfigError: On an unknown field, or a value that does not fit.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(explain(error, f"context ({type(self).__name__})", type(self))) from None
 
     credentials: dict[str, SecretStr] = Field(default={}, description="Secrets by name, for the tools that want them.")
     client_tools: list[dict[str, Any]] = Field(
@@ -99,6 +110,20 @@ class AgentContext(BaseModel):
     max_agentic_loops: NonNegativeInt | None = None
 
 
+def checked_context(given: Any) -> AgentContext | dict[str, Any] | None:
+    """The context that a caller passes to a run, as LangGraph takes it.
+
+    Raises:
+        ConfigError: When it is neither an `AgentContext` nor a mapping of its fields.
+    """
+    if given is None or isinstance(given, AgentContext):
+        return given
+    if isinstance(given, Mapping):
+        return dict(given)
+    kind = type(given).__name__
+    raise ConfigError(f"context: got a {kind}; pass an AgentContext, or a mapping of its fields.")
+
+
 def coerce_context(brought: Any, schema: type[AgentContext] = AgentContext) -> AgentContext | None:
     """Read what a run brings: our model, a mapping of its fields, None, or a parent graph's own context.
 
@@ -113,7 +138,7 @@ def coerce_context(brought: Any, schema: type[AgentContext] = AgentContext) -> A
     if isinstance(brought, dict) and brought:
         try:
             return schema(**brought)
-        except ValidationError:
+        except ConfigError:
             return None
     return None
 

@@ -45,6 +45,7 @@ from graph_agent.context import AgentContext, with_credentials
 from graph_agent.delegation import Delegate
 from graph_agent.effects import note_untouched
 from graph_agent.errors import ConfigError
+from graph_agent.given_parts import checked_delegates, checked_hooks, checked_tools
 from graph_agent.hook_list import sort_hooks, surround
 from graph_agent.hooks import LoopHook
 from graph_agent.models.pool import ModelPool, Resolve, ready_only
@@ -61,6 +62,7 @@ from graph_agent.running import refuse_within, running, running_blocking
 from graph_agent.runs import RUN, Run, run_of
 from graph_agent.schema import ResponseSchema
 from graph_agent.state import AgentInput, AgentOutput, AgentState, PlanState
+from graph_agent.system_prompt import system_prompt_source
 from graph_agent.toolbox import Toolbox
 from graph_agent.types import Call
 from graph_agent.wave_reply import PLAN_TOOL
@@ -310,9 +312,9 @@ def build_graph(
     Raises:
         ConfigError: When the parts do not fit together.
     """
-    if not issubclass(plan_schema, PlanningResult):
+    if not (isinstance(plan_schema, type) and issubclass(plan_schema, PlanningResult)):
         raise ConfigError(f"plan_schema must be PlanningResult or a subclass of it, not {plan_schema!r}.")
-    if not issubclass(context_schema, AgentContext):
+    if not (isinstance(context_schema, type) and issubclass(context_schema, AgentContext)):
         raise ConfigError(f"context_schema must be AgentContext or a subclass of it, not {context_schema!r}.")
     if config is not None and not isinstance(config, LoopConfig):
         raise ConfigError(f"config must be a LoopConfig, not {config!r}; write LoopConfig(**values).")
@@ -320,8 +322,9 @@ def build_graph(
     if config.plan_cache_ttl_s is not None and cache is None:
         raise ConfigError("plan_cache_ttl_s is set and there is no cache; pass e.g. cache=InMemoryCache().")
     templates = Prompts(prompts)
-    registered = sort_hooks(hooks)
-    toolbox = Toolbox(with_reader(tools, config), delegates, templates, registered.offered)
+    registered = sort_hooks(checked_hooks(hooks))
+    own = with_reader(checked_tools(tools), config)
+    toolbox = Toolbox(own, checked_delegates(delegates), templates, registered.offered)
     middleware = surround(registered.middleware, toolbox, templates)
     models = ModelPool(
         model,
@@ -340,7 +343,7 @@ def build_graph(
         config=config,
         planner=models.first.planner,
         tool_calling=models.first.tool_calling,
-        system_prompt=system_prompt if callable(system_prompt) else lambda: system_prompt,
+        system_prompt=system_prompt_source(system_prompt),
         response=ResponseSchema(response_format) if response_format is not None else None,
         plan_schema=plan_schema,
         cache=cache,
