@@ -12,11 +12,12 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext
 from graph_agent.delegation import Delegate
 from graph_agent.errors import ConfigError
-from graph_agent.graph import DEFAULT_SYSTEM_PROMPT, CompiledAgentGraph, build_graph
+from graph_agent.graph import DEFAULT_SYSTEM_PROMPT, build_graph
 from graph_agent.hooks import LoopHook
 from graph_agent.models.mock import mock_model_from_env
 from graph_agent.models.resolve import resolve_model

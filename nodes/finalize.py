@@ -294,13 +294,11 @@ class _Answering:
         sentence = self._sentence()
         spoken = self.asking.spoken if self.asking is not None else Spoken()
         said = spoken.text
-        if said and not said.startswith(sentence):
-            sentence = f"{said}\n\n{sentence}"
-        elif said:
-            sentence = said
+        if not said:
+            text = self._with_account(sentence)
         else:
-            sentence = self._with_account(sentence)
-        self.answer = AIMessage(sentence, id=spoken.id)
+            text = said if said.startswith(sentence) else f"{said}\n\n{sentence}"
+        self.answer = AIMessage(text, id=spoken.id)
         if said and self.asking is not None and (cut_off := self.asking.cut_off) is not None:
             figures = {"usage_metadata": cut_off.usage_metadata, "response_metadata": cut_off.response_metadata}
             self.answer = self.answer.model_copy(update=figures)
@@ -321,18 +319,15 @@ class _Answering:
         replaceable = "draft" not in self.outcome or "shown" in self.outcome
         if self.reason != "completed" or self.answer is None or not replaceable or self._limited():
             return False
-        heard = await listen(self.under_way, self.loop, ["steer"], self.step)
-        self.steering = heard
-        return bool(heard.messages)
+        self.steering = await listen(self.under_way, self.loop, ["steer"], self.step)
+        return bool(self.steering.messages)
 
     def _limited(self) -> bool:
         """Whether a limit forbids another plan."""
         remaining = self.state["remaining_steps"]
-        return (
-            remaining < STEPS_FOR_A_WAVE + 1
-            or limit_met(self.step, self.loop["turn"], self.settings) is not None
-            or self._budget_met(self.usage, self.answer, met=budget_met) is not None
-        )
+        met: LimitMet | None = limit_met(self.step, self.loop["turn"], self.settings)
+        met = met or self._budget_met(self.usage, self.answer, met=budget_met)
+        return met is not None or remaining < STEPS_FOR_A_WAVE + 1
 
     def update_to_go_on(self) -> dict[str, Any]:
         """Everything gathered, for an input that goes on with what the user has steered."""
