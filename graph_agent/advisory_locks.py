@@ -226,13 +226,13 @@ class AdvisoryLocks:
         try:
             first_row(self._connected(), "SELECT 1")
             self._verified_at = asked_at
-        except Exception:  # noqa: BLE001 - whatever it is, the connection is replaced
+        except Exception as error:  # noqa: BLE001 - whatever it is, the connection is replaced
             if self._open is not None:
                 self._open.close()
             # Each session is reported as lost where the connection cannot be replaced.
             with suppress(Exception):
                 if self._held:
-                    self._connected()
+                    self._connected(error)
 
     def _take(self, session_id: str) -> bool:
         taken = self._asked(_TAKE, session_id) == ["t"]
@@ -262,8 +262,12 @@ class AdvisoryLocks:
                 raise
         return first_row(self._connected(), query, self._key(session_id))
 
-    def _connected(self) -> Connection[Any]:
-        """The connection; a new one, with the locks taken anew, where the old one is gone."""
+    def _connected(self, broken_by: Exception | None = None) -> Connection[Any]:
+        """The connection; a new one, with the locks taken anew, where the old one is gone.
+
+        Args:
+            broken_by: What the old one failed with, where that is known.
+        """
         if self._open is None or self._open.closed:
             self._open = None
             connection: Connection[Any] | None = None
@@ -277,9 +281,9 @@ class AdvisoryLocks:
                 if connection is not None:
                     # Kept, it would pass for one that holds them all.
                     connection.close()
-                told = " ".join(str(error).split()) or type(error).__name__
+                reasons = [" ".join(str(each).split()) for each in (broken_by, error) if each is not None]
                 for session_id in sorted(self._held):
-                    self._lose(session_id, _GONE.format(session_id, told))
+                    self._lose(session_id, _GONE.format(session_id, "; ".join(reasons)))
                 raise
             self._open = connection
             self._verified_at = asked_at

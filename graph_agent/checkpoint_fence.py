@@ -53,6 +53,24 @@ class CheckpointFence:
         self.claims = False
         """Whether the run resumes from the checkpoint that it loads, and is noted as its owner at once."""
         self._branches: dict[tuple[str, str], _Branch] = {}
+        self._why_lost = ""
+
+    def close(self, why: str) -> None:
+        """Admit nothing any more, because the run's process no longer holds the session.
+
+        Args:
+            why: A sentence for the person whose input it was.
+        """
+        self._why_lost = why
+
+    def check_open(self) -> None:
+        """Check that the run's process holds the session as far as is known; to be called before a database is asked.
+
+        Raises:
+            SessionLostError: When it was closed.
+        """
+        if self._why_lost:
+            raise SessionLostError(self._why_lost)
 
     def has_loaded(self, thread_id: str, namespace: str) -> bool:
         """Whether the run has loaded its checkpoint of a namespace."""
@@ -86,6 +104,7 @@ class CheckpointFence:
         Raises:
             SessionLostError: When another run has continued the session.
         """
+        self.check_open()
         self.load(thread_id, namespace, newest, owner, None)
         branch = self._branches[thread_id, namespace]
         if newest in branch.own:

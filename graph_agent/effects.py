@@ -229,15 +229,17 @@ def begun_in(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple] 
     writes = stopped.pending_writes or []
     notes = [write for at in (stopped, *before) for write in at.pending_writes or []]
     return Begun(
-        noted=frozenset(id_ for _, channel, ids in notes if channel == STARTED for id_ in ids),
+        noted=_ids(STARTED, notes),
         asking=frozenset(task for task, channel, _ in writes if channel == INTERRUPT),
         heard={
             task: len(value) if isinstance(value, list) else 1 for task, channel, value in writes if channel == RESUME
         },
         answered=frozenset(note for _, channel, notes in writes if channel == ANSWERED for note in notes),
-        untouched=frozenset(id_ for _, channel, ids in notes if channel == UNTOUCHED for id_ in ids),
+        untouched=_ids(UNTOUCHED, notes),
         perhaps=_perhaps_begun(stopped, before),
-        asked=next((asked for edited in before if (asked := _asking_only(edited))), frozenset()),
+        # One that has been started since the edit may have gone on without a question.
+        asked=next((asked for edited in before if (asked := _asking_only(edited))), frozenset())
+        - _ids(STARTED, writes),
         finished=finished_writes([write for edited in reversed(before) for write in edited.pending_writes or []]),
     )
 
@@ -262,6 +264,10 @@ def finished_writes(pending: Sequence[PendingWrite]) -> dict[str, list[Write]]:
         for message in value
         if isinstance(message, ToolMessage)
     }
+
+
+def _ids(kind: str, notes: Sequence[PendingWrite]) -> frozenset[str]:
+    return frozenset(id_ for _, channel, ids in notes if channel == kind for id_ in ids)
 
 
 def _perhaps_begun(stopped: CheckpointTuple, before: Sequence[CheckpointTuple]) -> frozenset[str] | None:

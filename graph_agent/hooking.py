@@ -45,10 +45,10 @@ async def through_hooks(
     """Show a reply to the hooks, in order, and whatever reply they have it replaced by, from the first hook again.
 
     A rerun is refused, with a warning, when the input has had `max_agentic_loops` of them, and when a reply brings the
-    very calls that a rerun has already been asked for in this input. The hook that wants it is then not asked again for
-    the rest of the input; the reply at hand goes on to the hooks behind it. A rerun that a limit forbids ends the input
-    at that limit, and the reply at hand, which a hook wants replaced, is not followed; the answer that ends an input is
-    given all the same.
+    very calls that a rerun has already been asked for in this input. The hook that wants it then has no more reruns in
+    this input, and is asked about replies without calls only, as one of these may be the answer; the reply at hand goes
+    on to the hooks behind it. A rerun that a limit forbids ends the input at that limit, and the reply at hand, which a
+    hook wants replaced, is not followed; the answer that ends an input is given all the same.
 
     Args:
         parts: The agent.
@@ -67,7 +67,8 @@ async def through_hooks(
     """
     first = 0
     while True:
-        places = [place for place in range(first, len(parts.hooks)) if place not in work["ended"]]
+        # A hook that has no more reruns may still replace an answer.
+        places = [place for place in range(first, len(parts.hooks)) if place not in work["ended"] or not planned.calls]
         found = await _first_wish(parts, places, planned, request, warn, heard)
         if found is None:
             return planned
@@ -82,7 +83,7 @@ async def through_hooks(
             return replace(planned, ended=True, final=_answers(parts, planned, request))
         calls = _fingerprint(planned.calls)
         most = request.settings.max_agentic_loops
-        if calls in work["calls"]:
+        if place in work["ended"] or calls in work["calls"]:
             refused = "the model makes the same calls again"
         elif (reruns := work["reruns"]) >= most:
             refused = f"the model was asked again {reruns} times, which is all that max_agentic_loops allows"
@@ -103,8 +104,9 @@ async def through_hooks(
             planned, request = await ask(request, plan.keep_messages)
             planned = replace(planned, extra={**planned.extra, "reruns": request.depth})
             continue
-        warn(f"The hook {name} wants the model asked again, but {refused}; its last reply counts.")
-        work["ended"].append(place)
+        if place not in work["ended"]:
+            warn(f"The hook {name} wants the model asked again, but {refused}; its last reply counts.")
+            work["ended"].append(place)
         first = place + 1
 
 

@@ -6,7 +6,7 @@ started for, results that no event tells of, and a message that providers would 
 
 from __future__ import annotations
 
-from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.messages import AIMessage
 
 from graph_agent.current_wave import CurrentWave, current_wave
 from graph_agent.events import event
@@ -77,8 +77,10 @@ async def _record_edits(step: Step) -> None:
         held = {call["id"] for group in open_calls(step.history) for call in group.calls}
         removed = [call for call in wave.removed if call["id"] not in held]
         step.events += await removed_events(removed, step.config, step.runtime, step.loop, arrived=arrived)
-    if wave.edited and (arrived or step.state.get("ready") or step.loop["waiting"]):
-        step.replace_history([_canonical(message) if message is wave.message else message for message in step.history])
+    if not wave.edited or wave.message is None or not (arrived or step.state.get("ready") or step.loop["waiting"]):
+        return
+    if (fixed := _canonical(wave.message)) != wave.message:
+        step.replace_history([fixed if message is wave.message else message for message in step.history])
 
 
 def _take_up_calls(step: Step) -> None:
@@ -89,9 +91,8 @@ def _take_up_calls(step: Step) -> None:
     step.loop["outcome"] = None
 
 
-def _canonical(message: AnyMessage) -> AnyMessage:
+def _canonical(message: AIMessage) -> AIMessage:
     """A message of the model's with an id for each call, and its calls in no other form than `tool_calls`."""
-    assert isinstance(message, AIMessage)
     return without_call_blocks(read_reply(message, [], text=False).message)
 
 

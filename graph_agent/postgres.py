@@ -35,6 +35,16 @@ SAVER_CONNECTIONS, STORE_CONNECTIONS = 8, 4
 CONNECT_S = 10
 """Seconds to wait for a connection where the address sets no `connect_timeout`."""
 
+_LIMITS = {
+    "connect_timeout": CONNECT_S,
+    # A run that is cut off from the database ends after seconds, not after the quarter of an hour that systems wait.
+    "tcp_user_timeout": 10_000,
+    "keepalives_idle": 5,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+}
+"""What a connection gets where the address does not set it: seconds, but milliseconds for `tcp_user_timeout`."""
+
 _MAKING = 0x6772617068
 """Advisory lock of whoever makes tables."""
 _PAUSE_S = 0.05
@@ -140,8 +150,8 @@ async def _pool(url: str, size: int) -> AsyncIterator[Pool]:
 
 
 def _options(url: str) -> dict[str, Any]:
-    timeout = {} if "connect_timeout" in url else {"connect_timeout": CONNECT_S}
-    return {"autocommit": True, "prepare_threshold": 0, **timeout}
+    limits = {name: value for name, value in _LIMITS.items() if name not in url}
+    return {"autocommit": True, "prepare_threshold": 0, **limits}
 
 
 def _storable(op: Op) -> Op:

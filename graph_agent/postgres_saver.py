@@ -124,6 +124,7 @@ class SharedPostgresSaver(AsyncPostgresSaver):
         self, fence: CheckpointFence, at: At, new_id: str | None = None
     ) -> AsyncIterator[AsyncPostgresSaver]:
         """A transaction in which a run may write: gives a saver that writes in it."""
+        fence.check_open()
         async with self._one_by_one(at) as connection:
             newest, owner = await _newest(connection, at)
             if fence.admit(*at, newest, owner, new_id) and newest is not None:

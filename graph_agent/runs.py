@@ -19,7 +19,7 @@ from langchain_core.runnables import RunnableConfig
 from graph_agent.blocking import from_thread
 from graph_agent.checkpoint_fence import CheckpointFence
 from graph_agent.closing_stream import Readership
-from graph_agent.errors import RunFailedError, SessionLostError
+from graph_agent.errors import RunFailedError
 from graph_agent.models.spoken import Reader
 from graph_agent.steering import Inbox, MemoryInbox, Note
 
@@ -70,7 +70,6 @@ class Run:
     """What `recent_calls` remembers of the calls it has read."""
     confirm_lock: Callable[[], Future[None]] | None = None
     """Verifies that the session's lock is held where it can be lost; None where it cannot."""
-    _lost: str = ""
     _old_aborts: frozenset[str] | None = None
     _stopped: bool = False
     _children: set[Run] = field(default_factory=set)
@@ -128,7 +127,7 @@ class Run:
         Args:
             why: A sentence for the person whose input it was.
         """
-        self._lost = why
+        self.fence.close(why)
         self.abort()
 
     def check_held(self) -> None:
@@ -137,8 +136,7 @@ class Run:
         Raises:
             SessionLostError: When it does not.
         """
-        if self._lost:
-            raise SessionLostError(self._lost)
+        self.fence.check_open()
         if self.parent is not None:
             self.parent.check_held()
 

@@ -181,7 +181,7 @@ class HookWork(TypedDict):
     calls: list[str]
     """Fingerprints of the replies that reruns have replaced; a reply without calls has none."""
     ended: list[int]
-    """Places, among the agent's hooks, of those whose rerun was refused: they are not asked any more."""
+    """Places, among the agent's hooks, of those whose rerun was refused: they have no more reruns."""
 
 
 class Carried(TypedDict):

@@ -25,6 +25,7 @@ from graph_agent.hooks import HookError
 from graph_agent.intake import since_input
 from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMet, LimitMetError, limit_met
 from graph_agent.listening import Heard, listen
+from graph_agent.models.cleaning import with_text
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import CutOff, cause_of, cut_off
 from graph_agent.models.spoken import Spoken
@@ -193,7 +194,7 @@ class _Answering:
                 self.answer = message
                 return
             reply, id_ = AIMessage(""), message.id
-            self.begun = message
+            self.begun = with_text(message, message.text.rstrip())
         else:
             reply = await asking.answer(quiet=self.parts.guarded)
         if is_blank(reply.text) and not self.outcome.get("empty"):
@@ -252,7 +253,7 @@ class _Answering:
     def _hint(self) -> str:
         """How to allow more steps, where `max_steps` has ended the input; empty otherwise."""
         limit = self.outcome.get("limit")
-        if self.reason != "step_limit" or limit != self.settings.max_steps:
+        if self.reason != "step_limit" or limit != self.settings.max_steps or "limit_name" in self.outcome:
             return ""
         return self.parts.prompts.render("limit_hint", limit=limit)
 
@@ -407,7 +408,5 @@ class _Answering:
 
 
 def _below(sentence: str, answer: AIMessage, hint: str = "") -> AIMessage:
-    """The answer below a sentence of ours, and above a hint where there is one; itself without a sentence."""
-    if not sentence:
-        return answer
-    return AIMessage("\n\n".join(filter(None, [sentence, answer.text, hint])), id=answer.id)
+    """The answer below a sentence of ours, with a hint as its last line; itself without a sentence."""
+    return AIMessage("\n\n".join(filter(None, [sentence, answer.text, hint])), id=answer.id) if sentence else answer

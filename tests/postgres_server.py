@@ -11,11 +11,11 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 import pytest
@@ -42,11 +42,23 @@ class PostgresServer:
 
     folder: Path
     process: subprocess.Popen[bytes]
+    begin: Callable[[], subprocess.Popen[bytes]]
+    """Starts its process anew."""
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def url(self, database: str) -> str:
         """The address of one of its databases."""
         return f"postgresql://{_USER}@/{database}?host={self.folder}"
+
+    def stop(self) -> None:
+        """Stop it at once; whoever is connected is sent away."""
+        self.process.send_signal(signal.SIGINT)
+        self.process.wait(30)
+
+    def start(self) -> None:
+        """Start it again, and wait until it takes connections."""
+        self.process = self.begin()
+        _wait_until_up(self)
 
     @contextmanager
     def database(self, like: str = "") -> Iterator[str]:
@@ -101,23 +113,25 @@ def postgres_server() -> Iterator[PostgresServer]:
             "shared_buffers": "32MB",
         }
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        with (folder / "log").open("wb") as log:
-            process: Any = subprocess.Popen(
-                [bin_ / "postgres", "-D", data, *options],
-                stdout=log,
-                stderr=log,
-                cwd=folder,
-                env=environment,
-                **as_user,
-            )
-        server = PostgresServer(folder, process)
+
+        def begin() -> subprocess.Popen[bytes]:
+            with (folder / "log").open("ab") as log:
+                process: Any = subprocess.Popen(
+                    [bin_ / "postgres", "-D", data, *options],
+                    stdout=log,
+                    stderr=log,
+                    cwd=folder,
+                    env=environment,
+                    **as_user,
+                )
+            return cast("subprocess.Popen[bytes]", process)
+
+        server = PostgresServer(folder, begin(), begin)
         try:
             _wait_until_up(server)
             yield server
         finally:
-            # Whoever is connected still is sent away.
-            process.send_signal(signal.SIGINT)
-            process.wait(30)
+            server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

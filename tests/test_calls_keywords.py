@@ -32,7 +32,7 @@ def read(text: str, tools: list[str] | None = None) -> list[tuple[str, dict[str,
 
 def written(name: str, arguments: dict[str, Any], equals: str = "=") -> str:
     """A call as Python, of literals that stand in one line."""
-    listed = ", ".join(f"{key}{equals}{ascii(value)}" for key, value in arguments.items())
+    listed = ", ".join(f"{key}{equals}{value!a}" for key, value in arguments.items())
     return f"{name}({listed})"
 
 

@@ -284,9 +284,9 @@ async def test_a_run_from_an_older_checkpoint_is_recognized_also_in_its_subgraph
         return {}
 
     class Watched(ClockedStateGraph):
-        def astream(self, given: Any, config: Any = None, **kwargs: Any) -> Any:
+        def astream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
             seen.append(loads_older_checkpoint(config["configurable"]))
-            return super().astream(given, config, **kwargs)
+            return super().astream(input, config, **kwargs)
 
     child = StateGraph(State)
     child.add_node("inner", inner)

@@ -192,3 +192,33 @@ async def test_what_a_breakpoint_held_back_is_not_begun_by_an_edit() -> None:
 
     told = [event["content"] for event in await stopped.talk.events() if event["type"] == "tool_result"]
     assert (stopped.ran, told) == ([], [NEVER_BEGUN] * 2)
+
+
+async def test_a_call_that_asked_and_was_edited_is_begun_once() -> None:
+    ran: list[str] = []
+    gate = Gate()
+
+    @tool
+    async def ask(text: str) -> str:
+        """Ask a person about the first text only."""
+        if text == "one":
+            interrupt("May I?")
+        ran.append(text)
+        await gate.passing()
+        return f"did {text}"
+
+    model = ScriptedChatModel([asks(("1", "ask", {"text": "one"})), *DONE])
+    graph: Any = create_graph_agent(model, tools=[ask], checkpointer=InMemorySaver())
+    talk = Session(graph, "s1")
+    await talk.run("go")
+    calls: list[Any] = [{"id": "1", "name": "ask", "args": {"text": "other"}}]
+    await edit_plan(graph, {"configurable": {"thread_id": "s1"}}, tool_calls=calls)
+    run = asyncio.create_task(talk.resume())
+    await gate.reached()
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    gate.open()
+
+    result = await talk.resume()
+
+    assert (ran, result.results) == (["other"], {"1": {"error": UNKNOWN}})

@@ -181,7 +181,8 @@ async def test_other_hooks_see_what_is_sent() -> None:
 
     await talk.run("go")
 
-    assert seen == [4]
+    # The plan after the result, and the answer.
+    assert seen == [4, 4]
 
 
 async def test_images_stay_beside_a_text_that_is_compressed() -> None:
@@ -290,4 +291,4 @@ async def test_hooks_rewrite_in_order_and_may_look_at_replies_too() -> None:
     await talk.run("go")
 
     sent = [m.text for m in model.requests[-1].messages if isinstance(m, ToolMessage)]
-    assert (sent, first.shown, second.shown) == (["Once?"], 2, 2)
+    assert (sent, first.shown, second.shown) == (["Once?"], 3, 3)

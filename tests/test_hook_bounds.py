@@ -21,14 +21,15 @@ REPEAT = "The hook Again wants the model asked again, but the model makes the sa
 
 
 class Again(LoopHook):
-    """Wants each reply with calls again, `times` for each step, and counts the replies it is shown."""
+    """Wants each reply with calls again, `times` for each step, and counts those it is shown."""
 
     def __init__(self, times: int = 1_000) -> None:
         self.times = times
         self.shown: list[tuple[int, int]] = []
 
     def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
-        self.shown.append((request.step, request.depth))
+        if response.calls:
+            self.shown.append((request.step, request.depth))
         return bool(response.calls) and request.depth < self.times, None
 
     def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:
@@ -101,6 +102,48 @@ async def test_a_new_input_begins_anew() -> None:
 
     model.assert_spent()
     assert (before, hook.shown[before:], await warnings(talk)) == (2, [(1, 0), (1, 1), (1, 2)], [REPEAT] * 2)
+
+
+async def test_a_hook_without_reruns_still_replaces_the_answer() -> None:
+    class Guards(Again):
+        """Wants calls again, and lets no secret out."""
+
+        def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
+            secret = "secret" in response.text
+            return bool(response.calls) or secret, secret
+
+        def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:
+            return LoopPlan(response_override="Withheld.") if context else LoopPlan(run_agentic_loop=True)
+
+    model = ScriptedChatModel([call("a"), "No more actions.", "The secret is 7."])
+    talk = session(model, Guards(), max_agentic_loops=0)
+
+    assert ((await talk.run("go")).answer, len(await warnings(talk))) == ("Withheld.", 1)
+
+
+async def test_a_hook_without_reruns_that_wants_the_answer_again_is_refused_silently() -> None:
+    class Every(Again):
+        def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
+            return True, None
+
+    model = ScriptedChatModel([call("a"), *END])
+    talk = session(model, Every(), max_agentic_loops=0)
+
+    assert ((await talk.run("go")).answer, len(await warnings(talk))) == ("Done.", 1)
+
+
+async def test_reruns_of_the_answer_count_too() -> None:
+    class Answers(Again):
+        def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
+            return request.phase == "answer" or (bool(response.calls) and request.depth == 0), None
+
+    model = ScriptedChatModel([call("a"), call("b"), "No more actions.", "One.", "Two."])
+    talk = session(model, Answers(), max_agentic_loops=2)
+
+    result = await talk.run("go")
+
+    model.assert_spent()
+    assert (result.answer, await warnings(talk)) == ("Two.", [LIMIT.format(2).replace("Again", "Answers")])
 
 
 async def test_a_resumed_input_goes_on_counting() -> None:

@@ -21,7 +21,7 @@ from graph_agent.models.retry import ask
 from graph_agent.models.single_attempt import without_client_retries
 from graph_agent.models.spoken import ReadAloud
 from graph_agent.models.token_timeout import ModelTimeoutError
-from tests.agents import echo
+from tests.agents import at_step_limit, echo
 from tests.openai_stub import Failure, Reply, StubFactory, openai_stub
 
 __all__ = ["openai_stub"]
@@ -130,7 +130,7 @@ async def test_a_stream_below_a_limit_is_not_cut(openai_stub: StubFactory, clock
 
     got = await streamed(stub, {"kind": Slow, "clock": clock}, model_timeout_s=120, max_steps=1)
 
-    assert (got["read"], got["status"]) == (f"Reached maximum reasoning steps (1)\n\n{ANSWER}", "ROUND_LIMIT")
+    assert (got["read"], got["status"]) == (at_step_limit(1, ANSWER), "ROUND_LIMIT")
 
 
 @pytest.mark.parametrize("steps", [9, 1], ids=["completed", "limit"])
@@ -146,8 +146,8 @@ async def test_a_stream_that_stalls_before_its_first_token_is_sent_again(
 
     got = await streamed(stub, slow, model_timeout_s=120, max_steps=steps, finalize="compose")
 
-    limit = "Reached maximum reasoning steps (1)\n\n" if steps == 1 else ""
-    assert (got["read"], got["error"], got["requests"]) == (f"{limit}{ANSWER}", "", [True] * 3)
+    read = at_step_limit(1, ANSWER) if steps == 1 else ANSWER
+    assert (got["read"], got["error"], got["requests"]) == (read, "", [True] * 3)
 
 
 async def test_a_plan_that_stalls_in_the_middle_is_sent_again_because_nobody_has_read_it(

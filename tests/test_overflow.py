@@ -241,7 +241,7 @@ async def test_a_result_below_a_limit_is_cut_too(openai_stub: StubFactory, agent
 
     result = await session.run("Tell me a story.", context={"max_steps": 1})
 
-    assert (result.answer, result.status) == ("Reached maximum reasoning steps (1)\n\nWhat I have.", "ROUND_LIMIT")
+    assert (result.answer, result.status) == (at_step_limit(1, "What I have."), "ROUND_LIMIT")
 
 
 async def test_when_nothing_more_can_be_left_out_the_input_ends_with_what_was_read(

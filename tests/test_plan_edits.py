@@ -11,12 +11,15 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, Remove
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, Send, interrupt
 
 from graph_agent import Session
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.remote import RemoteTask
+from graph_agent.routing import after_plan
+from graph_agent.runs import RUN, Run
 from graph_agent.settlement import NEVER_BEGUN, REMOVED
+from graph_agent.types import Call
 from tests.agents import asks, dialogue, says, thread
 from tests.edit_agent import BREAKPOINTS, DONE, MISFIT, TWO, UNKNOWN_TOOL, EditedAgent, denied, ended, with_calls
 
@@ -429,3 +432,13 @@ async def test_a_delegate_whose_call_a_person_answers_is_told_that_no_answer_com
 
     open_tasks = (await agent.graph.aget_state(thread())).values["remote"]["open"]
     assert (found, delegate.withdrawn, open_tasks) == (ended([], {"1": "denied"}), ["t"], {})
+
+
+async def test_the_edge_reads_no_messages_while_a_run_is_under_way() -> None:
+    call: Call = {"id": "1", "name": "write", "arguments": {}}
+    # Without a way to read the state: what `plan` has made ready is all that counts.
+    config: Any = {"configurable": {RUN: Run()}}
+
+    routes = [await after_plan({"ready": ready}, config) for ready in ([call], [])]
+
+    assert routes == [[Send("tools", call)], "finalize"]

@@ -137,7 +137,7 @@ async def test_an_errand_that_fails_half_way_stores_nothing(connection: sqlite3.
     await writer.aclose()
 
     stored = [word for (word,) in connection.execute("SELECT word FROM said")]
-    assert (outcomes(told), stored) == (["no text", "whole"], ["whole"])
+    assert (outcomes([*told]), stored) == (["no text", "whole"], ["whole"])
 
 
 async def test_another_connection_that_keeps_the_database_is_waited_for_once_in_a_round(tmp_path: Path) -> None:

@@ -371,7 +371,7 @@ async def test_what_a_person_bases_on_an_older_checkpoint_is_stored(processes: P
 
 async def test_many_results_at_once_are_all_admitted(savers: tuple[Any, Any]) -> None:
     gate = Gate()
-    calls = [(str(number), "work", {}) for number in range(40)]
+    calls: list[tuple[str, str, dict[str, Any]]] = [(str(number), "work", {}) for number in range(40)]
     graph = agent([asks(*calls), *DONE], savers[0], [gated_tool(gate)], max_parallel_calls=40)
     run = await begun(graph, gate)
     gate.open()

@@ -18,6 +18,7 @@ from graph_agent.models.binding import Way
 from graph_agent.models.metering import note_cut_off
 from graph_agent.models.retry import ask, pause_before_retry
 from graph_agent.models.token_timeout import TokenTimeout
+from graph_agent.sentinel import without_sentinel
 
 # This run stands for the inner one: callbacks that heard of both would count its tokens twice.
 _UNHEARD: RunnableConfig = {"tags": ["nostream"], "callbacks": []}
@@ -37,7 +38,7 @@ class PrefixedChatModel(BaseChatModel):
     """Asked for another way when one has failed before its first token; None when there is none."""
     prefix: str
     suffix: str = ""
-    """The last paragraph of a reply that came to its end; empty for none."""
+    """The last paragraph below a reply that is an answer, without the sentinel; empty for none."""
     retries: int
     """Further attempts after a transient error, before the other model's first token."""
     timeout_s: float | None
@@ -82,7 +83,7 @@ class PrefixedChatModel(BaseChatModel):
             except Exception as error:  # noqa: BLE001 - whatever it is, the sentence stands; the caller reads `failure`
                 way = self._after(error)
                 continue
-            said, head, tail = reply.content, f"{self.prefix}\n\n", self._tail if reply.text.strip() else ""
+            said, head, tail = reply.content, f"{self.prefix}\n\n", self._tail(reply.text)
             content: Any = [head, *said, *filter(None, [tail])] if isinstance(said, list) else head + said + tail
             # The id is this run's, so that the whole message and its streamed tokens are one.
             whole = reply.model_copy(update={"content": content, "id": None})
@@ -125,8 +126,8 @@ class PrefixedChatModel(BaseChatModel):
             except StopAsyncIteration:
                 for piece in [] if begun else heard:
                     yield ChatGenerationChunk(message=piece.model_copy(update={"id": None}))
-                if self._tail and any(piece.text.strip() for piece in heard):
-                    yield ChatGenerationChunk(message=AIMessageChunk(content=self._tail))
+                if tail := self._tail("".join(piece.text for piece in heard)):
+                    yield ChatGenerationChunk(message=AIMessageChunk(content=tail))
                 return
             except asyncio.CancelledError:
                 said = "".join(chunk.text for chunk in heard)
@@ -150,6 +151,7 @@ class PrefixedChatModel(BaseChatModel):
         self.failure = error if way is None else None
         return way
 
-    @property
-    def _tail(self) -> str:
-        return f"\n\n{self.suffix}" if self.suffix else ""
+    def _tail(self, reply: str) -> str:
+        answer = without_sentinel(reply).strip()
+        # Below a sentinel the suffix would keep it from being recognized as a last line.
+        return f"\n\n{self.suffix}" if self.suffix and answer and answer == reply.strip() else ""

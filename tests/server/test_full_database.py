@@ -78,7 +78,9 @@ async def test_a_call_whose_result_could_not_be_stored_is_unknown_when_there_is_
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
-async def test_a_request_that_cannot_be_stored_is_refused_or_its_stream_ends_in_an_error(tmp_path: Path, path: str, stream: bool) -> None:
+async def test_a_request_that_cannot_be_stored_is_refused_or_its_stream_ends_in_an_error(
+    tmp_path: Path, path: str, stream: bool
+) -> None:
     graph = create_graph_agent(ScriptedChatModel(["Stored.", "Never stored."]))
     app = create_app(source(graph, tmp_path / "s.db"))
 
