@@ -24,6 +24,7 @@ from graph_agent.failures import log_traceback
 from graph_agent.hooks import HookError
 from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMet, LimitMetError, limit_met
 from graph_agent.listening import Heard, listen
+from graph_agent.models.cleaning import with_text
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import CutOff, cut_off, cut_off_warning
 from graph_agent.models.spoken import Spoken
@@ -191,7 +192,7 @@ class _Answering:
                 self.answer = message
                 return
             reply, id_ = AIMessage(""), message.id
-            self.begun = message
+            self.begun = with_text(message, message.text.rstrip())
         else:
             reply = await asking.answer(quiet=self.parts.guarded)
         if is_blank(reply.text) and not self.outcome.get("empty"):
