@@ -32,7 +32,7 @@ from graph_agent.planning import RefusedError
 from graph_agent.rerunning import AskingWithHooks
 from graph_agent.run_parts import parts_of_run
 from graph_agent.runs import run_of
-from graph_agent.sentinel import is_blank
+from graph_agent.sentinel import is_blank, says_nothing
 from graph_agent.spending import answer_left_s, spent
 from graph_agent.state import Bookkeeping, Outcome, PlanState, add_usage
 from graph_agent.status import status_event
@@ -147,7 +147,12 @@ class _Answering:
 
     async def _ask(self, work: Callable[[AskingWithHooks, str], Awaitable[None]], sentence: str) -> None:
         asking = await AskingWithHooks.begin(self.parts, self.settings, self.state["messages"], self.loop, self.config)
-        asking.budget_met = self._budget_met
+        if sentence:
+            # At a limit, hooks may have no model asked again.
+            limit: LimitMet = (self.reason, self.outcome.get("limit", 0))
+            asking.budget_met = lambda used, newest: limit
+        else:
+            asking.budget_met = self._budget_met
         self.asking, self.answer = asking, None
         try:
             await asking.rewrite_results()
@@ -173,16 +178,16 @@ class _Answering:
             self.reason = self.outcome["stop_reason"]
 
     async def _compose(self, asking: AskingWithHooks, sentence: str) -> None:
-        id_ = None
+        id_, hint = None, self._hint()
         if sentence and not self.parts.guarded:
-            message, failure = await asking.answer_after(sentence, self._hint())
+            message, failure = await asking.answer_after(sentence, hint)
             if isinstance(failure, UserError):
                 raise failure
             if failure is not None:
                 self._fail_by(failure)
                 self.begun = message
                 return
-            if not is_blank(message.text.removeprefix(sentence).removesuffix(self._hint())):
+            if not says_nothing(message.text.removeprefix(sentence).removesuffix(hint)):
                 self.answer = message
                 return
             reply, id_ = AIMessage(""), message.id
@@ -200,7 +205,7 @@ class _Answering:
         if is_blank(reply.text):
             self._fail("empty_answer", _EMPTY)
         else:
-            answer = _below(sentence, await self._guarded(asking, reply), self._hint())
+            answer = _below(sentence, await self._guarded(asking, reply), hint)
             self.answer = answer if id_ is None else answer.model_copy(update={"id": id_})
 
     async def _guarded(self, asking: AskingWithHooks, answer: AIMessage, *, by_model: bool = True) -> AIMessage:
