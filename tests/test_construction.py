@@ -358,7 +358,7 @@ def test_a_second_copy_of_the_nodes_is_refused() -> None:
 async def test_what_is_kept_for_the_values_of_runs_is_bounded() -> None:
     graph = create_graph_agent(ScriptedChatModel(["No more actions.", "Done."], cycle=True), tools=[echo])
     node: Any = graph.nodes["plan"].bound
-    parts = node.afunc.keywords["parts"]
+    parts = node.afunc.__wrapped__.keywords["parts"]
 
     for number in range(1, 100):
         await graph.ainvoke(says("hi"), context={"temperature": number / 100, "max_calls_per_wave": number})
