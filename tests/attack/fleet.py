@@ -162,5 +162,5 @@ class Attack:
 async def eventually(condition: Callable[[], Any]) -> None:
     """Wait for a state."""
     async with asyncio.timeout(_WITHIN_S):
-        while not condition():  # noqa: ASYNC110 - another process brings it about
+        while not condition():
             await asyncio.sleep(0.01)
