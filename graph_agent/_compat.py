@@ -18,6 +18,7 @@ from typing import Any
 
 from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool, StructuredTool
 from langchain_core.tools.base import _format_output, _get_runnable_config_param
 from langgraph._internal._runnable import RunnableCallable
@@ -41,6 +42,8 @@ _READ = "__pregel_read"
 _SCRATCHPAD = "__pregel_scratchpad"
 _DURABILITY = "__pregel_durability"
 _RESUMING = "__pregel_resuming"
+_RUNTIME = "__pregel_runtime"
+_COORDINATES = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
 _REPLAY_STATE = "__pregel_replay_state"
 
 KEEPING_NOTHING: dict[str, Any] = {_DURABILITY: "async"}
@@ -82,6 +85,18 @@ def inherits_durability(configurable: Mapping[str, Any]) -> bool:
         configurable: The `configurable` around the run.
     """
     return _DURABILITY in configurable
+
+
+def surrounding_context(config: RunnableConfig | None) -> Any:
+    """The context that a run without one of its own has from the run around it; None without a run around it.
+
+    Args:
+        config: The run's config. One that names its own thread or checkpoint takes nothing from the code around it.
+    """
+    given = (config or {}).get("configurable", {})
+    if _RUNTIME not in given and not any(given.get(name) for name in _COORDINATES):
+        given = ensure_config().get("configurable", {})
+    return getattr(given.get(_RUNTIME), "context", None)
 
 
 def is_resuming(config: RunnableConfig) -> bool:

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from graph_agent.command_log import LogLevelOption, VerboseOption, chosen_level
+from graph_agent.credentials import sources_from
 from graph_agent.errors import ConfigError
-from graph_agent.spec import load_spec
+from graph_agent.spec import load_spec, with_sources
 
 _DRAIN_S = 30
 
@@ -25,6 +26,12 @@ def a2a(
     ] = "",
     db: Annotated[
         str | None, typer.Option("--db", help="Another database than the file's: sqlite:///FILE or postgresql://….")
+    ] = None,
+    credential: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--credential", help="A secret for tools: NAME=env:VARIABLE; more than one may be.", metavar="TEXT"
+        ),
     ] = None,
     show_outputs: Annotated[bool, typer.Option("--show-outputs", help="Tell clients what tools gave.")] = False,
     push_notifications: Annotated[
@@ -42,7 +49,7 @@ def a2a(
         from graph_agent.a2a_serving import serve_a2a
     except ModuleNotFoundError as error:
         raise ConfigError(f"graph-agent a2a needs an extra ({error.name}): pip install 'graph-agent[server]'") from None
-    spec = load_spec(config)
+    spec = with_sources(load_spec(config), sources_from(credential or []))
     if push_notifications:
         spec = spec.model_copy(update={"push_notifications": True})
     level = chosen_level(verbose, log_level)

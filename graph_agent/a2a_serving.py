@@ -118,7 +118,15 @@ async def open_a2a(
             push_notifications=spec.push_notifications,
         )
         context = a2a_context_of(spec)
-        yield a2a_app(graph, card, stores=stores, context=context, show_outputs=show_outputs, drain_s=drain_s)
+        yield a2a_app(
+            graph,
+            card,
+            stores=stores,
+            context=context,
+            show_outputs=show_outputs,
+            credential_headers=spec.credential_headers,
+            drain_s=drain_s,
+        )
 
 
 def skills_of(spec: AgentSpec) -> list[AgentSkill]:

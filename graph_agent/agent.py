@@ -8,13 +8,16 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
 from langgraph.cache.base import BaseCache
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext
 from graph_agent.delegation import Delegate
-from graph_agent.graph import DEFAULT_SYSTEM_PROMPT, CompiledAgentGraph, build_graph
+from graph_agent.errors import ConfigError
+from graph_agent.graph import DEFAULT_SYSTEM_PROMPT, build_graph
 from graph_agent.hooks import LoopHook
 from graph_agent.models.mock import mock_model_from_env
 from graph_agent.models.resolve import resolve_model
@@ -69,6 +72,9 @@ def create_graph_agent(
     Raises:
         ConfigError: When the parts do not fit together, or the model cannot be built.
     """
+    _check_storage("checkpointer", checkpointer, BaseCheckpointSaver | bool, "open_saver")
+    _check_storage("store", store, BaseStore, "open_store")
+    _check_storage("cache", cache, BaseCache, "open_cache")
     mocked = mock_model_from_env()
     find = resolve if mocked is None else lambda _: mocked
     failed: Mapping[str, str] = getattr(tools, "failed", {})
@@ -89,3 +95,11 @@ def create_graph_agent(
     )
     graph.mcp_states = getattr(tools, "states", None)
     return graph.compile(checkpointer=checkpointer, store=store, cache=cache, name=name)
+
+
+def _check_storage(name: str, given: object, kind: Any, opener: str) -> None:
+    if given is not None and not isinstance(given, kind):
+        raise ConfigError(
+            f"{name}={given!r}: give an object of LangGraph's; `async with {opener}(address)` of "
+            "graph_agent.persistence gives one by its address."
+        )

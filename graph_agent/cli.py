@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import sys
 import uuid
 from collections.abc import AsyncIterator
@@ -17,6 +18,7 @@ from graph_agent.a2a_command import a2a
 from graph_agent.cli_control import send, stop
 from graph_agent.cli_interrupts import STOPPED, Interrupts, leave_interrupted
 from graph_agent.command_log import LogLevelOption, VerboseOption, chosen_level, log_at, log_what_is_not_shown
+from graph_agent.credentials import sources_from
 from graph_agent.daemon_threads import call_in_thread
 from graph_agent.errors import ConfigError, GraphAgentError
 from graph_agent.events import Event
@@ -24,7 +26,7 @@ from graph_agent.history import list_threads
 from graph_agent.persistence import open_saver
 from graph_agent.results import DelegatePart, Done, EventAdded, PlanText, Progress, Token
 from graph_agent.session import Session
-from graph_agent.spec import AgentSpec, load_spec, open_agent
+from graph_agent.spec import AgentSpec, load_spec, open_agent, with_sources
 from graph_agent.text import text_of
 
 app = typer.Typer(
@@ -47,6 +49,12 @@ DbOption = Annotated[
 ]
 
 
+CredentialOption = Annotated[
+    list[str] | None,
+    typer.Option("--credential", help="A secret for tools: NAME=env:VARIABLE; more than one may be.", metavar="TEXT"),
+]
+
+
 _AGENT = Path("agent.yaml")
 
 
@@ -61,6 +69,7 @@ def run(
         datetime | None, typer.Option("--today", formats=["%Y-%m-%d"], help="The date the agent takes for today.")
     ] = None,
     db: DbOption = None,
+    credential: CredentialOption = None,
     verbose: VerboseOption = 0,
     log_level: LogLevelOption = None,
 ) -> None:
@@ -69,7 +78,7 @@ def run(
         log_at(level)
     else:
         log_what_is_not_shown()
-    spec = load_spec(config)
+    spec = with_sources(load_spec(config), sources_from(credential or []))
     status = asyncio.run(_ask(spec, questions or [], session, today.date() if today else None, db))
     if status == STOPPED:
         leave_interrupted()
@@ -94,6 +103,7 @@ def serve(
         list[str] | None,
         typer.Option("--set", help="A limit or time of the server, e.g. max_body_bytes=1000000; more than one may be."),
     ] = None,
+    credential: CredentialOption = None,
     list_settings: Annotated[
         bool, typer.Option("--list-settings", help="Say what --set takes, with the defaults, and end.")
     ] = False,
@@ -111,10 +121,16 @@ def serve(
     if list_settings:
         out.print(server_settings.told_settings(), markup=False)
         return
-    given = server_settings.settings_from(settings or [])
-    level = chosen_level(verbose, log_level)
     serve_until_stopped(
-        config, host=host, port=port, db=db, workers=workers, keys_file=keys_file, settings=given, log_level=level
+        config,
+        host=host,
+        port=port,
+        db=db,
+        workers=workers,
+        keys_file=keys_file,
+        settings=server_settings.settings_from(settings or []),
+        credentials=sources_from(credential or []),
+        log_level=chosen_level(verbose, log_level),
     )
 
 
@@ -268,6 +284,9 @@ def main() -> None:
         app()
     except GraphAgentError as error:
         err.print(f"error: {error}", style="red", markup=False)
+        sys.exit(2)
+    except sqlite3.Error as error:
+        err.print(f"error: the database failed: {error}", style="red", markup=False)
         sys.exit(2)
     except (KeyboardInterrupt, asyncio.CancelledError):
         leave_interrupted()

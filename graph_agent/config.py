@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -19,7 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from graph_agent.errors import ConfigError, did_you_mean
+from graph_agent.errors import ConfigError
+from graph_agent.validation_text import explain
 
 ToolCalling = Literal["auto", "native", "text", "wave"]
 OnLimit = Literal["answer", "message"]
@@ -148,7 +149,7 @@ class LoopConfig(BaseModel):
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ConfigError(explain(error, type(self).__name__, type(self).model_fields)) from None
+            raise ConfigError(explain(error, type(self).__name__, type(self))) from None
 
     @field_validator("fallback_models")
     @classmethod
@@ -184,26 +185,3 @@ class LoopConfig(BaseModel):
             return self
         # Field by field: a dump would take the chat models apart.
         return type(self)(**{**{name: getattr(self, name) for name in type(self).model_fields}, **values})
-
-
-def explain(error: ValidationError, where: str, known: Iterable[str]) -> str:
-    """Turn pydantic's report into one line per fault: where, what was given, what fits.
-
-    Args:
-        error: The report.
-        where: What was being built, e.g. `LoopConfig` or a file name.
-        known: Field names, to suggest one for a misspelt key.
-    """
-    lines = []
-    for fault in error.errors():
-        path = ".".join(str(part) for part in fault["loc"])
-        said = fault["msg"].removeprefix("Value error, ").removesuffix(".")
-        if fault["type"] == "extra_forbidden":
-            lines.append(f"{where}: unknown field {path!r}; {did_you_mean(str(fault['loc'][-1]), known)}")
-        elif fault["type"] == "missing":
-            lines.append(f"{where}: the field {path!r} is missing.")
-        elif path:
-            lines.append(f"{where}: {path}={fault['input']!r}: {said}.")
-        else:
-            lines.append(f"{where}: {said}.")
-    return "\n".join(lines)

@@ -15,7 +15,7 @@ from graph_agent.remote import RemoteTask
 from graph_agent.types import NO_USAGE, Usage
 
 CALL_PREFIX = "delegate_to_"
-DEPTH_LEFT = "graph_agent_depth_left"
+DEPTH_LEFT = "__graph_agent_depth_left"
 """Key in a delegated run's `configurable`: how many further delegations may nest."""
 WATCHED = "__graph_agent_watched"
 """Key in a run's `configurable`: whether its custom stream takes the parts of delegates' runs.

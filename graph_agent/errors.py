@@ -26,7 +26,8 @@ A message says what happened, what was given, and the fix.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class GraphAgentError(Exception):
@@ -114,6 +115,21 @@ class SessionLockError(OperatorError):
 
 class SessionLostError(OperatorError):
     """A run was ended because its process no longer holds the session; what it had not stored is not stored."""
+
+
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Put a place in front of the text of each `ConfigError` that is raised inside, unless it is there already.
+
+    Args:
+        where: The place, e.g. `Agent file agent.yaml: tools.0`.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        if str(error).startswith(where):
+            raise
+        raise ConfigError(f"{where}: {error}") from error
 
 
 def did_you_mean(got: str, known: Iterable[str]) -> str:

@@ -18,13 +18,13 @@ from langgraph.types import StreamMode
 from graph_agent._compat import KEEPING_NOTHING, checkpointer_of, is_resuming
 from graph_agent.blocking import in_blocking_run
 from graph_agent.budget import BUDGET_LEFT, cost_of
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.config import Price
 from graph_agent.context import AgentContext, coerce_context
 from graph_agent.daemon_threads import call_in_thread
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
-from graph_agent.errors import RunFailedError
+from graph_agent.errors import ConfigError, RunFailedError
 from graph_agent.events import StoredEvent
-from graph_agent.graph import CompiledAgentGraph
 from graph_agent.models.finish_reasons import cause_of, cut_off
 from graph_agent.planned import usage_of
 from graph_agent.results import DelegatePart
@@ -49,6 +49,12 @@ class GraphDelegate:
     description: str
     """What it is good for, for the model."""
     graph: CompiledStateGraph[Any, Any, Any, Any]
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.graph, "ainvoke"):
+            raise ConfigError(
+                f"The delegate {self.name!r} wants a compiled graph, not {self.graph!r}; compile it first."
+            )
 
     @property
     def resumes(self) -> bool:

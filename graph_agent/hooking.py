@@ -48,7 +48,7 @@ async def through_hooks(
     very calls that a rerun has already been asked for in this input. The hook that wants it then has no more reruns in
     this input, and is asked about replies without calls only, as one of these may be the answer; the reply at hand goes
     on to the hooks behind it. A rerun that a limit forbids ends the input at that limit, and the reply at hand, which a
-    hook wants replaced, is not followed.
+    hook wants replaced, is not followed; the answer that ends an input is given all the same.
 
     Args:
         parts: The agent.
@@ -87,10 +87,14 @@ async def through_hooks(
             refused = "the model makes the same calls again"
         elif (reruns := work["reruns"]) >= most:
             refused = f"the model was asked again {reruns} times, which is all that max_agentic_loops allows"
-        elif (met := limit(planned)) is not None:
+        elif (met := limit(planned)) is not None and request.phase == "answer":
+            # There is nothing else to end the input with.
+            refused = "a limit forbids it"
+        elif met is not None:
             warn(
                 f"The hook {name} wants the model asked again, but a limit forbids it; its last reply is not followed."
             )
+            work["ended"].append(place)
             raise LimitMetError(*met)
         else:
             work["reruns"] += 1

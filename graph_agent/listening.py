@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import HumanMessage
-from pydantic import ValidationError
 
-from graph_agent.config import LoopConfig, explain
+from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext, set_fields
 from graph_agent.errors import ConfigError
 from graph_agent.events import StoredEvent, event
@@ -128,7 +127,7 @@ def checked_fields(fields: Any) -> dict[str, Any]:
         raise ConfigError("credentials belong to one run's context; what is stored with a session may not hold them.")
     try:
         context = AgentContext(**fields)
-    except ValidationError as error:
-        raise ConfigError(explain(error, "configure", LoopConfig.model_fields)) from None
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("context (AgentContext): ", "configure: ")) from None
     LoopConfig().with_values(set_fields(context))
     return context.model_dump(mode="json", exclude_unset=True, exclude_none=True)

@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from graph_agent.errors import ConfigError
 from graph_agent.loading import load_attribute
 from graph_agent.schema import ResponseSchema
 from graph_agent.text import plain
+from graph_agent.yaml_files import parse_yaml
 
 SCHEMA_FILES = (".json", ".yaml", ".yml")
 
@@ -41,8 +40,10 @@ def _read_schema(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is not there; name a file with a JSON schema, as JSON or YAML.")
     try:
         text = path.read_text(encoding="utf-8")
-        content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        content = json.loads(text) if path.suffix == ".json" else parse_yaml(text, str(path))
+    except ConfigError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"{path} holds no {'JSON' if path.suffix == '.json' else 'YAML'}: {error}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path} holds no JSON schema but {content!r}; a schema is an object, e.g. {{type: object}}.")

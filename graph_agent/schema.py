@@ -11,11 +11,11 @@ from jsonschema import ValidationError
 from pydantic import BaseModel, PydanticUserError, TypeAdapter
 from typing_extensions import is_typeddict
 
-from graph_agent.config import explain
 from graph_agent.errors import ConfigError
 from graph_agent.repair import repaired
 from graph_agent.schema_check import SchemaCheck
 from graph_agent.text import plain
+from graph_agent.validation_text import explain
 
 
 def is_json(text: str) -> bool:
@@ -92,7 +92,7 @@ class ResponseSchema:
             # From JSON, where a class that is strict takes a date as text.
             made = self._adapter.validate_json(json.dumps(value))
         except pydantic.ValidationError as error:
-            raise ValueError(explain(error, self._name, self.json_schema.get("properties", {}))) from None
+            raise ValueError(explain(error, self._name, known=self.json_schema.get("properties", {}))) from None
         dumped = plain(self._adapter.dump_python(made, mode="json", by_alias=True, round_trip=True, warnings=False))
         # Serializers, excluded fields and unlike aliases lose what the class needs; the reply itself has it.
         return dumped if self.instance(dumped) == made else plain(value)

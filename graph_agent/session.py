@@ -9,16 +9,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
-from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
 from graph_agent.answering import answers_by_id
 from graph_agent.call_records import CallRecord
 from graph_agent.closing_stream import ClosingStream, Readership
-from graph_agent.context import AgentContext
+from graph_agent.context import AgentContext, checked_context
 from graph_agent.delegation import WATCHED
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.events import Event
@@ -62,8 +63,10 @@ class Session:
         *,
         configurable: Mapping[str, Any] | None = None,
     ) -> None:
-        if not session_id:
-            raise ConfigError("A session needs an id; pass any text that is not empty.")
+        if not isinstance(graph, Pregel):
+            raise ConfigError(f"A session needs a compiled agent, not {graph!r}; make one with create_graph_agent().")
+        if not isinstance(session_id, str) or not session_id:
+            raise ConfigError(f"session_id={session_id!r}: a session needs an id; pass any text that is not empty.")
         self.id = session_id
         self._graph = graph
         self._memory = SessionMemory(graph)
@@ -220,7 +223,9 @@ class Session:
             try:
                 made = StreamParts(self.id, len(await self.events()))
                 with run.begun({**self._configurable, READERSHIP: readership, WATCHED: True}) as config:
-                    stream = self._graph.astream(given, config, context=context, stream_mode=MODES, control=control)
+                    stream = self._graph.astream(
+                        given, config, context=checked_context(context), stream_mode=MODES, control=control
+                    )
                     async with aclosing(cast("AsyncGenerator[tuple[str, Any]]", stream)) as chunks:
                         async for mode, payload in chunks:
                             for part in made.take(mode, payload):
@@ -279,7 +284,7 @@ class Session:
     ) -> InputRun:
         run = self._input_run(note, context)
         with run.begun(self._configurable) as config:
-            await self._graph.ainvoke(given, config, context=context, control=control)
+            await self._graph.ainvoke(given, config, context=checked_context(context), control=control)
         return run
 
     def _input_run(self, note: Note | None, context: Context | None) -> InputRun:
@@ -304,7 +309,11 @@ def _input(given: Given) -> dict[str, Any]:
     if isinstance(given, str) and given.strip():
         return {"messages": [HumanMessage(given)]}
     if isinstance(given, Sequence) and not isinstance(given, str) and given:
-        return {"messages": list(given)}
+        try:
+            return {"messages": convert_to_messages(given)}
+        except (ValueError, NotImplementedError) as error:
+            why = str(error).splitlines()[0].rstrip(".")
+            raise InputError(f"A run takes messages, such as HumanMessage('hello'); got {given!r}: {why}.") from None
     raise InputError(
         f"A run takes what the user says, as text that is not empty, or as messages; it was given {given!r}."
     )

@@ -11,8 +11,8 @@ from langgraph.graph.state import CompiledStateGraph
 
 from graph_agent.call_records import CallRecord, call_records
 from graph_agent.checkpoints import edited_from, load
+from graph_agent.compiled import AgentStateGraph
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
-from graph_agent.graph import AgentStateGraph
 from graph_agent.listening import checked_fields
 from graph_agent.running import ABORTED, POLL_S, inbox_of, is_idle, run_under_way, sees_other_processes
 from graph_agent.steering import Inbox, Note, NoteKind, new_note

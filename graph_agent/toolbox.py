@@ -6,13 +6,11 @@ import asyncio
 import copy
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
-from langchain_core.tools import tool as as_tool
-from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.runtime import Runtime
 
 from graph_agent._compat import InjectedArguments, read_state
@@ -23,6 +21,7 @@ from graph_agent.errors import ConfigError, ToolArgumentsError, UnknownToolError
 from graph_agent.events import ResultStatus
 from graph_agent.failures import log_failure, log_traceback
 from graph_agent.finite import check_finite
+from graph_agent.given_parts import openai_schema
 from graph_agent.invoking import Invoker, meant_for_the_run, tool_runtime
 from graph_agent.live_tools import LiveTools
 from graph_agent.prompts import Prompts
@@ -43,7 +42,7 @@ class Toolbox:
     """What the model may call.
 
     Args:
-        tools: LangChain tools or plain callables.
+        tools: The agent's own tools.
         delegates: Agents to hand tasks to, offered as `delegate_to_<name>`.
         prompts: Where the delegates' descriptions come from.
         offered: OpenAI schemas of tools that are offered and that somebody else fulfils; those named like one of the
@@ -56,7 +55,7 @@ class Toolbox:
 
     def __init__(
         self,
-        tools: Sequence[BaseTool | Callable[..., Any]],
+        tools: Sequence[BaseTool],
         delegates: Sequence[Delegate],
         prompts: Prompts,
         offered: Sequence[dict[str, Any]] = (),
@@ -66,8 +65,7 @@ class Toolbox:
         self._injected: dict[str, InjectedArguments] = {}
         self._invokers: dict[str, Invoker] = {}
         self._retries: dict[str, ToolRetry] = {}
-        for given in tools:
-            tool = _coerce(given)
+        for tool in tools:
             if tool.name in self.tools:
                 raise ConfigError(f"Two tools are named {tool.name!r}; rename one of them.")
             self._add(tool)
@@ -99,7 +97,7 @@ class Toolbox:
         self.may_write = bool(self.delegates) or not reading or self._live.announces
         """Whether some call may change something; a tool without a mark is taken to write, as MCP has it."""
         self._prompts = prompts
-        self._tool_schemas = [convert_to_openai_tool(tool) for tool in self.tools.values()]
+        self._tool_schemas = [openai_schema(tool) for tool in self.tools.values()]
         self._late = [delegate for delegate in self.delegates.values() if isinstance(delegate, LateDelegate)]
         self._offered_schemas = [schema for schema in offered if schema["function"]["name"] not in self.names]
         self._offered = {schema["function"]["name"] for schema in self._offered_schemas}
@@ -164,7 +162,7 @@ class Toolbox:
         for name, tool in current.items():
             if tool is not self.tools.get(name):
                 self._add(tool)
-        self._tool_schemas = [convert_to_openai_tool(tool) for tool in current.values()]
+        self._tool_schemas = [openai_schema(tool) for tool in current.values()]
         client = [schema["function"]["name"] for schema in self._client_schemas]
         self.names = [*current, *self.delegates, *self._offered, *client]
 
@@ -285,17 +283,3 @@ class Toolbox:
         if injected.runtime:
             arguments[injected.runtime] = tool_runtime(call["id"], state, config, runtime, list(self.tools.values()))
         return arguments
-
-
-def _coerce(given: BaseTool | Callable[..., Any]) -> BaseTool:
-    if isinstance(given, BaseTool):
-        return given
-    if not callable(given):
-        raise ConfigError(f"A tool is a LangChain tool or a callable, not {given!r}.")
-    try:
-        return as_tool(given)
-    except ValueError as error:
-        name = getattr(given, "__name__", repr(given))
-        raise ConfigError(
-            f"The function {name!r} cannot be a tool: {error} Give it a docstring and type hints."
-        ) from None

@@ -10,10 +10,10 @@ from langchain_core.messages import AIMessage
 from pydantic import ValidationError
 
 from graph_agent.calls import new_call_id, split_tool_calls
-from graph_agent.config import explain
 from graph_agent.models.finish_reasons import cause_of, cut_off
 from graph_agent.repair import repaired
 from graph_agent.text import NotFiniteError, clean, plain
+from graph_agent.validation_text import explain
 from graph_agent.waves import CALL_ID, PlanError, PlanningResult, WaveCall
 
 PLAN_TOOL = "make_plan"
@@ -77,7 +77,7 @@ def _validated(value: Any, schema: type[PlanningResult]) -> PlanningResult:
     try:
         plan = schema.model_validate(plain(value))
     except ValidationError as error:
-        faults = "\n".join(line[:300] for line in explain(error, "The plan", schema.model_fields).split("\n")[:10])
+        faults = "\n".join(line[:300] for line in explain(error, "The plan", schema).split("\n")[:10])
         raise PlanError(f"{faults}\nSend the whole plan again.") from None
     except (RecursionError, ValueError):
         raise PlanError("The plan is nested too deeply. Send a flatter one.") from None

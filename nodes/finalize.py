@@ -15,25 +15,25 @@ from langgraph.types import Command
 
 from graph_agent.account import account
 from graph_agent.budget import budget_met, exhausted, has_budget
-from graph_agent.compaction import recap
 from graph_agent.config import LoopConfig
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events import IN_HISTORY, StoredEvent, event
+from graph_agent.failure_account import failure_account
 from graph_agent.failure_report import failure_error, failure_message, stream_rest
 from graph_agent.failures import log_traceback
 from graph_agent.hooks import HookError
-from graph_agent.intake import since_input
 from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMet, LimitMetError, limit_met
 from graph_agent.listening import Heard, listen
+from graph_agent.models.cleaning import with_text
 from graph_agent.models.errors import classify_model_error, describe_model_error
-from graph_agent.models.finish_reasons import CutOff, cause_of, cut_off
+from graph_agent.models.finish_reasons import CutOff, cut_off, cut_off_warning
 from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.planning import RefusedError
 from graph_agent.rerunning import AskingWithHooks
 from graph_agent.run_parts import parts_of_run
 from graph_agent.runs import run_of
-from graph_agent.sentinel import is_blank
+from graph_agent.sentinel import is_blank, says_nothing
 from graph_agent.spending import answer_left_s, spent
 from graph_agent.state import Bookkeeping, Outcome, PlanState, add_usage
 from graph_agent.status import status_event
@@ -53,7 +53,7 @@ async def finalize_node(
     Returns:
         An update with the answer, its event and the session's status. Where a model failed, the status is `FAILED`,
         there is an `error` event, and the message says what failed and what was done. Planning that is not over leads
-        back to `plan`: where a person's edit has left nothing to run, or the user has steered while the answer was made.
+        back to `plan`: a person's edit has left nothing to run, or the user has steered while the answer was made.
     """
     if "loop" not in state or state["loop"]["outcome"] is None:
         return Command(goto="plan")
@@ -148,7 +148,12 @@ class _Answering:
 
     async def _ask(self, work: Callable[[AskingWithHooks, str], Awaitable[None]], sentence: str) -> None:
         asking = await AskingWithHooks.begin(self.parts, self.settings, self.state["messages"], self.loop, self.config)
-        asking.budget_met = self._budget_met
+        if sentence:
+            # At a limit, hooks may have no model asked again.
+            limit: LimitMet = (self.reason, self.outcome.get("limit", 0))
+            asking.budget_met = lambda used, newest: limit
+        else:
+            asking.budget_met = self._budget_met
         self.asking, self.answer = asking, None
         try:
             await asking.rewrite_results()
@@ -174,20 +179,20 @@ class _Answering:
             self.reason = self.outcome["stop_reason"]
 
     async def _compose(self, asking: AskingWithHooks, sentence: str) -> None:
-        id_ = None
+        id_, hint = None, self._hint()
         if sentence and not self.parts.guarded:
-            message, failure = await asking.answer_after(sentence, self._hint())
+            message, failure = await asking.answer_after(sentence, hint)
             if isinstance(failure, UserError):
                 raise failure
             if failure is not None:
                 self._fail_by(failure)
                 self.begun = message
                 return
-            if not is_blank(message.text.removeprefix(sentence).removesuffix(self._hint())):
+            if not says_nothing(message.text.removeprefix(sentence).removesuffix(hint)):
                 self.answer = message
                 return
             reply, id_ = AIMessage(""), message.id
-            self.begun = message
+            self.begun = with_text(message, message.text.rstrip())
         else:
             reply = await asking.answer(quiet=self.parts.guarded)
         if is_blank(reply.text) and not self.outcome.get("empty"):
@@ -201,7 +206,7 @@ class _Answering:
         if is_blank(reply.text):
             self._fail("empty_answer", _EMPTY)
         else:
-            answer = _below(sentence, await self._guarded(asking, reply), self._hint())
+            answer = _below(sentence, await self._guarded(asking, reply), hint)
             self.answer = answer if id_ is None else answer.model_copy(update={"id": id_})
 
     async def _guarded(self, asking: AskingWithHooks, answer: AIMessage, *, by_model: bool = True) -> AIMessage:
@@ -290,13 +295,11 @@ class _Answering:
         sentence = self._sentence()
         spoken = self.asking.spoken if self.asking is not None else Spoken()
         said = spoken.text
-        if said and not said.startswith(sentence):
-            sentence = f"{said}\n\n{sentence}"
-        elif said:
-            sentence = said
+        if not said:
+            text = self._with_account(sentence)
         else:
-            sentence = self._with_account(sentence)
-        self.answer = AIMessage(sentence, id=spoken.id)
+            text = said if said.startswith(sentence) else f"{said}\n\n{sentence}"
+        self.answer = AIMessage(text, id=spoken.id)
         if said and self.asking is not None and (cut_off := self.asking.cut_off) is not None:
             figures = {"usage_metadata": cut_off.usage_metadata, "response_metadata": cut_off.response_metadata}
             self.answer = self.answer.model_copy(update=figures)
@@ -317,18 +320,15 @@ class _Answering:
         replaceable = "draft" not in self.outcome or "shown" in self.outcome
         if self.reason != "completed" or self.answer is None or not replaceable or self._limited():
             return False
-        heard = await listen(self.under_way, self.loop, ["steer"], self.step)
-        self.steering = heard
-        return bool(heard.messages)
+        self.steering = await listen(self.under_way, self.loop, ["steer"], self.step)
+        return bool(self.steering.messages)
 
     def _limited(self) -> bool:
         """Whether a limit forbids another plan."""
         remaining = self.state["remaining_steps"]
-        return (
-            remaining < STEPS_FOR_A_WAVE + 1
-            or limit_met(self.step, self.loop["turn"], self.settings) is not None
-            or self._budget_met(self.usage, self.answer, met=budget_met) is not None
-        )
+        met: LimitMet | None = limit_met(self.step, self.loop["turn"], self.settings)
+        met = met or self._budget_met(self.usage, self.answer, met=budget_met)
+        return met is not None or remaining < STEPS_FOR_A_WAVE + 1
 
     def update_to_go_on(self) -> dict[str, Any]:
         """Everything gathered, for an input that goes on with what the user has steered."""
@@ -355,12 +355,10 @@ class _Answering:
         """End with a message that says what failed and what was done; note what the run is to raise."""
         kind, said = error["kind"], error["message"]
         failed = self.reason == "failed"
-        sentence = self.parts.prompts.render("failure", kind=kind, message=said) if failed else said
         if not failed and not self.begun.text:
             self.begun = AIMessage(self._sentence())
-        report = self._with_account(sentence)
-        if kind == "context_overflow" and (read := recap(since_input(self.state["messages"]))):
-            report = "\n".join([f"{report}\n\nWhat was read, the newest last:", *read])
+        events, messages = self.state["events"], self.state["messages"]
+        report = failure_account(error, self.parts.prompts, events, messages, failed=failed)
         self.answer = failure_message(self.begun.text, report, stop_reason=self.reason, kind=kind, id_=self.begun.id)
         self.structured = None
         if self.begun.text:
@@ -373,12 +371,9 @@ class _Answering:
         """Note that an answer is incomplete, and tell the user so, unless it was refused, which its text says."""
         # A structured answer that is complete may still end in white space without end.
         self.truncated = cut_off(answer) if self.structured is None else None
-        if self.truncated is None or self.truncated == "content_filter":
-            return
-        told = f"The answer was cut off {cause_of(self.truncated, answer, self.settings.max_output_tokens)}."
-        if self.truncated == "length":
-            told += " A larger max_output_tokens allows a longer one."
-        self.events.append(event("warning", self.step, message=told))
+        if self.truncated is not None and self.truncated != "content_filter":
+            told = cut_off_warning(self.truncated, answer, self.settings.max_output_tokens)
+            self.events.append(event("warning", self.step, message=told))
 
     def update(self) -> dict[str, Any]:
         """Everything gathered."""

@@ -24,7 +24,7 @@ from tests.agents import asks
 
 def hang(_: str = "") -> str:
     """Never return."""
-    print("hanging", flush=True)
+    print("hanging", flush=True)  # noqa: T201 - the test reads it
     threading.Event().wait()
     return ""
 
@@ -92,7 +92,7 @@ async def main(seconds: float, kinds: list[str]) -> None:
     for kind in kinds:
         graph = create_graph_agent(**AGENTS[kind](), config=config, checkpointer=InMemorySaver())
         await Session(graph, "s1").run("go")
-        print(kind, flush=True)
+        print(kind, flush=True)  # noqa: T201 - the test reads it
 
 
 if __name__ == "__main__":

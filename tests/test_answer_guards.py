@@ -195,7 +195,7 @@ async def test_a_guard_rewrites_a_structured_answer(guard: str, script: list[str
 
     assert (result.answer, result.structured_response) == (
         masked(secret),
-        {"address": "[REDACTED_EMAIL]"},
+        Contact(address="[REDACTED_EMAIL]"),
     )
 
 

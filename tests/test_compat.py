@@ -36,6 +36,7 @@ from graph_agent._compat import (
     messages_delta_reducer,
     parse_pattern,
     read_state,
+    surrounding_context,
     uses_responses_api,
 )
 from graph_agent.blocking import blocking
@@ -68,6 +69,21 @@ async def test_a_send_task_reads_the_state_and_finds_the_saver() -> None:
     result = await graph.compile(checkpointer=saver).ainvoke({"word": "hi"}, thread())
 
     assert result["seen"] == ({"word": "hi"}, True)
+
+
+async def test_a_run_in_a_node_finds_the_context_around_it() -> None:
+    async def node(state: State, config: RunnableConfig) -> dict[str, Any]:
+        given: list[RunnableConfig | None] = [config, None, {"tags": ["x"]}, {"configurable": {"thread_id": "own"}}]
+        return {"seen": [surrounding_context(one) for one in given]}
+
+    graph: Any = StateGraph(State, context_schema=dict)
+    graph.add_node("node", node)
+    graph.add_edge(START, "node")
+    compiled: Any = graph.compile()
+
+    result = await compiled.ainvoke({"word": "hi"}, context={"tenant": "acme"})
+
+    assert (result["seen"], surrounding_context(None)) == ([{"tenant": "acme"}] * 3 + [None], None)
 
 
 @pytest.mark.parametrize(("given", "responses"), [({}, False), ({"use_responses_api": True}, True)])

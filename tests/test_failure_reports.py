@@ -30,7 +30,7 @@ def chained() -> RuntimeError:
     return error
 
 
-class Unprintable(Exception):
+class UnprintableError(Exception):
     def __str__(self) -> str:
         raise ValueError
 
@@ -40,7 +40,7 @@ class Unprintable(Exception):
     [
         (ValueError("no rooms"), "ValueError: no rooms"),
         (KeyError(), "KeyError"),
-        (Unprintable(), "Unprintable"),
+        (UnprintableError(), "UnprintableError"),
         (NESTED, "ValueError: no rooms; OSError: refused"),
         (
             ExceptionGroup("two searches failed", [NESTED, NESTED]),

@@ -176,7 +176,7 @@ async def test_a_planning_reply_that_fits_the_response_format_is_the_answer(
     result = await Session(graph, "s1").run("hi")
 
     model.assert_spent()
-    assert (result.answer, result.structured_response, result.status) == (OSLO, {"name": "Oslo"}, "COMPLETED")
+    assert (result.answer, result.structured_response, result.status) == (OSLO, City(name="Oslo"), "COMPLETED")
 
 
 @pytest.mark.parametrize("tool_calling", ["native", "text", "wave"])
@@ -193,9 +193,8 @@ async def test_planning_is_told_of_the_response_format_where_it_may_answer(
 
 
 async def test_a_reply_that_does_not_fit_the_response_format_is_not_streamed() -> None:
-    graph = create_graph_agent(
-        ScriptedChatModel(["It is Oslo.", OSLO]), tools=[echo], response_format=City, checkpointer=InMemorySaver()
-    )
+    model = ScriptedChatModel(["It is Oslo.", OSLO], profile={"tool_calling": True})
+    graph = create_graph_agent(model, tools=[echo], response_format=City, checkpointer=InMemorySaver())
 
     parts = [part async for part in Session(graph, "s1").stream("hi")]
 

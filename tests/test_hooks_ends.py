@@ -149,7 +149,7 @@ async def test_a_hook_that_would_end_more_than_itself(kind: type[Exits], name: s
 
     assert ends == [
         ("FAILED", f"This request failed. {fault}", None, [], [fault]),
-        ("COMPLETED", "Done.", None, ["success"], [f"{fault}; it is skipped."] * 2),
+        ("COMPLETED", "Done.", None, ["success"], [f"{fault}; it is skipped."] * 3),
     ]
 
 

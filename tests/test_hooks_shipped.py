@@ -207,11 +207,14 @@ async def test_hooks_of_an_agent_file(tmp_path: Path, hooks: str, answer: str) -
     [
         ('["Says"]', "'Says' is no dotted name; write 'module.Class', e.g. 'my_module.MyHook'"),
         ('["my_hooks.Say"]', "'my_hooks' has no 'Say'; known: "),
-        ("[{use: my_hooks.Says, with: {txt: x}}]", "hooks: 'my_hooks.Says' cannot be made with ['txt']: "),
-        ("[{use: my_hooks.ready, with: {text: x}}]", "hooks: 'my_hooks.ready' is no class, so it takes no 'with'."),
+        ("[{use: my_hooks.Says, with: {txt: x}}]", "hooks.0: 'my_hooks.Says': calling it with txt failed: TypeError: "),
+        ("[{use: my_hooks.ready, with: {text: x}}]", "hooks.0: 'my_hooks.ready' is no class, so it takes no 'with'."),
         ("[{name: my_hooks.Says}]", "unknown field 'hooks.0.name'"),
-        ("[{use: my_hooks.Says, with: {text: {use: nowhere.x}}}]", "No module named 'nowhere'"),
-        ("[{use: my_hooks.Says, with: {text: {use: x}}}]", "hooks: 'x' is no dotted name"),
+        (
+            "[{use: my_hooks.Says, with: {text: {use: nowhere.x}}}]",
+            "hooks.0: 'nowhere.x': there is no module 'nowhere'",
+        ),
+        ("[{use: my_hooks.Says, with: {text: {use: x}}}]", "hooks.0: 'x' is no dotted name"),
     ],
     ids=["no module", "attribute", "argument", "object", "key", "argument's module", "argument's name"],
 )

@@ -141,7 +141,6 @@ async def test_the_assistant_shows_its_nodes_and_what_it_takes(dev: DevServer) -
         ("tools", "plan"),
         ("delegate", "plan"),
         ("finalize", "__end__"),
-        ("finalize", "plan"),
     }
     assert list(schemas["input_schema"]["properties"]) == ["messages"]
     assert "max_steps" in schemas["context_schema"]["properties"]

@@ -12,8 +12,9 @@ from typing import Any, cast
 import pytest
 import pytest_asyncio
 from langchain.agents.middleware import AgentMiddleware
-from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.callbacks import BaseCallbackHandler, CallbackManagerForToolRun
 from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool, ToolException, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
@@ -126,6 +127,23 @@ async def test_a_result_is_the_value_that_the_tool_returned(make: Callable[[Any]
 
     (told,) = [message for message in model.requests[1].messages if isinstance(message, ToolMessage)]
     assert (result.results, type(result.results["c"]), told.text) == ({"c": value}, type(value), shown)
+
+
+async def test_a_tool_class_keeps_its_state_and_gets_its_config() -> None:
+    class Counting(BaseTool):
+        name: str = "give"
+        description: str = "Count the calls."
+        calls: int = 0
+
+        def _run(self, config: RunnableConfig, run_manager: CallbackManagerForToolRun | None = None) -> Any:
+            self.calls += 1
+            return [self.calls, config["configurable"]["thread_id"], run_manager is not None]
+
+    counting = Counting()
+
+    first, second = await given(counting), await given(counting)
+
+    assert (first.results, second.results, counting.calls) == ({"c": [1, "s1", True]}, {"c": [2, "s1", True]}, 2)
 
 
 async def test_a_tool_that_a_callback_watches_gives_its_value_too() -> None:

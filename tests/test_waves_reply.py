@@ -121,7 +121,7 @@ def test_the_tool_calls_envelope_is_a_wave() -> None:
         ),
         (
             {"status": "done", "tools": [{**A, "needs": "b"}]},
-            ["The plan: tools.0.needs='b': Input should be a valid list."],
+            ["The plan: tools.0.needs='b': Input should be a valid list. Write it as a list: ['b']."],
         ),
         ({"status": "done", "action": 3}, ["The plan: action=3: Input should be a valid string."]),
     ],

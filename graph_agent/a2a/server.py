@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from types import MappingProxyType
 from typing import Any
 
 from a2a.server.context import ServerCallContext
 from a2a.server.events import Event
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
-from a2a.server.routes.common import ServerCallContextBuilder
+from a2a.server.routes.common import DefaultServerCallContextBuilder, ServerCallContextBuilder
 from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore
 from a2a.types import AgentCard, CancelTaskRequest, Message, SendMessageRequest, SubscribeToTaskRequest, Task
 from a2a.utils.errors import UnsupportedOperationError
@@ -20,6 +21,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from graph_agent.a2a.server_card import REST_PATH, RPC_PATH
+from graph_agent.a2a.server_credentials import CredentialContext
 from graph_agent.a2a.server_elsewhere import Elsewhere
 from graph_agent.a2a.server_executor import A2A_DEFAULTS, HEARTBEAT_S, GraphExecutor, Held, unbounded
 from graph_agent.a2a.server_history import ConversationStore
@@ -33,9 +35,10 @@ from graph_agent.a2a.server_requests import (
 )
 from graph_agent.a2a.server_sessions import SessionIds, session_id_of
 from graph_agent.a2a.server_store import ENDED, LiveTaskStore, Stores
+from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.credential_headers import check_headers
 from graph_agent.draining import draining_on_sigterm
 from graph_agent.errors import ConfigError
-from graph_agent.graph import CompiledAgentGraph
 from graph_agent.public_network import is_public_url
 
 CARD_AGE_S = 60
@@ -59,11 +62,12 @@ class A2AServer:
         heartbeat_s: Seconds of silence after which a running task says that it is alive.
         session_ids: Makes a session's id of a user's name and a conversation's id.
         context_builder: Tells the SDK who is calling; None to take Starlette's authenticated user.
+        credential_headers: Credential name → the header in which a request may bring it, for its own run.
         push_url_check: Whether a client's address may be notified; by default only those on the public network.
         held: Bounds how many tasks of a user are at work at the same time.
 
     Raises:
-        ConfigError: When the graph keeps nothing.
+        ConfigError: When the graph keeps nothing, or a credential's header cannot be one.
     """
 
     def __init__(
@@ -77,11 +81,16 @@ class A2AServer:
         heartbeat_s: float = HEARTBEAT_S,
         session_ids: SessionIds = session_id_of,
         context_builder: ServerCallContextBuilder | None = None,
+        credential_headers: Mapping[str, str] = MappingProxyType({}),
         push_url_check: UrlCheck = is_public_url,
         held: Held = unbounded,
     ) -> None:
         if not graph.checkpointer:
             raise ConfigError("An A2A server needs a graph that keeps its sessions: compile it with a checkpointer.")
+        check_headers(credential_headers)
+        context_builder = context_builder or DefaultServerCallContextBuilder()
+        if credential_headers:
+            context_builder = CredentialContext(context_builder, credential_headers)
         self.card = card
         stores = stores or Stores(LiveTaskStore(InMemoryTaskStore()), InMemoryPushNotificationConfigStore())
         elsewhere = Elsewhere(stores.tasks, graph.store)

@@ -20,15 +20,16 @@ from langgraph.runtime import RunControl
 from langgraph.types import Interrupt
 
 from graph_agent.a2a.client_reply import content_of
+from graph_agent.a2a.server_credentials import brought_by
 from graph_agent.a2a.server_elsewhere import Cancels
 from graph_agent.a2a.server_sessions import SessionIds, session_id_of
 from graph_agent.a2a.server_store import ENDED
 from graph_agent.a2a.server_updates import TaskTeller, question_of
 from graph_agent.a2a.server_work import Work, heartbeats
 from graph_agent.a2a.wire import EXTENSION, read_left, whole
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import InputError, SessionBusyError, SessionLostError, UserError
 from graph_agent.failures import log_failure
-from graph_agent.graph import CompiledAgentGraph
 from graph_agent.intake import CONTEXT_MARK
 from graph_agent.results import Done, RunResult
 from graph_agent.runs import RUN, Around
@@ -48,8 +49,8 @@ TAKEN_OVER = (
     "conversation before you send the message again."
 )
 
-REQUEST = "graph_agent_a2a"
-"""Key in a run's `configurable`: the `task_id`, `context_id` and `message_id` it comes from."""
+REQUEST = "__graph_agent_a2a"
+"""Key in a run's `configurable`: the `task_id`, `context_id` and `message_id` it comes from; it is not stored."""
 
 
 class NoPlaceError(UserError):
@@ -205,7 +206,7 @@ class GraphExecutor(AgentExecutor):
                 place.enter_context(self._held(context.call_context.user.user_name))
                 await teller.working()
                 async with heartbeats(teller, self._heartbeat_s):
-                    result = await self._run(session, work, context.message, teller, known if answers else None)
+                    result = await self._run(session, work, context, teller, known if answers else None)
                 if not work.cancelled:
                     following = asyncio.create_task(self._run_follow_ups(session.id, turn, place.pop_all()))
                     self._following.add(following)
@@ -266,16 +267,18 @@ class GraphExecutor(AgentExecutor):
         return Session(self._graph, self._session_ids(user, context_id), configurable=configurable)
 
     async def _run(
-        self, session: Session, work: Work, message: Message | None, teller: TaskTeller, asked: Task | None
+        self, session: Session, work: Work, request: RequestContext, teller: TaskTeller, asked: Task | None
     ) -> RunResult | None:
+        message, secret = request.message, brought_by(request.call_context)
+        context = {**self._context, "credentials": secret} if secret else self._context
         if asked is not None:
             # Several may wait, of other tasks too; an answer is for the one that was told, and the others ask again.
             question = question_of(asked)
             if question not in [each.id for each in await self._asked(session)]:
                 raise InputError("The question is not open any more: the conversation has gone on without an answer.")
-            parts = session.stream_resume({question: _answer(message)}, context=self._context, control=work.control)
+            parts = session.stream_resume({question: _answer(message)}, context=context, control=work.control)
         else:
-            parts = session.stream(_input(message), context=self._context, control=work.control)
+            parts = session.stream(_input(message), context=context, control=work.control)
         # Left in the middle, an open stream would keep the session busy.
         async with aclosing(parts):
             async for part in parts:

@@ -19,6 +19,7 @@ from google.protobuf.struct_pb2 import Struct, Value
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from graph_agent.a2a.server_credentials import brought_by
 from graph_agent.a2a.server_elsewhere import Elsewhere
 from graph_agent.a2a.server_store import is_running
 
@@ -54,12 +55,13 @@ class CheckedRequests(SimpleRequestContextBuilder):
 
         Raises:
             InvalidParamsError: When a number of its metadata or data is not finite, they are nested too deeply, an id
-                holds a NUL, or a part is empty.
+                holds a NUL, a part is empty, its metadata brings credentials, or a header of one is there twice.
             PushNotificationNotSupportedError: When it asks for notifications that nobody would send.
             UnsupportedOperationError: When its task is at work, in this process or another.
         """
         if params is not None:
             _check(params)
+            brought_by(context)
             if params.configuration.HasField("task_push_notification_config") and not self._notifies:
                 raise PushNotificationNotSupportedError
             named = await self._tasks.get(task_id, context) if task_id else None
@@ -138,6 +140,11 @@ def _check(params: SendMessageRequest) -> None:
         if "\x00" in text:
             raise InvalidParamsError(message=f"message.{name} holds a NUL character; send an id without it.")
     told: list[tuple[str, Struct | Value]] = [("metadata", params.metadata), ("message.metadata", message.metadata)]
+    if "credentials" in params.metadata or "credentials" in message.metadata:
+        raise InvalidParamsError(
+            message="Credentials are not taken from a message, which is stored with its task; send them in the headers "
+            "that the server's credential_headers name."
+        )
     for number, part in enumerate(message.parts):
         if part.WhichOneof("content") is None:
             raise InvalidParamsError(message=f"message.parts[{number}] is empty; a part is text, raw, url or data.")

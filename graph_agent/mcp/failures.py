@@ -36,6 +36,10 @@ class Loss:
     session_gone: bool = True
 
 
+class NotStartedError(Exception):
+    """The process of a server could not be started; the text names the key of the connection, and the fix."""
+
+
 class LostCallError(Exception):
     """Inside this package: a call was lost, and the policy for that has not been applied yet."""
 
@@ -53,6 +57,8 @@ def root_cause(error: BaseException) -> str:
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(dict.fromkeys(root_cause(leaf) for leaf in leaves(error)))
     text = str(error).strip()
+    if isinstance(error, NotStartedError):
+        return text
     if isinstance(error, OSError) and error.filename:
         return f"{error.strerror}: {error.filename!r}"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

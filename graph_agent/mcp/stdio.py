@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import TextIO
 
 import anyio
@@ -19,6 +20,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client.stdio import StdioServerParameters
 from mcp.shared.message import SessionMessage
 
+from graph_agent.mcp.failures import NotStartedError
 from graph_agent.mcp.messages import UnreadableError, in_place_of, read_message, too_long
 
 logger = logging.getLogger("graph_agent.mcp")
@@ -49,16 +51,19 @@ async def open_stdio(
         or as an `UnreadableError` if the request is unknown.
 
     Raises:
-        OSError: If the process cannot be started.
+        NotStartedError: If the process cannot be started.
     """
     # Private to the SDK, and its whole knowledge of processes on Windows and of ending a process with its children.
-    process = await sdk._create_platform_compatible_process(
-        command=sdk._get_executable_command(parameters.command),
-        args=parameters.args,
-        env={**sdk.get_default_environment(), **(parameters.env or {})},
-        errlog=errlog,
-        cwd=parameters.cwd,
-    )
+    try:
+        process = await sdk._create_platform_compatible_process(
+            command=sdk._get_executable_command(parameters.command),
+            args=parameters.args,
+            env={**sdk.get_default_environment(), **(parameters.env or {})},
+            errlog=errlog,
+            cwd=parameters.cwd,
+        )
+    except OSError as error:
+        raise NotStartedError(_why_not_started(error, parameters)) from error
     assert process.stdin is not None
     assert process.stdout is not None
     arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -76,6 +81,15 @@ async def open_stdio(
             if waiting.cancelled_caught:
                 await sdk._terminate_process_tree(process)
             tasks.cancel_scope.cancel()
+
+
+def _why_not_started(error: OSError, parameters: StdioServerParameters) -> str:
+    command, folder = parameters.command, parameters.cwd
+    if isinstance(error, FileNotFoundError | NotADirectoryError) and folder is not None and not Path(folder).is_dir():
+        return f"cwd={str(folder)!r}: there is no such folder"
+    if isinstance(error, FileNotFoundError):
+        return f"command={command!r}: there is no such program; install it, or write its whole path"
+    return f"command={command!r}: {error.strerror or error}"
 
 
 async def _receive(

@@ -82,6 +82,12 @@ def cause_of(cut: CutOff, reply: AIMessage, max_tokens: int | None = None) -> st
             assert_never(cut)
 
 
+def cut_off_warning(cut: CutOff, answer: AIMessage, max_tokens: int | None = None) -> str:
+    """What the user is told of an answer that was cut off; arguments as for `cause_of`."""
+    told = f"The answer was cut off {cause_of(cut, answer, max_tokens)}."
+    return f"{told} A larger max_output_tokens allows a longer one." if cut == "length" else told
+
+
 def with_end_checked(reply: AIMessage, arguments: Iterable[str]) -> AIMessage:
     """The reply, marked as incomplete where its stream ended inside a call.
 

@@ -63,6 +63,7 @@ async def a2a_routes(runs: Runs, limits: Limits, tasks: Limits, db: str) -> Asyn
             context=host.source.a2a_context,
             session_ids=_thread,
             context_builder=_CallerContext(),
+            credential_headers=host.credential_headers,
             held=_held_by(tasks),
         )
         closing = runs.closed_with(server.aclose, drain=server.drain)

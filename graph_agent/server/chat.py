@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from starlette.requests import Request
@@ -77,6 +77,7 @@ class Chat:
             place = stack.enter_context(ExitStack())
             place.enter_context(self.limits.held(caller.name))
             stack.enter_context(self.runs.metrics.under_way.track_inprogress())
+            ask = replace(ask, credentials=self.runs.host.credentials_of(request))
             turn = await turn_for(self.runs.host, caller, ask)
             running = await stack.enter_async_context(self.runs.run(turn, streams=ask.stream, place=place))
             headers = {SESSION_HEADER: ask.session_id} if ask.session_id is not None else {}

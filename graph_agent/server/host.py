@@ -8,7 +8,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,11 +17,14 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore
+from pydantic import SecretStr
+from starlette.requests import HTTPConnection
 
+from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
 from graph_agent.config import LoopConfig
-from graph_agent.errors import ConfigError, SessionBusyError
+from graph_agent.credential_headers import check_headers, credentials_of
+from graph_agent.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.event_reader import EventReader
-from graph_agent.graph import AgentStateGraph, CompiledAgentGraph
 from graph_agent.looking import look_again
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.persistence import open_saver, open_store, strict_serializer
@@ -55,6 +58,8 @@ class Host:
     """Notifies of what is stored in this process."""
     feeds: Feeds
     """The events of followed sessions."""
+    credential_headers: Mapping[str, str] = field(default_factory=dict)
+    """Credential name → the header in which a request may bring it."""
     started: int = field(default_factory=lambda: int(time.time()))
     """When the server started, in seconds since 1970."""
 
@@ -84,6 +89,17 @@ class Host:
                 f"max_agentic_loops={asked}: this agent allows at most {most}; send {most} or less, or leave it out.",
                 param="max_agentic_loops",
             )
+
+    def credentials_of(self, request: HTTPConnection) -> dict[str, SecretStr]:
+        """The credentials that a request brings for its run, and for no other.
+
+        Raises:
+            ProblemError: When a header of one is there twice.
+        """
+        try:
+            return credentials_of(request.headers, self.credential_headers)
+        except InputError as error:
+            raise ProblemError("invalid", str(error)) from None
 
     @property
     def tool_names(self) -> tuple[str, ...]:
@@ -153,8 +169,10 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
         db: Another database than the agent's own.
 
     Raises:
-        ConfigError: When the agent or the database cannot be opened.
+        ConfigError: When the agent or the database cannot be opened, or a credential's header cannot be one.
     """
+    credential_headers = {**source.credential_headers, **settings.credential_headers}
+    check_headers(credential_headers, has_keys=bool(settings.keys))
     address = db or source.db
     async with source.open() as graph, open_saver(address) as saver, open_store(address) as store:
         memory = InMemorySaver(serde=strict_serializer())
@@ -168,6 +186,7 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
             store=store,
             news=news,
             feeds=Feeds(news, partial(EventReader, kept, saver)),
+            credential_headers=credential_headers,
         )
         host.news.watch(saver)
         every_s = max(1.0, min(60.0, settings.park_s / 2))

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from langgraph.types import Command, StateSnapshot
+from pydantic import SecretStr
 
 from graph_agent.answering import answers_by_id
 from graph_agent.client_tools import CLIENT_CALL
@@ -130,12 +131,20 @@ class Sessions:
         await self._check(session_id)
         return await self._session(session_id).abort()
 
-    async def resume(self, session_id: str, answer: Any, *, place: ExitStack | None = None) -> dict[str, Any]:
+    async def resume(
+        self,
+        session_id: str,
+        answer: Any,
+        *,
+        credentials: Mapping[str, SecretStr] | None = None,
+        place: ExitStack | None = None,
+    ) -> dict[str, Any]:
         """Go on where a session stopped, and say where it is then.
 
         Args:
             session_id: The session.
             answer: What it waits for, or a mapping of interrupt id → answer; None after a stop or a crash.
+            credentials: What this request brings for the tools of its run.
             place: As for `Runs.run`.
 
         Raises:
@@ -162,8 +171,10 @@ class Sessions:
             if isinstance(asked.value, Mapping) and asked.value.get("type") == CLIENT_CALL
         }
         functions = [{"name": name, "parameters": {"type": "object", "properties": {}}} for name in sorted(names)]
-        context = {"client_tools": [{"type": "function", "function": function} for function in functions]}
-        turn = Turn(self._host.kept, thread, given, context if names else {}, session_id)
+        context: dict[str, Any] = {"credentials": dict(credentials)} if credentials else {}
+        if functions:
+            context["client_tools"] = [{"type": "function", "function": function} for function in functions]
+        turn = Turn(self._host.kept, thread, given, context, session_id)
         async with self._runs.run(turn, streams=False, place=place) as running:
             while not isinstance(await self._part(running), Ended):
                 pass

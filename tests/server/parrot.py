@@ -9,6 +9,7 @@ Anything else is said back, with the results of the calls.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import re
@@ -22,7 +23,10 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import Runnable
 from langchain_core.tools import tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.prebuilt import ToolRuntime
 from langgraph.types import interrupt
+
+from graph_agent import AgentContext
 
 _FINAL = "provide your final response"
 _ORDER = re.compile(r"^!(call|then) (\S+) (\{.*\})$", re.MULTILINE)
@@ -148,6 +152,18 @@ async def wait_for(file: str) -> str:
         told.write(str(os.getpid()))
     await _until_there(file)
     return f"{file} is there"
+
+
+@tool
+async def vault(runtime: ToolRuntime[AgentContext, Any]) -> str:
+    """Name the credentials that this call has, each with a digest of its value."""
+    credentials = runtime.context.credentials if runtime.context is not None else {}
+    return ", ".join(f"{name}={digest(secret.get_secret_value())}" for name, secret in credentials.items()) or "none"
+
+
+def digest(secret: str) -> str:
+    """What tells one secret from another and does not give it away."""
+    return hashlib.sha256(secret.encode()).hexdigest()[:8]
 
 
 @tool
