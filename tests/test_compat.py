@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, cast
 
 import pytest
 from langchain_core.runnables import RunnableConfig
@@ -343,7 +343,9 @@ async def test_the_message_stream_of_a_model_call_goes_through_a_gate() -> None:
     graph.add_edge(START, "node")
     graph.add_edge("node", END)
 
-    shown = [chunk.text async for chunk, _ in graph.compile().astream({"word": "hi"}, stream_mode="messages")]
+    shown = [
+        cast(Any, chunk).text async for chunk, _ in graph.compile().astream({"word": "hi"}, stream_mode="messages")
+    ]
 
     assert (passed, shown) == (
         [((), "messages", text, "node", True) for text in ("One", " two.", "")],
