@@ -79,7 +79,8 @@ async def test_a_run_in_a_node_finds_the_context_around_it() -> None:
         given: list[RunnableConfig | None] = [config, None, {"tags": ["x"]}, {"configurable": {"thread_id": "own"}}]
         return {"seen": [surrounding_context(one) for one in given]}
 
-    graph: Any = StateGraph(State, context_schema=dict)
+    schema: Any = dict
+    graph: Any = StateGraph(State, context_schema=schema)
     graph.add_node("node", node)
     graph.add_edge(START, "node")
     compiled: Any = graph.compile()
