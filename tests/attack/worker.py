@@ -1,28 +1,20 @@
 """A process that takes turns of sessions: `python -m tests.attack.worker DATABASE EFFECTS`.
 
-Orders are JSON lines on standard input, `{"id", "do", "session", "text"}` with `run` or `resume` to do; they are carried
+Orders are JSON lines on standard input, `{"id", "do", "session", "text"}` with `run` or `resume` to do. They are carried
 out side by side, and each gets a JSON line on standard output when it ends: its `id`, and an `answer`, that it `waits`
 for a person, or an `error`. `GRAPH_AGENT_ATTACK_CLOCK_S` sets the process's wall clock forward, or back.
 
-The words `pay …` make the model call a tool that takes effect, `ask …` one that first asks a person, and any others none.
+The words `pay …` make the model call a tool that takes effect, `ask …` one that first asks a person, others none.
 """
 
 from __future__ import annotations
 
-import os
-import time
-
-_OFFSET_S = float(os.environ.get("GRAPH_AGENT_ATTACK_CLOCK_S", "0"))
-if _OFFSET_S:
-    # Before anything else is imported, which may keep the functions.
-    _time, _time_ns = time.time, time.time_ns
-    time.time = lambda: _time() + _OFFSET_S
-    time.time_ns = lambda: _time_ns() + int(_OFFSET_S * 1e9)
-
 import asyncio
 import json
+import os
 import random
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -60,9 +52,9 @@ def tools(effects: Effects) -> list[BaseTool]:
     """The tools; each leaves time to be interrupted before and behind its effect."""
 
     async def take_effect(text: str, config: RunnableConfig) -> str:
-        await asyncio.sleep(random.random() * 0.04)
+        await asyncio.sleep(random.random() * 0.1)
         effects.append(config["configurable"]["thread_id"], text)
-        await asyncio.sleep(random.random() * 0.04)
+        await asyncio.sleep(random.random() * 0.1)
         return f"charged for {text}"
 
     @tool
@@ -85,7 +77,7 @@ async def graph_over(url: str, effects: Effects) -> AsyncIterator[Any]:
 
     def graph(saver: Any) -> Any:
         config = LoopConfig(finalize="direct", model_retries=0)
-        return create_graph_agent(TurnsModel([]), tools=tools(effects), checkpointer=saver, config=config)
+        return create_graph_agent(TurnsModel(responses=[]), tools=tools(effects), checkpointer=saver, config=config)
 
     if url.startswith(FOREIGN):
         from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -95,6 +87,13 @@ async def graph_over(url: str, effects: Effects) -> AsyncIterator[Any]:
         return
     async with open_saver(url) as saver:
         yield graph(saver)
+
+
+def set_clock(offset_s: float) -> None:
+    """Set this process's wall clock forward, or back."""
+    real, real_ns = time.time, time.time_ns
+    time.time = lambda: real() + offset_s
+    time.time_ns = lambda: real_ns() + int(offset_s * 1e9)
 
 
 async def carry_out(graph: Any, order: dict[str, Any]) -> dict[str, Any]:
@@ -132,4 +131,5 @@ async def main(url: str, effects: Path) -> None:
 
 
 if __name__ == "__main__":
+    set_clock(float(os.environ.get("GRAPH_AGENT_ATTACK_CLOCK_S", "0")))
     asyncio.run(main(sys.argv[1], Path(sys.argv[2])))
