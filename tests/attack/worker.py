@@ -1,7 +1,7 @@
 """A process that takes turns of sessions: `python -m tests.attack.worker DATABASE EFFECTS`.
 
-Orders are JSON lines on standard input, `{"id", "do", "session", "text"}` with `run` or `resume` to do. They are carried
-out side by side, and each gets a JSON line on standard output when it ends: its `id`, and an `answer`, that it `waits`
+Orders are JSON lines on standard input, `{"id", "do", "session", "text"}` with `run` or `resume` to do. They are
+carried out side by side, and each gets a JSON line on standard output when it ends: its `id`, and an `answer`, that it `waits`
 for a person, or an `error`. `GRAPH_AGENT_ATTACK_CLOCK_S` sets the process's wall clock forward, or back.
 
 The words `pay …` make the model call a tool that takes effect, `ask …` one that first asks a person, others none.
