@@ -13,7 +13,7 @@ MAKE_VENV = $(PYTHON) -m venv $(VENV)
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: demo demo-team test compat lint format bench dev clean
+.PHONY: demo demo-waves demo-team test compat lint format bench dev clean
 # Half an environment, left by an attempt that failed, must not count as one.
 .DELETE_ON_ERROR:
 
@@ -22,6 +22,9 @@ demo: $(VENV)/.examples  ## Ask the hotel agent its three questions.
 		"Check availability for January 17-19" \
 		"one night in Hanukkah" \
 		"Check availability for Hanukkah and also next weekend"
+
+demo-waves: $(VENV)/.examples  ## Ask them with structured planning: plans, waves of parallel calls, answers.
+	@$(BIN)/python examples/hotel/waves.py
 
 demo-team: $(VENV)/.examples  ## Ask a team of three agents, each its own process, over A2A.
 	@$(BIN)/python examples/research_team/team.py

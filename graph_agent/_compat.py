@@ -6,14 +6,19 @@ a name that begins with an underscore from another distribution.
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any
 
+from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables.config import ensure_config
 from langchain_core.tools import BaseTool, StructuredTool
 from langchain_core.tools.base import _format_output, _get_runnable_config_param
 from langgraph._internal._runnable import RunnableCallable
@@ -21,6 +26,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
 from langgraph.graph.message import _messages_delta_reducer
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.prebuilt.tool_node import _get_all_injected_args
+from langgraph.pregel._messages import StreamMessagesHandler
 
 # LangGraph gives every message-like write an id before it is stored only where it finds this very reducer on the
 # channel; with any other, ``("user", "hi")`` would get a new id at each read.
@@ -36,6 +42,8 @@ _READ = "__pregel_read"
 _SCRATCHPAD = "__pregel_scratchpad"
 _DURABILITY = "__pregel_durability"
 _RESUMING = "__pregel_resuming"
+_RUNTIME = "__pregel_runtime"
+_COORDINATES = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
 _REPLAY_STATE = "__pregel_replay_state"
 
 KEEPING_NOTHING: dict[str, Any] = {_DURABILITY: "async"}
@@ -51,15 +59,16 @@ def both_ways(sync: Callable[..., Any], coroutine: Callable[..., Awaitable[Any]]
     return RunnableCallable(sync, coroutine, name=name, trace=False)
 
 
-def read_state(config: RunnableConfig, keys: Sequence[str]) -> dict[str, Any]:
+def read_state(config: RunnableConfig, keys: Sequence[str], *, fresh: bool = False) -> dict[str, Any]:
     """Read state fields from inside a ``Send`` task, whose own input is only what was sent.
 
     Args:
         config: The task's config.
         keys: Names of state fields; those never written are left out of the answer.
+        fresh: Whether what the task itself has written counts.
     """
     read = config["configurable"][_READ]
-    values: dict[str, Any] = read(list(keys), False)
+    values: dict[str, Any] = read(list(keys), fresh)
     return values
 
 
@@ -76,6 +85,18 @@ def inherits_durability(configurable: Mapping[str, Any]) -> bool:
         configurable: The `configurable` around the run.
     """
     return _DURABILITY in configurable
+
+
+def surrounding_context(config: RunnableConfig | None) -> Any:
+    """The context that a run without one of its own has from the run around it; None without a run around it.
+
+    Args:
+        config: The run's config. One that names its own thread or checkpoint takes nothing from the code around it.
+    """
+    given = (config or {}).get("configurable", {})
+    if _RUNTIME not in given and not any(given.get(name) for name in _COORDINATES):
+        given = ensure_config().get("configurable", {})
+    return getattr(given.get(_RUNTIME), "context", None)
 
 
 def is_resuming(config: RunnableConfig) -> bool:
@@ -167,6 +188,11 @@ def answers_at_hand(config: RunnableConfig) -> int:
     return len(scratchpad.resume) + (scratchpad.get_null_resume(False) is not None)
 
 
+def close_sqlite_cache(cache: Any) -> None:
+    """Close the connection of LangGraph's `SqliteCache`, which has no method for it."""
+    cache._conn.close()
+
+
 class InjectedArguments:
     """Which parameters of a tool the framework fills in, by ``ToolNode``'s rules."""
 
@@ -189,6 +215,42 @@ def as_tool_output(content: Any, artifact: Any, tool: StructuredTool, call_id: s
     return _format_output(content, artifact, call_id, tool.name, "success")
 
 
+def uses_responses_api(model: Any, options: Mapping[str, Any]) -> bool:
+    """Whether an OpenAI chat model sends a request with these options to `/v1/responses`."""
+    return bool(model._use_responses_api(options))
+
+
+def default_executor_of(loop: asyncio.BaseEventLoop) -> ThreadPoolExecutor | None:
+    """The executor that a loop runs blocking code on by default; None before its first use."""
+    executor: ThreadPoolExecutor | None = loop._default_executor  # type: ignore[attr-defined]  # private, so untyped
+    return executor
+
+
 def config_parameter(function: Callable[..., Any]) -> str | None:
     """The parameter of a tool's function that wants the run's config; None without one."""
     return _get_runnable_config_param(function)
+
+
+def with_stream_through(
+    config: RunnableConfig, gate: Callable[[Callable[[Any], None], set[int | str]], Callable[[Any], None]]
+) -> RunnableConfig:
+    """A model call's config in which all that enters LangGraph's message stream goes through a gate.
+
+    Args:
+        config: The config, with the callbacks of the run.
+        gate: Makes a gate, given what takes the stream's entries and the set of message ids that the stream has shown.
+    """
+    manager = config.get("callbacks")
+    if not isinstance(manager, BaseCallbackManager):
+        return config
+    gated: dict[int, Any] = {}
+    for handler in [*manager.handlers, *manager.inheritable_handlers]:
+        if isinstance(handler, StreamMessagesHandler) and id(handler) not in gated:
+            gated[id(handler)] = other = copy.copy(handler)
+            other.stream = gate(handler.stream, handler.seen)
+    if not gated:
+        return config
+    manager = manager.copy()
+    manager.handlers = [gated.get(id(handler), handler) for handler in manager.handlers]
+    manager.inheritable_handlers = [gated.get(id(handler), handler) for handler in manager.inheritable_handlers]
+    return {**config, "callbacks": manager}

@@ -7,8 +7,10 @@ from typing import Annotated
 
 import typer
 
+from graph_agent.command_log import LogLevelOption, VerboseOption, chosen_level
+from graph_agent.credentials import sources_from
 from graph_agent.errors import ConfigError
-from graph_agent.spec import load_spec
+from graph_agent.spec import load_spec, with_sources
 
 _DRAIN_S = 30
 
@@ -25,6 +27,12 @@ def a2a(
     db: Annotated[
         str | None, typer.Option("--db", help="Another database than the file's: sqlite:///FILE or postgresql://….")
     ] = None,
+    credential: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--credential", help="A secret for tools: NAME=env:VARIABLE; more than one may be.", metavar="TEXT"
+        ),
+    ] = None,
     show_outputs: Annotated[bool, typer.Option("--show-outputs", help="Tell clients what tools gave.")] = False,
     push_notifications: Annotated[
         bool, typer.Option("--push-notifications", help="Let clients have changes of their tasks sent to them.")
@@ -32,6 +40,8 @@ def a2a(
     drain_s: Annotated[
         int, typer.Option("--drain-s", min=0, help="Seconds that tasks may take to their next step at SIGTERM.")
     ] = _DRAIN_S,
+    verbose: VerboseOption = 0,
+    log_level: LogLevelOption = None,
 ) -> None:
     """Serve an agent to A2A clients; needs the extra `server`."""
     try:
@@ -39,7 +49,8 @@ def a2a(
         from graph_agent.a2a_serving import serve_a2a
     except ModuleNotFoundError as error:
         raise ConfigError(f"graph-agent a2a needs an extra ({error.name}): pip install 'graph-agent[server]'") from None
-    spec = load_spec(config)
+    spec = with_sources(load_spec(config), sources_from(credential or []))
     if push_notifications:
         spec = spec.model_copy(update={"push_notifications": True})
-    serve_a2a(spec, host=host, port=port, url=url, db=db, show_outputs=show_outputs, drain_s=drain_s)
+    level = chosen_level(verbose, log_level)
+    serve_a2a(spec, host=host, port=port, url=url, db=db, show_outputs=show_outputs, drain_s=drain_s, log_level=level)

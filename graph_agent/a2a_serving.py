@@ -22,6 +22,7 @@ from graph_agent.a2a.server_sessions import at_work
 from graph_agent.a2a.server_store import open_stores
 from graph_agent.addresses import bound, url_of
 from graph_agent.collector import spare_what_is_loaded
+from graph_agent.command_log import log_at
 from graph_agent.running import sees_other_processes
 from graph_agent.spec import AgentSpec, open_agent
 
@@ -38,6 +39,7 @@ def serve_a2a(
     db: str | None = None,
     show_outputs: bool = False,
     drain_s: int,
+    log_level: str | None = None,
 ) -> None:
     """Serve an agent until the process is asked to stop; says on standard output where it listens.
 
@@ -49,25 +51,35 @@ def serve_a2a(
         db: Another database than the file's.
         show_outputs: Whether clients are told what tools gave.
         drain_s: Seconds that tasks may take to their next boundary when the server is stopped.
+        log_level: Name of the level from which this package's log and uvicorn's are written to standard error; None
+            leaves logging as the program has set it up, and uvicorn at WARNING.
 
     Raises:
         ConfigError: When the address is taken or is none, or something the file names cannot be built.
     """
+    if log_level:
+        log_at(log_level)
     with bound(host, port) as listener:
         # Whoever reads where it listens, and comes before it serves, waits instead of being refused.
         listener.listen()
-        asyncio.run(_serve(spec, listener, url or url_of(listener), db, show_outputs, drain_s))
+        asyncio.run(_serve(spec, listener, url or url_of(listener), db, show_outputs, drain_s, log_level))
 
 
 async def _serve(
-    spec: AgentSpec, listener: socket.socket, url: str, db: str | None, show_outputs: bool, drain_s: int
+    spec: AgentSpec,
+    listener: socket.socket,
+    url: str,
+    db: str | None,
+    show_outputs: bool,
+    drain_s: int,
+    log_level: str | None,
 ) -> None:
     # The SDK's streams would end at the first signal, and their tasks with them; tasks are given time to end.
     AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # it has no types
     async with open_a2a(spec, url, db=db, show_outputs=show_outputs, drain_s=drain_s) as app:
         spare_what_is_loaded()
         typer.echo(f"{spec.name} listens at {url}")
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=drain_s + _STOP_S)
+        config = uvicorn.Config(app, log_level=log_level or "warning", timeout_graceful_shutdown=drain_s + _STOP_S)
         await uvicorn.Server(config).serve([listener])
 
 
@@ -106,7 +118,15 @@ async def open_a2a(
             push_notifications=spec.push_notifications,
         )
         context = a2a_context_of(spec)
-        yield a2a_app(graph, card, stores=stores, context=context, show_outputs=show_outputs, drain_s=drain_s)
+        yield a2a_app(
+            graph,
+            card,
+            stores=stores,
+            context=context,
+            show_outputs=show_outputs,
+            credential_headers=spec.credential_headers,
+            drain_s=drain_s,
+        )
 
 
 def skills_of(spec: AgentSpec) -> list[AgentSkill]:

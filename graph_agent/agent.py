@@ -8,14 +8,16 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
 from langgraph.cache.base import BaseCache
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
-from pydantic import BaseModel
 
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext
 from graph_agent.delegation import Delegate
-from graph_agent.graph import DEFAULT_SYSTEM_PROMPT, CompiledAgentGraph, build_graph
+from graph_agent.errors import ConfigError
+from graph_agent.graph import DEFAULT_SYSTEM_PROMPT, build_graph
 from graph_agent.hooks import LoopHook
 from graph_agent.models.mock import mock_model_from_env
 from graph_agent.models.resolve import resolve_model
@@ -30,7 +32,7 @@ def create_graph_agent(
     hooks: Sequence[LoopHook | Any] = (),
     system_prompt: str | Callable[[], str] = DEFAULT_SYSTEM_PROMPT,
     prompts: Mapping[str, str] | None = None,
-    response_format: type[BaseModel] | dict[str, Any] | None = None,
+    response_format: type[Any] | dict[str, Any] | None = None,
     config: LoopConfig | None = None,
     context_schema: type[AgentContext] = AgentContext,
     plan_schema: type[PlanningResult] = PlanningResult,
@@ -42,8 +44,9 @@ def create_graph_agent(
 ) -> CompiledAgentGraph:
     """Make an agent: a compiled LangGraph graph with the nodes `plan`, `tools`, `delegate` and `finalize`.
 
-    The environment variable `DEBUG_MOCK_RESPONSES`, a JSON array of strings, replaces every model by one script; it is
-    read here, once.
+    Two environment variables are read here, once. `DEBUG_MOCK_RESPONSES`, a JSON array of strings, replaces every model
+    by one script. `AGENTIC_LOOP_ENABLED` chooses one planner for every session: `false` has everything planned up front
+    (`planner="dag"`) whatever `tool_calling` says, `true` has structured plans made wave by wave.
 
     Args:
         model: A chat model, or `"provider:name"`, e.g. `"openai:gpt-4o-mini"`.
@@ -54,7 +57,8 @@ def create_graph_agent(
             `AgentMiddleware` of the `langchain` package, put around model requests and tool calls, outermost first.
         system_prompt: The system prompt, or a function that gives it at each request.
         prompts: Templates that replace shipped prompts, by name.
-        response_format: Shape of the answer, as a pydantic class or JSON schema: the run's `structured_response`.
+        response_format: Shape of the answer, as a pydantic class, a dataclass, a `TypedDict` class or a JSON schema.
+            `RunResult.structured_response` is an instance of the class; the state holds it as plain JSON.
         config: The loop's configuration; None for the defaults. A run's context overrides single fields.
         context_schema: `AgentContext`, or a subclass with fields of your own.
         plan_schema: What a structured plan looks like: `PlanningResult`, or a subclass that gives `slots` a shape.
@@ -68,6 +72,9 @@ def create_graph_agent(
     Raises:
         ConfigError: When the parts do not fit together, or the model cannot be built.
     """
+    _check_storage("checkpointer", checkpointer, BaseCheckpointSaver | bool, "open_saver")
+    _check_storage("store", store, BaseStore, "open_store")
+    _check_storage("cache", cache, BaseCache, "open_cache")
     mocked = mock_model_from_env()
     find = resolve if mocked is None else lambda _: mocked
     failed: Mapping[str, str] = getattr(tools, "failed", {})
@@ -88,3 +95,11 @@ def create_graph_agent(
     )
     graph.mcp_states = getattr(tools, "states", None)
     return graph.compile(checkpointer=checkpointer, store=store, cache=cache, name=name)
+
+
+def _check_storage(name: str, given: object, kind: Any, opener: str) -> None:
+    if given is not None and not isinstance(given, kind):
+        raise ConfigError(
+            f"{name}={given!r}: give an object of LangGraph's; `async with {opener}(address)` of "
+            "graph_agent.persistence gives one by its address."
+        )

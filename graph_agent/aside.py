@@ -6,21 +6,16 @@ import asyncio
 import contextlib
 import contextvars
 import inspect
-import math
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
-import anyio
-import anyio.to_thread
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables.config import ensure_config, merge_configs, set_config_context
 
+from graph_agent.daemon_threads import call_in_thread
 from graph_agent.models.retry import QUIET
-
-# Such code may block for long, and one session's must not wait for another's.
-_THREADS = anyio.CapacityLimiter(math.inf)
 
 
 class Meter(BaseCallbackHandler):
@@ -66,9 +61,7 @@ async def call_aside(method: Callable[..., Any], *args: Any, heard: Callable[[AI
     with aside(heard) as context:
         if inspect.iscoroutinefunction(method):
             return await _in_task(method(*args), context)
-        made = await anyio.to_thread.run_sync(
-            lambda: context.run(method, *args), abandon_on_cancel=True, limiter=_THREADS
-        )
+        made = await call_in_thread(context.run, method, *args)
         if not inspect.isawaitable(made):
             return made
         return await _in_task(made, context)

@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
-from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.runnables import RunnableConfig
 
 from graph_agent.config import LoopConfig, Planner
+from graph_agent.correction import WrittenCall, written_call
 from graph_agent.counting import counts_beside
+from graph_agent.errors import SlowSchemaError
 from graph_agent.in_force import InForce
 from graph_agent.limits import LimitMet
 from graph_agent.models.binding import Way
+from graph_agent.models.cleaning import with_text
 from graph_agent.models.pool import ReadyModel
 from graph_agent.models.refusals import REFUSED, refusal_in, refused_by
-from graph_agent.models.spoken import ReadAloud, Reader, Spoken
+from graph_agent.models.spoken import ReadAloud, Reader, Spoken, Visibility
+from graph_agent.models.visibility import UnlessCall, WithoutCalls, WithoutSentinel
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, usage_of
-from graph_agent.planning import AskingError, PlanningError, RefusedError, ask_for_calls, ask_for_plan
+from graph_agent.planning import AskingError, PlanningError, RefusedError, ask_for_calls, ask_for_plan, settle
 from graph_agent.request import answer_request
 from graph_agent.rollout import planner_of
 from graph_agent.runs import run_of
+from graph_agent.sentinel import is_sentinel, without_sentinel
 from graph_agent.state import Bookkeeping, add_usage
 from graph_agent.types import NO_USAGE, Usage
 
@@ -65,8 +71,6 @@ class Asking(InForce):
         """What of the newest request's reply has reached the reader."""
         self.cut_off: AIMessage | None = None
         """What there is of the newest request's reply where it was cut off, with its tokens; None otherwise."""
-        self.usage: Usage = NO_USAGE
-        """What all replies used, those that could not be used included."""
         self.budget_met: Callable[[Usage, AIMessage], LimitMet | None] = lambda used, newest: None
         """Of what these requests have used, and the newest reply: the budget that has no room for another."""
 
@@ -98,14 +102,115 @@ class Asking(InForce):
             Exception: What the last provider asked has raised.
         """
 
-        async def send(watch: Spoken) -> Planned:
-            if self._mode == "wave":
-                return await ask_for_plan(self._parts, self._history, self._settings, self._planner, self._limit_met)
-            return await ask_for_calls(self._parts, self._history, self._settings, self._mode, watch)
+        planned = await self._plan()
+        if self._mode != "native":
+            await settle(self.spoken, planned)
+            return planned
+        if planned.calls:
+            self._note_native_call()
+        elif self._may_correct() and not await self._fits(planned) and (hint := self._hint(planned)) is not None:
+            return await self._plan_in_text(planned, hint)
+        await settle(self.spoken, planned)
+        return planned
 
-        planned = await self._through(send)
+    async def _plan(self, tail: Sequence[AnyMessage] = (), *, quiet: bool = False) -> Planned:
+        async def send(watch: Spoken) -> Planned:
+            # A request that failed may have shortened it.
+            history = [*self._history, *tail] if tail else self._history
+            if self._mode == "wave":
+                return await ask_for_plan(self._parts, history, self._settings, self._planner, self._limit_met)
+            return await ask_for_calls(
+                self._parts,
+                history,
+                self._settings,
+                self._mode,
+                watch,
+                quiet=quiet or (self._parts.response is not None and self._reader is not None),
+                schema=self._schema_of_plan(),
+            )
+
+        planned = await self._through(send, visibility=self._visibility())
         self._count(planned.usage, planned.message.usage_metadata)
         return planned
+
+    def _schema_of_plan(self) -> dict[str, Any] | None:
+        """The schema that the provider can hold a planning reply without calls to; None for none."""
+        parts = self._parts
+        # In text, the provider would hold calls to it too.
+        if parts.response is None or self._mode != "native" or not parts.may_answer_while_planning(self._settings):
+            return None
+        schema = parts.response.json_schema
+        return schema if parts.client.holds_to(schema) else None
+
+    async def _fits(self, planned: Planned) -> bool:
+        """Whether a planning reply is an answer that the provider has held to the schema."""
+        if self._parts.response is None or self._schema_of_plan() is None:
+            return False
+        try:
+            await asyncio.to_thread(self._parts.response.read, planned.said)
+        except (ValueError, SlowSchemaError):
+            return False
+        return True
+
+    def _visibility(self) -> type[Visibility]:
+        """What holds a part of a planning reply back."""
+        if self._schema_of_plan() is not None:
+            return WithoutSentinel
+        if self._mode == "text":
+            return WithoutCalls
+        if not self._may_correct():
+            return WithoutSentinel
+        return UnlessCall if self._takes_tools else WithoutCalls
+
+    @property
+    def _takes_tools(self) -> bool:
+        """Whether the model is said to take tools, by its profile or by the configuration."""
+        return self._model.takes_tools or self._settings.tool_calling == "native"
+
+    def _note_native_call(self) -> None:
+        known, name = self.loop.get("native_tools", []), self._model.name
+        if not self._takes_tools and name not in known:
+            self.loop = {**self.loop, "native_tools": [*known, name]}
+
+    def _may_correct(self) -> bool:
+        """Whether a native reply without calls may be asked for once more in text: once an input, before any work."""
+        tried = self.loop.get("recovery", {}).get("asked_in_text")
+        worked = self.loop["waves"] or self.loop.get("carried") or self._model.name in self.loop.get("native_tools", ())
+        return bool(self._parts.toolbox) and not tried and not worked
+
+    def _hint(self, planned: Planned) -> WrittenCall | Literal["sentinel"] | None:
+        """What in a reply without calls hints that the model's server ignores tools."""
+        if is_sentinel(planned.said):
+            return None if self._takes_tools else "sentinel"
+        return written_call(planned.said, self._parts.toolbox.names, self._history)
+
+    async def _plan_in_text(self, first: Planned, hint: WrittenCall | Literal["sentinel"]) -> Planned:
+        """Ask once more with the tools described in text, and find out which of the two replies counts.
+
+        No call of the first reply is run. It stands where the second has neither calls nor an answer, and where it may
+        well be an answer itself.
+        """
+        watch, sentinel = self.spoken, hint == "sentinel"
+        if self._limit_met(NO_USAGE, first.message) is not None:
+            await settle(watch, first)
+            return first
+        self._learn(asked_in_text=True)
+        did = "had nothing to do, and has called no tool" if sentinel else "wrote a call as text, which was not run"
+        self._warn(f"The model {self._model.name} {did}; it is asked once more, with the tools described in text.")
+        notice: list[AnyMessage] = [AIMessage(first.said), HumanMessage(self._parts.prompts.render("written_call"))]
+        self._in_text = True
+        try:
+            second = await self._plan(() if sentinel else notice, quiet=not sentinel)
+        finally:
+            self._in_text = False
+        if second.calls:
+            self.loop = {**self.loop, "text_tools": [*self.loop["text_tools"], self._model.name]}
+        elif isinstance(hint, WrittenCall) and (hint.may_be_answer or not second.answers):
+            self.spoken = watch
+            await settle(watch, first)
+            return first
+        await settle(self.spoken, second)
+        return second
 
     async def answer(
         self, tail: Sequence[AnyMessage] = (), *, quiet: bool = False, schema: dict[str, Any] | None = None
@@ -115,7 +220,8 @@ class Asking(InForce):
         Args:
             tail: What comes after the request, such as a reply and what is wrong with it.
             quiet: Keep the reply's tokens out of the message stream.
-            schema: JSON schema of the answer; None for free text.
+            schema: JSON schema of the answer; None for free text. Its tokens are streamed where the provider holds the
+                model to it, and nothing reads along that cannot take back an answer that has to be repaired.
 
         Raises:
             RefusedError, Exception: As for `plan`.
@@ -123,20 +229,28 @@ class Asking(InForce):
 
         async def send(watch: Spoken) -> AIMessage:
             request = [*self._answer_request(), *tail]
+            whole = quiet or (schema is not None and self._reader is not None)
             reply = await self._parts.client.answer(
-                request, self._settings, mode=self._mode, quiet=quiet, schema=schema, watch=watch
+                request, self._settings, mode=self._mode, quiet=whole, schema=schema, watch=watch
             )
             if (words := refusal_in(reply, heard=True)) is not None:
+                await watch.settle(reply.text, reply.text)
                 raise RefusedError.of(reply, words, usage_of(reply, self._settings.prices))
-            return reply
+            answer = without_sentinel(reply.text)
+            await watch.settle(reply.text, answer or None)
+            return with_text(reply, answer)
 
         reply = await self._through(send)
         self._count(usage_of(reply, self._settings.prices), reply.usage_metadata)
         return reply
 
     @counts_beside
-    async def answer_after(self, sentence: str) -> tuple[AIMessage, Exception | None]:
+    async def answer_after(self, sentence: str, hint: str = "") -> tuple[AIMessage, Exception | None]:
         """Ask for an answer that stands below a sentence of ours, streamed as one message.
+
+        Args:
+            sentence: What the message begins with.
+            hint: What it ends with, where the model answers; empty for nothing.
 
         Returns:
             The message, and what the last model asked has failed with when the sentence had to stand alone.
@@ -148,11 +262,22 @@ class Asking(InForce):
             return self._parts.client.answering(self._answer_request(), self._settings, mode=self._mode)
 
         message, failure = await self._parts.client.answer_after(
-            sentence, self._answer_request(), self._settings, mode=self._mode, recover=recover, watch=self.spoken
+            sentence,
+            self._answer_request(),
+            self._settings,
+            mode=self._mode,
+            recover=recover,
+            watch=self.spoken,
+            hint=hint,
         )
         if failure is None:
             self._count(usage_of(message, self._settings.prices), message.usage_metadata)
-            below = message.model_copy(update={"content": message.text.removeprefix(sentence).strip()})
+            answer = without_sentinel(message.text)
+            await self.spoken.settle(message.text, answer)
+            message = with_text(message, answer)
+            below = message.model_copy(
+                update={"content": message.text.removeprefix(sentence).removesuffix(hint).strip()}
+            )
             words = refusal_in(below, heard=True)
         else:
             words = REFUSED if refused_by(failure) else None
@@ -163,11 +288,14 @@ class Asking(InForce):
 
     @counts_beside
     async def _through(
-        self, send: Callable[[Spoken], Awaitable[T]], recover: Callable[[Exception], bool] | None = None
+        self,
+        send: Callable[[Spoken], Awaitable[T]],
+        recover: Callable[[Exception], bool] | None = None,
+        visibility: type[Visibility] = WithoutSentinel,
     ) -> T:
         """Send a request until it is answered, or nothing is left to try; `recover` in place of the usual ways."""
         while True:
-            self.spoken = Spoken() if self._reader is None else ReadAloud(self._reader)
+            self.spoken = Spoken(visibility) if self._reader is None else ReadAloud(self._reader, visibility)
             try:
                 return await send(self.spoken)
             except RefusedError as refused:

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import anyio
 
+from graph_agent.daemon_threads import DaemonExecutor
 from graph_agent.errors import SyncInLoopError
 
 P = ParamSpec("P")
@@ -110,5 +111,6 @@ async def _hand_over(work: Coroutine[Any, Any, T], done: Future[T]) -> None:
 def _background_loop() -> asyncio.AbstractEventLoop:
     # One loop for the life of the process: clients that a model opened in one call are of use in the next.
     loop = asyncio.new_event_loop()
+    loop.set_default_executor(DaemonExecutor())
     threading.Thread(target=loop.run_forever, name="graph-agent", daemon=True).start()
     return loop

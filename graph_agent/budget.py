@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage
 from graph_agent.config import LoopConfig, Price
 from graph_agent.types import StopReason
 
-BUDGET_LEFT = "graph_agent_budget_left"
+BUDGET_LEFT = "__graph_agent_budget_left"
 """Key in a delegated run's `configurable`: what the delegating run has left, as `Left.as_json` gives it."""
 
 

@@ -53,8 +53,7 @@ def call_records(
     events = since_last_input(snapshot.values.get("events", []))
     ledger = snapshot.values.get("loop", NOT_BEGUN).get("ledger", False)
     begun = begun_in(stored, before)
-    perhaps = {call["id"] for call in begun.perhaps}
-    pending = [("", *write) for _, writes in begun.finished for write in writes]
+    pending = [("", *write) for writes in begun.finished.values() for write in writes]
     pending += (stored.pending_writes if stored else None) or []
     asking = _asking(snapshot, begun)
 
@@ -66,11 +65,8 @@ def call_records(
             return "planned"
         if id_ in begun.noted or id_ in asking or not idle:
             return "started"
-        # A ledger notes a wave's writing calls before the first of them runs.
         noted = ledger and (writes is None or writes(name))
-        if id_ in perhaps:
-            return "started" if noted else "unknown"
-        return "planned" if noted or begun.anew or id_ in begun.untouched else "unknown"
+        return "planned" if begun.is_certain(id_, ledger=noted) else "unknown"
 
     calls = planned_calls([*events, *_events_in(pending)])
     return [CallRecord(call.planned["id"], call.planned["name"], state(call)) for call in calls]

@@ -95,6 +95,25 @@ async def keep_ids_above_newest(saver: BaseCheckpointSaver[Any], thread_id: str,
             keep_checkpoint_ids_above(newest.checkpoint["id"])
 
 
+async def edited_from(saver: BaseCheckpointSaver[Any], found: CheckpointTuple | None) -> list[CheckpointTuple]:
+    """The checkpoints that a person has edited into this one (`update_state`), newest first; empty for no edit.
+
+    A checkpoint that the session had left behind is not among them: an edit of it goes back, to do the same work again.
+
+    Args:
+        saver: The session's saver.
+        found: The checkpoint; None for none.
+    """
+    before: list[CheckpointTuple] = []
+    while found is not None and found.metadata.get("source") == "update" and found.parent_config is not None:
+        parent = await load(saver, found.parent_config)
+        if parent is None or parent.checkpoint["id"] != await newest_before(saver, found.config):
+            break
+        before.append(parent)
+        found = parent
+    return before
+
+
 async def put_writes(
     saver: BaseCheckpointSaver[Any], config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import sqlite3
 import sys
 import uuid
 from collections.abc import AsyncIterator
@@ -15,14 +15,18 @@ import typer
 from rich.console import Console
 
 from graph_agent.a2a_command import a2a
-from graph_agent.cli_control import send, stop, stopping
+from graph_agent.cli_control import send, stop
+from graph_agent.cli_interrupts import STOPPED, Interrupts, leave_interrupted
+from graph_agent.command_log import LogLevelOption, VerboseOption, chosen_level, log_at, log_what_is_not_shown
+from graph_agent.credentials import sources_from
+from graph_agent.daemon_threads import call_in_thread
 from graph_agent.errors import ConfigError, GraphAgentError
 from graph_agent.events import Event
-from graph_agent.history import session_ids
+from graph_agent.history import list_threads
 from graph_agent.persistence import open_saver
-from graph_agent.results import Done, EventAdded, PlanText, Progress, Token
+from graph_agent.results import DelegatePart, Done, EventAdded, PlanText, Progress, Token
 from graph_agent.session import Session
-from graph_agent.spec import AgentSpec, load_spec, open_agent
+from graph_agent.spec import AgentSpec, load_spec, open_agent, with_sources
 from graph_agent.text import text_of
 
 app = typer.Typer(
@@ -45,9 +49,13 @@ DbOption = Annotated[
 ]
 
 
+CredentialOption = Annotated[
+    list[str] | None,
+    typer.Option("--credential", help="A secret for tools: NAME=env:VARIABLE; more than one may be.", metavar="TEXT"),
+]
+
+
 _AGENT = Path("agent.yaml")
-STOPPED = 130
-"""Exit status of a program that Ctrl-C has ended."""
 
 
 @app.command()
@@ -61,15 +69,20 @@ def run(
         datetime | None, typer.Option("--today", formats=["%Y-%m-%d"], help="The date the agent takes for today.")
     ] = None,
     db: DbOption = None,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log each step.")] = False,
+    credential: CredentialOption = None,
+    verbose: VerboseOption = 0,
+    log_level: LogLevelOption = None,
 ) -> None:
     """Ask an agent, and watch it work."""
-    if verbose:
-        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    if (level := chosen_level(verbose, log_level)) is not None:
+        log_at(level)
     else:
-        _log_what_is_not_shown()
-    spec = load_spec(config)
-    sys.exit(asyncio.run(_ask(spec, questions or [], session, today.date() if today else None, db)))
+        log_what_is_not_shown()
+    spec = with_sources(load_spec(config), sources_from(credential or []))
+    status = asyncio.run(_ask(spec, questions or [], session, today.date() if today else None, db))
+    if status == STOPPED:
+        leave_interrupted()
+    sys.exit(status)
 
 
 @app.command()
@@ -90,9 +103,12 @@ def serve(
         list[str] | None,
         typer.Option("--set", help="A limit or time of the server, e.g. max_body_bytes=1000000; more than one may be."),
     ] = None,
+    credential: CredentialOption = None,
     list_settings: Annotated[
         bool, typer.Option("--list-settings", help="Say what --set takes, with the defaults, and end.")
     ] = False,
+    verbose: VerboseOption = 0,
+    log_level: LogLevelOption = None,
 ) -> None:
     """Serve an agent to OpenAI's, Anthropic's and A2A clients; needs the extra `server`."""
     try:
@@ -105,8 +121,17 @@ def serve(
     if list_settings:
         out.print(server_settings.told_settings(), markup=False)
         return
-    given = server_settings.settings_from(settings or [])
-    serve_until_stopped(config, host=host, port=port, db=db, workers=workers, keys_file=keys_file, settings=given)
+    serve_until_stopped(
+        config,
+        host=host,
+        port=port,
+        db=db,
+        workers=workers,
+        keys_file=keys_file,
+        settings=server_settings.settings_from(settings or []),
+        credentials=sources_from(credential or []),
+        log_level=chosen_level(verbose, log_level),
+    )
 
 
 @app.command()
@@ -115,7 +140,7 @@ def sessions(config: ConfigOption = _AGENT, db: DbOption = None) -> None:
 
     async def ids() -> list[str]:
         async with open_saver(db or load_spec(config).db) as saver:
-            return await session_ids(saver)
+            return await list_threads(saver)
 
     found = asyncio.run(ids())
     for session_id in found:
@@ -148,17 +173,23 @@ app.command()(a2a)
 
 
 async def _ask(spec: AgentSpec, questions: list[str], session: str | None, today: date | None, db: str | None) -> int:
-    status = 0
-    async with open_agent(spec, today=today, db=db) as graph:
-        current = Session(graph, session or _new_id())
-        async for question in _questions(questions):
-            if questions and session is None:
-                current = Session(graph, _new_id())
-            status = max(status, await _show(current, question))
-            if status == STOPPED:
-                break
-        if not questions or status == STOPPED:
-            err.print(f"Go on with this conversation: --session {current.id}", style="dim", markup=False)
+    status, begun = 0, bool(session)
+    with Interrupts.handled() as interrupts:
+        async with open_agent(spec, today=today, db=db) as graph:
+            current = Session(graph, session or _new_id())
+            try:
+                async for question in _questions(questions):
+                    if questions and session is None:
+                        current = Session(graph, _new_id())
+                    begun = True
+                    status = max(status, await _show(current, question, interrupts))
+                    if status == STOPPED:
+                        break
+            except asyncio.CancelledError:
+                status = STOPPED
+                out.print()
+            if begun and (not questions or status == STOPPED):
+                err.print(f"Go on with this conversation: --session {current.id}", style="dim", markup=False)
     return status
 
 
@@ -171,19 +202,27 @@ async def _questions(given: list[str]) -> AsyncIterator[str]:
         yield question
 
 
-async def _show(session: Session, question: str) -> int:
-    """Print one run as it goes; gives the exit status."""
-    said, answered = "", False
-    with stopping(session) as stops:
-        async for part in session.stream(question):
+async def _show(session: Session, question: str, interrupts: Interrupts) -> int:
+    """Print one run, and the follow-ups that come behind it, as they go; gives the exit status."""
+    said, answered, failed, status = "", False, "", 0
+    with interrupts.aborting(session):
+        # What fails is shown as it is told.
+        async for part in session.stream(question, context={"on_failure": "answer"}):
             match part:
                 case Progress():
                     out.print(f"  step {part.step}: {part.action} {part.target}", style="dim", markup=False)
-                case Token():
+                case DelegatePart(part=Progress() as step):
+                    out.print(f"    {part.target}: {step.action} {step.target}", style="dim", markup=False)
+                case Token() if not part.reports_failure:
                     out.print(part.text, end="", markup=False)
                     said += part.text
                 case PlanText() if said:
                     out.print()
+                    said = ""
+                case EventAdded(event) if event["type"] == "agent_response" and "error" in event:
+                    if said:
+                        out.print()
+                    _show_account(text_of(event["content"]).removeprefix(said), failed)
                     said = ""
                 case EventAdded(event) if event["type"] == "agent_response":
                     # What cut an answer short, say, is added to it when its tokens are out.
@@ -193,17 +232,19 @@ async def _show(session: Session, question: str) -> int:
                     _show_question(text_of(event["content"]))
                 case EventAdded(event):
                     _show_event(event)
+                    failed = event["message"] if event["type"] == "error" else failed
                 case Done(result):
                     if said:
                         out.print()
+                        said = ""
                     for interrupt in result.interrupts:
                         err.print(f"waiting for an answer: {interrupt.value}", style="yellow", markup=False)
-                    if stops:
+                    if interrupts.count:
                         return STOPPED
-                    return 1 if result.status in ("FAILED", "ABORTED") or result.interrupts else 0
+                    status = max(status, result.status in ("FAILED", "ABORTED") or bool(result.interrupts))
                 case _:
                     pass
-    return 1
+    return status
 
 
 def _show_question(question: str) -> None:
@@ -219,19 +260,18 @@ def _show_event(event: Event) -> None:
         err.print(f"error: {event['message']}", style="red", markup=False)
 
 
+def _show_account(report: str, failed: str) -> None:
+    """Show, of the report of a failure, what the line of the error has not said: what was done."""
+    if account := report.rpartition(failed)[2].strip():
+        err.print(account, markup=False)
+
+
 async def _read_line() -> str:
     """One line from the terminal; empty at its end."""
     try:
-        return (await asyncio.to_thread(out.input, "\n[bold]>[/bold] ")).strip()
+        return (await call_in_thread(out.input, "\n[bold]>[/bold] ")).strip()
     except EOFError:
         return ""
-
-
-def _log_what_is_not_shown() -> None:
-    """Let warnings on standard error, without those that a run shows from its history."""
-    handler = logging.StreamHandler()
-    handler.addFilter(lambda record: not hasattr(record, "in_history"))
-    logging.getLogger("graph_agent").addHandler(handler)
 
 
 def _new_id() -> str:
@@ -245,8 +285,11 @@ def main() -> None:
     except GraphAgentError as error:
         err.print(f"error: {error}", style="red", markup=False)
         sys.exit(2)
+    except sqlite3.Error as error:
+        err.print(f"error: the database failed: {error}", style="red", markup=False)
+        sys.exit(2)
     except (KeyboardInterrupt, asyncio.CancelledError):
-        sys.exit(STOPPED)
+        leave_interrupted()
 
 
 if __name__ == "__main__":

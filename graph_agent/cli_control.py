@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from graph_agent.db_urls import without_password
 from graph_agent.errors import ConfigError, InputError
 from graph_agent.persistence import open_saver, open_store
@@ -71,33 +66,3 @@ def _shared(spec: AgentSpec, db: str | None) -> str:
             "db='memory:' is this process's alone; sessions are reached through 'sqlite:///FILE' or 'postgresql://…'."
         )
     return address
-
-
-@contextmanager
-def stopping(session: Session) -> Iterator[list[asyncio.Task[bool]]]:
-    """While a session runs, the first Ctrl-C stops it in good order, and a second one ends the program.
-
-    Gives a list that stays empty until the first Ctrl-C.
-    """
-    loop, asked = asyncio.get_running_loop(), list[asyncio.Task[bool]]()
-    task = asyncio.current_task()
-
-    def interrupted() -> None:
-        if asked:
-            if task is not None:
-                task.cancel()
-        else:
-            asked.append(loop.create_task(session.abort()))
-
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        loop.add_signal_handler(signal.SIGINT, interrupted)
-    except (NotImplementedError, RuntimeError):
-        # Windows, or not the main thread: Ctrl-C cancels the run, as asyncio does by itself.
-        yield asked
-        return
-    try:
-        yield asked
-    finally:
-        loop.remove_signal_handler(signal.SIGINT)
-        signal.signal(signal.SIGINT, before)

@@ -14,6 +14,8 @@ from typing import TypeAlias
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
+from graph_agent.types import NOT_SHOWN
+
 NOTE_MARK = "graph_agent_note"
 """Key in `additional_kwargs` of the note: said by nobody, and in no history."""
 
@@ -26,6 +28,7 @@ _SAID_CHARS = 400
 _RESULT_CHARS = 160
 _ARGUMENT_CHARS = 120
 _CHARS_PER_TOKEN = 4
+_RECAP_LINES = 20
 
 Group: TypeAlias = list[AnyMessage]
 """Messages that stay or go together: a model's calls with their results, or one message."""
@@ -163,7 +166,26 @@ def _lines(group: Group) -> list[str]:
         return first.text.removesuffix("]").splitlines()[1:]
     if isinstance(first, ToolMessage) or not _asks(first):
         speaker = {"human": "The user", "ai": "You"}.get(first.type, "Someone")
+        if (first.id or "").startswith(NOT_SHOWN):
+            speaker = "A notice of the agent framework"
         return [f"- {speaker} said: {_short(first.text, _SAID_CHARS)}"] if first.text.strip() else []
+    return [f"- You called {call}; {status}: {result}" for call, status, result in _called(group)]
+
+
+def recap(messages: Sequence[AnyMessage]) -> list[str]:
+    """Each call and the beginning of its result, a line each; of many, the newest.
+
+    Args:
+        messages: A part of a conversation, every call with its results right behind it.
+    """
+    _, groups = _split(messages)
+    lines = [f"- {call}: {result}" for group in groups if _asks(group[0]) for call, _, result in _called(group)]
+    return lines[-_RECAP_LINES:]
+
+
+def _called(group: Group) -> list[tuple[str, str, str]]:
+    """Of each result: its call, its status, and its beginning."""
+    first = group[0]
     assert isinstance(first, AIMessage)
     asked = {
         call[
@@ -173,8 +195,7 @@ def _lines(group: Group) -> list[str]:
     }
     results = [message for message in group[1:] if isinstance(message, ToolMessage)]
     return [
-        f"- You called {asked.get(result.tool_call_id, result.name)}; {result.status}: "
-        f"{_short(result.text, _RESULT_CHARS)}"
+        (asked.get(result.tool_call_id) or result.name or "", result.status, _short(result.text, _RESULT_CHARS))
         for result in results
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -19,13 +19,15 @@ from pydantic import (
     model_validator,
 )
 
-from graph_agent.errors import ConfigError, did_you_mean
+from graph_agent.errors import ConfigError
+from graph_agent.validation_text import explain
 
 ToolCalling = Literal["auto", "native", "text", "wave"]
 OnLimit = Literal["answer", "message"]
+OnFailure = Literal["answer", "raise"]
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 """What OpenAI's API takes; a model may know fewer."""
-Finalize = Literal["compose", "direct"]
+Finalize = Literal["auto", "compose", "direct"]
 Planner = Literal["wave", "dag"]
 FallbackModel = Annotated[Any, WithJsonSchema({"type": "string"})]
 """A `provider:name`, or a chat model; which objects are chat models is found when the agent is built."""
@@ -59,12 +61,21 @@ class LoopConfig(BaseModel):
     """Phase-1 model calls per session; None for no limit."""
     on_limit: OnLimit = "answer"
     """At a limit: a best-effort answer under the sentence that names it, or the sentence alone."""
+    on_failure: OnFailure = "answer"
+    """What an input that fails comes to: a message that says what failed and what was done, or a `RunFailedError`.
+
+    The error is raised when the graph has run to its end: the session holds the message, and its status is `FAILED`.
+    """
     tool_calling: ToolCalling = "auto"
     """How calls are asked for; `auto` reads the model's profile, offline."""
     tool_calling_default: Literal["native", "text"] = "native"
     """What `auto` takes for a model that says nothing of itself."""
-    finalize: Finalize = "compose"
-    """Whether the answer is a second, streamed model call or the plan's own text."""
+    finalize: Finalize = "auto"
+    """Which reply is the answer.
+
+    `auto`: a planning reply without calls; where it is the sentinel `No more actions.`, a second model call. `compose`:
+    always the second call. `direct`: as `auto`, and the model is not told of the sentinel.
+    """
     max_parallel_calls: PositiveInt = 16
     """Calls in flight in one run; a caller's `max_concurrency` can only lower it."""
     tool_timeout_s: PositiveFloat | None = 300
@@ -80,7 +91,7 @@ class LoopConfig(BaseModel):
     answer_reserve: float = Field(0.1, ge=0, lt=1)
     """Share of each of these three budgets that is kept back for the answer."""
     effect_ledger: bool = False
-    """Whether calls that may write are noted as started, in the checkpointer's own storage, before they run."""
+    """Whether each call that may write is noted as started, in the checkpointer's own storage, right before it runs."""
     max_output_chars: int = Field(30_000, ge=100)
     """Characters of one tool output shown to the model; some kinds of tools have their own (see `output_limits`)."""
     max_output_lines: int = Field(256, ge=2)
@@ -90,6 +101,8 @@ class LoopConfig(BaseModel):
 
     A run's context can change the number, for an agent that was built with one: the tool is offered or it is not.
     """
+    loop_detection: bool = True
+    """Whether calls that repeat are reported to the model, withheld, and end the input."""
     loop_window: int = Field(10, ge=2)
     """The last calls of an input that are searched for a repeating pattern."""
     loop_max_period: PositiveInt = 3
@@ -103,7 +116,12 @@ class LoopConfig(BaseModel):
     model_retries: NonNegativeInt = 3
     """Further attempts after a transient model error, before the first token only."""
     model_timeout_s: PositiveFloat | None = 120
-    """Seconds one model request may take; None for no limit."""
+    """Seconds to the first token of a model's reply and between its tokens; None for no limit.
+
+    A reply that is not streamed has these seconds for the whole of it.
+    """
+    model_total_timeout_s: PositiveFloat | None = None
+    """Seconds one model request may take in all, however its tokens come; None for no limit."""
     fallback_models: tuple[FallbackModel, ...] = ()
     """Models asked in order, for the rest of the input, when the one before stays unavailable: names or chat models."""
     reasoning_effort: ReasoningEffort | None = None
@@ -125,13 +143,13 @@ class LoopConfig(BaseModel):
     plan_cache_ttl_s: PositiveInt | None = None
     """Seconds a plan may be taken from the agent's cache for the very same request; None for never."""
     max_agentic_loops: NonNegativeInt = 3
-    """Times that hooks may have the model asked again for one planning request; 0 for never."""
+    """Times that hooks may have the model asked again for one input; 0 for never."""
 
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ConfigError(explain(error, type(self).__name__, type(self).model_fields)) from None
+            raise ConfigError(explain(error, type(self).__name__, type(self))) from None
 
     @field_validator("fallback_models")
     @classmethod
@@ -167,26 +185,3 @@ class LoopConfig(BaseModel):
             return self
         # Field by field: a dump would take the chat models apart.
         return type(self)(**{**{name: getattr(self, name) for name in type(self).model_fields}, **values})
-
-
-def explain(error: ValidationError, where: str, known: Iterable[str]) -> str:
-    """Turn pydantic's report into one line per fault: where, what was given, what fits.
-
-    Args:
-        error: The report.
-        where: What was being built, e.g. `LoopConfig` or a file name.
-        known: Field names, to suggest one for a misspelt key.
-    """
-    lines = []
-    for fault in error.errors():
-        path = ".".join(str(part) for part in fault["loc"])
-        said = fault["msg"].removeprefix("Value error, ").removesuffix(".")
-        if fault["type"] == "extra_forbidden":
-            lines.append(f"{where}: unknown field {path!r}; {did_you_mean(str(fault['loc'][-1]), known)}")
-        elif fault["type"] == "missing":
-            lines.append(f"{where}: the field {path!r} is missing.")
-        elif path:
-            lines.append(f"{where}: {path}={fault['input']!r}: {said}.")
-        else:
-            lines.append(f"{where}: {said}.")
-    return "\n".join(lines)

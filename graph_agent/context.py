@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from langchain_core.runnables import RunnableConfig
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -17,16 +18,20 @@ from pydantic import (
     ValidationError,
 )
 
+from graph_agent._compat import surrounding_context
 from graph_agent.config import (
     FallbackModel,
     Finalize,
     LoopConfig,
+    OnFailure,
     OnLimit,
     Planner,
     Price,
     ReasoningEffort,
     ToolCalling,
 )
+from graph_agent.errors import ConfigError
+from graph_agent.validation_text import explain
 
 
 class AgentContext(BaseModel):
@@ -34,9 +39,18 @@ class AgentContext(BaseModel):
 
     A field left out, or None, keeps the value the agent was built with. Each field means what it means there.
     Subclass it to add fields, and pass the subclass as `context_schema=`.
+
+    Raises:
+        ConfigError: On an unknown field, or a value that does not fit.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise ConfigError(explain(error, f"context ({type(self).__name__})", type(self))) from None
 
     credentials: dict[str, SecretStr] = Field(default={}, description="Secrets by name, for the tools that want them.")
     client_tools: list[dict[str, Any]] = Field(
@@ -59,6 +73,7 @@ class AgentContext(BaseModel):
     max_steps: PositiveInt | None = None
     max_turns: PositiveInt | None = None
     on_limit: OnLimit | None = None
+    on_failure: OnFailure | None = None
     tool_calling: ToolCalling | None = None
     tool_calling_default: Literal["native", "text"] | None = None
     finalize: Finalize | None = None
@@ -73,6 +88,7 @@ class AgentContext(BaseModel):
     max_output_chars: int | None = Field(default=None, ge=100)
     max_output_lines: int | None = Field(default=None, ge=2)
     offload_over_chars: PositiveInt | None = None
+    loop_detection: bool | None = None
     loop_window: int | None = Field(default=None, ge=2)
     loop_max_period: PositiveInt | None = None
     max_delegation_depth: NonNegativeInt | None = None
@@ -80,6 +96,7 @@ class AgentContext(BaseModel):
     model: str | None = Field(default=None, min_length=1)
     model_retries: NonNegativeInt | None = None
     model_timeout_s: PositiveFloat | None = None
+    model_total_timeout_s: PositiveFloat | None = None
     fallback_models: tuple[FallbackModel, ...] | None = None
     reasoning_effort: ReasoningEffort | None = None
     temperature: NonNegativeFloat | None = None
@@ -91,6 +108,20 @@ class AgentContext(BaseModel):
     max_calls_per_wave: PositiveInt | None = None
     plan_cache_ttl_s: PositiveInt | None = None
     max_agentic_loops: NonNegativeInt | None = None
+
+
+def checked_context(given: Any) -> AgentContext | dict[str, Any] | None:
+    """The context that a caller passes to a run, as LangGraph takes it.
+
+    Raises:
+        ConfigError: When it is neither an `AgentContext` nor a mapping of its fields.
+    """
+    if given is None or isinstance(given, AgentContext):
+        return given
+    if isinstance(given, Mapping):
+        return dict(given)
+    kind = type(given).__name__
+    raise ConfigError(f"context: got a {kind}; pass an AgentContext, or a mapping of its fields.")
 
 
 def coerce_context(brought: Any, schema: type[AgentContext] = AgentContext) -> AgentContext | None:
@@ -107,9 +138,35 @@ def coerce_context(brought: Any, schema: type[AgentContext] = AgentContext) -> A
     if isinstance(brought, dict) and brought:
         try:
             return schema(**brought)
-        except ValidationError:
+        except ConfigError:
             return None
     return None
+
+
+def with_credentials(
+    brought: Any,
+    own: Mapping[str, SecretStr],
+    config: RunnableConfig | None = None,
+    schema: type[AgentContext] = AgentContext,
+) -> Any:
+    """What a run brings, with the agent's own credentials below those that it brings.
+
+    Args:
+        brought: What the run was given as its context; None for what the run around it has. What cannot be a context is
+            left as it is, to be refused.
+        own: The agent's credentials.
+        config: The run's config.
+        schema: The agent's own context schema.
+    """
+    if brought is None:
+        brought = coerce_context(surrounding_context(config), schema)
+    if brought is None:
+        return schema(credentials=dict(own))
+    if isinstance(brought, AgentContext):
+        return brought.model_copy(update={"credentials": {**own, **brought.credentials}})
+    if isinstance(brought, dict) and isinstance(given := brought.get("credentials", {}), Mapping):
+        return {**brought, "credentials": {**own, **given}}
+    return brought
 
 
 def effective_config(

@@ -25,7 +25,16 @@ def cut_short(cause: Cause, *, begun: bool, writes: bool) -> tuple[str, ResultSt
     because = _BECAUSE[cause]
     if not begun:
         return f"Not run: {because} before this call was begun.", "skipped"
+    text = f"Stopped before it had finished: {because}. {effect_text(writes=writes)}"
+    return text, "unknown" if writes else "error"
+
+
+def effect_text(*, writes: bool) -> str:
+    """What is known of the effect of a call that was stopped before its end, as one sentence.
+
+    Args:
+        writes: Whether the call may change something.
+    """
     if not writes:
-        return f"Stopped before it had finished: {because}. It only reads, so nothing was changed.", "error"
-    known = "It is not known whether it took effect; check before repeating it."
-    return f"Stopped before it had finished: {because}. {known}", "unknown"
+        return "It only reads, so nothing was changed."
+    return "It is not known whether it took effect; check before repeating it."

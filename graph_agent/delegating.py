@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import copy_context
 from typing import Any, Literal
 
 from langchain_core.messages import ToolMessage
@@ -18,6 +19,7 @@ from graph_agent.state import add_usage
 from graph_agent.telling import result_event
 from graph_agent.text import clean
 from graph_agent.types import NO_USAGE, Call, Usage
+from graph_agent.values import stored_value
 
 MOST_LINES = 200
 """Lines of progress a delegation may leave in the history; those who watch see them all."""
@@ -38,6 +40,8 @@ class Telling:
         self._call = call
         self._step = step
         self._runtime = runtime
+        # The writer reads its place in the graph from the context; a delegate's run has a context of its own.
+        self._context = copy_context()
         self.events: list[StoredEvent] = []
 
     def __call__(self, text: str) -> None:
@@ -46,6 +50,10 @@ class Telling:
         self._runtime.stream_writer({"type": "delegation_progress", "step": self._step, **told})
         if len(self.events) < MOST_LINES:
             self.events.append(event("delegation_progress", self._step, **told))
+
+    def pass_on(self, part: Any) -> None:
+        """Show a part of the delegate's run on the custom stream."""
+        self._context.run(self._runtime.stream_writer, part)
 
 
 class Using:
@@ -129,6 +137,8 @@ def answered(
     status: Literal["success", "error"] = "success" if result.status == "success" else "error"
     message = ToolMessage(shown, tool_call_id=id_, name=call["name"], status=status, artifact=result.artifact)
     response = result_event(id_, call["name"], result.status, result.content, step)
+    if result.value is not None:
+        response |= stored_value(result.content, result.value)
     if result.untrusted:
         response["untrusted"] = True
     if result.history:

@@ -15,8 +15,18 @@ from graph_agent.remote import RemoteTask
 from graph_agent.types import NO_USAGE, Usage
 
 CALL_PREFIX = "delegate_to_"
-DEPTH_LEFT = "graph_agent_depth_left"
+DEPTH_LEFT = "__graph_agent_depth_left"
 """Key in a delegated run's `configurable`: how many further delegations may nest."""
+WATCHED = "__graph_agent_watched"
+"""Key in a run's `configurable`: whether its custom stream takes the parts of delegates' runs.
+
+What begins with two underscores stays out of checkpoints and traces.
+"""
+
+
+def is_delegation(name: str) -> bool:
+    """Whether a call of this name is a delegation."""
+    return name.startswith(CALL_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,8 @@ class Delegation:
     """The conversation this session has with the delegate already; empty before the first."""
     tell: Callable[[str], None] = field(default=lambda text: None, repr=False, compare=False)
     """Takes a line about how the delegate gets on, for those who watch."""
+    watch: Callable[[Any], None] | None = field(default=None, repr=False, compare=False)
+    """Takes the parts of the delegate's run, where it runs in this process; None where nobody watches them."""
     used: Callable[[Usage], None] = field(default=lambda usage: None, repr=False, compare=False)
     """Takes what was used where no result will say so: call it before `run` raises, or is cancelled."""
 
@@ -53,6 +65,8 @@ class DelegationResult:
     """Text, or LangChain content blocks; the question, while the delegate waits for a person."""
     status: ResultStatus = "success"
     usage: Usage = field(default_factory=lambda: NO_USAGE)
+    value: Any = None
+    """The result as plain JSON, for programs and references; None where it is the text of `content`."""
     artifact: Any = None
     """What is kept beside the message and not shown to the model, as plain JSON: files, structured data."""
     untrusted: bool = False

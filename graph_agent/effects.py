@@ -4,33 +4,38 @@ A run that resumes a wave runs again what had not finished. A call that only rea
 or that waits for a person may be; any other may have taken effect, and its result says that this is not known, unless
 it is certain that it was never begun:
 
-- An effect ledger (`LoopConfig.effect_ledger`) has the wave's writing calls noted beside its checkpoint, in the saver's
-  own storage, before the first of them runs.
+- An effect ledger (`LoopConfig.effect_ledger`) notes each writing call beside the wave's checkpoint, in the saver's own
+  storage, right before the call runs.
 - A run that stops at a step's end, because it is drained or has a breakpoint there, notes what it has not begun.
-- A checkpoint that a person has edited, or has gone back to, has begun nothing by itself. What had been begun before
-  it was edited stays begun, as long as the edit leaves the call as it was; what had finished keeps its result.
+- A checkpoint that a person has edited dispatches its calls anew. What may have been begun before the edit stays begun;
+  what had finished keeps its result. A checkpoint that a person has gone back to has begun nothing by itself.
 
 Once such a call is run after all, it is noted as started first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, PendingWrite
 from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
 from langgraph.runtime import Runtime
 from langgraph.types import Checkpointer
 
 from graph_agent._compat import answers_at_hand, checkpointer_of
-from graph_agent.checkpoints import load, put_writes, running_checkpoint
-from graph_agent.edited import Write, edited_from, finished_writes
+from graph_agent.checkpoints import edited_from, load, put_writes, running_checkpoint
 from graph_agent.runs import RUN, Run
-from graph_agent.state import NOT_BEGUN
 from graph_agent.types import Call
+
+Write = tuple[str, Any]
+"""A state field, and what is written to it."""
+_OF_A_RESULT = ("messages", "events", "usage", "arrived")
 
 STARTED = "graph_agent_started"
 """Channel name of the ledger's notes among a checkpoint's writes; no state field has it."""
@@ -54,18 +59,23 @@ class Begun:
     """What `ANSWERED` notes hold."""
     untouched: frozenset[str] = frozenset()
     """Ids of the calls that a run had left alone when it stopped at the end of a step."""
-    anew: bool = False
-    """Whether the checkpoint is a person's: edited, or gone back to."""
-    perhaps: Sequence[Call] = ()
-    """The calls that may have been begun before the checkpoint was edited."""
-    asked: Sequence[Call] = ()
-    """Those of them that waited for a person then, and had heard nothing."""
-    finished: Sequence[tuple[Call, list[Write]]] = ()
-    """The calls that had finished before the checkpoint was edited, with what they wrote."""
+    perhaps: frozenset[str] | None = None
+    """Ids of the calls that may have been begun without a note; None where any call may."""
+    asked: frozenset[str] = frozenset()
+    """Ids of the calls that waited for a person when the checkpoint was edited, and had no answer."""
+    finished: Mapping[str, list[Write]] = field(default_factory=dict)
+    """What the calls wrote that had finished before the checkpoint was edited, by call id."""
 
-    def is_certain(self, call: Call, *, ledger: bool) -> bool:
-        """Whether a call that is not `noted` has certainly not been begun."""
-        return call not in self.perhaps and (ledger or self.anew or call["id"] in self.untouched)
+    def is_certain(self, id_: str, *, ledger: bool) -> bool:
+        """Whether a call has certainly not been begun.
+
+        Args:
+            id_: The call's id.
+            ledger: Whether each writing call of the wave is noted before it runs.
+        """
+        if id_ in self.noted:
+            return False
+        return ledger or id_ in self.untouched or (self.perhaps is not None and id_ not in self.perhaps)
 
 
 async def may_begin(call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Run, *, ledger: bool) -> bool:
@@ -84,22 +94,21 @@ async def may_begin(call: Call, config: RunnableConfig, runtime: Runtime[Any], r
     task = runtime.execution_info.task_id if runtime.execution_info else ""
     if task in begun.asking:
         return await _may_go_on(task, begun, config, runtime, run)
-    return call["id"] not in begun.noted and (call in begun.asked or begun.is_certain(call, ledger=ledger))
+    return call["id"] in begun.asked or begun.is_certain(call["id"], ledger=ledger)
 
 
 async def finished_before(call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Run) -> list[Write] | None:
     """What a call wrote that had finished before a person edited the checkpoint; None for any other.
 
     Args:
-        call: The call, as it is now.
+        call: The call; it was planned in this run, or in one before it.
         config: The task's config.
         runtime: The task's runtime.
         run: The run.
     """
     if call["id"] in run.planned:
         return None
-    begun = await _begun_before(config, runtime, run)
-    return next((writes for finished, writes in begun.finished if finished == call), None)
+    return (await _begun_before(config, runtime, run)).finished.get(call["id"])
 
 
 async def _may_go_on(task: str, begun: Begun, config: RunnableConfig, runtime: Runtime[Any], run: Run) -> bool:
@@ -120,7 +129,7 @@ async def _may_go_on(task: str, begun: Begun, config: RunnableConfig, runtime: R
 async def may_have_begun(
     call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Run, *, writes: bool, ledger: bool
 ) -> bool:
-    """Whether an earlier run may have begun a call. Ask before any call of the wave is noted as started.
+    """Whether an earlier run may have begun a call. Ask before this run notes the call as started.
 
     Args:
         call: The call; it was planned in this run, or in one before it.
@@ -133,26 +142,49 @@ async def may_have_begun(
     if call["id"] in run.planned:
         return False
     begun = await _begun_before(config, runtime, run)
-    return not begun.is_certain(call, ledger=writes and ledger) or call["id"] in begun.noted
+    return not begun.is_certain(call["id"], ledger=writes and ledger)
 
 
-async def note_started(calls: Sequence[Call], config: RunnableConfig, runtime: Runtime[Any], run: Run) -> None:
-    """Note a wave's writing calls as started; awaited by each of them, done once.
+async def note_started(call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Run) -> None:
+    """Note a call as started; returns when the note is stored. Calls that start at the same time share one write.
 
     Args:
-        calls: The wave's calls that may write.
+        call: The call, which runs next.
         config: The task's config.
         runtime: The task's runtime.
         run: The run.
     """
-    await run.once(f"noted:{_wave(runtime)}", lambda: _note([call["id"] for call in calls], config, runtime, run))
-
-
-async def _note(ids: list[str], config: RunnableConfig, runtime: Runtime[Any], run: Run) -> None:
     saver, at = checkpointer_of(config), running_checkpoint(config, runtime)
-    if saver is not None and at is not None:
-        # A task id of its own: LangGraph takes a task that has writes for finished.
-        await put_writes(saver, at, [(STARTED, ids)], f"{STARTED}:{run.id}")
+    if saver is None or at is None:
+        return
+    batches = run.shared(f"started:{_wave(runtime)}", lambda: _StartedCalls(saver, at))
+    await batches.note(call["id"])
+
+
+class _StartedCalls:
+    """Writes the notes of one wave's started calls, those that wait at the same time together."""
+
+    def __init__(self, saver: BaseCheckpointSaver[Any], at: RunnableConfig) -> None:
+        self._saver = saver
+        self._at = at
+        self._ids: list[str] = []
+        self._next: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
+
+    async def note(self, id_: str) -> None:
+        self._ids.append(id_)
+        if self._next is None:
+            self._next = asyncio.create_task(self._write())
+        # A call that is cancelled does not take the others' note with it.
+        await asyncio.shield(self._next)
+
+    async def _write(self) -> None:
+        async with self._writing:
+            # The wave's other tasks reach their notes within the same turn of the event loop.
+            await asyncio.sleep(0)
+            ids, self._ids, self._next = self._ids, [], None
+            # A task id of its own: LangGraph takes a task that has writes for finished.
+            await put_writes(self._saver, self._at, [(STARTED, ids)], f"{STARTED}:{uuid.uuid4().hex}")
 
 
 async def _begun_before(config: RunnableConfig, runtime: Runtime[Any], run: Run) -> Begun:
@@ -195,40 +227,69 @@ def begun_in(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple] 
     if stopped is None:
         return Begun()
     writes = stopped.pending_writes or []
-    edits = [_left_by(edited) for edited in before]
+    notes = [write for at in (stopped, *before) for write in at.pending_writes or []]
     return Begun(
-        noted=frozenset(id_ for _, channel, ids in writes if channel == STARTED for id_ in ids),
+        noted=_ids(STARTED, notes),
         asking=frozenset(task for task, channel, _ in writes if channel == INTERRUPT),
         heard={
             task: len(value) if isinstance(value, list) else 1 for task, channel, value in writes if channel == RESUME
         },
         answered=frozenset(note for _, channel, notes in writes if channel == ANSWERED for note in notes),
-        untouched=frozenset(id_ for _, channel, ids in writes if channel == UNTOUCHED for id_ in ids).union(
-            *(left.untouched for left in edits)
-        ),
-        anew=stopped.metadata.get("source") in ("update", "fork"),
-        perhaps=[call for left in edits for call in left.perhaps],
-        asked=[call for left in edits for call in left.asked],
-        finished=[kept for left in edits for kept in left.finished],
+        untouched=_ids(UNTOUCHED, notes),
+        perhaps=_perhaps_begun(stopped, before),
+        # One that has been started since the edit may have gone on without a question.
+        asked=next((asked for edited in before if (asked := _asking_only(edited))), frozenset())
+        - _ids(STARTED, writes),
+        finished=finished_writes([write for edited in reversed(before) for write in edited.pending_writes or []]),
     )
 
 
-def _left_by(edited: CheckpointTuple) -> Begun:
-    """What a checkpoint leaves to one that is edited from it."""
-    begun, values = begun_in(edited), edited.checkpoint["channel_values"]
-    ready: list[Call] = values.get("ready") or []
-    noted = begun.anew or values.get("loop", NOT_BEGUN).get("ledger", False)
-    finished = finished_writes(edited.pending_writes or [])
-    perhaps = [call for call in ready if call["id"] in begun.noted or not (noted or call["id"] in begun.untouched)]
-    unfinished = [call for call in ready if call["id"] not in finished]
-    # A task is not told by its call: only where all wait is it known of each.
-    all_wait = len(unfinished) == len(begun.asking) and not begun.heard
-    return Begun(
-        untouched=begun.untouched,
-        perhaps=perhaps,
-        asked=unfinished if all_wait else (),
-        finished=[(call, finished[call["id"]]) for call in ready if call["id"] in finished],
-    )
+def finished_writes(pending: Sequence[PendingWrite]) -> dict[str, list[Write]]:
+    """The writes of the tasks that had answered a call when a run stopped, by call id.
+
+    Args:
+        pending: What is stored beside a checkpoint.
+    """
+    tasks: dict[str, list[Write]] = {}
+    for task, channel, value in pending:
+        if channel in _OF_A_RESULT:
+            tasks.setdefault(task, []).append((channel, value))
+    return {
+        message.tool_call_id: writes
+        for writes in tasks.values()
+        # A person's own edit is stored in the same way, and arrives from no call.
+        if any(channel == "arrived" for channel, _ in writes)
+        for channel, value in writes
+        if channel == "messages"
+        for message in value
+        if isinstance(message, ToolMessage)
+    }
+
+
+def _ids(kind: str, notes: Sequence[PendingWrite]) -> frozenset[str]:
+    return frozenset(id_ for _, channel, ids in notes if channel == kind for id_ in ids)
+
+
+def _perhaps_begun(stopped: CheckpointTuple, before: Sequence[CheckpointTuple]) -> frozenset[str] | None:
+    origin = before[-1] if before else stopped
+    if origin.metadata.get("source") in ("update", "fork"):
+        # Every run that begins here resumes, and notes what it begins.
+        return frozenset()
+    return _dispatched(origin) if before else None
+
+
+def _asking_only(edited: CheckpointTuple) -> frozenset[str]:
+    """The unfinished calls of a checkpoint where each of them waits for a person's first answer; empty otherwise.
+
+    Interrupts carry task ids, not call ids; which call waits is known only if all do.
+    """
+    begun = begun_in(edited)
+    unfinished = _dispatched(edited) - finished_writes(edited.pending_writes or []).keys()
+    return unfinished if len(unfinished) == len(begun.asking) and not begun.heard else frozenset()
+
+
+def _dispatched(at: CheckpointTuple) -> frozenset[str]:
+    return frozenset(call["id"] for call in at.checkpoint["channel_values"].get("ready") or [])
 
 
 def _wave(runtime: Runtime[Any]) -> str:

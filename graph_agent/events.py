@@ -88,6 +88,10 @@ class ToolResultEvent(_Event):
     """The whole output, whatever the model was shown of it."""
     truncated: bool
     """Whether the model was shown less."""
+    encoding: NotRequired[Literal["json"]]
+    """The text of `content` is the JSON of the result's value; absent where the content is the value."""
+    value: NotRequired[Any]
+    """The result's value, where `content` does not determine it; see `graph_agent.values`."""
 
 
 class DelegationRequestEvent(_Event):
@@ -107,6 +111,10 @@ class DelegationResponseEvent(_Event):
     target: str
     status: ResultStatus
     content: str | list[Any]
+    encoding: NotRequired[Literal["json"]]
+    """As for a `tool_result`."""
+    value: NotRequired[Any]
+    """As for a `tool_result`."""
     untrusted: NotRequired[Literal[True]]
     """Nobody vouches for the content; absent for a delegate of this process."""
     history: NotRequired[list[StoredEvent]]
@@ -135,7 +143,11 @@ class LoopDetectedEvent(_Event):
 
     type: Literal["loop_detected"]
     pattern: list[str]
+    """Names of the tools and delegations of one period, oldest first."""
     count: int
+    """How many times in a row the pattern stands at the end of the calls."""
+    repeated: Literal["calls", "calls and results", "results"]
+    """Equal calls with different results; equal calls with equal results; equal results of different arguments."""
 
 
 class LimitEvent(_Event):
@@ -163,10 +175,14 @@ class ErrorEvent(_Event):
 
 
 class AgentResponseEvent(_Event):
-    """The agent answered."""
+    """The agent answered, or an input that failed ended with an account."""
 
     type: Literal["agent_response"]
     content: str | list[Any]
+    truncated: NotRequired[Literal["length", "content_filter", "interrupted"]]
+    """What cut the answer off; absent for a whole one."""
+    error: NotRequired[str]
+    """The kind of the error that kept the answer, or the rest of it, from being had; absent for none."""
 
 
 class StatusEvent(TypedDict("_FromTo", {"from": str, "to": str}), _Event):

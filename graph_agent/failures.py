@@ -1,11 +1,13 @@
-"""What the log says of our own failures: one line without secrets, and a trace only where it is asked for."""
+"""Logging of failures: one line without secrets, and the traceback at DEBUG only."""
 
 from __future__ import annotations
 
 import errno
 import logging
 import sqlite3
+import traceback
 
+from graph_agent.exception_text import exception_text
 from graph_agent.models.errors import mask_secrets
 
 _SHOWN_CHARS = 300
@@ -15,21 +17,31 @@ _DISK_FULL = "53100"
 """PostgreSQL's code for a full disk."""
 
 
-def log_failure(logger: logging.Logger, what: str, error: BaseException) -> None:
-    """Log that something failed; the trace, whose text may hold secrets, only where the logger is at DEBUG.
+def log_failure(logger: logging.Logger, what: str, error: BaseException, *, level: int = logging.ERROR) -> None:
+    """Log a failure in one line, and its traceback in a second record at DEBUG. Secrets are masked in both.
 
     Args:
-        logger: Whose log.
+        logger: Where to log.
         what: What failed, as the subject of a sentence.
-        error: Why.
+        error: The exception.
+        level: Level of the one line.
     """
-    logger.error(
-        "%s failed: %s: %s",
-        what,
-        type(error).__name__,
-        mask_secrets(str(error))[:_SHOWN_CHARS],
-        exc_info=error if logger.isEnabledFor(logging.DEBUG) else None,
-    )
+    logger.log(level, "%s failed: %s", what, mask_secrets(exception_text(error))[:_SHOWN_CHARS])
+    log_traceback(logger, what, error)
+
+
+def log_traceback(logger: logging.Logger, what: str, error: BaseException) -> None:
+    """Log an exception's traceback at DEBUG, with secrets masked.
+
+    Args:
+        logger: Where to log.
+        what: What failed, as the subject of a sentence.
+        error: The exception.
+    """
+    if logger.isEnabledFor(logging.DEBUG):
+        # As text: a handler would format an `exc_info` with its secrets.
+        trace = "".join(traceback.format_exception(error)).rstrip()
+        logger.debug("%s", f"{what} failed:\n{mask_secrets(trace)}")
 
 
 def is_out_of_space(error: BaseException) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import anyio.to_thread
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.runnables import RunnableConfig
@@ -19,15 +18,22 @@ from langgraph.types import StreamMode
 from graph_agent._compat import KEEPING_NOTHING, checkpointer_of, is_resuming
 from graph_agent.blocking import in_blocking_run
 from graph_agent.budget import BUDGET_LEFT, cost_of
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.config import Price
 from graph_agent.context import AgentContext, coerce_context
+from graph_agent.daemon_threads import call_in_thread
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
+from graph_agent.errors import ConfigError, RunFailedError
 from graph_agent.events import StoredEvent
-from graph_agent.graph import CompiledAgentGraph
+from graph_agent.models.finish_reasons import cause_of, cut_off
 from graph_agent.planned import usage_of
+from graph_agent.results import DelegatePart
 from graph_agent.state import add_usage, less_usage
+from graph_agent.stream_parts import MODES, StreamParts, is_event
+from graph_agent.text import as_text, plain
 from graph_agent.types import NO_USAGE, SessionStatus, Usage
 from graph_agent.usage_counter import UsageCounter
+from graph_agent.values import as_value
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class GraphDelegate:
     """Answers delegations with another compiled graph: one of ours, or any whose state has `messages`.
 
     It gets the conversation's last messages and the task, and runs in a history of its own. Its model's tokens stay out
-    of the delegating agent's stream.
+    of the delegating agent's stream; `Session.stream` gives them in `DelegatePart`s.
     """
 
     name: str
@@ -43,6 +49,12 @@ class GraphDelegate:
     description: str
     """What it is good for, for the model."""
     graph: CompiledStateGraph[Any, Any, Any, Any]
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.graph, "ainvoke"):
+            raise ConfigError(
+                f"The delegate {self.name!r} wants a compiled graph, not {self.graph!r}; compile it first."
+            )
 
     @property
     def resumes(self) -> bool:
@@ -56,12 +68,14 @@ class GraphDelegate:
         """Run the graph on the task and return its last message."""
         left, ours = delegation.left, isinstance(self.graph, CompiledAgentGraph)
         counter = UsageCounter(delegation.prices, estimates=(left.tokens, left.cost) != (None, None))
-        gathered = _Gathered(ours=ours)
+        gathered = _Gathered(delegation, self.name, ours=ours)
         configurable = {DEPTH_LEFT: delegation.depth_left, BUDGET_LEFT: delegation.left.as_json()}
         if not self.resumes:
             configurable |= KEEPING_NOTHING
+        # The tokens of a run that is watched are in a message stream of its own, which reads no quiet ones.
+        tags = ["nostream"] if delegation.watch is None else []
         config: RunnableConfig = merge_configs(
-            ensure_config(), {"tags": ["nostream"], "callbacks": [counter], "configurable": configurable}
+            ensure_config(), {"tags": tags, "callbacks": [counter], "configurable": configurable}
         )
         given = {"messages": [*delegation.context, HumanMessage(delegation.task)]}
         options: dict[str, Any] = {}
@@ -75,41 +89,48 @@ class GraphDelegate:
         except GraphBubbleUp:
             # It asks a person. What it has used is in its state, and counts when it goes on.
             raise
+        except RunFailedError:
+            # Its state says what failed, and its events what was done.
+            pass
         except BaseException:
             delegation.used(add_usage(add_usage(before, _larger(gathered.usage, counter.usage)), counter.under_way))
             raise
         usage = add_usage(before, _larger(gathered.usage, counter.usage))
         state, history = gathered.state, gathered.events
         said = next((message for message in reversed(state["messages"]) if isinstance(message, AIMessage)), None)
-        if state.get("status") == SessionStatus.FAILED:
-            failed = f"The delegate {self.name!r} failed: its model did not answer."
+        value = _structured(state.get("structured_response"))
+        if ours and state.get("status") == SessionStatus.FAILED:
+            failed = f"The delegate {self.name!r} failed. {said.text if said else ''}".rstrip()
             return DelegationResult(failed, "error", usage, history=history)
-        if said is None or not said.text:
+        text = (said.text if said is not None else "") or (as_text(value) if value is not None else "")
+        if not text:
             nothing = f"The delegate {self.name!r} gave no answer."
             return DelegationResult(nothing, "error", usage, history=history)
-        return DelegationResult(said.text, usage=usage, history=history)
+        whole = _whole(said) if said is not None and said.text else text
+        return DelegationResult(whole, usage=usage, value=value, history=history)
 
     async def _stream(
         self, given: dict[str, Any], config: RunnableConfig, options: dict[str, Any], gathered: _Gathered
     ) -> None:
+        modes: list[StreamMode] = ["updates", "values"] if gathered.watch is None else [*MODES, "values"]
         if not in_blocking_run.get():
-            async for mode, payload in self.graph.astream(given, config, stream_mode=_MODES, **options):
+            async for mode, payload in self.graph.astream(given, config, stream_mode=modes, **options):
                 gathered.take(str(mode), payload)
             return
 
         def stream() -> None:
-            for mode, payload in self.graph.stream(given, config, stream_mode=_MODES, **options):
+            for mode, payload in self.graph.stream(given, config, stream_mode=modes, **options):
                 gathered.take(str(mode), payload)
 
         # The graph may inherit a saver that blocks, which its asynchronous entry points could not use.
-        await anyio.to_thread.run_sync(stream, abandon_on_cancel=True)
+        await call_in_thread(stream)
 
     async def _used_before(self, config: RunnableConfig, prices: Mapping[str, Price]) -> Usage:
         """What runs before this one used of the same delegation: one that asked a person, or was killed."""
         if not self.resumes or not is_resuming(config) or checkpointer_of(config) is None:
             return NO_USAGE
         if in_blocking_run.get():
-            found = await anyio.to_thread.run_sync(lambda: self.graph.get_state(config))
+            found = await call_in_thread(self.graph.get_state, config)
         else:
             found = await self.graph.aget_state(config)
         if isinstance(self.graph, CompiledAgentGraph):
@@ -122,18 +143,22 @@ class GraphDelegate:
         return usage
 
 
-_MODES: list[StreamMode] = ["updates", "values"]
-
-
 class _Gathered:
     """What a run's chunks come to.
 
     Args:
+        delegation: What the run is for; its parts go to its `watch`.
+        target: The delegate's name.
         ours: Whether the graph is an agent of ours, whose state says what it used.
     """
 
-    def __init__(self, *, ours: bool) -> None:
+    def __init__(self, delegation: Delegation, target: str, *, ours: bool) -> None:
+        self._id = delegation.id
+        self._target = target
         self._ours = ours
+        self._parts = StreamParts(delegation.session_id, ours=ours)
+        self.watch = delegation.watch
+        """Takes the parts of the run; None where nobody watches it."""
         self.state: dict[str, Any] = {}
         """The state it ended in."""
         self.events: list[StoredEvent] = []
@@ -143,15 +168,27 @@ class _Gathered:
 
     def take(self, mode: str, payload: Any) -> None:
         """Take one chunk in."""
+        if self.watch is not None:
+            for part in self._parts.take(mode, payload):
+                self.watch(DelegatePart(self._id, self._target, part))
         if mode == "values":
             self.state = payload
+        if mode != "updates":
             return
         for change in payload.values():
             if not isinstance(change, dict):
                 continue
-            self.events += [each for each in change.get("events") or () if _is_event(each)]
+            self.events += [each for each in change.get("events") or () if is_event(each)]
             if self._ours and "usage" in change:
                 self.usage = add_usage(self.usage, change["usage"])
+
+
+def _structured(response: Any) -> Any:
+    """A graph's `structured_response` as plain JSON; None without one, or for one that has no JSON form."""
+    try:
+        return plain(as_value(response))
+    except ValueError:
+        return None
 
 
 def _larger(told: Usage, heard: Usage) -> Usage:
@@ -171,6 +208,7 @@ def _priced(usage: Usage, prices: Mapping[str, Price]) -> Usage:
     return {**usage, "cost": cost_of(AIMessage("", usage_metadata=figures), prices)}
 
 
-def _is_event(value: Any) -> bool:
-    """Whether it is one of ours: a foreign graph may have a field of that name."""
-    return isinstance(value, dict) and {"type", "ts", "step"} <= value.keys()
+def _whole(said: AIMessage) -> str:
+    """The answer, with a note where it was cut off."""
+    cut = cut_off(said)
+    return said.text if cut is None else f"{said.text}\n\n[This answer was cut off {cause_of(cut, said)}.]"

@@ -47,11 +47,40 @@ class SessionMemory:
 
     async def list_sessions(self) -> list[str]:
         """The ids of all sessions, the one begun last first."""
-        return await session_ids(self._saver)
+        return await list_threads(self._saver)
 
 
-async def session_ids(saver: BaseCheckpointSaver[Any]) -> list[str]:
-    """The ids of all sessions in a database, the one begun last first."""
+async def list_threads(
+    saver: BaseCheckpointSaver[Any], *, group: str | None = None, after: str | None = None, limit: int | None = None
+) -> list[str]:
+    """The ids of a database's threads, the one begun last first.
+
+    In SQLite and PostgreSQL, a page is read by an index; of other savers, one checkpoint of each thread is read.
+
+    Args:
+        saver: Where the threads are.
+        group: Only threads whose id is this text and one part more: it ends with the id's first slash, or is empty for
+            ids without a slash. None for all threads.
+        after: Only threads behind this one; None to begin with the first.
+        limit: Threads at most; None for all.
+
+    Raises:
+        KeyError: If there is no thread `after`.
+    """
+    page = getattr(saver, "list_threads", None)
+    if page is not None:
+        return list(await page(group=group, after=after, limit=limit))
+    found = await _all_threads(saver)
+    if group is not None:
+        found = [thread for thread in found if thread.startswith(group) and "/" not in thread[len(group) :]]
+    if after is not None:
+        if after not in found:
+            raise KeyError(after)
+        found = found[found.index(after) + 1 :]
+    return found[:limit]
+
+
+async def _all_threads(saver: BaseCheckpointSaver[Any]) -> list[str]:
     # A thread begins with an input at step -1 or an update at step 0: one row a session is read, not one a superstep.
     begun: dict[str, str] = {}
     for first in ({"step": -1}, {"step": 0, "source": "update"}):

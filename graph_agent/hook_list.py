@@ -21,7 +21,9 @@ class HookList(NamedTuple):
     """The hooks of an agent."""
 
     hooks: tuple[LoopHook, ...]
-    """Loop hooks, in the order in which they are asked."""
+    """Loop hooks that look at replies, in the order in which they are asked."""
+    rewriters: tuple[LoopHook, ...]
+    """Loop hooks that rewrite the tool results of requests, in the order in which they do."""
     middleware: tuple[Any, ...]
     """`AgentMiddleware`, outermost first."""
     offered: list[dict[str, Any]]
@@ -64,7 +66,10 @@ def sort_hooks(given: Sequence[Any]) -> HookList:
         except ValueError as error:
             raise ConfigError(f"hooks: {type(hook).__name__}.tools: {error}") from error
         hooks.append(hook)
-    return HookList(tuple(hooks), tuple(middleware), offered)
+    rewriters = tuple(hook for hook in hooks if _overrides(hook, "rewrite_results"))
+    # A reply that no hook looks at can be streamed.
+    reviewers = tuple(hook for hook in hooks if hook not in rewriters or _overrides(hook, "should_run"))
+    return HookList(reviewers, rewriters, tuple(middleware), offered)
 
 
 def surround(middleware: Sequence[Any], toolbox: Toolbox, prompts: Prompts) -> Surroundings:
@@ -81,6 +86,12 @@ def surround(middleware: Sequence[Any], toolbox: Toolbox, prompts: Prompts) -> S
     admitted = [admit(one) for one in middleware]
     models, tools = AroundModels(admitted, toolbox.tools, prompts), AroundTools(admitted, toolbox.tools)
     return Surroundings(models.around, tools if tools else None, any(one.rewrites for one in admitted))
+
+
+def _overrides(hook: Any, method: str) -> bool:
+    """Whether a hook has a method of its own, and not only the one of `LoopHook`, which does nothing."""
+    own = getattr(type(hook), method, None)
+    return own is not None and own is not getattr(LoopHook, method)
 
 
 def _is_middleware(hook: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from graph_agent.errors import ConfigError
-from graph_agent.loading import load_attribute
+from graph_agent.loading import is_dotted_name, load_attribute, make
 
 
 class HookSpec(BaseModel):
@@ -29,7 +29,8 @@ class HookSpec(BaseModel):
 
     @model_validator(mode="after")
     def _dotted(self) -> Self:
-        _colon_name(self.use)
+        if not is_dotted_name(self.use):
+            raise ValueError(f"{self.use!r} is no dotted name; write 'module.Class', e.g. 'my_module.MyHook'")
         return self
 
 
@@ -43,39 +44,17 @@ def load_hook(spec: HookSpec, folder: Path) -> Any:
     Raises:
         ConfigError: When the name means nothing, or the arguments do not fit.
     """
-    named = _object(spec.use, folder)
+    named = load_attribute(spec.use, folder)
     is_hook = hasattr(named, "should_run") and not isinstance(named, type)
     if is_hook or not callable(named):
         if spec.with_:
-            raise ConfigError(f"hooks: {spec.use!r} is no class, so it takes no 'with'.")
+            raise ConfigError(f"{spec.use!r} is no class, so it takes no 'with'.")
         return named
     arguments = {name: _argument(value, folder) for name, value in (spec.with_ or {}).items()}
-    try:
-        return named(**arguments)
-    except ConfigError:
-        raise
-    except Exception as error:
-        raise ConfigError(f"hooks: {spec.use!r} cannot be made with {sorted(arguments)}: {error}") from error
+    return make(spec.use, named, "a class of hooks", **arguments)
 
 
 def _argument(value: Any, folder: Path) -> Any:
     if isinstance(value, Mapping) and set(value) == {"use"} and isinstance(value["use"], str):
-        return _object(value["use"], folder)
+        return load_attribute(value["use"], folder)
     return value
-
-
-def _object(name: str, folder: Path) -> Any:
-    try:
-        return load_attribute(_colon_name(name), folder)
-    except ValueError as error:
-        raise ConfigError(f"hooks: {error}") from error
-
-
-def _colon_name(name: str) -> str:
-    """`module.attribute` as `module:attribute`, which is taken too."""
-    if ":" in name:
-        return name
-    module, dot, attribute = name.rpartition(".")
-    if not dot:
-        raise ValueError(f"{name!r} is no dotted name; write 'module.Class', e.g. 'my_module.MyHook'")
-    return f"{module}:{attribute}"

@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
-from langgraph.errors import GraphBubbleUp
 
 from graph_agent.aside import call_aside
 from graph_agent.calls import fingerprint
 from graph_agent.errors import SlowSchemaError
-from graph_agent.hooks import HookError, HookRequest, HookResponse, LoopHook, LoopPlan, RequestPatch
-from graph_agent.invoking import meant_for_the_run
+from graph_agent.hook_faults import fail_or_skip
+from graph_agent.hooks import HookRequest, HookResponse, LoopHook, LoopPlan, RequestPatch, sees_answers
 from graph_agent.lending import LentRequest, copied
 from graph_agent.limits import LimitMet, LimitMetError
 from graph_agent.models.cleaning import without_calls
+from graph_agent.open_calls import without_open_calls
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned
+from graph_agent.sentinel import says_nothing
+from graph_agent.state import HookWork
 from graph_agent.types import Call
 
 PATCHED_MODEL = "RequestPatch.model"
 """Who names a patch's model, for the error when it cannot be had."""
-
-_ONLY_DONE = re.compile(r"\W*no (?:more|further) actions\W*", re.IGNORECASE)
-"""What a model says that is told to say so when it needs no tool any more."""
 
 Ask = Callable[[HookRequest, Sequence[AnyMessage]], Awaitable[tuple[Planned, HookRequest]]]
 """Has a patched request answered, and keeps messages for the requests to come; gives the request as it was answered."""
@@ -38,6 +36,7 @@ async def through_hooks(
     planned: Planned,
     request: HookRequest,
     *,
+    work: HookWork,
     limit: Callable[[Planned], LimitMet | None],
     ask: Ask,
     warn: Callable[[str], None],
@@ -45,14 +44,17 @@ async def through_hooks(
 ) -> Planned:
     """Show a reply to the hooks, in order, and whatever reply they have it replaced by, from the first hook again.
 
-    A rerun is refused, with a warning, after `max_agentic_loops` of them, and when a reply brings the very calls that a
-    rerun has already been asked for: the reply at hand counts then. A rerun that a limit forbids ends the input at that
-    limit, and the reply at hand, which a hook wants replaced, is not followed.
+    A rerun is refused, with a warning, when the input has had `max_agentic_loops` of them, and when a reply brings the
+    very calls that a rerun has already been asked for in this input. The hook that wants it then has no more reruns in
+    this input, and is asked about replies without calls only, as one of these may be the answer; the reply at hand goes
+    on to the hooks behind it. A rerun that a limit forbids ends the input at that limit, and the reply at hand, which a
+    hook wants replaced, is not followed; the answer that ends an input is given all the same.
 
     Args:
         parts: The agent.
         planned: The reply.
         request: What it answers.
+        work: What hooks have done for the input; it is brought up to date in place.
         limit: The limit that forbids another model call after a reply, and its size; None when there is none.
         ask: Has a patched request answered; what it raises is the plan's failure.
         warn: Tells the user.
@@ -63,12 +65,15 @@ async def through_hooks(
         LimitMetError: When a limit forbids a rerun.
         Exception: What `ask` raised.
     """
-    rerun: set[str] = set()
+    first = 0
     while True:
-        found = await _first_wish(parts, planned, request, warn, heard)
+        # A hook that has no more reruns may still replace an answer.
+        places = [place for place in range(first, len(parts.hooks)) if place not in work["ended"] or not planned.calls]
+        found = await _first_wish(parts, places, planned, request, warn, heard)
         if found is None:
             return planned
-        name, plan, patched = found
+        place, plan, patched = found
+        name = type(parts.hooks[place]).__name__
         if plan.response_override is not None:
             answered = _answered(planned, plan.response_override)
             if (misfit := await _misfit(parts, answered.message)) is not None:
@@ -78,35 +83,46 @@ async def through_hooks(
             return replace(planned, ended=True, final=_answers(parts, planned, request))
         calls = _fingerprint(planned.calls)
         most = request.settings.max_agentic_loops
-        if calls in rerun:
+        if place in work["ended"] or calls in work["calls"]:
             refused = "the model makes the same calls again"
-        elif request.depth >= most:
-            refused = f"the model was asked again {request.depth} times, which is all that max_agentic_loops allows"
-        elif (met := limit(planned)) is not None:
+        elif (reruns := work["reruns"]) >= most:
+            refused = f"the model was asked again {reruns} times, which is all that max_agentic_loops allows"
+        elif (met := limit(planned)) is not None and request.phase == "answer":
+            # There is nothing else to end the input with.
+            refused = "a limit forbids it"
+        elif met is not None:
             warn(
                 f"The hook {name} wants the model asked again, but a limit forbids it; its last reply is not followed."
             )
+            work["ended"].append(place)
             raise LimitMetError(*met)
         else:
-            rerun |= {calls} if calls else set()
+            work["reruns"] += 1
+            work["calls"] += [calls] if calls else []
+            first = 0
             request = replace(patched, depth=request.depth + 1)
             planned, request = await ask(request, plan.keep_messages)
             planned = replace(planned, extra={**planned.extra, "reruns": request.depth})
             continue
-        warn(f"The hook {name} wants the model asked again, but {refused}; its last reply counts.")
-        return planned
+        if place not in work["ended"]:
+            warn(f"The hook {name} wants the model asked again, but {refused}; its last reply counts.")
+            work["ended"].append(place)
+        first = place + 1
 
 
 async def _first_wish(
     parts: AgentParts,
+    places: Sequence[int],
     planned: Planned,
     request: HookRequest,
     warn: Callable[[str], None],
     heard: Callable[[AIMessage], None],
-) -> tuple[str, LoopPlan, HookRequest] | None:
-    """The first hook that wants something: its name, what it wants, and the patched request; None without one."""
-    for hook in parts.hooks:
-        name = type(hook).__name__
+) -> tuple[int, LoopPlan, HookRequest] | None:
+    """The first hook in these places that wants something: its place, plan and patched request; None without one."""
+    for place in places:
+        hook = parts.hooks[place]
+        if not planned.calls and not sees_answers(hook):
+            continue
         response = HookResponse(copied(planned.message), copied(planned.calls), copied(planned.usage))
         shown = LentRequest.of(request)
         try:
@@ -118,20 +134,15 @@ async def _first_wish(
             patched = (plan.request_patch or RequestPatch()).apply(request)
             _check([*patched.messages, *plan.keep_messages])
             # The hook may hold on to what it gave, and change it later.
-            patched = replace(patched, messages=copied(patched.messages), tools=copied(patched.tools))
+            messages = copied(without_open_calls(patched.messages))
+            patched = replace(patched, messages=messages, tools=copied(patched.tools))
             plan = replace(plan, keep_messages=copied(list(plan.keep_messages)))
             if patched.model is not request.model:
                 await parts.models.ready(patched.model, PATCHED_MODEL)
-        except BaseException as error:
-            # A question to a person cannot be asked here: resuming would ask the model anew.
-            if meant_for_the_run(error) and not isinstance(error, GraphBubbleUp):
-                raise
-            fault = f"The hook {name} failed: {type(error).__name__}: {error}"
-            if getattr(hook, "on_error", "fail") != "skip":
-                raise HookError(fault) from error
-            warn(f"{fault}; it is skipped.")
+        except BaseException as error:  # noqa: BLE001 - a hook may raise anything; its `on_error` says what that does
+            fail_or_skip(hook, error, warn)
         else:
-            return name, plan, patched
+            return place, plan, patched
     return None
 
 
@@ -183,7 +194,7 @@ def _answers(parts: AgentParts, planned: Planned, request: HookRequest) -> bool:
     if parts.response is not None or parts.mode(request.settings) == "wave":
         return False
     text = planned.message.text
-    return bool(text.strip()) and not _ONLY_DONE.fullmatch(text)
+    return not says_nothing(text)
 
 
 def _fingerprint(calls: Sequence[Call]) -> str:

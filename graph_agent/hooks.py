@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, AnyMessage, ToolCall
+from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
@@ -53,7 +53,9 @@ class HookRequest:
     session_id: str
     """The session; empty for a run without one."""
     step: int
-    """The step that is being planned, from 1."""
+    """The step that is being planned, or the last one for the answer's request; from 1."""
+    phase: Literal["plan", "answer"] = "plan"
+    """What the reply is: a planning reply, or the answer that is composed after planning."""
     depth: int = 0
     """How many times hooks have had the model asked again for this step: 0 for its first reply."""
 
@@ -87,7 +89,12 @@ class RequestPatch:
     model: BaseChatModel | str | None = None
     """A chat model, or a `provider:name` that the agent's resolver knows."""
     messages: Sequence[AnyMessage] | None = None
-    """The whole conversation for this request alone: the session's history stays as it is."""
+    """The whole conversation of the rerun.
+
+    What it adds to the request's messages, such as a call and its result, is in the later requests of this input too,
+    in the same place: further plans, and the answer's. What it leaves out or rewrites is so in the rerun alone. The
+    session's history stays as it is. A call without its result behind it is left out, as providers refuse it.
+    """
     tools: Sequence[dict[str, Any] | BaseTool | Any] | None = None
     """All tools to offer: OpenAI schemas, or what can be turned into one. Only the agent's own can be run."""
     max_tokens: int | None = None
@@ -138,23 +145,30 @@ class LoopPlan:
     request_patch: RequestPatch | None = None
     """What is different then; None for the very same request."""
     keep_messages: Sequence[AnyMessage] = ()
-    """Messages that later requests of this input hold too: further plans, and the answer's.
+    """Further messages for the later requests of this input, that the rerun itself does not hold.
 
-    They stand behind the conversation as it is now and are no part of the history. A patch's own `messages` are for one
-    request; what the answer will need, such as a search's results, goes here as well.
+    They stand behind the conversation as it is now and are no part of the history. What a patch's `messages` add is
+    kept without being given here.
     """
 
 
 class LoopHook:
-    """Looks at each planning reply before its calls are run. Subclass it; both methods may be coroutines instead.
+    """Looks at each reply of the model before it counts. Subclass it; its methods may be coroutines instead.
 
-    The answer of the second phase, which has no calls, is not shown to hooks. An agent with nothing to call answers
-    with its planning reply, so that its hooks are asked too. One hook serves all sessions, at the same time; a method
-    that is no coroutine runs in a thread, so it may block. What models of its own say is not streamed, and is counted.
+    A planning reply is shown before its calls are run. The answer is shown before the user gets it, however it was
+    made: by planning, by the second phase (`request.phase` is `answer` then), at a limit, or by a tool with
+    `return_direct`. One hook serves all sessions, at the same time; a method that is no coroutine runs in a thread, so
+    it may block. What models of its own say is not streamed, and is counted.
     """
 
     on_error: OnError = "fail"
     """What an exception in this hook does."""
+    sees_answers: bool = True
+    """Whether this hook is shown replies without calls, which may be the answer.
+
+    While any hook is, an answer is streamed only when all hooks have seen it: it comes in one piece. A hook that looks
+    at calls alone sets this to False.
+    """
     tools: Sequence[Any] = ()
     """Tools offered to the model beside the agent's: OpenAI schemas, or what can be turned into one.
 
@@ -182,6 +196,25 @@ class LoopHook:
             request: What it answers.
         """
         return LoopPlan()
+
+    def rewrite_results(self, results: list[ToolMessage]) -> Mapping[str, str] | Awaitable[Mapping[str, str]]:
+        """Tool results that requests hold with another text; asked before each plan and each answer.
+
+        The history keeps every result as it is, so that each of these is given again the next time.
+
+        Args:
+            results: The results in the conversation, oldest first.
+
+        Returns:
+            Message id → text; results that are left out are sent as they are.
+        """
+        return {}
+
+
+def sees_answers(hook: LoopHook) -> bool:
+    """Whether a hook is shown replies without calls: not one that looks at calls alone, or at no reply at all."""
+    looks = getattr(type(hook), "should_run", None) is not LoopHook.should_run
+    return looks and bool(getattr(hook, "sees_answers", True))
 
 
 class HookError(Exception):

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, assert_never
 
-from langchain_core.messages import AnyMessage
+from langchain_core.messages import AIMessage, AnyMessage
 
-from graph_agent.compaction import compact, compacted_view
+from graph_agent.compaction import compacted_view
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.events import IN_HISTORY, StoredEvent, event
+from graph_agent.failure_report import as_sent
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import brief_model_error, classify_model_error, describe_model_error
 from graph_agent.models.pool import ReadyModel
 from graph_agent.parts import AgentParts
+from graph_agent.planned import usage_of
 from graph_agent.request import plan_request, with_carried
-from graph_agent.state import Bookkeeping
+from graph_agent.result_cuts import with_cuts
+from graph_agent.result_texts import result_texts, with_texts
+from graph_agent.shortening import shorten
+from graph_agent.state import Bookkeeping, add_usage
+from graph_agent.types import NO_USAGE, Usage
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +31,9 @@ logger = logging.getLogger(__name__)
 class InForce:
     """What is in force for one node's requests, and what was learnt when one failed.
 
-    There is another way, at most once for each of these: the next fallback model, when the model stays unavailable; the
-    older part of the history left out, when the request is too long; calls asked for in text, when the provider takes
-    no tools. What was learnt holds for the rest of the input.
+    There is another way in each of these cases: the next fallback model, when the model stays unavailable; a shorter
+    request, when it is too long, as often as there is something left to leave out; calls asked for in text, when the
+    provider takes no tools. What was learnt holds for the rest of the input.
 
     Args:
         parts: The agent.
@@ -52,8 +58,13 @@ class InForce:
         self._settings = settings
         self._whole = history
         self._planner: Planner = planner
+        self._result_texts: Mapping[str, str] = {}
         self.loop: Bookkeeping = loop
         """Where the loop is, with what was learnt."""
+        self._in_text = False
+        """Whether the request at hand is made in text, where it would be native."""
+        self.usage: Usage = NO_USAGE
+        """What all replies used, those that could not be used included."""
         self.events: list[StoredEvent] = []
         """Warnings, in the order in which they came up."""
 
@@ -78,13 +89,29 @@ class InForce:
     @property
     def _mode(self) -> Mode:
         mode = self._parts.mode(self._settings)
-        return "text" if mode == "native" and self._model.name in self.loop["text_tools"] else mode
+        in_text = self._in_text or self._model.name in self.loop["text_tools"]
+        return "text" if mode == "native" and in_text else mode
 
     @property
     def _history(self) -> Sequence[AnyMessage]:
         cut, carried = self.loop.get("kept_from"), self.loop.get("carried")
         whole = with_carried(self._whole, carried) if carried else self._whole
-        return compacted_view(whole, cut) if cut else whole
+        if self._result_texts:
+            whole = with_texts(whole, self._result_texts)
+        # The note on what is left out repeats what was said, as requests hold it.
+        view = compacted_view([as_sent(message) for message in whole], cut) if cut else whole
+        return with_cuts(view, cuts) if (cuts := self.loop.get("cuts")) else view
+
+    async def rewrite_results(self) -> None:
+        """Have the hooks rewrite the tool results that these requests hold.
+
+        Raises:
+            HookError: When a hook fails that declares `on_error = "fail"`.
+        """
+        self._result_texts = await result_texts(self._agent.rewriters, self._history, self._warn, self._heard)
+
+    def _heard(self, reply: AIMessage) -> None:
+        self.usage = add_usage(self.usage, usage_of(reply, self._settings.prices))
 
     def _recover(self, error: Exception) -> bool:
         """Find another way after a failure; False when there is none."""
@@ -95,7 +122,7 @@ class InForce:
                 # Of the first model these are for the user to put right; of a substitute, the next one may still help.
                 return self._place > 0 and self._fall_back(error)
             case "context_overflow":
-                return self._compact()
+                return self._shorten()
             case "tools_rejected":
                 return self._ask_in_text(error)
             case "content_filter" | "other":
@@ -112,19 +139,31 @@ class InForce:
         self._warn(f"The model {silent} does not answer ({brief_model_error(error)}); going on with {following}.")
         return True
 
-    def _compact(self) -> bool:
-        if self.loop.get("recovery", {}).get("compacted"):
-            return False
+    def _shorten(self) -> bool:
         request = plan_request(self._parts, self._history, self._settings, self._mode, self._planner)
-        made = compact(request, self._model.window)
-        if made is None:
+        found = shorten(request, self._model.window)
+        if found is None:
             return False
-        self.loop = {**self.loop, "kept_from": made.kept_from}
-        self._learn(compacted=True)
-        self._warn(
-            f"The conversation is longer than {self._model.name} can read; its older part is left out of what the "
-            "model is sent and told in a note. The history keeps everything."
-        )
+        recovery = self.loop.get("recovery", {})
+        if found.kept_from is not None:
+            self.loop = {**self.loop, "kept_from": found.kept_from}
+        if found.cuts:
+            sent = {message.id for message in request}
+            before = {id_: chars for id_, chars in self.loop.get("cuts", {}).items() if id_ in sent}
+            self.loop = {**self.loop, "cuts": {**before, **found.cuts}}
+        # Each is told once an input, however often it takes.
+        if found.kept_from is not None and not recovery.get("compacted"):
+            self._learn(compacted=True)
+            self._warn(
+                f"The conversation is longer than {self._model.name} can read; its older part is left out of what the "
+                "model is sent and told in a note. The history keeps everything."
+            )
+        if found.cuts and not recovery.get("cut"):
+            self._learn(cut=True)
+            self._warn(
+                f"Results of tools are longer than {self._model.name} can read; they are cut further in what the model "
+                "is sent. The history keeps everything."
+            )
         return True
 
     def _ask_in_text(self, error: Exception) -> bool:

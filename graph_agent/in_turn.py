@@ -7,22 +7,30 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import anyio.lowlevel
+from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 
+from graph_agent._compat import read_state
 from graph_agent.config import LoopConfig
+from graph_agent.current_wave import FIELDS, current_wave
 from graph_agent.cut_short import cut_short
-from graph_agent.effects import may_begin, may_have_begun, note_started
-from graph_agent.events import ResultStatus
+from graph_agent.delegation import is_delegation
+from graph_agent.effects import finished_before, may_begin, may_have_begun, note_started
+from graph_agent.events import ResultStatus, StoredEvent
 from graph_agent.idempotency import current_call
 from graph_agent.parts import AgentParts
 from graph_agent.runs import run_of
 from graph_agent.settlement import UNKNOWN
 from graph_agent.spending import work_left_s
-from graph_agent.state import Bookkeeping
+from graph_agent.state import NOT_BEGUN, Bookkeeping
+from graph_agent.telling import announce, answer_event, result_event
 from graph_agent.types import Call
+from graph_agent.wave_results import since_plan
 
 T = TypeVar("T")
+Update = list[tuple[str, Any]]
+"""A node's update, as pairs of field and value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,54 @@ class NotDone:
 
     content: str
     status: ResultStatus
+
+
+@dataclass(frozen=True, slots=True)
+class CallToRun:
+    """A call as a person may have left it, and what its task adds to the history."""
+
+    call: Call
+    events: list[StoredEvent]
+    """Its own event, where the history has none, or one that tells of other arguments; else empty."""
+
+
+async def call_to_run(
+    call: Call, config: RunnableConfig, runtime: Runtime[Any], parts: AgentParts
+) -> CallToRun | Update:
+    """The call that a task runs: the one it was sent, unless a person has edited it since it was planned.
+
+    Args:
+        call: The call that the task was sent.
+        config: The task's config.
+        runtime: The task's runtime.
+        parts: The agent.
+
+    Returns:
+        The call; or the task's update where there is nothing to run: the call has its result, or is gone.
+    """
+    run = run_of(config)
+    run.taken_up.add(call["id"])
+    if call["id"] in run.planned:
+        return CallToRun(call, [])
+    state = read_state(config, FIELDS)
+    wave, step = current_wave(state), state.get("loop", NOT_BEGUN)["step"]
+    current = wave.ready.get(call["id"])
+    if current in state.get("ready", ()) and (kept := await finished_before(call, config, runtime, run)) is not None:
+        return kept
+    if (answer := wave.answered.get(call["id"])) is not None:
+        return [("events", [answer_event(*answer, step)]), ("arrived", True)]
+    if current is not None and is_delegation(current["name"]) == is_delegation(call["name"]):
+        told = since_plan(state.get("events", ()))
+        return CallToRun(current, announce([current], told, step, runtime.stream_writer))
+    stays_open = any(other["id"] == call["id"] for other in wave.open)
+    writes = parts.toolbox.writes(call["name"]) and not parts.toolbox.repeatable(call["name"])
+    ledger = state.get("loop", NOT_BEGUN).get("ledger", False)
+    if stays_open and writes and not await may_begin(call, config, runtime, run, ledger=ledger):
+        message = ToolMessage(UNKNOWN, tool_call_id=call["id"], name=call["name"], status="error")
+        result = result_event(call["id"], call["name"], "unknown", UNKNOWN, step)
+        return [("messages", [message]), ("events", [result]), ("arrived", True)]
+    # What is left of it, `plan` takes up when the wave is back.
+    return [("arrived", True)]
 
 
 async def in_turn(
@@ -48,7 +104,7 @@ async def in_turn(
         call: The call.
         config: The task's config.
         runtime: The task's runtime.
-        state: The state's `loop` and `ready`.
+        state: The state's `loop`.
         settings: The configuration in force.
         parts: The agent.
         work: What the call is.
@@ -56,9 +112,8 @@ async def in_turn(
     Returns:
         What `work` returned; or what there is to say where it was not done, or was cut short by an abort or a deadline.
     """
-    run, loop = run_of(config), state["loop"]
+    run, loop = run_of(config), state.get("loop", NOT_BEGUN)
     writes, ledger = parts.toolbox.writes(call["name"]), loop.get("ledger", False)
-    run.taken_up.add(call["id"])
     # Asked outside the scope: a run that is stopped from its start must not deny what an earlier one did.
     begun = await may_have_begun(call, config, runtime, run, writes=writes, ledger=ledger)
     done: T | NotDone = NotDone(UNKNOWN, "unknown")
@@ -72,8 +127,7 @@ async def in_turn(
                 if not repeatable and not await may_begin(call, config, runtime, run, ledger=ledger):
                     return done
                 if ledger or call["id"] not in run.planned:
-                    wave = [other for other in state["ready"] if parts.toolbox.writes(other["name"])]
-                    await note_started(wave, config, runtime, run)
+                    await note_started(call, config, runtime, run)
             await run.confirm_held()
             begun = True
             run.begun.add(call["id"])

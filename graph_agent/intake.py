@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolCall, ToolMessage
 
 from graph_agent.steering import STEERING_MARK
+from graph_agent.types import NOT_SHOWN
 
 CONTEXT_MARK = "graph_agent_context"
 """Key in `additional_kwargs` of a message that a delegator passes on: known to the model, not said by the user."""
-NOT_SHOWN = "do-not-render-"
-"""How the id of a message begins that is for the model alone, as chat clients of this ecosystem expect."""
 _MARKS = {CONTEXT_MARK, STEERING_MARK}
 
 
@@ -30,6 +29,14 @@ def new_user_messages(messages: Sequence[AnyMessage], last_input_id: str) -> lis
         if isinstance(message, HumanMessage) and is_said(message):
             new.append(message)
     return new[::-1]
+
+
+def since_input(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+    """The messages behind the newest input of the user's."""
+    at = len(messages)
+    while at > 0 and not (isinstance(message := messages[at - 1], HumanMessage) and is_said(message)):
+        at -= 1
+    return list(messages[at:])
 
 
 def is_said(message: HumanMessage) -> bool:

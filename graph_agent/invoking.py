@@ -4,37 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import math
 from collections.abc import Iterable
 from typing import Any, cast
 
-import anyio
-import anyio.to_thread
 from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
+from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, Tool
 from langgraph.errors import GraphBubbleUp
 from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import Runtime
 from pydantic import BaseModel
 
-from graph_agent._compat import as_tool_output, config_parameter
-
-# One thread a call: the event loop's default executor has a few per core, and a wave of blocking tools must be able to
-# wait for each other.
-_THREADS = anyio.CapacityLimiter(math.inf)
+from graph_agent._compat import InjectedArguments, as_tool_output, config_parameter
+from graph_agent.daemon_threads import call_in_thread
+from graph_agent.returned import record, recorded
 
 
 class Invoker:
     """Calls one tool, by the shortest way that nobody can tell from `tool.ainvoke`.
 
-    A blocking tool runs in a thread. A coroutine is awaited directly while no callback handler listens, because
+    A blocking tool runs in a daemon thread. A coroutine is awaited directly while no callback handler listens, because
     `ainvoke` works out its signature and prepares its callbacks anew at each call.
     """
 
     def __init__(self, tool: BaseTool) -> None:
-        self._tool = tool
-        self._blocking = tool.coroutine is None if isinstance(tool, StructuredTool) else _never_async(tool)
+        self._tool = recorded(_with_shallow_schema(tool))
+        self._blocking = _is_blocking(tool)
         self._direct = _Direct(tool) if isinstance(tool, StructuredTool) and _is_plain(tool) else None
 
     async def __call__(self, arguments: dict[str, Any], call_id: str, config: RunnableConfig) -> Any:
@@ -56,9 +51,7 @@ class Invoker:
         tool = self._tool
         request = {"type": "tool_call", "id": call_id, "name": tool.name, "args": arguments}
         if self._blocking:
-            return await anyio.to_thread.run_sync(
-                lambda: tool.invoke(request), abandon_on_cancel=True, limiter=_THREADS
-            )
+            return await call_in_thread(tool.invoke, request)
         return await tool.ainvoke(request)
 
 
@@ -87,9 +80,38 @@ class _Direct:
         if self._config_parameter:
             kwargs[self._config_parameter] = config
         returned = await self._coroutine(**kwargs)
+        record(returned)
         if isinstance(returned, str):
             return returned
         return as_tool_output(returned, None, self._tool, call_id)
+
+
+def _with_shallow_schema(tool: BaseTool) -> BaseTool:
+    """The tool with a schema that does not serialize injected arguments; itself where it has none.
+
+    LangChain dumps validated arguments only to learn their names. A dump of a `ToolRuntime` warns of each of its values
+    that has another type than declared, and goes through the whole history in its state.
+    """
+    schema = tool.args_schema
+    if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
+        return tool
+    if InjectedArguments(tool).hidden.isdisjoint(schema.model_fields):
+        return tool
+    body = {"__module__": schema.__module__, "__doc__": schema.__doc__, "model_dump": _shallow_dump}
+    # The same name, which stands in the texts of validation errors.
+    shallow = cast("Any", type(schema))(schema.__name__, (schema,), body)
+    made = tool.model_copy(update={"args_schema": shallow})
+    # What the tool keeps for itself between calls stays in one place.
+    object.__setattr__(made, "__pydantic_private__", tool.__pydantic_private__)
+    return made
+
+
+def _shallow_dump(arguments: BaseModel, **_: Any) -> dict[str, Any]:
+    fields = type(arguments).model_fields.items()
+    return {
+        **{name: getattr(arguments, name) for name, field in fields if not field.exclude},
+        **(arguments.model_extra or {}),
+    }
 
 
 def _is_plain(tool: StructuredTool) -> bool:
@@ -106,8 +128,11 @@ def _is_plain(tool: StructuredTool) -> bool:
     return not taken and not any(field.alias for field in schema.model_fields.values())
 
 
-def _never_async(tool: BaseTool) -> bool:
-    return type(tool)._arun is BaseTool._arun
+def _is_blocking(tool: BaseTool) -> bool:
+    """Whether `ainvoke` would only hand the tool's blocking code to an executor."""
+    if isinstance(tool, StructuredTool | Tool) and tool.coroutine is not None:
+        return False
+    return type(tool)._arun in (BaseTool._arun, StructuredTool._arun, Tool._arun)
 
 
 def _heard(config: RunnableConfig) -> bool:

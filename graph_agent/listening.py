@@ -6,20 +6,22 @@ proves that it was stored.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import HumanMessage
-from pydantic import ValidationError
 
-from graph_agent.config import LoopConfig, explain
+from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext, set_fields
 from graph_agent.errors import ConfigError
 from graph_agent.events import StoredEvent, event
 from graph_agent.runs import Run
 from graph_agent.state import Bookkeeping
 from graph_agent.steering import STEERING_MARK, Note, NoteKind
+
+_NOTE = "note-"
+"""How the ids of messages begin that were notes."""
 
 
 @dataclass(slots=True)
@@ -50,20 +52,30 @@ async def listen(
     heard = Heard()
     notes = await _new_notes(run, loop)
     for note in notes:
-        # What would only begin when all else is done is left for the next answer.
-        if note.kind not in kinds or (note.kind == "follow_up" and run.aborted):
+        if note.kind not in kinds:
             continue
         if note.kind == "configure":
             heard.events += await _reconfigure(loop, note, step, check)
         else:
-            heard.messages.append(_message(note))
-            if note.kind == "steer":
-                heard.events.append(event("steering", step, content=_content(note)))
+            heard.messages.append(message_of(note))
+            heard.events.append(event("steering", step, content=_content(note)))
         loop["taken"] = [*loop.get("taken", []), note.key]
-        if note.kind == "follow_up":
-            # The next one waits for this one's answer.
-            break
     return heard
+
+
+async def take_follow_ups(run: Run, loop: Bookkeeping, messages: Iterable[HumanMessage]) -> None:
+    """Record the follow-ups among new input as taken in.
+
+    Args:
+        run: The run.
+        loop: The state's bookkeeping, which is updated.
+        messages: The user's new messages.
+    """
+    keys = [message.id.removeprefix(_NOTE) for message in messages if message.id and message.id.startswith(_NOTE)]
+    if keys:
+        # Read the inbox first: it forgets the keys that an earlier run has stored, and these are not stored yet.
+        await listen(run, loop, (), 0)
+        loop["taken"] = [*loop.get("taken", []), *keys]
 
 
 async def _new_notes(run: Run, loop: Bookkeeping) -> list[Note]:
@@ -79,10 +91,10 @@ async def _new_notes(run: Run, loop: Bookkeeping) -> list[Note]:
     return [note for note in notes if note.key not in taken and note.kind != "abort"]
 
 
-def _message(note: Note) -> HumanMessage:
-    # The key makes the message the same one wherever the note is read.
+def message_of(note: Note) -> HumanMessage:
+    """The user's words in a note; its id is the same wherever the note is read."""
     marks = {STEERING_MARK: True} if note.kind == "steer" else {}
-    return HumanMessage(_content(note), id=f"note-{note.key}", additional_kwargs=marks)
+    return HumanMessage(_content(note), id=_NOTE + note.key, additional_kwargs=marks)
 
 
 def _content(note: Note) -> Any:
@@ -115,7 +127,7 @@ def checked_fields(fields: Any) -> dict[str, Any]:
         raise ConfigError("credentials belong to one run's context; what is stored with a session may not hold them.")
     try:
         context = AgentContext(**fields)
-    except ValidationError as error:
-        raise ConfigError(explain(error, "configure", LoopConfig.model_fields)) from None
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("context (AgentContext): ", "configure: ")) from None
     LoopConfig().with_values(set_fields(context))
     return context.model_dump(mode="json", exclude_unset=True, exclude_none=True)

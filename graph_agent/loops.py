@@ -40,24 +40,33 @@ def find_loop(fingerprints: Sequence[str], *, window: int, max_period: int) -> L
     """
     recent = fingerprints[-window:]
     for period in range(1, max_period + 1):
-        length = _length_of_repetition(recent, period)
-        enough = REPEATS * period if REPEATS * period <= window else max(window, 2 * period)
-        if length >= enough:
+        if (length := _repetition(recent, period, window)) is not None:
             pattern = tuple(recent[-period:])
             return Loop(pattern, length // period, _key(pattern))
     return None
 
 
+def repetitions(values: Sequence[Any], period: int, *, window: int) -> int:
+    """How many times a pattern of values stands in a row at the end; 0 where that is fewer than `find_loop` demands.
+
+    Args:
+        values: What each call gave, oldest first, compared with `==`.
+        period: The length of the pattern.
+        window: As for `find_loop`.
+    """
+    return (_repetition(values[-window:], period, window) or 0) // period
+
+
 def unchanging(results: Sequence[tuple[str, str, Any]], *, window: int, told: Collection[str] = ()) -> str | None:
     """Find a tool whose last `REPEATS` calls all differed in their arguments and all gave the very same result.
 
-    It is a reason to warn and no more: three searches may well find nothing for three reasons.
+    This is no loop: three searches may find nothing for three reasons, and three writes may all succeed.
 
     Args:
         results: `(tool, fingerprint of its arguments, result)` of each call, oldest first. Results are compared with
             `==`, so a long one is best given as it is and not hashed. Calls of other tools may stand between.
         window: How many of the last entries are looked at.
-        told: Tools to pass over, because the model has been warned of them.
+        told: Tools to skip, because they have been reported.
 
     Returns:
         The tool's name, the most recently called one's if there are several; None if there is none.
@@ -73,12 +82,14 @@ def unchanging(results: Sequence[tuple[str, str, Any]], *, window: int, told: Co
     return None
 
 
-def _length_of_repetition(recent: Sequence[str], period: int) -> int:
-    """How many of the last entries repeat with a period; `len(recent)` or `period` at least."""
+def _repetition(recent: Sequence[Any], period: int, window: int) -> int | None:
+    """How many of the last entries repeat with a period; None where they are too few to count."""
     start = len(recent) - period
     while start > 0 and recent[start - 1] == recent[start - 1 + period]:
         start -= 1
-    return len(recent) - max(start, 0)
+    length = len(recent) - max(start, 0)
+    enough = REPEATS * period if REPEATS * period <= window else max(window, 2 * period)
+    return length if length >= enough else None
 
 
 def _key(pattern: tuple[str, ...]) -> str:

@@ -16,7 +16,7 @@ from graph_agent.bounded import Bounded
 from graph_agent.budget import BUDGET_LEFT, tightened
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.context import AgentContext, effective_config
-from graph_agent.hooks import LoopHook
+from graph_agent.hooks import LoopHook, sees_answers
 from graph_agent.models.client import Mode, ModelClient
 from graph_agent.models.pool import ModelPool
 from graph_agent.models.structured import StructuredPlanner
@@ -80,6 +80,8 @@ class AgentParts:
     """What was not as it should be when the agent was built, e.g. a server that is down; told at each input."""
     hooks: tuple[LoopHook, ...] = ()
     """What planning replies are shown to, in order."""
+    rewriters: tuple[LoopHook, ...] = ()
+    """The hooks that rewrite the tool results of requests, in order."""
     around_tool: AroundTool | None = None
     """What runs each tool call in its own way; None to run them directly."""
     whole_replies: bool = False
@@ -92,7 +94,7 @@ class AgentParts:
     variants: dict[str, AgentParts] = field(init=False, repr=False, default_factory=dict)
     """What runs with parts of their own were given (see `run_parts`)."""
     _offering: dict[ModelClient, ModelClient] = field(init=False, repr=False, default_factory=dict)
-    _instructions: Bounded[tuple[str, str, int, tuple[str, ...]], str] = field(repr=False, default_factory=Bounded)
+    _instructions: Bounded[tuple[Any, ...], str] = field(repr=False, default_factory=Bounded)
 
     def settings(self, runtime: Runtime[Any], config: RunnableConfig, loop: Bookkeeping) -> LoopConfig:
         """The configuration in force: the agent's own, under what the run brings, under what was changed since.
@@ -126,7 +128,9 @@ class AgentParts:
         return replace(self, client=self.client.without(names), toolbox=narrower, _instructions=Bounded())
 
     def mode(self, settings: LoopConfig) -> Mode:
-        """How calls are asked for under a run's settings."""
+        """How calls are asked for under a run's settings; as a structured plan where the operator wants no loop."""
+        if self.agentic_loop is False:
+            return "wave"
         return self.tool_calling if settings.tool_calling == "auto" else settings.tool_calling
 
     async def prepare(self) -> None:
@@ -136,17 +140,21 @@ class AgentParts:
             self._offering.clear()
             self._instructions.clear()
 
-    def answers_directly(self, settings: LoopConfig) -> bool:
-        """Whether a plan's own text is the answer: not in wave mode, and not where an answer has a given shape.
+    def may_answer_while_planning(self, settings: LoopConfig) -> bool:
+        """Whether a planning reply without calls may be the answer.
 
         An agent that plans with nothing to call, for its hooks, has nothing to gain from a second request.
         """
-        direct = settings.finalize == "direct" or not self.toolbox
-        return direct and self.mode(settings) != "wave" and self.response is None
+        return settings.finalize != "compose" or not self.toolbox
 
-    def speaks_while_planning(self, settings: LoopConfig) -> bool:
-        """Whether a plan's tokens may be read as they come: they are the answer, and nothing can take them back."""
-        return self.answers_directly(settings) and not self.hooks and not self.whole_replies
+    def streams_while_planning(self, settings: LoopConfig) -> bool:
+        """Whether planning replies are streamed as they come: they may be the answer, and nothing can replace them."""
+        return self.may_answer_while_planning(settings) and not self.guarded
+
+    @property
+    def guarded(self) -> bool:
+        """Whether something may rewrite an answer after its last token, so that nothing of it may be shown before."""
+        return self.whole_replies or any(map(sees_answers, self.hooks))
 
     @property
     def plans(self) -> bool:
@@ -161,11 +169,14 @@ class AgentParts:
             mode: How calls are asked for.
             planner: Which planner the session has; counts in wave mode only.
         """
-        style = planner if mode == "wave" else "direct" if self.answers_directly(settings) else "calls"
-        key = (style, mode, settings.max_calls_per_wave, tuple(self.toolbox.names))
+        style = planner if mode == "wave" else "calls" if settings.finalize == "compose" else settings.finalize
+        answers = self.may_answer_while_planning(settings)
+        key = (style, mode, settings.max_calls_per_wave, answers, tuple(self.toolbox.names))
 
         def make() -> str:
-            sections = [self.prompts.render("planner", style=style, max_calls=settings.max_calls_per_wave)]
+            schema = self.response.json_schema if self.response and answers else None
+            most = settings.max_calls_per_wave
+            sections = [self.prompts.render("planner", style=style, max_calls=most, answers=answers, schema=schema)]
             if mode != "native":
                 sections.append(tools_in_text(self.prompts, self.toolbox.schemas, plan=mode == "wave"))
             return "\n\n".join(filter(None, sections))

@@ -1,7 +1,12 @@
-"""Where sessions are kept: savers that read plain types and LangChain messages, and never unpickle; and their Store."""
+"""Where sessions are kept: savers that read plain types and LangChain messages, and never unpickle; and their Store.
+
+A cache for plans is opened in the same way.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
+from graph_agent._compat import close_sqlite_cache
 from graph_agent.db_urls import is_postgres, without_password
 from graph_agent.errors import ConfigError
 
 if TYPE_CHECKING:
+    from langgraph.cache.base import BaseCache
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.store.base import BaseStore
 
@@ -85,7 +92,53 @@ async def open_store(url: str, folder: Path | None = None) -> AsyncIterator[Base
         yield store
 
 
-def _file(url: str, folder: Path | None) -> Path:
+def check_cache(url: str) -> str:
+    """The address of a cache, once it is known to be of a kind that there is.
+
+    Raises:
+        ValueError: On any other; the message says which there are.
+    """
+    if url == "memory" or (url.startswith(_SQLITE) and url != _SQLITE):
+        return url
+    raise ValueError("no such kind of cache; use 'memory' or 'sqlite:///FILE'")
+
+
+@asynccontextmanager
+async def open_cache(url: str, folder: Path | None = None) -> AsyncIterator[BaseCache[Any]]:
+    """Open a cache for plans by its address, and close it on leaving.
+
+    Args:
+        url: `memory`, for as long as the process lives; or `sqlite:///FILE`, which processes share.
+        folder: As for `open_saver`.
+
+    Raises:
+        ConfigError: On an address of another kind, or a file that cannot be opened.
+    """
+    try:
+        check_cache(url)
+    except ValueError as error:
+        raise ConfigError(f"cache={url!r}: {error}.") from None
+    if url == "memory":
+        from langgraph.cache.memory import InMemoryCache
+
+        yield InMemoryCache(serde=strict_serializer())
+        return
+    from langgraph.cache.sqlite import SqliteCache
+
+    path = _file(url, folder, "cache")
+    try:
+        cache = await asyncio.to_thread(lambda: SqliteCache[Any](path=str(path), serde=strict_serializer()))
+    except sqlite3.Error as error:
+        raise ConfigError(
+            f"cache={url!r}: the file {path} cannot be opened: {error}. It must be a database that this user may write."
+        ) from None
+    try:
+        yield cache
+    finally:
+        await asyncio.to_thread(close_sqlite_cache, cache)
+
+
+def _file(url: str, folder: Path | None, field: str = "db") -> Path:
     if not url.startswith(_SQLITE) or url == _SQLITE:
         shown = without_password(url)
         raise ConfigError(
@@ -93,5 +146,5 @@ def _file(url: str, folder: Path | None) -> Path:
         )
     path = (folder or Path()) / url.removeprefix(_SQLITE)
     if not path.parent.is_dir():
-        raise ConfigError(f"db={url!r}: the folder {path.parent} does not exist; create it first.")
+        raise ConfigError(f"{field}={url!r}: the folder {path.parent} does not exist; create it first.")
     return path

@@ -9,11 +9,14 @@ from typing import Any
 from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall
 
 from graph_agent.budget import cost_of
-from graph_agent.calls import new_call_id, split_tool_calls
+from graph_agent.calls import new_call_id, split_tool_calls, unfinished_call
 from graph_agent.config import Price
 from graph_agent.events import StoredEvent, event
+from graph_agent.models.cleaning import with_text, without_call_blocks
+from graph_agent.models.finish_reasons import CutOff, cause_of, cut_off
 from graph_agent.references import renamed
 from graph_agent.repair import repaired
+from graph_agent.sentinel import is_blank, without_sentinel
 from graph_agent.text import clean, plain
 from graph_agent.types import Call, Usage
 
@@ -33,6 +36,12 @@ class Planned:
     reasoning: str
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the `plan` event: `slots` and `planner` in wave mode, `cached`."""
+    answers: bool = False
+    """Whether `message` says something that may be the answer: it has no calls, and is not the sentinel."""
+    said: str = ""
+    """The reply's whole text, as it was streamed."""
+    empty: bool = False
+    """Whether the reply holds nothing: neither calls nor text."""
     final: bool = False
     """Whether `message` is the answer, whatever the configuration says of answers; no calls are run then."""
     ended: bool = False
@@ -51,9 +60,27 @@ class Planned:
         )
 
 
-def planned_calls(message: AIMessage, calls: list[Call], usage: Usage) -> Planned:
+UNNAMED = "unnamed"
+"""What a call without a name is named: providers refuse a history with an empty name."""
+
+_FIXES: dict[CutOff, str] = {
+    "length": "Call it again with shorter arguments, or do the work in several smaller calls.",
+    "content_filter": "Put the arguments in other words, or go on without it.",
+    "interrupted": "Call it again.",
+}
+"""What the model can do about a call of a reply that was cut off."""
+
+
+def planned_calls(message: AIMessage, calls: list[Call], usage: Usage, said: str) -> Planned:
     """A plan that is no more than its calls: none means that planning is over."""
-    return Planned(message, calls, usage, last=not calls, action=action_of(calls), reasoning=message.text)
+    answer = "" if calls else without_sentinel(message.text)
+    if answer:
+        message = with_text(message, answer)
+    reasoning = message.text
+    empty = not calls and is_blank(reasoning)
+    return Planned(
+        message, calls, usage, not calls, action_of(calls), reasoning, answers=bool(answer), said=said, empty=empty
+    )
 
 
 def action_of(calls: list[Call]) -> str:
@@ -67,29 +94,54 @@ def _brief(call: Call) -> dict[str, Any]:
     return {**brief, "needs": call["needs"]} if call.get("needs") else brief
 
 
-def read_reply(reply: AIMessage, tools: list[str], *, text: bool, prices: Mapping[str, Price] | None = None) -> Planned:
+def read_reply(
+    reply: AIMessage,
+    tools: list[str],
+    *,
+    text: bool,
+    prices: Mapping[str, Price] | None = None,
+    max_tokens: int | None = None,
+) -> Planned:
     """Find the calls in a reply: its structured ones first, those written in its text only in text mode.
+
+    The calls of a reply that was cut off are not to be run, as any of their arguments may be incomplete; each is marked
+    with its fault.
 
     Args:
         reply: The model's reply.
         tools: Names of the tools and delegations there are.
         text: Whether calls were asked for in text.
         prices: What models cost.
+        max_tokens: Tokens that the reply was allowed; None where that is not known.
     """
-    asked: list[Call] = [_structured(call) for call in reply.tool_calls]
-    asked += [_broken(call) for call in reply.invalid_tool_calls]
+    cut = cut_off(reply)
+    asked = calls_of(reply)
     message = reply
     if text and not asked:
         found, prose = split_tool_calls(reply.text, tools)
-        asked = [Call(id=call["id"], name=call["name"], arguments=plain(call["arguments"])) for call in found]
+        asked = [_checked(call["id"], call["name"], call["arguments"]) for call in found]
+        if not asked and cut is not None and (begun := unfinished_call(reply.text, tools)) is not None:
+            name, prose = begun
+            asked = [Call(id="", name=name, arguments={})]
         if asked:
             message = reply.model_copy(update={"content": clean(prose)})
     calls = _with_ids(asked)
+    if cut is not None:
+        fault = (
+            f"Not run: the reply that holds this call was cut off {cause_of(cut, reply, max_tokens)}, so its arguments "
+            f"may be incomplete. {_FIXES[cut]}"
+        )
+        calls = [{**call, "fault": fault} for call in calls]
     if calls:
         canonical = canonical_calls(calls)
         if canonical != message.tool_calls or message.invalid_tool_calls:
             message = message.model_copy(update={"tool_calls": canonical, "invalid_tool_calls": []})
-    return planned_calls(message, calls, usage_of(reply, prices))
+    return planned_calls(message, calls, usage_of(reply, prices), reply.text)
+
+
+def calls_of(message: AIMessage) -> list[Call]:
+    """The structured calls of a message; an id may be empty, or stand there twice."""
+    return [*map(_structured, message.tool_calls), *map(_broken, message.invalid_tool_calls)]
 
 
 def canonical_calls(calls: list[Call]) -> list[ToolCall]:
@@ -115,9 +167,14 @@ def usage_of(reply: AIMessage, prices: Mapping[str, Price] | None = None) -> Usa
 
 
 def _structured(call: ToolCall) -> Call:
-    read: Call = {"id": clean(call["id"] or ""), "name": clean(call["name"]), "arguments": {}}
+    return _checked(call["id"] or "", call["name"], call["args"])
+
+
+def _checked(id_: str, name: str, arguments: Any) -> Call:
+    """A call with its arguments as plain JSON, or marked with what is wrong with them."""
+    read: Call = {"id": clean(id_), "name": clean(name) or UNNAMED, "arguments": {}}
     try:
-        return {**read, "arguments": plain(call["args"])}
+        return {**read, "arguments": plain(arguments, finite=True)}
     except ValueError as error:
         return {**read, "fault": f"The arguments cannot be used: {error}."}
 
@@ -125,13 +182,13 @@ def _structured(call: ToolCall) -> Call:
 def _broken(call: InvalidToolCall) -> Call:
     """A call whose arguments the client could not read: repaired where that works, else marked with its fault."""
     raw = call["args"] or ""
-    read: Call = {"id": clean(call["id"] or ""), "name": clean(call["name"] or ""), "arguments": {}}
     try:
-        arguments = plain(repaired(raw))
+        arguments = repaired(raw)
     except ValueError:
         arguments = None
+    read = _checked(call["id"] or "", call["name"] or "", arguments if isinstance(arguments, dict) else {})
     if isinstance(arguments, dict):
-        return {**read, "arguments": arguments}
+        return read
     shown = clean(raw if len(raw) <= 200 else raw[:200] + "…")
     return {**read, "fault": f"The arguments are no JSON object: {shown!r}. Send one JSON object."}
 
@@ -147,16 +204,24 @@ def _with_ids(calls: list[Call]) -> list[Call]:
     return given
 
 
-def with_free_ids(planned: Planned, taken: Collection[str]) -> Planned:
-    """The plan with every call id that is taken replaced, in its needs and references too."""
+def with_free_ids(planned: Planned, taken: Collection[str], *, structured: bool = False) -> Planned:
+    """The plan with every call id that is taken replaced.
+
+    Args:
+        planned: The plan.
+        taken: The ids that its calls may not have.
+        structured: Whether its arguments may hold references, which are renamed then.
+    """
     names = {call["id"]: new_call_id() for call in planned.calls if call["id"] in taken}
     if not names:
         return planned
     calls: list[Call] = []
     for call in planned.calls:
-        fresh: Call = {**call, "id": names.get(call["id"], call["id"]), "arguments": renamed(call["arguments"], names)}
+        fresh: Call = {**call, "id": names.get(call["id"], call["id"])}
+        if structured:
+            fresh["arguments"] = renamed(call["arguments"], names)
         if "needs" in call:
             fresh["needs"] = [names.get(need, need) for need in call["needs"]]
         calls.append(fresh)
-    message = planned.message.model_copy(update={"tool_calls": canonical_calls(calls)})
+    message = without_call_blocks(planned.message).model_copy(update={"tool_calls": canonical_calls(calls)})
     return replace(planned, message=message, calls=calls)

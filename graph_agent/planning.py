@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
@@ -11,12 +12,14 @@ from pydantic import BaseModel
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.limits import LimitMet, LimitMetError
 from graph_agent.models.client import Mode
+from graph_agent.models.finish_reasons import cut_off
 from graph_agent.models.refusals import refusal_in
 from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.plan_cache import through_cache
 from graph_agent.planned import Planned, action_of, canonical_calls, read_reply, usage_of
 from graph_agent.request import plan_request
+from graph_agent.sentinel import is_blank, says_nothing, without_sentinel
 from graph_agent.state import add_usage
 from graph_agent.text import plain
 from graph_agent.types import NO_USAGE, Call, Usage
@@ -68,25 +71,57 @@ class PlanningError(Exception):
 
 
 async def ask_for_calls(
-    parts: AgentParts, history: Sequence[AnyMessage], settings: LoopConfig, mode: Mode, watch: Spoken
+    parts: AgentParts,
+    history: Sequence[AnyMessage],
+    settings: LoopConfig,
+    mode: Mode,
+    watch: Spoken,
+    *,
+    quiet: bool = False,
+    schema: dict[str, Any] | None = None,
 ) -> Planned:
-    """Ask for calls through the provider's tools, or in text; `watch` notes whether the reader has seen a token.
+    """Ask for calls through the provider's tools, or in text.
+
+    Args:
+        parts: The agent.
+        history: The conversation.
+        settings: The run's configuration.
+        mode: How calls are asked for.
+        watch: Notes what the reader has seen of the reply; `settle` it with the plan.
+        quiet: Stream nothing of the reply, whatever the configuration says.
+        schema: JSON schema that the provider is to hold a reply without calls to; None for none.
 
     Raises:
         RefusedError: When the model or its provider will not answer.
         Exception: What the provider raised.
     """
-    # Prose before calls is plan text in direct mode; the JSON of calls in text is nobody's answer.
-    quiet = mode == "text" or not parts.speaks_while_planning(settings)
+    # An answer of a given shape may have to be asked for again, unless the provider holds the model to the shape.
+    quiet = quiet or not parts.streams_while_planning(settings) or (parts.response is not None and schema is None)
     request = plan_request(parts, history, settings, mode, "wave")
 
     async def ask() -> Planned:
-        reply = await parts.client.plan(request, settings, mode=mode, quiet=quiet, watch=watch)
-        if (words := refusal_in(reply, heard=not quiet)) is not None:
+        reply = await parts.client.plan(request, settings, mode=mode, quiet=quiet, schema=schema, watch=watch)
+        planned = read_reply(
+            reply,
+            parts.toolbox.names,
+            text=mode == "text",
+            prices=settings.prices,
+            max_tokens=settings.max_output_tokens,
+        )
+        heard = parts.may_answer_while_planning(settings) and parts.response is None
+        # Calls that a content filter cut off are answered as such, and the model may try again.
+        refused = not planned.calls or cut_off(reply) is None
+        if refused and (words := refusal_in(reply, heard=heard)) is not None:
+            await watch.settle(reply.text, reply.text)
             raise RefusedError.of(reply, words, usage_of(reply, settings.prices))
-        return read_reply(reply, parts.toolbox.names, text=mode == "text", prices=settings.prices)
+        return planned
 
     return await through_cache(parts, settings, request, mode, ask)
+
+
+async def settle(watch: Spoken, planned: Planned) -> None:
+    """Show the rest of a planning reply; nothing of one that has neither calls nor an answer."""
+    await watch.settle(planned.said, planned.message.text if planned.calls or planned.answers else None)
 
 
 async def ask_for_plan(
@@ -108,9 +143,14 @@ async def ask_for_plan(
         Exception: What the provider raised.
     """
     request = plan_request(parts, history, settings, "wave", planner)
-    return await through_cache(
+    planned = await through_cache(
         parts, settings, request, "wave", lambda: _until_sound(parts, request, settings, planner, limit)
     )
+    if not planned.answers:
+        return planned
+    # Middleware has seen the whole plan: now it is shown what the user would read.
+    message = await parts.client.guarded(request, planned.message)
+    return replace(planned, message=message, answers=not says_nothing(message.text))
 
 
 async def _until_sound(
@@ -120,7 +160,7 @@ async def _until_sound(
     planner: Planner,
     limit: Limit,
 ) -> Planned:
-    usage = NO_USAGE
+    usage, answers = NO_USAGE, parts.may_answer_while_planning(settings)
     for attempt in range(1 + REPAIRS):
         try:
             reply = await parts.planner.plan(request, settings, offered=parts.toolbox.schemas)
@@ -134,7 +174,8 @@ async def _until_sound(
         try:
             plan = read_plan(reply, parts.plan_schema)
             calls = check_wave(plan, settings.max_calls_per_wave)
-            if not calls and plan.status == "continue" and attempt < REPAIRS:
+            answer = _answer_in(plan) if answers and not calls else ""
+            if not calls and not answer and plan.status == "continue" and attempt < REPAIRS:
                 raise PlanError(_EMPTY)
         except PlanError as fault:
             if attempt == REPAIRS:
@@ -143,13 +184,24 @@ async def _until_sound(
                 raise AskingError(LimitMetError(*met), usage) from fault
             request = [*request, AIMessage(reply.text or _as_text(reply)), HumanMessage(str(fault))]
         else:
-            return _planned(reply, plan, calls, usage, planner)
+            return _planned(reply, plan, calls, usage, planner, answer)
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _planned(reply: AIMessage, plan: PlanningResult, calls: list[Call], usage: Usage, planner: Planner) -> Planned:
+def _answer_in(plan: PlanningResult) -> str:
+    # A class of the user's own may have given the field another type.
+    return without_sentinel(plan.answer) if isinstance(plan.answer, str) else ""
+
+
+def _planned(
+    reply: AIMessage, plan: PlanningResult, calls: list[Call], usage: Usage, planner: Planner, answer: str
+) -> Planned:
     message = AIMessage(
-        plan.reasoning, id=reply.id, tool_calls=canonical_calls(calls), usage_metadata=reply.usage_metadata
+        answer or plan.reasoning,
+        id=reply.id,
+        tool_calls=canonical_calls(calls),
+        usage_metadata=reply.usage_metadata,
+        response_metadata=reply.response_metadata if answer else {},
     )
     slots = plan.slots.model_dump(mode="json") if isinstance(plan.slots, BaseModel) else plain(plan.slots)
     return Planned(
@@ -160,6 +212,8 @@ def _planned(reply: AIMessage, plan: PlanningResult, calls: list[Call], usage: U
         action=plan.action or action_of(calls),
         reasoning=plan.reasoning,
         extra={"slots": slots, "planner": planner},
+        answers=bool(answer),
+        empty=not calls and is_blank(reply.text) and not reply.tool_calls,
     )
 
 

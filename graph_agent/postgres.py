@@ -12,6 +12,7 @@ from langgraph.store.base import Op, PutOp, Result
 from graph_agent.blocking import to_its_end
 from graph_agent.db_urls import without_password
 from graph_agent.errors import ConfigError
+from graph_agent.session_index import POSTGRES_INDEX
 
 try:
     from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
@@ -64,7 +65,12 @@ async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncItera
     Raises:
         ConfigError: When the database cannot be reached, or its tables cannot be made.
     """
-    await make_tables(url, lambda connection: AsyncPostgresSaver(connection, serde=serde).setup())
+
+    async def make(connection: AsyncConnection[DictRow]) -> None:
+        await AsyncPostgresSaver(connection, serde=serde).setup()
+        await connection.execute(POSTGRES_INDEX)
+
+    await make_tables(url, make)
     async with _pool(url, SAVER_CONNECTIONS) as pool:
         yield SharedPostgresSaver(pool, serde)
 

@@ -24,6 +24,7 @@ from psycopg_pool import AsyncConnectionPool
 from graph_agent._compat import keep_checkpoint_ids_above
 from graph_agent.checkpoint_fence import OWNER, CheckpointFence, owner_in
 from graph_agent.runs import fence_of
+from graph_agent.session_index import postgres_threads
 
 PAUSE_S = 10
 """Seconds that a process may pause within a transaction before the server ends its connection."""
@@ -85,6 +86,12 @@ class SharedPostgresSaver(AsyncPostgresSaver):
         if found is not None:
             keep_checkpoint_ids_above(found.checkpoint["id"])
         return found
+
+    async def list_threads(
+        self, *, group: str | None = None, after: str | None = None, limit: int | None = None
+    ) -> list[str]:
+        """The ids of the threads (see `graph_agent.history.list_threads`)."""
+        return await postgres_threads(self._pool, group, after, limit)
 
     async def aput(
         self,

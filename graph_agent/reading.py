@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
@@ -30,9 +30,7 @@ _Events = Annotated[Any, InjectedState("events")]
 """Not declared as a list, or pydantic would copy the whole history to check it."""
 
 
-def with_reader(
-    tools: Sequence[BaseTool | Callable[..., Any]], config: LoopConfig
-) -> Sequence[BaseTool | Callable[..., Any]]:
+def with_reader(tools: Sequence[BaseTool], config: LoopConfig) -> Sequence[BaseTool]:
     """The agent's tools, with `read_result` behind them where outputs are offloaded.
 
     Raises:
@@ -41,7 +39,7 @@ def with_reader(
     if config.offload_over_chars is None:
         return tools
     for tool in tools:
-        if (tool.name if isinstance(tool, BaseTool) else getattr(tool, "__name__", "")) == READ_RESULT:
+        if tool.name == READ_RESULT:
             raise ConfigError(
                 f"A tool is named {READ_RESULT!r}, which offload_over_chars={config.offload_over_chars} keeps for the "
                 "agent's own; rename the tool, or leave offload_over_chars out."

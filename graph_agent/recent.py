@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from langchain_core.utils.utils import LC_AUTO_PREFIX
+
 from graph_agent.calls import fingerprint
 from graph_agent.events import StoredEvent
 from graph_agent.telling import call_of
@@ -21,8 +23,12 @@ class RecentCalls(NamedTuple):
 
     fingerprints: list[str]
     """For `find_loop`."""
+    outcomes: list[tuple[Any, ...]]
+    """For `repetitions`: what each of them gave, `(status, content)` of every equal call of the wave."""
     results: list[tuple[str, str, Any]]
-    """For `unchanging`: `(name, fingerprint, content)` of those that have a result and are not marked as writing."""
+    """For `unchanging`: `(name, fingerprint, (status, content))` of the last call of each tool in each wave."""
+    newest_wave: frozenset[str]
+    """Fingerprints of the newest plan's calls."""
 
 
 Known = dict[int, tuple[Any, str, str]]
@@ -55,11 +61,9 @@ def recent_calls(
 ) -> RecentCalls:
     """Read the last calls of the newest input, delegations included.
 
-    A model goes round in a circle from one wave to the next: equal calls of one wave count once, and of each tool's
-    results in a wave the last one does.
-
-    A tool marked `poll` is meant to be asked again, so its calls are left out. One marked `effect: "write"` says the
-    same after each success, so its results are; one without a mark is compared, as a warning is all that follows.
+    A model repeats itself from one wave to the next: equal calls of one wave count once, with all their results, and of
+    each tool's results in a wave the last one counts. Calls of a tool marked `poll` are left out: it is made to be
+    called again.
 
     Args:
         events: The stored history, newest last; it is read from its end, as far back as needed and no further.
@@ -69,27 +73,49 @@ def recent_calls(
     """
     known = {} if known is None else known
     fingerprints: list[str] = []
+    outcomes: list[tuple[Any, ...]] = []
     results: list[tuple[str, str, Any]] = []
-    contents: dict[str, Any] = {}
-    in_wave: set[str] = set()
+    given: dict[str, tuple[str, Any]] = {}
+    newest_wave: frozenset[str] | None = None
+    place: dict[str, int] = {}
+    tools: set[str] = set()
     passed = 0
     for entry in reversed(events):
         kind = entry["type"]
         if kind == "user_message" or len(fingerprints) == window or passed == _POLLS_PASSED * window:
             break
         if kind == "plan":
-            in_wave.clear()
+            newest_wave = frozenset(place) if newest_wave is None else newest_wave
+            place, tools = {}, set()
         elif kind in ("tool_result", "delegation_response"):
-            contents[entry["id"]] = entry["content"]
+            given[entry["id"]] = entry["status"], _comparable(entry["content"])
         elif (call := named_call(entry, known)) is not None:
             passed += 1
             name, called = call
-            marked = marks(name)
-            if marked.get("poll"):
+            if marks(name).get("poll"):
                 continue
-            if called not in in_wave:
+            result = given.pop(entry["id"], None)
+            gave = () if result is None else (result,)
+            if called in place:
+                outcomes[place[called]] += gave
+            else:
+                place[called] = len(fingerprints)
                 fingerprints.append(called)
-            if entry["id"] in contents and marked.get("effect") != "write" and name not in in_wave:
-                results.append((name, called, contents[entry["id"]]))
-            in_wave.update(call)
-    return RecentCalls(fingerprints[::-1], results[::-1])
+                outcomes.append(gave)
+            if result is not None and name not in tools:
+                results.append((name, called, result))
+            tools.add(name)
+    newest_wave = frozenset(place) if newest_wave is None else newest_wave
+    return RecentCalls(fingerprints[::-1], outcomes[::-1], results[::-1], newest_wave)
+
+
+def _comparable(content: Any) -> Any:
+    """A result without the ids that LangChain gives to content blocks, which differ each time."""
+    if not isinstance(content, list):
+        return content
+    return [
+        {key: value for key, value in block.items() if key != "id" or not str(value).startswith(LC_AUTO_PREFIX)}
+        if isinstance(block, dict)
+        else block
+        for block in content
+    ]

@@ -8,6 +8,7 @@ from typing import Any
 
 from graph_agent.errors import CallError
 from graph_agent.text import as_text
+from graph_agent.values import decode
 
 # `$${` stands for a literal `${`; it is matched first, so that it never opens a reference.
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}")
@@ -35,7 +36,7 @@ def resolve(arguments: Any, results: Mapping[str, Any]) -> Any:
     """The value with its references filled in.
 
     A string that is one reference and nothing else becomes the value it finds, in its own type; within a longer string
-    a reference becomes text.
+    a reference becomes text. A path also leads into a text that holds JSON.
 
     Args:
         arguments: Plain JSON; left as it is.
@@ -92,6 +93,7 @@ def _find(reference: str, results: Mapping[str, Any]) -> Any:
         raise BadReferenceError(f"${{{reference[:80]}}}: the call {id_!r} has no result.")
     value, walked = results[id_], id_
     for step in steps:
+        value = _opened(value)
         if isinstance(step, int) and isinstance(value, list) and step < len(value):
             value, walked = value[step], f"{walked}[{step}]"
         elif isinstance(step, str) and isinstance(value, dict) and step in value:
@@ -100,6 +102,14 @@ def _find(reference: str, results: Mapping[str, Any]) -> Any:
             shown = repr(step if isinstance(step, int) else step[:40])
             raise BadReferenceError(f"${{{reference[:80]}}}: {walked[:80]} has no {shown}; it is {_shape(value)}.")
     return value
+
+
+def _opened(value: Any) -> Any:
+    """The object or list that a text holds as JSON, which many tools return; any other value as it is."""
+    if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
+        return value
+    decoded = decode(value)
+    return value if decoded is None else decoded[0]
 
 
 def _parse(reference: str) -> tuple[str, list[str | int]]:

@@ -1,6 +1,7 @@
-"""What is done about calls that repeat: a warning, then the tools are withheld, then the input is ended.
+"""The response to calls that repeat: a warning, then the tools are withheld, then the input is ended.
 
-Each pattern climbs by itself, a step for each wave that repeats it again, and all begin anew with the next input.
+A pattern of calls is withheld and ended only while its results repeat too. Each pattern is counted by itself, one level
+for each wave that repeats it again, and every input starts anew.
 """
 
 from __future__ import annotations
@@ -10,74 +11,89 @@ from collections.abc import Iterable
 
 from langchain_core.messages import HumanMessage
 
-from graph_agent.events import StoredEvent, event
-from graph_agent.intake import NOT_SHOWN
-from graph_agent.loops import REPEATS, Loop, find_loop, unchanging
-from graph_agent.recent import Known, named_call, recent_calls
+from graph_agent.events import event
+from graph_agent.loops import REPEATS, Loop, find_loop, repetitions, unchanging
+from graph_agent.recent import recent_calls
 from graph_agent.step import Step
-from graph_agent.types import Call
+from graph_agent.types import NOT_SHOWN, Call
 
-_WARN, _WITHHOLD = 1, 2
+_NOTED, _WARN, _WITHHOLD = range(3)
+"""Levels of a pattern: its results differ, so that it is reported once; its results repeat, once and twice."""
 
 
 def stop_repetition(step: Step) -> bool:
-    """Look for a loop at the end of the input's calls, and do what is due; True when that ended the input."""
+    """Look for a loop at the end of the input's calls and respond to it; True when that ended the input."""
     settings, waves = step.settings, step.loop["waves"]
-    # Equal calls of one wave count once, so that nothing has come round often enough yet.
+    if not settings.loop_detection:
+        step.loop.pop("withheld", None)
+        return False
+    # Equal calls of one wave count once, so that nothing can have repeated often enough yet.
     if waves < 2 or (waves < REPEATS and settings.loop_window >= REPEATS * settings.loop_max_period):
         return False
-    told = step.state["events"]
-    recent = recent_calls(told, step.parts.toolbox.marks, step.settings.loop_window, step.run.fingerprints)
-    found = find_loop(recent.fingerprints, window=step.settings.loop_window, max_period=step.settings.loop_max_period)
-    if found is not None and set(_newest_wave(told, step.run.fingerprints)) & set(found.pattern):
-        return _climb(step, found)
-    same = unchanging(recent.results, window=step.settings.loop_window, told=step.loop.get("unchanging", ()))
-    if same is not None:
-        step.loop["unchanging"] = [*step.loop.get("unchanging", []), same]
-        warning = f"{same} gave the same result each time, whatever its arguments were."
-        step.events.append(event("warning", step.loop["step"], message=warning))
-        _tell(step, warning)
+    window = settings.loop_window
+    recent = recent_calls(step.state["events"], step.parts.toolbox.marks, window, step.run.fingerprints)
+    loop = find_loop(recent.fingerprints, window=window, max_period=settings.loop_max_period)
+    # A wave of other calls does not make an older pattern go on.
+    if loop is not None and not recent.newest_wave.isdisjoint(loop.pattern):
+        period = len(loop.pattern)
+        same = repetitions(recent.outcomes, period, window=window) if all(recent.outcomes[-period:]) else 0
+        return _respond(step, loop, same)
+    reported = step.loop.get("unchanging", [])
+    tool = unchanging(recent.results, window=window, told=reported)
+    if tool is not None:
+        step.loop["unchanging"] = [*reported, tool]
+        _record(step, [tool], REPEATS, "results")
     return False
 
 
-def _climb(step: Step, loop: Loop) -> bool:
+def _respond(step: Step, loop: Loop, same: int) -> bool:
+    """Take a pattern to its next level; True when that ended the input.
+
+    Args:
+        step: The pass through `plan`.
+        loop: The pattern.
+        same: How many times in a row its results were the same; 0 where they do not repeat.
+    """
     names = [entry.rpartition(":")[0] for entry in loop.pattern]
-    step.events.append(event("loop_detected", step.loop["step"], pattern=names, count=loop.count))
-    level = step.loop.get("loops", {}).get(loop.key, 0) + 1
-    step.loop["loops"] = {**step.loop.get("loops", {}), loop.key: level}
+    levels = step.loop.get("loops", {})
+    level = levels.get(loop.key)
+    # Tools that are withheld give nothing to compare.
+    if not same and level != _WITHHOLD:
+        step.loop["loops"] = {**levels, loop.key: _NOTED}
+        if level is None:
+            _record(step, names, loop.count, "calls")
+            _notify(step, names, loop.count)
+        return False
+    level = (level or _NOTED) + 1
+    step.loop["loops"] = {**levels, loop.key: level}
+    _record(step, names, loop.count, "calls and results")
     if level > _WITHHOLD:
         step.stop("loop", None)
         return True
     withheld = sorted(set(names)) if level == _WITHHOLD else []
     if withheld:
         step.loop["withheld"] = sorted({*step.loop.get("withheld", []), *withheld})
-    _tell(
-        step,
-        step.parts.prompts.render("loop_warning", pattern=", ".join(names), count=loop.count, withheld=withheld),
-    )
+    _notify(step, names, same, same=True, withheld=withheld)
     return False
 
 
-def _tell(step: Step, text: str) -> None:
-    """Say something to the model that no chat window shows."""
+def _record(step: Step, names: list[str], count: int, repeated: str) -> None:
+    step.events.append(event("loop_detected", step.loop["step"], pattern=names, count=count, repeated=repeated))
+
+
+def _notify(step: Step, names: list[str], count: int, *, same: bool = False, withheld: Iterable[str] = ()) -> None:
+    """Send the model a notice that no chat window shows."""
+    text = step.parts.prompts.render(
+        "loop_warning", pattern=", ".join(names), count=count, same=same, withheld=list(withheld)
+    )
     message = HumanMessage(text, id=f"{NOT_SHOWN}{uuid.uuid4()}")
     step.say(message)
     step.history = [*step.history, message]
 
 
-def _newest_wave(events: list[StoredEvent], known: Known) -> Iterable[str]:
-    """Fingerprints of the newest plan's calls: a wave of others does not make an older pattern go on."""
-    for entry in reversed(events):
-        if entry["type"] == "plan":
-            return
-        call = named_call(entry, known)
-        if call is not None:
-            yield call[1]
-
-
 def refused(call: Call, withheld: Iterable[str]) -> Call:
-    """A call of a tool that is withheld, with what is wrong with it; any other call as it is."""
+    """A call of a withheld tool, marked with its fault; any other call as it is."""
     if call["name"] not in withheld:
         return call
-    why = f"{call['name']} is withheld until the user's next message, because its calls went round in a circle."
+    why = f"{call['name']} is withheld until the user's next message, because its calls and their results repeated."
     return {**call, "fault": f"{why} Use something else, or answer from what you know."}

@@ -8,6 +8,7 @@ from typing import Any
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 
 from graph_agent.config import LoopConfig, Planner
+from graph_agent.failure_report import as_sent
 from graph_agent.models.client import Mode
 from graph_agent.parts import AgentParts
 from graph_agent.state import Carried
@@ -34,7 +35,7 @@ def plan_request(
     said = [
         _steered(message, parts)
         if isinstance(message, HumanMessage) and STEERING_MARK in message.additional_kwargs
-        else message
+        else as_sent(message)
         for message in history
     ]
     return [SystemMessage(prompt), *said] if prompt else said
@@ -71,9 +72,18 @@ def answer_request(
 
     An agent with nothing to call, and no shape to give its answer, is asked nothing more than the conversation does.
     """
-    request = plan_request(parts, history, settings, mode, planner)
+    return [*plan_request(parts, history, settings, mode, planner), *closing(parts, mode)]
+
+
+def closing(parts: AgentParts, mode: Mode) -> list[AnyMessage]:
+    """What the answer's request adds to the plan's: one message, or none.
+
+    Args:
+        parts: The agent.
+        mode: How calls are asked for.
+    """
     if not parts.toolbox and parts.response is None:
-        return request
+        return []
     schema = parts.response.json_schema if parts.response else None
     plan = bool(parts.toolbox) and mode == "wave"
-    return [*request, HumanMessage(parts.prompts.render("finalize", schema=schema, plan=plan))]
+    return [HumanMessage(parts.prompts.render("finalize", schema=schema, plan=plan))]

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from uuid import uuid4
 
 from langchain_core.messages import AIMessage, AnyMessage
 
 from graph_agent.asking import Asking
 from graph_agent.bounded import Bounded
+from graph_agent.carried import CarriedMessages
 from graph_agent.hooking import PATCHED_MODEL, through_hooks
-from graph_agent.hooks import HookRequest
+from graph_agent.hooks import HookRequest, sees_answers
 from graph_agent.limits import LimitMet
+from graph_agent.models.cleaning import with_text
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import classify_model_error
+from graph_agent.models.refusals import refusal_in
 from graph_agent.models.spoken import Spoken
+from graph_agent.models.visibility import WithoutCalls
 from graph_agent.parts import AgentParts
 from graph_agent.planned import Planned, usage_of
-from graph_agent.planning import ask_for_calls, ask_for_plan
-from graph_agent.state import Carried, add_usage, less_usage
+from graph_agent.planning import RefusedError, ask_for_calls, ask_for_plan, settle
+from graph_agent.request import closing, plan_request
+from graph_agent.sentinel import without_sentinel
+from graph_agent.state import HookWork, less_usage
 from graph_agent.types import NO_USAGE, Usage
 
 
@@ -52,26 +57,67 @@ class AskingWithHooks(Asking):
         """
         self.budget_met = budget_met
         self._tell_of_free_choice()
+        await self.rewrite_results()
         planned = await self.plan()
         if not self._agent.hooks:
             return planned
+        return await self._through_hooks(planned, self._first_request(session_id), note)
+
+    async def guard(self, answer: AIMessage, session_id: str, *, by_model: bool) -> AIMessage:
+        """Show an answer to the hooks before the user gets it; the answer as they leave it.
+
+        Args:
+            answer: The answer.
+            session_id: What hooks are told the session is.
+            by_model: Whether it is the reply to a request, which middleware has seen then; any other is shown to the
+                middleware that rewrites replies first.
+
+        Raises:
+            HookError: When a hook fails that declares `on_error = "fail"`.
+            LimitMetError: When a hook wants a rerun that a limit forbids.
+            Exception: As for `answer`.
+        """
+        if not by_model:
+            answer = await self._parts.client.guarded(self._answer_request(), answer)
+        if not any(map(sees_answers, self._agent.hooks)):
+            return answer
+        request = replace(
+            self._first_request(session_id),
+            messages=[*self._history, *closing(self._parts, self._mode)],
+            step=self.loop["step"],
+            phase="answer",
+        )
+        return (await self._through_hooks(_as_plan(answer, NO_USAGE), request, _keep_nothing)).message
+
+    async def _through_hooks(
+        self, planned: Planned, first: HookRequest, note: Callable[[Usage], Awaitable[None]]
+    ) -> Planned:
         noted = NO_USAGE
+        carried = CarriedMessages(self.loop.get("carried", []), self._whole, first.messages)
+        done: HookWork = self.loop.get("hooks") or {"reruns": 0, "calls": [], "ended": []}
+        work: HookWork = {"reruns": done["reruns"], "calls": [*done["calls"]], "ended": [*done["ended"]]}
 
         async def ask(request: HookRequest, keep: Sequence[AnyMessage]) -> tuple[Planned, HookRequest]:
             nonlocal noted
             await note(less_usage(self.usage, noted))
             noted = self.usage
-            return await self._ask_again(request, keep)
+            self.loop = {**self.loop, "carried": carried.of(request.messages, keep)}
+            return await self._ask_again(request)
 
-        return await through_hooks(
-            self._agent,
-            planned,
-            self._first_request(session_id),
-            limit=lambda planned: self._limit_met(NO_USAGE, planned.message),
-            ask=ask,
-            warn=self._warn,
-            heard=self._heard,
-        )
+        try:
+            return await through_hooks(
+                self._agent,
+                planned,
+                first,
+                work=work,
+                limit=lambda planned: self._limit_met(NO_USAGE, planned.message),
+                ask=ask,
+                warn=self._warn,
+                heard=self._heard,
+            )
+        finally:
+            if work != done:
+                self.loop = {**self.loop, "hooks": work}
 
     def _first_request(self, session_id: str) -> HookRequest:
         options = dict(self._settings.model_options())
@@ -94,33 +140,37 @@ class AskingWithHooks(Asking):
         self._learn(free_choice=True)
         self._warn(f"{choice} is to be called, and is withheld for now; the model is free to choose.")
 
-    def _heard(self, reply: AIMessage) -> None:
-        self.usage = add_usage(self.usage, usage_of(reply, self._settings.prices))
-
-    async def _ask_again(self, request: HookRequest, keep: Sequence[AnyMessage]) -> tuple[Planned, HookRequest]:
+    async def _ask_again(self, request: HookRequest) -> tuple[Planned, HookRequest]:
         own = request.model is self._model.client.model
 
-        async def send(_: Spoken) -> Planned:
+        async def send(watch: Spoken) -> Planned:
             parts, mode = (self._parts, self._mode) if own else await self._moved(request)
             parts = _patched(parts, request)
+            if request.phase == "answer":
+                return await self._answer_again(parts, request, mode)
             if mode == "wave":
                 return await ask_for_plan(parts, request.messages, request.settings, self._planner, self._limit_met)
-            # Nothing of it is streamed: the next hook may want another reply still.
-            return await ask_for_calls(parts, request.messages, request.settings, mode, Spoken())
+            planned = await ask_for_calls(parts, request.messages, request.settings, mode, watch)
+            await settle(watch, planned)
+            return planned
 
         def recover(error: Exception) -> bool:
             # Its messages are the hook's: what would shorten or rewrite the history changes nothing here.
             return own and classify_model_error(error) == "transient" and self._fall_back(error)
 
-        if keep:
-            # Later requests may be cut at any message, by its id.
-            named = [one if one.id else one.model_copy(update={"id": str(uuid4())}) for one in keep]
-            piece: Carried = {"at": len(self._whole), "messages": named}
-            self.loop = {**self.loop, "carried": [*self.loop.get("carried", []), piece]}
-        planned = await self._through(send, recover)
+        planned = await self._through(send, recover, WithoutCalls)
         self._count(planned.usage, planned.message.usage_metadata if own else None)
         # Another model may have taken over: the next rerun must not go back to the one that fell silent.
         return planned, replace(request, model=self._model.client.model) if own else request
+
+    async def _answer_again(self, parts: AgentParts, request: HookRequest, mode: Mode) -> Planned:
+        sent = plan_request(parts, request.messages, request.settings, mode, self._planner)
+        schema = parts.response.json_schema if parts.response else None
+        reply = await parts.client.answer(sent, request.settings, mode=mode, quiet=True, schema=schema)
+        usage = usage_of(reply, request.settings.prices)
+        if (words := refusal_in(reply, heard=True)) is not None:
+            raise RefusedError.of(reply, words, usage)
+        return _as_plan(with_text(reply, without_sentinel(reply.text)), usage)
 
     async def _moved(self, request: HookRequest) -> tuple[AgentParts, Mode]:
         """The agent with a patch's model, and how that one is asked for calls."""
@@ -129,6 +179,15 @@ class AskingWithHooks(Asking):
         parts = replace(self._parts, client=client, planner=ready.planner, tool_calling=ready.tool_calling)
         mode = parts.mode(request.settings)
         return parts, "text" if mode == "native" and ready.name in self.loop["text_tools"] else mode
+
+
+def _as_plan(answer: AIMessage, usage: Usage) -> Planned:
+    """An answer, as the loop around hooks takes replies."""
+    return Planned(answer, [], usage, True, "answer", answer.text, answers=True, final=True)
+
+
+async def _keep_nothing(_: Usage) -> None:
+    """Keep no note of what was used: the answer's request is sent again in any case when the process is killed."""
 
 
 def _patched(parts: AgentParts, request: HookRequest) -> AgentParts:

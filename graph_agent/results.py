@@ -10,9 +10,12 @@ from typing import Any, Literal, TypeAlias
 from langgraph.types import Interrupt, StateSnapshot
 
 from graph_agent.events import Event, StoredEvent
+from graph_agent.models.finish_reasons import CutOff
 from graph_agent.state import NOT_BEGUN
+from graph_agent.telling import call_name
 from graph_agent.text import text_of
 from graph_agent.types import NO_USAGE, SessionStatus, StopReason, Usage
+from graph_agent.values import value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,7 @@ class RunResult:
     """What one input came to."""
 
     answer: str
-    """The answer's text; empty when the run failed or waits for a person."""
+    """The answer's text; of a failed run, what failed and what was done. Empty only while it waits for a person."""
     status: SessionStatus
     stop_reason: StopReason | None
     """Why it stopped; None while it waits for a person."""
@@ -29,7 +32,11 @@ class RunResult:
     reasoning: str
     """What the last plan said beside its calls."""
     results: dict[str, Any]
-    """Call id → the result's whole content, `{"error": …}` for a call that failed.
+    """Call id → the result's value as plain JSON, `{"error": …}` with its text for a call that failed.
+
+    The value is what the tool returned: a Python list, dict, number, None, pydantic model or dataclass, the structured
+    content of an MCP tool, or text, also where the text looks like JSON. A reference `${id.path}` finds the same value.
+    Content blocks that are not all text are the list of blocks.
 
     Where a model gives an id to several calls, each further one is told as `<id>#2`, `<id>#3`, in the order planned.
     """
@@ -41,11 +48,15 @@ class RunResult:
     interrupts: list[Interrupt]
     """What the run asks a person; answer it with `Session.resume`."""
     structured_response: Any = None
-    """The answer as plain JSON, where the agent has a `response_format`."""
+    """The answer as an instance of the class that is the agent's `response_format`; plain JSON for a JSON schema."""
     cost: float | None = None
     """What its model calls cost, in the price table's currency; None without prices."""
     error: str = ""
     """One sentence for a person; empty unless something failed for good."""
+    truncated: CutOff | None = None
+    """What cut the answer off: `length`, `content_filter`, or `interrupted` by the provider; None for a whole one."""
+    follow_ups: tuple[RunResult, ...] = ()
+    """What the follow-ups came to that were run after this input by the same call, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +65,16 @@ class Token:
 
     text: str
     type: Literal["token"] = "token"
+    reports_failure: bool = False
+    """Whether it says, in place of the answer or of its rest, what failed and what was done."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanText:
-    """What a plan said beside its calls. In `direct` mode it has been streamed as tokens before."""
+    """What a plan said beside its calls.
+
+    Where planning may answer (`finalize` is `auto` or `direct`), it may have been streamed as tokens before.
+    """
 
     text: str
     type: Literal["plan_text"] = "plan_text"
@@ -97,6 +113,15 @@ class DelegateProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Custom:
+    """What code of the run, such as a tool, wrote to the custom stream (`get_stream_writer`)."""
+
+    data: Any
+    """The object as it was written."""
+    type: Literal["custom"] = "custom"
+
+
+@dataclass(frozen=True, slots=True)
 class EventAdded:
     """An event joined the history."""
 
@@ -105,14 +130,30 @@ class EventAdded:
 
 
 @dataclass(frozen=True, slots=True)
+class DelegatePart:
+    """A part of the run of a delegate in this process; its tokens are no part of the agent's own answer."""
+
+    id: str
+    """The delegation's call id."""
+    target: str
+    """The delegate."""
+    part: RunPart
+    """The part; one of a delegate's own delegate is a `DelegatePart` again. The `seq` of its events counts from 0."""
+    type: Literal["delegate"] = "delegate"
+
+
+@dataclass(frozen=True, slots=True)
 class Done:
-    """The run is over; the last part of every stream."""
+    """An input was taken to its end; the last part of every stream, and of each follow-up in it."""
 
     result: RunResult
     type: Literal["done"] = "done"
 
 
-Part: TypeAlias = Token | PlanText | CallState | Progress | DelegateProgress | EventAdded | Done
+RunPart: TypeAlias = Token | PlanText | CallState | Progress | DelegateProgress | DelegatePart | Custom | EventAdded
+"""What a run under way makes."""
+Part: TypeAlias = RunPart | Done
+"""What `Session.stream` gives, told apart by `type`."""
 
 
 def run_result(state: StateSnapshot) -> RunResult:
@@ -120,14 +161,14 @@ def run_result(state: StateSnapshot) -> RunResult:
     values = state.values
     events = since_last_input(values.get("events", []))
     plan = next((entry for entry in reversed(events) if entry["type"] == "plan"), {})
-    answer = next((entry["content"] for entry in reversed(events) if entry["type"] == "agent_response"), "")
+    answer = next((entry for entry in reversed(events) if entry["type"] == "agent_response"), {})
     error = next((entry["message"] for entry in reversed(events) if entry["type"] == "error"), "")
     calls = planned_calls(events)
     stopped = values.get("stop_reason") not in (None, "completed")
     # Before the first plan is stored the channel holds an empty mapping.
     used = values.get("usage") or NO_USAGE
     return RunResult(
-        answer=text_of(answer),
+        answer=text_of(answer.get("content", "")),
         status=SessionStatus(values.get("status", SessionStatus.CREATED)),
         stop_reason=values.get("stop_reason"),
         action=plan.get("action", ""),
@@ -140,6 +181,7 @@ def run_result(state: StateSnapshot) -> RunResult:
         interrupts=open_interrupts(state),
         structured_response=values.get("structured_response"),
         error=error,
+        truncated=answer.get("truncated"),
     )
 
 
@@ -179,12 +221,17 @@ def planned_calls(events: Sequence[StoredEvent]) -> list[PlannedCall]:
             planned = [PlannedCall(call) for call in entry["calls"]]
             calls += planned
             by_id |= {call.planned["id"]: call for call in planned}
-        elif (told := by_id.get(entry.get("id", ""))) is None:
-            continue
-        elif entry["type"] in ("tool_call", "delegation_request"):
-            told.ready = True
-        elif entry["type"] in ("tool_result", "delegation_response"):
-            told.result = entry
+        elif (name := call_name(entry)) is not None:
+            # A person may have added the call to the plan, or put another tool in its place.
+            named = {"id": entry["id"], "name": name}
+            if (told := by_id.get(entry["id"])) is None:
+                told = by_id[entry["id"]] = PlannedCall(named)
+                calls.append(told)
+            told.planned = {**told.planned, **named}
+            if entry["type"] in ("tool_call", "delegation_request"):
+                told.ready = True
+            else:
+                told.result = entry
     return calls
 
 
@@ -196,7 +243,7 @@ def _results(calls: Sequence[PlannedCall]) -> dict[str, Any]:
         times[id_] += 1
         if (result := call.result) is not None:
             key = id_ if times[id_] == 1 else f"{id_}#{times[id_]}"
-            found[key] = result["content"] if result["status"] == "success" else {"error": result["content"]}
+            found[key] = value_of(result) if result["status"] == "success" else {"error": text_of(result["content"])}
     return found
 
 

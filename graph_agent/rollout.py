@@ -1,4 +1,9 @@
-"""Which planner a session has: the configured one, its share of a rollout, or the operator's word."""
+"""Which planner a session has: the configured one, its share of a rollout, or the operator's word.
+
+`AGENTIC_LOOP_ENABLED=false` has every session plan once, everything up front (`planner="dag"`), by a structured plan in
+every mode of `tool_calling`. `true` has sessions that plan by structured plans do so wave by wave; it changes nothing
+elsewhere, where the model is asked again after each wave anyway.
+"""
 
 from __future__ import annotations
 

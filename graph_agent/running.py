@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import logging
 import os
 import weakref
@@ -20,8 +21,9 @@ from graph_agent.blocking import from_thread
 from graph_agent.errors import SessionBusyError
 from graph_agent.locks import SessionLocks, guards_processes
 from graph_agent.looking import look_again
+from graph_agent.loop_executor import use_daemon_threads
 from graph_agent.places import place_of, place_of_blocking
-from graph_agent.runs import RUN, Around, Run
+from graph_agent.runs import READERSHIP, RUN, Around, Run
 from graph_agent.steering import Inbox, MemoryInbox
 from graph_agent.store_inbox import StoreInbox
 
@@ -32,6 +34,9 @@ ABORTED = "__graph_agent_aborted"
 
 POLL_S = 0.25
 """Seconds between two looks for an abort that another process has put into the Store."""
+
+_ENDING_S = 10.0
+"""Seconds to wait for the end of a session's run that was stopped, or whose reader has left."""
 
 _under_way: dict[tuple[Hashable, str], Run] = {}
 _inboxes: dict[Hashable, MemoryInbox] = {}
@@ -125,7 +130,9 @@ async def running(
     Raises:
         SessionBusyError: When a run of the session is under way.
     """
+    use_daemon_threads()
     run = _new_run(configurable)
+    run.task = asyncio.current_task()
     with run.under():
         if not isinstance(checkpointer, BaseCheckpointSaver) or not _has_session(run):
             yield run
@@ -134,11 +141,16 @@ async def running(
         run.inbox = _inbox(place, checkpointer, store)
         run.confirm_lock = _locks.confirmation(place)
         async with _session(place, run):
-            for note in run.parent.brought if isinstance(run.parent, Around) else ():
+            around = run.parent if isinstance(run.parent, Around) else Around()
+            if around.before is not None:
+                await around.before()
+            for note in around.brought:
                 await run.inbox.add(run.session_id, note)
             watcher = asyncio.create_task(_watch(run)) if store is not None else None
             try:
                 yield run
+                if around.after is not None:
+                    await around.after(run)
             finally:
                 if watcher is not None:
                     watcher.cancel()
@@ -160,24 +172,24 @@ def running_blocking(
         run.inbox = _inbox(place, checkpointer, store)
         run.confirm_lock = _locks.confirmation(place)
         key = (place, run.session_id)
-        asked = _locks.take(*key)
-        try:
-            taken = asked.result()
-        except BaseException:
-            _forgo(asked, key)
-            raise
+        taken = _take_blocking(key)
+        if not taken and (ending := _ending(key)) is not None:
+            concurrent.futures.wait([ending], _ENDING_S)
+            taken = _take_blocking(key)
         try:
             with _registered(key, run, taken=taken):
                 yield run
         finally:
             if taken:
                 _locks.give_back(*key).result()
+                run.ended.set_result(None)
 
 
 def _new_run(configurable: Mapping[str, Any]) -> Run:
     parent: Run | None = configurable.get(RUN)
     reader = parent.reader if isinstance(parent, Around) else None
     run = Run(session_id=str(configurable.get("thread_id", "")), parent=parent, reader=reader)
+    run.readership = configurable.get(READERSHIP)
     if configurable.get(ABORTED):
         run.abort()
     return run
@@ -195,18 +207,45 @@ def _has_session(run: Run) -> bool:
 @asynccontextmanager
 async def _session(place: Hashable, run: Run) -> AsyncIterator[None]:
     key = (place, run.session_id)
-    asked = _locks.take(*key)
-    try:
-        taken = await from_thread(asked)
-    except BaseException:
-        _forgo(asked, key)
-        raise
+    taken = await _take(key)
+    if not taken and (ending := _ending(key)) is not None:
+        await asyncio.wait([asyncio.wrap_future(ending)], timeout=_ENDING_S)
+        taken = await _take(key)
     try:
         with _registered(key, run, taken=taken):
             yield
     finally:
         if taken:
             await from_thread(_locks.give_back(*key))
+            run.ended.set_result(None)
+
+
+async def _take(key: tuple[Hashable, str]) -> bool:
+    asked = _locks.take(*key)
+    try:
+        return await from_thread(asked)
+    except BaseException:
+        _forgo(asked, key)
+        raise
+
+
+def _take_blocking(key: tuple[Hashable, str]) -> bool:
+    asked = _locks.take(*key)
+    try:
+        return asked.result()
+    except BaseException:
+        _forgo(asked, key)
+        raise
+
+
+def _ending(key: tuple[Hashable, str]) -> Future[None] | None:
+    """Done when the run of a session has ended; None where it does not end soon, or is another process's."""
+    run = _under_way.get(key)
+    if run is None or not run.is_ending:
+        return None
+    if run.readership is not None:
+        run.readership.close_if_left()
+    return run.ended
 
 
 def _forgo(asked: Future[bool], key: tuple[Hashable, str]) -> None:

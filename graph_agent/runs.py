@@ -18,6 +18,8 @@ from langchain_core.runnables import RunnableConfig
 
 from graph_agent.blocking import from_thread
 from graph_agent.checkpoint_fence import CheckpointFence
+from graph_agent.closing_stream import Readership
+from graph_agent.errors import RunFailedError
 from graph_agent.models.spoken import Reader
 from graph_agent.steering import Inbox, MemoryInbox, Note
 
@@ -25,6 +27,10 @@ T = TypeVar("T")
 
 RUN = "__graph_agent_run"
 """Key of the `Run` in a run's `configurable`. What begins with two underscores stays out of checkpoints and traces."""
+
+
+READERSHIP = "__graph_agent_readership"
+"""Key of the `Readership` of a run's stream in its `configurable`."""
 
 
 @dataclass(eq=False)
@@ -39,6 +45,12 @@ class Run:
     """The run this one is part of, as a delegate or a subgraph; its abort is this one's too."""
     reader: Reader | None = None
     """Who reads the answer as it comes, past the graph's stream; None for nobody."""
+    readership: Readership | None = None
+    """Of the run's stream; None where the run has none, or it is not known."""
+    ended: Future[None] = field(default_factory=Future)
+    """Done when the session is free for its next run."""
+    task: asyncio.Task[Any] | None = None
+    """The task whose cancellation ends it; None where there is none."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     started_ns: int = field(default_factory=time.time_ns)
     """Wall clock, to tell notes sent to it from those it found when it first read its inbox."""
@@ -50,6 +62,10 @@ class Run:
     """Ids of the calls begun in this run."""
     has_listened: bool = False
     """Whether its inbox has been read: the state it began with is stored, so what that had taken in can go."""
+    cause: BaseException | None = None
+    """What the newest failure of this run came from; None for no exception."""
+    failure: RunFailedError | None = None
+    """What is raised at the run's end; None for nothing."""
     fingerprints: dict[int, tuple[Any, str, str]] = field(default_factory=dict)
     """What `recent_calls` remembers of the calls it has read."""
     confirm_lock: Callable[[], Future[None]] | None = None
@@ -59,13 +75,23 @@ class Run:
     _children: set[Run] = field(default_factory=set)
     _scopes: dict[anyio.CancelScope, asyncio.AbstractEventLoop] = field(default_factory=dict)
     _shared: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
+    _held: dict[str, Any] = field(default_factory=dict)
     _guard: threading.Lock = field(default_factory=threading.Lock)
+    updates_only: bool = False
+    """Whether it holds the session for an update of its state from outside, and runs no node."""
     _worked_s: float | None = None
     _since: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108 - looked up then, so that a test can set the clock
 
     def __post_init__(self) -> None:
         self.fence = CheckpointFence(self.id)
         """Refuses its writes when another run has continued the session."""
+
+    def plan_calls(self, ids: Iterable[str]) -> None:
+        """Take calls for made ready in this run; a model may give them the ids of calls that it made before."""
+        new = set(ids)
+        self.planned |= new
+        self.taken_up -= new
+        self.begun -= new
 
     @property
     def untouched(self) -> list[str]:
@@ -76,6 +102,12 @@ class Run:
     def aborted(self) -> bool:
         """Whether somebody has stopped it."""
         return self._stopped or (self.parent is not None and self.parent.aborted)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it ends by itself soon: it was stopped or cancelled, or nobody reads its stream any more."""
+        cancelled = self.task is not None and self.task.cancelling() > 0
+        return cancelled or self.aborted or (self.readership is not None and self.readership.is_left)
 
     def abort(self) -> None:
         """Stop it: whatever works for it now is cancelled, and nothing more is begun."""
@@ -172,6 +204,18 @@ class Run:
         made: T = await asyncio.shield(self._shared[key])
         return made
 
+    def shared(self, key: str, make: Callable[[], T]) -> T:
+        """What several tasks of this run use together, made for the first that asks.
+
+        Args:
+            key: What it is.
+            make: Makes it.
+        """
+        if key not in self._held:
+            self._held[key] = make()
+        held: T = self._held[key]
+        return held
+
     def begin_input(self) -> None:
         """Count the time of a new input from now."""
         self._worked_s, self._since = 0.0, time.monotonic()
@@ -196,6 +240,10 @@ class Around(Run):
 
     brought: tuple[Note, ...] = ()
     """Notes for the session: said once the run has it, and never where it is refused."""
+    before: Callable[[], Awaitable[None]] | None = None
+    """Awaited when the run has its session, before it begins; what it raises is raised in place of the run."""
+    after: Callable[[Run], Awaitable[None]] | None = None
+    """Awaited with the run when it has come to its end, while no other run of the session can begin."""
 
 
 class _Interruptible:
@@ -232,6 +280,12 @@ def fence_of(config: RunnableConfig) -> CheckpointFence | None:
     """
     run = config["configurable"].get(RUN)
     return run.fence if isinstance(run, Run) else None
+
+
+def is_running(config: RunnableConfig) -> bool:
+    """Whether a config is that of a run; False for an update of the state from outside (`update_state`)."""
+    run = config["configurable"].get(RUN)
+    return isinstance(run, Run) and not run.updates_only
 
 
 def run_of(config: RunnableConfig) -> Run:

@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+import logging
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
+from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
 from langgraph.types import Command
 
 from graph_agent.answering import answers_by_id
 from graph_agent.call_records import CallRecord
-from graph_agent.context import AgentContext
-from graph_agent.delegation import CALL_PREFIX
-from graph_agent.errors import ConfigError, InputError
-from graph_agent.events import Event, StoredEvent
+from graph_agent.closing_stream import ClosingStream, Readership
+from graph_agent.context import AgentContext, checked_context
+from graph_agent.delegation import WATCHED
+from graph_agent.errors import ConfigError, InputError, SessionBusyError
+from graph_agent.events import Event
+from graph_agent.failures import log_failure
 from graph_agent.history import SessionMemory
-from graph_agent.results import (
-    CallState,
-    DelegateProgress,
-    Done,
-    EventAdded,
-    Part,
-    PlanText,
-    Progress,
-    RunResult,
-    Token,
-    open_interrupts,
-    run_result,
-)
+from graph_agent.input_run import InputRun
+from graph_agent.listening import message_of
+from graph_agent.results import Done, Part, RunResult, open_interrupts, run_result
 from graph_agent.running import refuse_within
+from graph_agent.runs import READERSHIP
 from graph_agent.session_control import SessionControl
+from graph_agent.steering import Note
+from graph_agent.stream_parts import MODES, StreamParts
+from graph_agent.typed_result import typed_result
 from graph_agent.types import SessionStatus
+
+logger = logging.getLogger(__name__)
 
 Context = AgentContext | Mapping[str, Any]
 Given = str | Sequence[BaseMessage]
@@ -61,24 +63,31 @@ class Session:
         *,
         configurable: Mapping[str, Any] | None = None,
     ) -> None:
-        if not session_id:
-            raise ConfigError("A session needs an id; pass any text that is not empty.")
+        if not isinstance(graph, Pregel):
+            raise ConfigError(f"A session needs a compiled agent, not {graph!r}; make one with create_graph_agent().")
+        if not isinstance(session_id, str) or not session_id:
+            raise ConfigError(f"session_id={session_id!r}: a session needs an id; pass any text that is not empty.")
         self.id = session_id
         self._graph = graph
         self._memory = SessionMemory(graph)
         self._control = SessionControl(graph, session_id)
-        self._config: RunnableConfig = {"configurable": {**(configurable or {}), "thread_id": session_id}}
+        self._configurable: dict[str, Any] = {**(configurable or {}), "thread_id": session_id}
+        self._config: RunnableConfig = {"configurable": self._configurable}
 
     async def run(self, given: Given, *, context: Context | None = None) -> RunResult:
-        """Take one input to its end.
+        """Take one input to its end, and then each follow-up that is queued by then.
 
         Args:
             given: What the user says, as text or as messages.
-            context: Overrides for this run, and its credentials.
+            context: Overrides for this run, and its credentials; for its follow-ups too.
+
+        Returns:
+            What this input came to; the follow-ups' own results are in `follow_ups`. A follow-up that raises is logged.
 
         Raises:
             InputError: When it is empty.
             SessionBusyError: When the session is running.
+            RunFailedError: When the input failed, and `on_failure="raise"` is set.
         """
         return await self._to_end(_input(given), context)
 
@@ -98,28 +107,42 @@ class Session:
     def stream(
         self, given: Given, *, context: Context | None = None, control: RunControl | None = None
     ) -> AsyncGenerator[Part]:
-        """Take one input to its end and tell of it as it goes; the last part is `Done`.
+        """Take one input to its end and tell of it as it goes; `Done` comes last.
 
-        The run goes on while its parts are asked for. Whoever may stop before the last one leaves the run open until
-        the generator is closed, and the session busy: `async with contextlib.aclosing(session.stream(...)) as parts`
-        closes it on leaving.
+        What tools write with `get_stream_writer` is a `Custom` part. The run of a delegate in this process, its tokens
+        included, is in `DelegatePart`s; the `Token`s outside of these are the agent's own.
+
+        The parts of each follow-up that is queued by then come behind that, up to a `Done` of its own; one whose parts
+        are not asked for stays queued.
+
+        The run goes on while its parts are asked for. A loop that is left before the last part stops the run: at once
+        where nothing refers to the generator any more, else when the generator is closed or the session is given its
+        next input.
 
         Args:
             given: What the user says, as text or as messages.
-            context: Overrides for this run, and its credentials.
+            context: Overrides for this run, and its credentials; for its follow-ups too.
             control: Lets the run be stopped at its next boundary; it then ends with LangGraph's `GraphDrained`.
 
         Raises:
             InputError: When it is empty.
             SessionBusyError: When the session is running; raised by the first part.
+            RunFailedError: In place of `Done`, when the input failed, and `on_failure="raise"` is set.
         """
-        return self._stream(_input(given), context, control)
+        readership = Readership()
+        return ClosingStream(self._stream(_input(given), context, control, readership), readership)
 
-    async def stream_resume(
+    def stream_resume(
         self, answer: Any = None, *, context: Context | None = None, control: RunControl | None = None
     ) -> AsyncGenerator[Part]:
         """As `resume`, and tell of it as `stream` does."""
-        async with aclosing(self._stream(await self._answer(answer), context, control)) as parts:
+        readership = Readership()
+        return ClosingStream(self._stream_answer(answer, context, control, readership), readership)
+
+    async def _stream_answer(
+        self, answer: Any, context: Context | None, control: RunControl | None, readership: Readership
+    ) -> AsyncGenerator[Part]:
+        async with aclosing(self._stream(await self._answer(answer), context, control, readership)) as parts:
             async for part in parts:
                 yield part
 
@@ -132,14 +155,34 @@ class Session:
         await self._control.steer(text)
 
     async def follow_up(self, text: str) -> None:
-        """Queue an input for after the current answer, in the same run; for after the next one when idle.
+        """Queue an input for after the current answer; for after the next one when idle.
 
-        Nothing that is queued is lost by an abort or a failure: it is taken after the next answer.
+        It is run by what runs the session then: `run`, `stream`, the command line or a server, and its answer is its
+        own: see `RunResult.follow_ups`. A run of the bare graph leaves it queued. Nothing that is queued is lost by an
+        abort or a failure: it is taken after the next answer.
 
         Raises:
             InputError: When the text is empty; or when another process runs the session, and there is no Store.
         """
         await self._control.follow_up(text)
+
+    async def run_follow_ups(
+        self, *, context: Context | None = None, control: RunControl | None = None
+    ) -> list[RunResult]:
+        """Run the follow-ups that are queued, one after the other, as `run` does after its own input.
+
+        Args:
+            context: Overrides for these runs, and their credentials.
+            control: Lets the runs be stopped at their next boundary.
+
+        Returns:
+            Their results, in order; empty where none is queued, the session is running, or its newest input was not
+            answered.
+        """
+        refuse_within(self.id)
+        results: list[RunResult] = []
+        await self._run_queued(results, context, control)
+        return results
 
     async def abort(self) -> bool:
         """Stop the session's run, from any task, thread or process, without waiting for its end.
@@ -170,34 +213,31 @@ class Session:
         """
         await self._control.configure(**fields)
 
-    async def _stream(self, given: Any, context: Context | None, control: RunControl | None) -> AsyncGenerator[Part]:
+    async def _stream(
+        self, given: Any, context: Context | None, control: RunControl | None, readership: Readership
+    ) -> AsyncGenerator[Part]:
         refuse_within(self.id)
-        order = _HistoryOrder(len(await self.events()))
-        stream = self._graph.astream(
-            given, self._config, context=context, stream_mode=["messages", "custom", "updates"], control=control
-        )
-        async with aclosing(cast("AsyncGenerator[tuple[str, Any]]", stream)) as chunks:
-            async for mode, payload in chunks:
-                for part in self._parts(mode, payload, order):
-                    yield part
-        yield Done(await self._result())
-
-    def _parts(self, mode: str, payload: Any, order: _HistoryOrder) -> Iterator[Part]:
-        if mode == "messages":
-            if token := _token(*payload):
-                yield token
-        elif mode == "custom":
-            match payload:
-                case {"type": "progress"}:
-                    yield Progress(payload["step"], payload["action"], payload["target"])
-                case {"type": "delegation_progress"}:
-                    yield DelegateProgress(payload["id"], payload["target"], payload["content"])
-                case _:
-                    pass
-        else:
-            for seq, event in order.add(_added_events(payload)):
-                yield EventAdded(cast(Event, {**event, "seq": seq, "session_id": self.id}))
-                yield from _parts_of(event)
+        note: Note | None = None
+        while True:
+            run = self._input_run(note, context)
+            try:
+                made = StreamParts(self.id, len(await self.events()))
+                with run.begun({**self._configurable, READERSHIP: readership, WATCHED: True}) as config:
+                    stream = self._graph.astream(
+                        given, config, context=checked_context(context), stream_mode=MODES, control=control
+                    )
+                    async with aclosing(cast("AsyncGenerator[tuple[str, Any]]", stream)) as chunks:
+                        async for mode, payload in chunks:
+                            for part in made.take(mode, payload):
+                                yield part
+            except SessionBusyError:
+                if note is None:
+                    raise
+                return  # the run that has the session takes the follow-up
+            yield Done(await run.result())
+            if run.aborted or (note := await self._next_follow_up(control)) is None:
+                return
+            given = _input([message_of(note)])
 
     async def events(self) -> list[Event]:
         """The session's history, oldest first."""
@@ -213,8 +253,45 @@ class Session:
 
     async def _to_end(self, given: Any, context: Context | None) -> RunResult:
         refuse_within(self.id)
-        await self._graph.ainvoke(given, self._config, context=context)
-        return await self._result()
+        run = await self._run_one(given, context)
+        result, follow_ups = await run.result(), list[RunResult]()
+        try:
+            if not run.aborted:
+                await self._run_queued(follow_ups, context)
+        except Exception as error:  # noqa: BLE001 - whatever a follow-up raises, the input before it has its answer
+            log_failure(logger, f"A follow-up of the session {self.id!r}", error)
+        return replace(result, follow_ups=tuple(follow_ups))
+
+    async def _run_queued(
+        self, results: list[RunResult], context: Context | None, control: RunControl | None = None
+    ) -> None:
+        """Run the queued follow-ups; each one's result is added to `results` as it ends."""
+        while (note := await self._next_follow_up(control)) is not None:
+            try:
+                run = await self._run_one(_input([message_of(note)]), context, control, note)
+            except SessionBusyError:
+                return  # the run that has the session takes the follow-up
+            results.append(await run.result())
+            if run.aborted:
+                return
+
+    async def _next_follow_up(self, control: RunControl | None) -> Note | None:
+        stopping = control is not None and control.drain_requested
+        return None if stopping else await self._control.next_follow_up()
+
+    async def _run_one(
+        self, given: Any, context: Context | None, control: RunControl | None = None, note: Note | None = None
+    ) -> InputRun:
+        run = self._input_run(note, context)
+        with run.begun(self._configurable) as config:
+            await self._graph.ainvoke(given, config, context=checked_context(context), control=control)
+        return run
+
+    def _input_run(self, note: Note | None, context: Context | None) -> InputRun:
+        async def read() -> RunResult:
+            return typed_result(await self._result(), self._graph, context)
+
+        return InputRun(read, partial(self._control.check_next, note) if note is not None else None)
 
     async def _answer(self, answer: Any) -> Any:
         """The graph's input that goes on with a session."""
@@ -228,68 +305,15 @@ class Session:
         return run_result(await self._graph.aget_state(self._config))
 
 
-class _HistoryOrder:
-    """Puts events in the order the history keeps: a wave's results in call order, whichever came first."""
-
-    def __init__(self, seq: int) -> None:
-        self._seq = seq
-        self._open: list[str] = []
-        self._early: dict[str, list[StoredEvent]] = {}
-
-    def add(self, events: list[StoredEvent]) -> list[tuple[int, StoredEvent]]:
-        """Take one task's events; give those whose place is certain, each with its index."""
-        placed: list[StoredEvent] = []
-        id_ = events[0].get("id", "") if events else ""
-        if events and events[0]["type"] in _ENDS and id_ in self._open:
-            self._early[id_] = events
-            while self._open and self._open[0] in self._early:
-                placed += self._early.pop(self._open.pop(0))
-        else:
-            placed = events
-        for event in events:
-            if event["type"] in _CALLS:
-                self._open.append(event["id"])
-        first = self._seq
-        self._seq += len(placed)
-        return list(enumerate(placed, first))
-
-
-_CALLS = ("tool_call", "delegation_request")
-_ENDS = ("tool_result", "delegation_response", "delegation_progress")
-"""What the events of a call's task begin with; a delegate's progress is in the history when it has ended."""
-
-
 def _input(given: Given) -> dict[str, Any]:
     if isinstance(given, str) and given.strip():
         return {"messages": [HumanMessage(given)]}
     if isinstance(given, Sequence) and not isinstance(given, str) and given:
-        return {"messages": list(given)}
+        try:
+            return {"messages": convert_to_messages(given)}
+        except (ValueError, NotImplementedError) as error:
+            why = str(error).splitlines()[0].rstrip(".")
+            raise InputError(f"A run takes messages, such as HumanMessage('hello'); got {given!r}: {why}.") from None
     raise InputError(
         f"A run takes what the user says, as text that is not empty, or as messages; it was given {given!r}."
     )
-
-
-def _token(message: BaseMessage, metadata: Mapping[str, Any]) -> Token | None:
-    answers = metadata.get("langgraph_node") in ("finalize", "plan")
-    # A follow-up, which is the user's, is stored by the same node.
-    return Token(message.text) if answers and isinstance(message, AIMessage) and message.text else None
-
-
-def _added_events(update: Mapping[str, Any]) -> list[StoredEvent]:
-    return [event for change in update.values() if isinstance(change, dict) for event in change.get("events", [])]
-
-
-def _parts_of(event: StoredEvent) -> list[Part]:
-    match event["type"]:
-        case "plan":
-            return [PlanText(event["reasoning"])] if event["calls"] and event["reasoning"] else []
-        case "tool_call":
-            return [CallState(event["id"], event["name"], "started")]
-        case "delegation_request":
-            return [CallState(event["id"], CALL_PREFIX + event["target"], "started")]
-        case "tool_result":
-            return [CallState(event["id"], event["name"], event["status"])]
-        case "delegation_response":
-            return [CallState(event["id"], CALL_PREFIX + event["target"], event["status"])]
-        case _:
-            return []

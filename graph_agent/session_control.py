@@ -10,10 +10,9 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 
 from graph_agent.call_records import CallRecord, call_records
-from graph_agent.checkpoints import load
-from graph_agent.edited import edited_from
+from graph_agent.checkpoints import edited_from, load
+from graph_agent.compiled import AgentStateGraph
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
-from graph_agent.graph import AgentStateGraph
 from graph_agent.listening import checked_fields
 from graph_agent.running import ABORTED, POLL_S, inbox_of, is_idle, run_under_way, sees_other_processes
 from graph_agent.steering import Inbox, Note, NoteKind, new_note
@@ -22,6 +21,8 @@ from graph_agent.types import SessionStatus
 _HEARD_S = 4 * POLL_S
 """Seconds that a run in another process has to take an abort out of the Store."""
 _LOOKS = 20
+_ANSWERED = frozenset({SessionStatus.COMPLETED, SessionStatus.ROUND_LIMIT, SessionStatus.TURN_LIMIT})
+"""The statuses of a session that follow-ups are run in: its newest input has an answer, and was not stopped."""
 
 
 class SessionControl:
@@ -57,6 +58,9 @@ class SessionControl:
     async def follow_up(self, text: str) -> None:
         """Queue an input for after the current answer, or for after the next one when the session is idle.
 
+        It is run by what runs the session then: `Session.run`, `Session.stream`, the command line or a server. A run of
+        the bare graph leaves it queued; `Session.run_follow_ups` runs it.
+
         Raises:
             InputError: When the text is empty; or when another process runs the session, and there is no Store.
         """
@@ -72,6 +76,26 @@ class SessionControl:
             InputError: When another process runs the session, and there is no Store to reach it through.
         """
         await self._send(new_note("configure", checked_fields(fields)))
+
+    async def next_follow_up(self) -> Note | None:
+        """The follow-up to run now; None when none waits, or the newest input was not answered."""
+        notes = [note for note in await (await self._inbox()).read(self._id) if note.kind == "follow_up"]
+        if not notes:
+            return None
+        state = await self._graph.aget_state(self._config)
+        if state.tasks or state.values.get("status") not in _ANSWERED:
+            return None
+        taken = set(state.values.get("loop", {}).get("taken", ()))
+        return next((note for note in notes if note.key not in taken), None)
+
+    async def check_next(self, note: Note) -> None:
+        """Check, where no other run of the session can begin, that a follow-up is still the one to run.
+
+        Raises:
+            SessionBusyError: When another run has taken it in, or another input has come before it.
+        """
+        if await self.next_follow_up() != note:
+            raise SessionBusyError(f"Session {self._id!r}: another run has taken this follow-up in.")
 
     async def pending(self, kind: NoteKind) -> list[str]:
         """What waits to be taken in, in order: the words of steering or of follow-ups."""

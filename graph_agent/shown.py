@@ -8,8 +8,7 @@ from typing import Any
 from graph_agent.config import LoopConfig
 from graph_agent.output_limits import output_limits
 from graph_agent.reading import READ_RESULT, how_to_read_on
-from graph_agent.text import text_of
-from graph_agent.truncation import truncate_texts
+from graph_agent.result_cuts import truncated_content
 from graph_agent.types import Call
 
 
@@ -39,21 +38,5 @@ def shown_output(
     def hint(offset: int) -> str:
         return how_to_read_on(call["id"], offset)
 
-    blocks = [content] if isinstance(content, str) else content
-    texts = [text_of([block]) for block in blocks]
-    kept = truncate_texts(texts, **limits._asdict(), hint=None if threshold is None else hint)
-    if kept is None:
-        return content, False
-    if isinstance(content, str):
-        return kept[0] or "", True
-    # A block that had no text is no text that was left out.
-    shown = [
-        _with_text(block, text) for block, whole, text in zip(blocks, texts, kept, strict=True) if text or not whole
-    ]
-    return shown, True
-
-
-def _with_text(block: Any, text: str | None) -> Any:
-    if not text:
-        return block
-    return text if isinstance(block, str) else {**block, "text": text}
+    kept = truncated_content(content, **limits._asdict(), hint=None if threshold is None else hint)
+    return (content, False) if kept is None else (kept, True)

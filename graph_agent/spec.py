@@ -9,38 +9,49 @@ tools: ["my_tools:search"]
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import yaml
 from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
+from langgraph.cache.base import BaseCache
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from graph_agent.agent import create_graph_agent
-from graph_agent.config import LoopConfig, explain
-from graph_agent.errors import ConfigError
-from graph_agent.graph import CompiledAgentGraph
+from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
+from graph_agent.config import LoopConfig
+from graph_agent.credential_headers import check_headers
+from graph_agent.credentials import CredentialSource, check_sources, read_credentials
+from graph_agent.daemon_threads import call_in_thread
+from graph_agent.errors import ConfigError, did_you_mean, located
+from graph_agent.given_parts import checked_tool
+from graph_agent.hook_list import sort_hooks
 from graph_agent.hook_loading import HookSpec, load_hook
-from graph_agent.loading import load_attribute
+from graph_agent.loading import load_attribute, make
 from graph_agent.models.mock import mock_model_from_env
 from graph_agent.models.resolve import resolve_model
-from graph_agent.persistence import open_saver, open_store
+from graph_agent.persistence import check_cache, open_cache, open_saver, open_store
 from graph_agent.prompts import PromptTemplate, read_prompt_file
+from graph_agent.response_loading import load_response_format
 from graph_agent.spec_parts import DelegateSpec, SkillSpec
+from graph_agent.validation_text import explain
+from graph_agent.yaml_files import parse_yaml
+
+T = TypeVar("T")
 
 DEFAULT_DB = "sqlite:///graph_agent.db"
 TODAY_VARIABLE = "GRAPH_AGENT_TODAY"
 """Environment variable that tells a stdio MCP server which ISO date to take for today; unset for the real one."""
 _TEMPLATE = re.compile(r"\{[{%#]")
+_ALIASES = {"max_rounds": "max_steps"}
+"""Other names of fields of `LoopConfig` in an agent file."""
 SYSTEM_VARIABLES = frozenset({"name", "description", "today"})
 """What a system prompt's template may use; `today` is an ISO date."""
 
@@ -72,12 +83,52 @@ class AgentSpec(BaseModel):
     """Whether A2A clients may have changes of their tasks sent to an address of theirs on the public network."""
     hooks: list[HookSpec] = []
     """Each `module.Class`, or `{use: module.Class, with: {argument: value}}`."""
+    response_format: str | dict[str, Any] | None = None
+    """Shape of the answer: `module:Class`, a file with a JSON schema (`.json`, `.yaml` or `.yml`), or the schema."""
     config: dict[str, Any] = {}
-    """Fields of `LoopConfig`."""
-    db: str = DEFAULT_DB
+    """Fields of `LoopConfig`; `max_rounds` is another name of `max_steps`."""
+    credentials: dict[str, CredentialSource] = {}
+    """Credential name → `{env: NAME}`: secrets for the tools that want them, read when the agent is opened."""
+    credential_headers: dict[str, str] = {}
+    """Credential name → the HTTP header in which a served agent's client may bring its own, for one request."""
+    db: str = Field(DEFAULT_DB, min_length=1)
     """Where sessions are kept: `sqlite:///FILE`, whose relative path starts in the current folder, or `postgresql://…`."""
+    cache: str | None = None
+    """Where plans are kept to be used again for the very same request, for `config.plan_cache_ttl_s` seconds: `memory`,
+    for as long as the process lives, or `sqlite:///FILE`, whose relative path starts in the current folder."""
     path: Path = Field(default=Path(), exclude=True)
     """The file this was read from; set by `load_spec`, never in the file."""
+
+    @field_validator("response_format", mode="before")
+    @classmethod
+    def _shape(cls, given: Any) -> Any:
+        if given is not None and not isinstance(given, str | dict):
+            raise ValueError(
+                "name a class as 'module:Class' or a schema file ending in .json, .yaml or .yml, or write the JSON "
+                "schema itself"
+            )
+        return given
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _some_model(cls, given: Any) -> Any:
+        names = [given] if isinstance(given, str) else given
+        if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
+            raise ValueError("name a model as 'provider:name' or 'module:factory', or give a list of these")
+        return given
+
+    @field_validator("cache")
+    @classmethod
+    def _known_cache(cls, url: str | None) -> str | None:
+        return url if url is None else check_cache(url)
+
+    @field_validator("config")
+    @classmethod
+    def _own_names(cls, config: dict[str, Any]) -> dict[str, Any]:
+        for alias, name in _ALIASES.items():
+            if alias in config and name in config:
+                raise ValueError(f"{alias} and {name} are two names of one field; give one of them")
+        return {_ALIASES.get(name, name): value for name, value in config.items()}
 
     @property
     def folder(self) -> Path:
@@ -101,25 +152,43 @@ def load_spec(path: str | Path) -> AgentSpec:
         what = "is a folder" if path.is_dir() else "is not there"
         raise ConfigError(f"Agent file {path}: it {what}; name a YAML file (on the command line with --config FILE).")
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"Agent file {path}: {error}.") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"Agent file {path}: not valid YAML: {error}") from None
+    content = parse_yaml(text, f"Agent file {path}")
     if not isinstance(content, dict):
         raise ConfigError(f"Agent file {path}: expected keys such as 'name' and 'model' at the top, got {content!r}.")
-    keys = [name for name in AgentSpec.model_fields if name != "path"]
     if "path" in content:
-        raise ConfigError(f"Agent file {path}: unknown field 'path'; known: {', '.join(sorted(keys))}.")
+        known = did_you_mean("path", AgentSpec.model_fields.keys() - {"path"})
+        raise ConfigError(f"Agent file {path}: unknown field 'path'; {known}")
+    check_sources(content.get("credentials") or {}, f"Agent file {path}")
     try:
         spec = AgentSpec(**content, path=path)
     except ValidationError as error:
-        raise ConfigError(explain(error, f"Agent file {path}", keys)) from None
+        raise ConfigError(explain(error, f"Agent file {path}", AgentSpec, hidden={"path"})) from None
     try:
-        spec.loop_config()
+        config = spec.loop_config()
     except ConfigError as error:
-        raise ConfigError(f"Agent file {path}: config: {error}") from None
+        faults = str(error).splitlines()
+        lines = [f"Agent file {path}: config: {fault.removeprefix('LoopConfig: ')}" for fault in faults]
+        raise ConfigError("\n".join(lines)) from None
+    try:
+        check_headers(spec.credential_headers)
+    except ConfigError as error:
+        raise ConfigError(f"Agent file {path}: {error}") from None
+    if spec.cache is None and config.plan_cache_ttl_s is not None:
+        raise ConfigError(f"Agent file {path}: config.plan_cache_ttl_s needs a cache; write e.g. 'cache: memory'.")
+    if spec.cache is not None and config.plan_cache_ttl_s is None:
+        fix = "write for how many seconds a plan may be used again, e.g. 'config: {plan_cache_ttl_s: 600}'"
+        raise ConfigError(
+            f"Agent file {path}: cache={spec.cache!r} is never used without config.plan_cache_ttl_s; {fix}."
+        )
     return spec
+
+
+def with_sources(spec: AgentSpec, sources: Mapping[str, CredentialSource]) -> AgentSpec:
+    """An agent file's content with further credentials, in place of the file's own of the same names."""
+    return spec.model_copy(update={"credentials": {**spec.credentials, **sources}})
 
 
 @asynccontextmanager
@@ -142,40 +211,90 @@ async def open_agent(
         environment: Variables given to every stdio MCP server beside its own.
 
     Raises:
-        ConfigError: When something the file names cannot be built.
+        ConfigError: When something the file names cannot be built, or a credential has no value.
     """
     from graph_agent.mcp import McpTools, open_mcp_tools
 
+    credentials = read_credentials(spec.credentials)
     given = {**({TODAY_VARIABLE: today.isoformat()} if today else {}), **(environment or {})}
     async with AsyncExitStack() as stack:
         tools = McpTools()
         if spec.mcp_servers:
             connections = {name: _located(raw, spec, given) for name, raw in spec.mcp_servers.items()}
-            tools = await stack.enter_async_context(open_mcp_tools(connections))
+            with located(f"Agent file {spec.path}: mcp_servers"):
+                tools = await stack.enter_async_context(open_mcp_tools(connections))
         address = spec.db if db is None else db
         saver = await stack.enter_async_context(open_saver(address)) if address else None
         store = await stack.enter_async_context(open_store(address)) if address else None
+        cache = await stack.enter_async_context(open_cache(spec.cache)) if spec.cache else None
         # In a thread: what the file names is read, imported and built, and a server's loop must not stand still for it.
-        yield await asyncio.to_thread(_build, spec, tools, today, saver, store)
+        graph = await call_in_thread(_build, spec, tools, today, saver, store, cache)
+        assert isinstance(graph.builder, AgentStateGraph)
+        graph.builder.credentials = credentials
+        yield graph
 
 
 def _build(
-    spec: AgentSpec, tools: list[BaseTool], today: date | None, saver: Checkpointer, store: BaseStore | None
+    spec: AgentSpec,
+    tools: list[BaseTool],
+    today: date | None,
+    saver: Checkpointer,
+    store: BaseStore | None,
+    cache: BaseCache[Any] | None,
 ) -> CompiledAgentGraph:
-    tools.extend(load_attribute(name, spec.folder) for name in spec.tools)
-    return create_graph_agent(
-        _model(spec),
-        tools=tools,
-        delegates=[each.build(spec.folder) for each in spec.delegates],
-        hooks=[load_hook(hook, spec.folder) for hook in spec.hooks],
-        system_prompt=_system_prompt(spec, today),
-        prompts={name: read_prompt_file(spec.folder / file) for name, file in spec.prompts.items()},
-        config=spec.loop_config(),
-        checkpointer=saver,
-        store=store,
-        name=spec.name,
-        resolve=_resolver(spec),
-    )
+    mocked = mock_model_from_env()
+    with located(f"Agent file {spec.path}"):
+        model = _model(spec) if mocked is None else mocked
+        tools.extend(_each("tools", spec.tools, lambda name: _tool(name, spec)))
+        return create_graph_agent(
+            model,
+            tools=tools,
+            delegates=_each("delegates", spec.delegates, lambda delegate: delegate.build(spec.folder)),
+            hooks=_each("hooks", spec.hooks, lambda hook: _hook(hook, spec)),
+            system_prompt=_system_prompt(spec, today),
+            prompts=_prompts(spec),
+            response_format=_response_format(spec),
+            config=spec.loop_config(),
+            checkpointer=saver,
+            store=store,
+            cache=cache,
+            name=spec.name,
+            resolve=_resolver(spec),
+        )
+
+
+def _each(field: str, given: Sequence[T], build: Callable[[T], Any]) -> list[Any]:
+    built = []
+    for at, one in enumerate(given):
+        with located(f"{field}.{at}"):
+            built.append(build(one))
+    return built
+
+
+def _tool(name: str, spec: AgentSpec) -> BaseTool:
+    return checked_tool(load_attribute(name, spec.folder), repr(name))
+
+
+def _hook(given: HookSpec, spec: AgentSpec) -> Any:
+    hook = load_hook(given, spec.folder)
+    with located(repr(given.use)):
+        sort_hooks([hook])
+    return hook
+
+
+def _prompts(spec: AgentSpec) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for name, file in spec.prompts.items():
+        with located(f"prompts.{name}"):
+            texts[name] = read_prompt_file(spec.folder / file)
+    return texts
+
+
+def _response_format(spec: AgentSpec) -> type[Any] | dict[str, Any] | None:
+    if spec.response_format is None:
+        return None
+    with located("response_format"):
+        return load_response_format(spec.response_format, spec.folder)
 
 
 def _resolver(spec: AgentSpec) -> Callable[[Any], BaseChatModel]:
@@ -186,23 +305,21 @@ def _resolver(spec: AgentSpec) -> Callable[[Any], BaseChatModel]:
 
 
 def _model(spec: AgentSpec) -> BaseChatModel:
-    if (scripted := mock_model_from_env()) is not None:
-        return scripted
     candidates = [spec.model] if isinstance(spec.model, str) else spec.model
     refusals: list[str] = []
     for candidate in candidates:
         try:
             return _candidate(candidate, spec)
         except ConfigError as error:
-            refusals.append(f"- {candidate}: {error}")
-    raise ConfigError("\n".join([f"Agent file {spec.path}: no model can be built:", *refusals]))
+            refusals.append(f"Agent file {spec.path}: model={candidate!r}: {error}")
+    raise ConfigError("\n".join(refusals))
 
 
 def _candidate(name: str, spec: AgentSpec) -> BaseChatModel:
     factory = load_attribute(name, spec.folder, missing_ok=True)
     if factory is None:
         return resolve_model(name)
-    made = factory if isinstance(factory, BaseChatModel) else factory()
+    made = factory if isinstance(factory, BaseChatModel) else make(name, factory, "a chat model")
     if not isinstance(made, BaseChatModel):
         raise ConfigError(f"{name!r} gave {made!r}; a model factory returns a LangChain chat model.")
     return made
@@ -212,7 +329,8 @@ def _system_prompt(spec: AgentSpec, today: date | None) -> str | Callable[[], st
     text, where = spec.system_prompt, f"Agent file {spec.path}: system_prompt"
     if text.endswith((".yaml", ".yml")):
         file = spec.folder / text
-        text, where = read_prompt_file(file), str(file)
+        with located("system_prompt"):
+            text, where = read_prompt_file(file), str(file)
     elif not _TEMPLATE.search(text):
         return text
     template = PromptTemplate(text, SYSTEM_VARIABLES, where)
@@ -227,7 +345,7 @@ def _located(raw: Mapping[str, Any], spec: AgentSpec, environment: Mapping[str, 
         return dict(raw)
     return {
         **raw,
-        "cwd": str(spec.folder / raw.get("cwd", ".")),
+        "cwd": str(spec.folder / cwd) if isinstance(cwd := raw.get("cwd", "."), str) else cwd,
         "env": _env(raw.get("env") or {}, environment),
     }
 

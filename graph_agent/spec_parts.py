@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from graph_agent.delegation import Delegate
 from graph_agent.errors import ConfigError
 from graph_agent.graph_delegate import GraphDelegate
-from graph_agent.loading import load_attribute
+from graph_agent.loading import load_attribute, make
+from graph_agent.validation_text import explain
 
 
 class DelegateSpec(BaseModel):
@@ -38,6 +40,17 @@ class DelegateSpec(BaseModel):
     allowed_origins: list[str] = []
     """Further addresses that a remote agent's card may name."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _no_agent_file(cls, given: Any) -> Any:
+        if isinstance(given, str) or (isinstance(given, Mapping) and "agent" in given):
+            raise ValueError(
+                "a delegate is a mapping of its name and one of 'graph' and 'url'; for another agent file, serve it "
+                "with 'graph-agent a2a --config FILE' and write {name: …, url: 'http://127.0.0.1:9000'}, or name a "
+                "compiled graph, {name: …, graph: 'module:factory'}"
+            )
+        return given
+
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         if (self.graph is None) == (self.url is None):
@@ -61,7 +74,7 @@ class DelegateSpec(BaseModel):
 
     def _graph(self, name: str, folder: Path) -> Delegate:
         factory = load_attribute(name, folder)
-        graph = factory if hasattr(factory, "ainvoke") else factory()
+        graph = factory if hasattr(factory, "ainvoke") else make(name, factory, "a compiled graph")
         if not hasattr(graph, "ainvoke"):
             raise ConfigError(f"{name!r} gave {graph!r}; a delegate's factory returns a compiled graph.")
         return GraphDelegate(self.name, self.description, graph)
@@ -82,6 +95,9 @@ class DelegateSpec(BaseModel):
         }
         try:
             auth = A2AAuth(**self.auth) if self.auth is not None else None
+        except ValidationError as error:
+            raise ConfigError(explain(error, f"delegate {self.name!r}: auth", A2AAuth)) from None
+        try:
             return A2ADelegate(self.name, _from_environment(self.url), self.description or None, auth=auth, **given)
         except ValueError as error:
             raise ConfigError(f"delegate {self.name!r}: {_first_fault(error)}") from None

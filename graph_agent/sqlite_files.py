@@ -8,9 +8,8 @@ from contextlib import closing
 from pathlib import Path
 
 from graph_agent.errors import ConfigError
+from graph_agent.sqlite_connection import BUSY_S, DatabaseLockedError, PatientConnection
 
-BUSY_S = 30.0
-"""Seconds to wait for another connection's write: a commit is short, but on a busy disk there may be many before it."""
 _PAUSE_S = 0.02
 _BY_OTHERS = frozenset(
     # An error of SQL, too: what was not there is there now, or a column is.
@@ -39,6 +38,8 @@ class Patience:
         Raises:
             sqlite3.Error: That error, when it is nothing that another process does, or `BUSY_S` seconds are over.
         """
+        if isinstance(error, DatabaseLockedError) and error.waited_s:
+            raise error
         code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
         if code & _PRIMARY not in _BY_OTHERS or time.monotonic() > self._until:
             raise error
@@ -50,10 +51,13 @@ def check_database(path: Path) -> None:
 
     Raises:
         ConfigError: When it cannot be opened, or is something else.
+        DatabaseLockedError: When another process keeps it locked.
     """
     try:
-        with closing(sqlite3.connect(path, timeout=BUSY_S)) as connection:
+        with closing(PatientConnection(path)) as connection:
             connection.execute("PRAGMA schema_version").fetchone()
+    except DatabaseLockedError:
+        raise
     except sqlite3.Error as error:
         raise ConfigError(
             f"db='sqlite:///{path}': the database cannot be opened: {error}. It must be a file that this user may "

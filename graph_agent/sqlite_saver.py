@@ -6,7 +6,6 @@ blocking saver on a thread of its own: an operation is one errand, and those tha
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -29,8 +28,11 @@ from langgraph.checkpoint.sqlite import SqliteSaver
 
 from graph_agent._compat import keep_checkpoint_ids_above
 from graph_agent.checkpoint_fence import OWNER, owner_in
+from graph_agent.daemon_threads import call_in_thread
 from graph_agent.runs import fence_of
-from graph_agent.sqlite_files import BUSY_S, Patience, check_database
+from graph_agent.session_index import SQLITE_INDEX, sqlite_threads
+from graph_agent.sqlite_connection import PatientConnection
+from graph_agent.sqlite_files import Patience, check_database
 from graph_agent.sqlite_writer import Writer
 
 _NEWEST = (
@@ -58,6 +60,7 @@ class SharedSqliteSaver(SqliteSaver):
         super().__init__(connection, serde=serde)
         self.database = file
         """The file."""
+        self._has_index = False
         self._writer = Writer(connection, self.lock, self.setup)
 
     def setup(self) -> None:
@@ -67,9 +70,11 @@ class SharedSqliteSaver(SqliteSaver):
             sqlite3.Error: When they cannot be made.
         """
         patience = Patience()
-        while not self.is_setup:
+        while not self._has_index:
             try:
                 super().setup()
+                self.conn.execute(SQLITE_INDEX)
+                self._has_index = True
             except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
                 time.sleep(patience.pause_s(error))
 
@@ -103,6 +108,14 @@ class SharedSqliteSaver(SqliteSaver):
         listed = partial(super().list, config, filter=filter, before=before, limit=limit)
         for found in await self._writer.do(lambda: [*listed()], writes=False):
             yield found
+
+    async def list_threads(
+        self, *, group: str | None = None, after: str | None = None, limit: int | None = None
+    ) -> list[str]:
+        """The ids of the threads, over a connection of its own (see `graph_agent.history.list_threads`)."""
+        if not self._has_index:
+            await self._writer.do(lambda: None)
+        return await sqlite_threads(self.database, group, after, limit)
 
     def put(
         self,
@@ -247,13 +260,13 @@ async def open_sqlite_saver(path: Path, serde: SerializerProtocol) -> AsyncItera
         ConfigError: When the file cannot be opened.
     """
     # Files are looked for in threads: servers refuse code that holds their loop up.
-    await asyncio.to_thread(check_database, path)
-    connection = await asyncio.to_thread(sqlite3.connect, path, timeout=BUSY_S, check_same_thread=False)
+    await call_in_thread(check_database, path)
+    connection = await call_in_thread(lambda: PatientConnection(path, check_same_thread=False))
     try:
-        saver = SharedSqliteSaver(await asyncio.to_thread(path.resolve), connection, serde)
+        saver = SharedSqliteSaver(await call_in_thread(path.resolve), connection, serde)
         try:
             yield saver
         finally:
             await saver.aclose()
     finally:
-        await asyncio.to_thread(connection.close)
+        await call_in_thread(connection.close)

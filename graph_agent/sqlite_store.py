@@ -14,7 +14,9 @@ from langgraph.store.base import Op, PutOp, Result
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from graph_agent.blocking import to_its_end
-from graph_agent.sqlite_files import BUSY_S, Patience, check_database
+from graph_agent.daemon_threads import call_in_thread
+from graph_agent.sqlite_connection import PatientConnection
+from graph_agent.sqlite_files import Patience, check_database
 
 _UNDER = "SELECT 1 FROM store WHERE prefix = ? LIMIT 1"
 
@@ -77,6 +79,6 @@ async def open_sqlite_store(path: Path) -> AsyncIterator[SharedSqliteStore]:
     Raises:
         ConfigError: When the file cannot be opened.
     """
-    await asyncio.to_thread(check_database, path)
-    async with aiosqlite.connect(path, isolation_level=None, timeout=BUSY_S) as connection:
+    await call_in_thread(check_database, path)
+    async with aiosqlite.connect(path, isolation_level=None, factory=PatientConnection) as connection:
         yield SharedSqliteStore(connection)

@@ -141,9 +141,19 @@ class Outcome(TypedDict):
 
     stop_reason: StopReason
     limit: NotRequired[float]
-    """The limit that was met; absent where there is none."""
+    """The size of the limit that was met; absent where there is none."""
+    limit_name: NotRequired[str]
+    """The limit, where it is another than the stop reason names; see `RECURSION_LIMIT`."""
     draft: NotRequired[AIMessage]
-    """The plan's own text, where it is the answer."""
+    """The answer, where planning gave it; where planning was cut short, what of the answer was streamed."""
+    shown: NotRequired[bool]
+    """The draft has been streamed; absent for no."""
+    unguarded: NotRequired[bool]
+    """The draft has not been shown to hooks and middleware; absent for no."""
+    unfit: NotRequired[bool]
+    """The planning reply was streamed, and does not fit the response format; absent for no."""
+    empty: NotRequired[bool]
+    """The planning reply that was to be the answer was empty: the model is asked for it once more; absent for no."""
 
 
 class Recovery(TypedDict, total=False):
@@ -152,11 +162,26 @@ class Recovery(TypedDict, total=False):
     fallback: int
     """Which model is asked: 0 or absent for the first, then the fallbacks from 1."""
     compacted: bool
-    """The history was compacted once."""
+    """The user was told that the older part of the history is left out of requests."""
+    cut: bool
+    """The user was told that results are cut further in requests."""
     crowded: bool
     """The user was told that the model's context window is nearly full."""
+    asked_in_text: bool
+    """A planning request was sent once more in text, as its reply hinted that tools are ignored."""
     free_choice: bool
     """The user was told that the tool which the caller wants called is withheld."""
+
+
+class HookWork(TypedDict):
+    """What loop hooks have done for one input; it bounds what they may still do."""
+
+    reruns: int
+    """Times they had the model asked again."""
+    calls: list[str]
+    """Fingerprints of the replies that reruns have replaced; a reply without calls has none."""
+    ended: list[int]
+    """Places, among the agent's hooks, of those whose rerun was refused: they have no more reruns."""
 
 
 class Carried(TypedDict):
@@ -180,6 +205,8 @@ class Bookkeeping(TypedDict):
     """Id of the newest user message whose event is written; empty before the first."""
     text_tools: list[str]
     """Models whose provider turned tools down, so that this session calls them in text; empty until then."""
+    native_tools: NotRequired[list[str]]
+    """Models that have called a tool through their provider, where their profile does not say that they can."""
     outcome: Outcome | None
     """Why planning is over; None while it is not."""
     waiting: list[Call]
@@ -193,19 +220,23 @@ class Bookkeeping(TypedDict):
     worked_s: NotRequired[float]
     """Seconds this input had been worked on at the last step; only under a deadline."""
     loops: NotRequired[dict[str, int]]
-    """Pattern of calls → how often it was found to go on in this input; absent for none."""
+    """Pattern of calls → how often it went on with equal results in this input; absent for none."""
     withheld: NotRequired[list[str]]
-    """Tools not offered until the next input, because their calls went round in a circle; absent for none."""
+    """Tools not offered until the next input, because their calls and results repeated; absent for none."""
     unchanging: NotRequired[list[str]]
-    """Tools the model was told of, in this input, that they give the same result each time; absent for none."""
+    """Tools reported in this input for equal results of different arguments; absent for none."""
     ledger: NotRequired[bool]
-    """The wave's writing calls are noted before they run; absent where they are not."""
+    """Each writing call of the wave is noted right before it runs; absent where none is."""
     recovery: NotRequired[Recovery]
     """What it took so far to have this input's requests answered; absent at its start."""
     carried: NotRequired[list[Carried]]
-    """What hooks keep before the model for the rest of this input; absent for nothing."""
+    """What hooks keep before the model for the rest of this input; absent or empty for nothing."""
+    hooks: NotRequired[HookWork]
+    """What hooks have done for this input; absent for nothing."""
     kept_from: NotRequired[str]
     """Id of the first message that requests still hold in full; absent while they hold them all."""
+    cuts: NotRequired[dict[str, int]]
+    """Id of a result's message → characters of it that requests hold; absent while none is cut further."""
 
 
 NOT_BEGUN: Bookkeeping = {

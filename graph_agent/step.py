@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 
@@ -15,8 +15,9 @@ from graph_agent.context import coerce_context, set_fields
 from graph_agent.delegating import calls_that_wait, unanswered
 from graph_agent.events import IN_HISTORY, StoredEvent, event
 from graph_agent.intake import new_user_messages, rewrite
-from graph_agent.limits import STEPS_FOR_A_WAVE, limit_met
-from graph_agent.listening import listen
+from graph_agent.limits import LOGGED, RECURSION_LIMIT, STEPS_FOR_A_WAVE, LimitMet, limit_met
+from graph_agent.listening import listen, take_follow_ups
+from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.remote import RemoteTask
 from graph_agent.runs import run_of
@@ -25,20 +26,21 @@ from graph_agent.spending import spent
 from graph_agent.state import NOT_BEGUN, Bookkeeping, Outcome, PlanState, add_usage, fresh
 from graph_agent.status import status_event
 from graph_agent.steering import NoteKind
-from graph_agent.telling import call_event, progress_of
-from graph_agent.text import plain
+from graph_agent.telling import announce
+from graph_agent.text import as_text, plain, text_of
 from graph_agent.types import NO_USAGE, Call, SessionStatus, StopReason, Usage
-from graph_agent.wave_results import failed_ids, results_of_wave
-from graph_agent.waves import select
+from graph_agent.wave_results import answers_of_wave, failed_ids, is_structured, results_of_wave, since_plan
+from graph_agent.waves import Selection, select
 
 logger = logging.getLogger(__name__)
 
 _LIMIT_REASON = "Not run: the limit was reached before its turn came."
 _HOOK_REASON = "Not run: a hook ended the work with this reply."
+_CIRCLE_REASON = "Not run: it needs calls that need it."
 _ABORT_REASON = "Not run: the run was stopped before its turn came."
 
 
-_OF_THE_SESSION = ("turn", "last_input_id", "text_tools", "kept_from", "taken")
+_OF_THE_SESSION = ("turn", "last_input_id", "text_tools", "native_tools", "kept_from", "cuts", "taken")
 """What the bookkeeping keeps when a new input begins."""
 
 
@@ -63,27 +65,30 @@ class Step:
         self.settings = parts.settings(runtime, config, self.loop)
         self.events: list[StoredEvent] = []
         self.changes: dict[str, Any] = {}
-        self.asking = calls_that_wait(state.get("remote"), state["ready"]) if state.get("arrived") else []
+        self.asking = calls_that_wait(state.get("remote"), state.get("ready", [])) if state.get("arrived") else []
         """Calls of the wave whose delegates wait for a person's answer."""
         self.newest_reply: AIMessage | None = None
         """The newest plan's, in this pass."""
+        self.streamed: Spoken | None = None
+        """What of the newest request's reply has reached the reader; None before the first request."""
+        self.direct_answer: AIMessage | None = None
+        """The newest planning reply, where it is the answer; None otherwise."""
+        self.cut_off: AIMessage | None = None
+        """What there is of the newest request's reply where it was cut off, with its tokens; None otherwise."""
 
     async def take_input(self) -> None:
         """Settle what an earlier run left open, note the user's words, and start counting anew."""
         remote = self.state.get("remote")
         if remote and remote["open"]:
             # New input answers no question that was asked before it.
-            await self._withdraw(remote["open"])
+            await self.withdraw(remote["open"])
         await self.parts.prepare()
-        settled, events = await settle(self.history, self.config, self.runtime, self.loop, self.parts.toolbox.writes)
-        if settled is not self.history:
-            self.changes["messages"] = rewrite(self.history, settled)
-            self.history = settled
-        self.events += events
-        self._begin_counting()
+        await self.settle()
+        self.begin_counting()
         if users := new_user_messages(self.history, self.loop["last_input_id"]):
             self.events += [event("user_message", 0, content=plain(message.content)) for message in users]
             self.loop["last_input_id"] = users[-1].id or ""
+            await take_follow_ups(self.run, self.loop, users)
         status = self.state.get("status", SessionStatus.CREATED.value)
         if status != SessionStatus.RUNNING:
             self.events.append(status_event(status, SessionStatus.RUNNING.value, 0))
@@ -92,10 +97,26 @@ class Step:
             "status": SessionStatus.RUNNING.value,
             "stop_reason": None,
             "structured_response": None,
-            "usage": fresh(NO_USAGE),
         }
 
-    def _begin_counting(self) -> None:
+    async def settle(self, *, goes_on: bool = False) -> None:
+        """Give the calls that an earlier run left open their results; if the input goes on, those that cannot run."""
+        tools = self.parts.toolbox
+        runs_again = (lambda name: not tools.writes(name) or tools.repeatable(name)) if goes_on else None
+        settled, events = await settle(
+            self.history, self.config, self.runtime, self.loop, tools.writes, runs_again=runs_again
+        )
+        self.replace_history(settled)
+        self.events += events
+
+    def replace_history(self, messages: list[AnyMessage]) -> None:
+        """Have the history be another list of messages, most of them the same objects; before anything is said."""
+        if messages is not self.history:
+            self.changes["messages"] = rewrite(self.state["messages"], messages)
+            self.history = messages
+
+    def begin_counting(self) -> None:
+        """Count steps, usage and time anew."""
         last = self.loop
         self.loop = {**NOT_BEGUN, **{key: last[key] for key in _OF_THE_SESSION if key in last}}  # type: ignore[literal-required, typeddict-item]  # keys of the very same type
         # What this input's own context says is newer than what was changed before it.
@@ -106,6 +127,7 @@ class Step:
         if changed != last.get("changed", {}):
             self.settings = self.parts.settings(self.runtime, self.config, self.loop)
         self.run.begin_input()
+        self.changes["usage"] = fresh(NO_USAGE)
 
     async def listen(self, kinds: Sequence[NoteKind]) -> bool:
         """Take in what was said to the session since; True when the user has steered it."""
@@ -157,21 +179,23 @@ class Step:
             self._give_up_asking()
             self.skip([(call, _LIMIT_REASON) for call in self.loop["waiting"]])
             self.loop["waiting"] = []
-            self.stop("step_limit", self.loop["step"])
+            self.stop_at_recursion_limit()
         else:
             self.changes["ready"] = self.asking
-            self.run.planned.update(call["id"] for call in self.asking)
+            self.run.plan_calls(call["id"] for call in self.asking)
         return True
 
     async def withdraw_unanswered(self) -> None:
         """Tell the agents that asked a person, where planning is over, that nobody will answer."""
         remote = self.state.get("remote")
         if remote and self.asking and self.concluded:
-            await self._withdraw({call["id"]: remote["open"][call["id"]] for call in self.asking})
+            await self.withdraw({call["id"]: remote["open"][call["id"]] for call in self.asking})
 
-    async def _withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
+    async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
+        """Tell the agents whose tasks wait for a person that no answer will come; the state forgets the tasks."""
         await self.parts.toolbox.withdraw(tasks)
-        self.changes["remote"] = {"contexts": {}, "open": dict.fromkeys(tasks)}
+        forgotten = self.changes.get("remote", {"open": {}})["open"]
+        self.changes["remote"] = {"contexts": {}, "open": {**forgotten, **dict.fromkeys(tasks)}}
 
     def _give_up_asking(self) -> None:
         for call in self.asking:
@@ -184,38 +208,57 @@ class Step:
         """Make ready those of the wave's waiting calls that can run now; False when there are none."""
         if not self.loop["waiting"]:
             return False
-        told = self.state["events"]
-        chosen = select(self.loop["waiting"], results_of_wave(told), failed_ids(told))
+        wave = [*since_plan(self.state["events"]), *self.events]
+        chosen = self._select(wave)
         self.skip(chosen.skipped)
         self.loop["waiting"] = chosen.waiting
         if not chosen.ready:
+            # Nothing is under way that they could wait for: a person's edit has made them need each other.
+            self.skip([(call, _CIRCLE_REASON) for call in chosen.waiting])
+            self.loop["waiting"] = []
             return False
         if self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
             self.skip([(call, _LIMIT_REASON) for call in [*chosen.ready, *chosen.waiting]])
             self.loop["waiting"] = []
-            self.stop("step_limit", self.loop["step"])
+            self.stop_at_recursion_limit()
         else:
-            self.make_ready(chosen.ready)
+            self.make_ready(chosen.ready, wave)
         return True
+
+    @property
+    def limit_met(self) -> LimitMet | None:
+        """The limit of the configuration that forbids another plan, and its size; None when there is none."""
+        return limit_met(self.loop["step"], self.loop["turn"], self.settings)
+
+    def _select(self, wave: Sequence[StoredEvent]) -> Selection:
+        """What of the wave's waiting calls can run now; no call of the wave is under way."""
+        waiting = self.loop["waiting"]
+        if not is_structured(wave):
+            return Selection(waiting, [], [])
+        results, failed = results_of_wave(wave), failed_ids(wave)
+        known = {*results, *failed, *(call["id"] for call in waiting)}
+        gone = {need for call in waiting for need in call.get("needs", ()) if need not in known}
+        return select(waiting, results, failed | gone)
 
     def at_limit(self) -> bool:
         """Whether the input may not be planned any further; it is ended then."""
-        met = limit_met(self.loop["step"], self.loop["turn"], self.state["remaining_steps"], self.settings)
-        if met is not None:
+        if (met := self.limit_met) is not None:
             self.stop(*met)
-        return met is not None
+        elif self.loop["step"] > 0 and self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
+            self.stop_at_recursion_limit()
+        else:
+            return False
+        return True
 
-    def make_ready(self, calls: list[Call]) -> None:
-        """Have calls run next."""
+    def make_ready(self, calls: list[Call], wave: Sequence[StoredEvent] = ()) -> None:
+        """Have calls run next; `wave` is what the history has of their wave already."""
         self.changes["ready"] = calls
-        self.run.planned.update(call["id"] for call in calls)
+        self.run.plan_calls(call["id"] for call in calls)
         if self.settings.effect_ledger:
             self.loop["ledger"] = True
         else:
             self.loop.pop("ledger", None)
-        for call in calls:
-            self.events.append(call_event(call, self.loop["step"]))
-            self.runtime.stream_writer(progress_of(call, self.loop["step"]))
+        self.events += announce(calls, wave, self.loop["step"], self.runtime.stream_writer)
 
     def skip(self, calls: Sequence[tuple[Call, str]]) -> None:
         """Answer calls that will not be run, each with its reason."""
@@ -249,19 +292,59 @@ class Step:
             usage = fresh(add_usage(before, usage)) if "fresh" in before else add_usage(before, usage)
         self.changes["usage"] = usage
 
-    def stop(self, reason: StopReason, limit: float | None) -> None:
-        """End planning at a limit, or because somebody stopped the run."""
+    def answer_directly(self) -> bool:
+        """End planning with the results of the wave, where they are the answer; False where they are not.
+
+        They are when every call of the wave is of a tool with `return_direct` and has succeeded.
+        """
+        if self.loop["waiting"] or not self.parts.toolbox.return_direct:
+            return False
+        answers, direct = answers_of_wave(self.state["events"]), self.parts.toolbox.return_direct
+        if not answers or any(entry["status"] != "success" or entry.get("name") not in direct for entry in answers):
+            return False
+        text = "\n\n".join(text_of(entry["content"]) or as_text(entry["content"]) for entry in answers)
+        self.conclude({"stop_reason": "completed", "draft": AIMessage(text), "unguarded": True})
+        return True
+
+    def stop(self, reason: StopReason, limit: float | None, *, cut_short: bool = False) -> None:
+        """End planning at a limit, or because somebody stopped the run.
+
+        Args:
+            reason: Why.
+            limit: The limit that was met; None where there is none.
+            cut_short: Whether a request was cut short: what was streamed of its reply is the beginning of the answer.
+        """
         outcome: Outcome = {"stop_reason": reason}
+        if cut_short and self.streamed is not None and self.streamed.text:
+            begun = AIMessage(self.streamed.text, id=self.streamed.id)
+            if (told := self.cut_off) is not None:
+                figures = {"usage_metadata": told.usage_metadata, "response_metadata": told.response_metadata}
+                begun = begun.model_copy(update=figures)
+            outcome["draft"] = begun
         if limit is not None:
-            logger.warning("Max agentic iterations reached without final response", extra=IN_HISTORY)
-            self.events.append(event("limit", self.loop["step"], reason=reason, limit=limit))
             outcome["limit"] = limit
+            self._report_limit(reason, limit)
         self.conclude(outcome)
 
-    def fail(self, kind: str, message: str) -> None:
-        """End planning because no plan can be had."""
+    def stop_at_recursion_limit(self) -> None:
+        """End planning where LangGraph allows no further wave: its limit is nearer than `max_steps`."""
+        limit = self.config["recursion_limit"]
+        self._report_limit(RECURSION_LIMIT, limit)
+        self.conclude({"stop_reason": "step_limit", "limit": limit, "limit_name": RECURSION_LIMIT})
+
+    def _report_limit(self, name: str, limit: float) -> None:
+        text = LOGGED[name]
+        logger.warning(text % limit if "%g" in text else text, extra=IN_HISTORY)
+        self.events.append(event("limit", self.loop["step"], reason=name, limit=limit))
+
+    def fail(self, kind: str, message: str, cause: Exception) -> None:
+        """End planning because no plan can be had; `finalize` reports the error."""
         self.events.append(event("error", self.loop["step"], kind=kind, message=message))
-        self.conclude({"stop_reason": "failed"})
+        self.run.cause = cause
+        outcome: Outcome = {"stop_reason": "failed"}
+        if self.streamed is not None and self.streamed.text:
+            outcome["draft"] = AIMessage(self.streamed.text, id=self.streamed.id)
+        self.conclude(outcome)
 
     def conclude(self, outcome: Outcome) -> None:
         """End planning."""

@@ -2,11 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from langchain_core.messages import ToolMessage
 
 from graph_agent.delegation import CALL_PREFIX
 from graph_agent.events import StoredEvent, event
+from graph_agent.text import plain
 from graph_agent.types import Call
+
+
+def announce(
+    calls: Sequence[Call], wave: Sequence[StoredEvent], step: int, write: Callable[[Any], None]
+) -> list[StoredEvent]:
+    """The events of calls that run next; their progress is written to the custom stream.
+
+    A call that the wave's events show with the same name and arguments is left out.
+
+    Args:
+        calls: The calls.
+        wave: The wave's events so far; empty for a new wave.
+        step: The step the calls belong to.
+        write: Writes to the custom stream.
+    """
+    known = {entry["id"]: call for entry in wave if (call := call_of(entry)) is not None}
+    events: list[StoredEvent] = []
+    for call in calls:
+        made = call_event(call, step)
+        if known.get(call["id"]) != call_of(made):
+            write(progress_of(call, step))
+            events.append(made)
+    return events
+
+
+def answer_event(call: Call, message: ToolMessage, step: int) -> StoredEvent:
+    """The event of a result that a person gave in place of the call's own."""
+    return result_event(call["id"], call["name"], message.status, plain(message.content), step)
 
 
 def call_event(call: Call, step: int) -> StoredEvent:
@@ -23,6 +55,15 @@ def call_of(entry: StoredEvent) -> Call | None:
         return {"id": entry["id"], "name": entry["name"], "arguments": entry["arguments"]}
     if entry["type"] == "delegation_request":
         return {"id": entry["id"], "name": CALL_PREFIX + entry["target"], "arguments": {"task": entry["task"]}}
+    return None
+
+
+def call_name(entry: StoredEvent) -> str | None:
+    """The name of the call that an event announces or answers; None for any other event."""
+    if entry["type"] in ("tool_call", "tool_result"):
+        return str(entry["name"])
+    if entry["type"] in ("delegation_request", "delegation_response"):
+        return CALL_PREFIX + str(entry["target"])
     return None
 
 

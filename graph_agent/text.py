@@ -18,7 +18,11 @@ def clean(text: str) -> str:
     return text if text.isascii() and "\x00" not in text else _UNSAFE.sub("\ufffd", text)
 
 
-def plain(value: Any, depth: int = 0) -> Any:
+class NotFiniteError(ValueError):
+    """A number that is infinite or none at all, where it may not become text."""
+
+
+def plain(value: Any, depth: int = 0, *, finite: bool = False) -> Any:
     """The value as JSON types that every store takes, its strings cleaned; what JSON cannot say becomes its `str()`.
 
     So do numbers that a store cannot hold: integers beyond 64 bits, infinities and NaN.
@@ -26,9 +30,11 @@ def plain(value: Any, depth: int = 0) -> Any:
     Args:
         value: Anything.
         depth: Levels above this one.
+        finite: Whether infinities and NaN are an error instead.
 
     Raises:
         ValueError: On a value nested more than 200 levels deep, or one whose `str()` fails.
+        NotFiniteError: On an infinity or NaN, with `finite`.
     """
     if isinstance(value, str):
         return clean(value)
@@ -37,14 +43,16 @@ def plain(value: Any, depth: int = 0) -> Any:
     if isinstance(value, int):
         return value if _SMALLEST <= value <= _LARGEST else _describe(value)
     if isinstance(value, float):
+        if finite and not math.isfinite(value):
+            raise NotFiniteError("a number is NaN, infinite or out of range; send a finite one")
         return value if math.isfinite(value) else _describe(value)
     if depth > _DEEPEST:
         raise ValueError(f"a value is nested more than {_DEEPEST} levels deep")
     if isinstance(value, list | tuple):
-        return [plain(item, depth + 1) for item in value]
+        return [plain(item, depth + 1, finite=finite) for item in value]
     if isinstance(value, dict):
         return {
-            clean(key) if isinstance(key, str) else _describe(key): plain(item, depth + 1)
+            clean(key) if isinstance(key, str) else _describe(key): plain(item, depth + 1, finite=finite)
             for key, item in value.items()
         }
     return _describe(value)

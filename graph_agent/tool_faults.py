@@ -1,4 +1,4 @@
-"""What an exception says of the tool call that ended with it."""
+"""Exceptions of tool calls: the text that the model reads, and what they mean for the call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import asyncio
 from langchain_core.tools import BaseTool, ToolException
 from pydantic import ValidationError
 
-from graph_agent.errors import CallError, McpServerError
+from graph_agent.cut_short import effect_text
+from graph_agent.errors import AbandonedCallsError, CallError, McpServerError
+from graph_agent.exception_text import exception_text
 from graph_agent.text import clean
 
 
@@ -23,17 +25,29 @@ def may_have_run(clock: asyncio.Timeout, error: BaseException) -> bool:
     return isinstance(error, TimeoutError) and clock.expired()
 
 
-def fault(tool: BaseTool, clock: asyncio.Timeout, error: BaseException) -> str:
-    """What the model is told of an exception."""
+def fault(
+    tool: BaseTool, clock: asyncio.Timeout, error: BaseException, *, timeout_s: float | None, writes: bool
+) -> str:
+    """The text of an exception, for the model.
+
+    Args:
+        tool: The tool.
+        clock: The call's time limit.
+        error: The exception.
+        timeout_s: The time limit in seconds; None for none.
+        writes: Whether the tool may change something.
+    """
     if isinstance(error, CallError):
         return str(error)
     if isinstance(error, ToolException):
         return clean(str(error)) or f"{tool.name} failed without saying why."
     if isinstance(error, TimeoutError) and clock.expired():
-        return f"{tool.name} was stopped at its time limit; it is not known whether it took effect."
+        return f"{tool.name} was stopped at its time limit of {timeout_s:g} s. {effect_text(writes=writes)}"
+    if isinstance(error, AbandonedCallsError):
+        return f"{tool.name} did not run: {error}"
     if isinstance(error, ValidationError) and misfit(tool, error):
         faults = [f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}" for one in error.errors()]
         return (
             f"The arguments do not fit the tool {tool.name!r}: {'; '.join(faults)}. It takes: {', '.join(tool.args)}."
         )
-    return clean(f"{tool.name} failed: {type(error).__name__}: {error}")
+    return clean(f"{tool.name} failed: {exception_text(error)}")

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, ValidationError
 
-from graph_agent.config import explain
 from graph_agent.errors import CallError, ConfigError
+from graph_agent.validation_text import explain
 
 
 class ToolRetry(BaseModel):
@@ -53,7 +53,7 @@ class ToolRetry(BaseModel):
         try:
             return cls(**given)
         except ValidationError as error:
-            raise ConfigError(explain(error, where, cls.model_fields)) from None
+            raise ConfigError(explain(error, where, cls)) from None
 
     def wait_s(self, attempt: int) -> float:
         """Seconds to wait after an attempt, counted from 1."""

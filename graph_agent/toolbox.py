@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import logging
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
-from langchain_core.tools import tool as as_tool
-from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.runtime import Runtime
 
 from graph_agent._compat import InjectedArguments, read_state
@@ -20,14 +19,21 @@ from graph_agent.delegates import delegate_schema, withdraw
 from graph_agent.delegation import CALL_PREFIX, Delegate, LateDelegate
 from graph_agent.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
 from graph_agent.events import ResultStatus
+from graph_agent.failures import log_failure, log_traceback
+from graph_agent.finite import check_finite
+from graph_agent.given_parts import openai_schema
 from graph_agent.invoking import Invoker, meant_for_the_run, tool_runtime
+from graph_agent.live_tools import LiveTools
 from graph_agent.prompts import Prompts
 from graph_agent.remote import RemoteTask
+from graph_agent.returned import recording
 from graph_agent.state import AgentState
 from graph_agent.tool_faults import fault, may_have_run, misfit
 from graph_agent.tool_output import Output, read_output
 from graph_agent.tool_retry import ToolRetry, after_attempts
 from graph_agent.types import Call
+
+logger = logging.getLogger(__name__)
 
 _DELEGATE_NAME = re.compile(r"[A-Za-z0-9_-]{1,50}")
 
@@ -36,7 +42,7 @@ class Toolbox:
     """What the model may call.
 
     Args:
-        tools: LangChain tools or plain callables.
+        tools: The agent's own tools.
         delegates: Agents to hand tasks to, offered as `delegate_to_<name>`.
         prompts: Where the delegates' descriptions come from.
         offered: OpenAI schemas of tools that are offered and that somebody else fulfils; those named like one of the
@@ -49,7 +55,7 @@ class Toolbox:
 
     def __init__(
         self,
-        tools: Sequence[BaseTool | Callable[..., Any]],
+        tools: Sequence[BaseTool],
         delegates: Sequence[Delegate],
         prompts: Prompts,
         offered: Sequence[dict[str, Any]] = (),
@@ -59,14 +65,12 @@ class Toolbox:
         self._injected: dict[str, InjectedArguments] = {}
         self._invokers: dict[str, Invoker] = {}
         self._retries: dict[str, ToolRetry] = {}
-        for given in tools:
-            tool = _coerce(given)
+        for tool in tools:
             if tool.name in self.tools:
                 raise ConfigError(f"Two tools are named {tool.name!r}; rename one of them.")
-            self.tools[tool.name] = tool
-            self._injected[tool.name] = InjectedArguments(tool)
-            self._invokers[tool.name] = Invoker(tool)
-            self._retries[tool.name] = ToolRetry.of(tool.name, tool.metadata or {})
+            self._add(tool)
+        self._live = LiveTools(list(self.tools.values()))
+        self._versions = self._live.versions
         for delegate in delegates:
             call_name = CALL_PREFIX + delegate.name
             if not _DELEGATE_NAME.fullmatch(delegate.name):
@@ -82,16 +86,18 @@ class Toolbox:
             if name.startswith(CALL_PREFIX):
                 raise ConfigError(f"The tool name {name!r} is kept for delegations; rename the tool.")
         self.names = [*self.tools, *self.delegates]
+        self.return_direct = {name for name, tool in self.tools.items() if tool.return_direct}
+        """Tools whose result is the answer."""
         self.client_tools: set[str] = set()
         self.withdrawn: set[str] = set()
         """Those of the caller's tools that are not on offer any more: only calls made before are taken up."""
         self._made_before: frozenset[str] = frozenset()
         self._client_schemas: list[dict[str, Any]] = []
         reading = all(self.marks(name).get("effect") == "read" for name in self.tools)
-        self.may_write = bool(self.delegates) or not reading
+        self.may_write = bool(self.delegates) or not reading or self._live.announces
         """Whether some call may change something; a tool without a mark is taken to write, as MCP has it."""
         self._prompts = prompts
-        self._tool_schemas = [convert_to_openai_tool(tool) for tool in self.tools.values()]
+        self._tool_schemas = [openai_schema(tool) for tool in self.tools.values()]
         self._late = [delegate for delegate in self.delegates.values() if isinstance(delegate, LateDelegate)]
         self._offered_schemas = [schema for schema in offered if schema["function"]["name"] not in self.names]
         self._offered = {schema["function"]["name"] for schema in self._offered_schemas}
@@ -130,14 +136,41 @@ class Toolbox:
         both.schemas = [*self.schemas, *both._client_schemas]
         return both
 
+    @property
+    def outdated(self) -> bool:
+        """Whether a source of tools has changed since the last `refresh`."""
+        return self._live.pending or self._live.versions != self._versions
+
     async def refresh(self) -> bool:
-        """Let the delegates that know themselves late learn what they are good for; whether `schemas` has changed."""
-        if not self._late:
+        """Take in new descriptions of delegates and new tools of sources; whether `schemas` has changed."""
+        if not self._late and not self.outdated:
             return False
-        await asyncio.gather(*(delegate.prepare() for delegate in self._late))
+        await asyncio.gather(self._live.settle(), *(delegate.prepare() for delegate in self._late))
+        self._take_changes()
         # Another toolbox with the same delegates may be the one that had them learn it.
         before, self.schemas = self.schemas, self._schemas()
         return self.schemas != before
+
+    def _take_changes(self) -> None:
+        if self._live.versions == self._versions:
+            return
+        self._versions = self._live.versions
+        current = {tool.name: tool for tool in self._live.current(self.delegates)}
+        # Copies of this toolbox share these mappings, and other threads may read them.
+        for name in set(self.tools) - set(current):
+            del self.tools[name]
+        for name, tool in current.items():
+            if tool is not self.tools.get(name):
+                self._add(tool)
+        self._tool_schemas = [openai_schema(tool) for tool in current.values()]
+        client = [schema["function"]["name"] for schema in self._client_schemas]
+        self.names = [*current, *self.delegates, *self._offered, *client]
+
+    def _add(self, tool: BaseTool) -> None:
+        self._injected[tool.name] = InjectedArguments(tool)
+        self._invokers[tool.name] = Invoker(tool)
+        self._retries[tool.name] = ToolRetry.of(tool.name, tool.metadata or {})
+        self.tools[tool.name] = tool
 
     async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
         """Tell the agents whose tasks wait for a person that no answer will come.
@@ -198,13 +231,16 @@ class Toolbox:
             return Output(str(UnknownToolError(f"Unknown tool {call['name']!r}; {known}")), "error")
         marks, retry, attempt = self.marks(tool.name), self._retries[tool.name], 1
         status: ResultStatus = "error"
+        timeout_s = marks.get("timeout_s", timeout_s)
         while True:
-            clock = asyncio.timeout(marks.get("timeout_s", timeout_s))
+            clock = asyncio.timeout(timeout_s)
             try:
+                check_finite(tool, call["arguments"])
                 arguments = self._inject(tool, call, config, runtime)
-                async with clock:
-                    returned = await self._invokers[tool.name](arguments, call["id"], config)
-                return read_output(returned, call)
+                with recording() as given:
+                    async with clock:
+                        returned = await self._invokers[tool.name](arguments, call["id"], config)
+                return read_output(returned, call, given)
             except BaseException as error:
                 if meant_for_the_run(error):
                     raise
@@ -214,8 +250,11 @@ class Toolbox:
                     # is an error of that call, whose text says what is not known.
                     status = "unknown"
                 if unfit or not retry.again(error, attempt, cut_off=cut_off, marks=marks):
-                    told = after_attempts(fault(tool, clock, error), attempt)
-                    return Output(told, status, raised=None if unfit else error)
+                    text = fault(tool, clock, error, timeout_s=timeout_s, writes=self.writes(tool.name))
+                    if not unfit:
+                        log_failure(logger, f"The tool {tool.name!r}", error, level=logging.WARNING)
+                    return Output(after_attempts(text, attempt), status, raised=None if unfit else error)
+                log_traceback(logger, f"Attempt {attempt} of the tool {tool.name!r}", error)
             await asyncio.sleep(retry.wait_s(attempt))
             attempt += 1
 
@@ -242,19 +281,5 @@ class Toolbox:
                 raise ToolArgumentsError(f"The tool {tool.name!r} wants a store, and this agent was built without one.")
             arguments[injected.store] = runtime.store
         if injected.runtime:
-            arguments[injected.runtime] = tool_runtime(call["id"], state, config, runtime, self.tools.values())
+            arguments[injected.runtime] = tool_runtime(call["id"], state, config, runtime, list(self.tools.values()))
         return arguments
-
-
-def _coerce(given: BaseTool | Callable[..., Any]) -> BaseTool:
-    if isinstance(given, BaseTool):
-        return given
-    if not callable(given):
-        raise ConfigError(f"A tool is a LangChain tool or a callable, not {given!r}.")
-    try:
-        return as_tool(given)
-    except ValueError as error:
-        name = getattr(given, "__name__", repr(given))
-        raise ConfigError(
-            f"The function {name!r} cannot be a tool: {error} Give it a docstring and type hints."
-        ) from None

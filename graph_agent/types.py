@@ -7,6 +7,9 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
+NOT_SHOWN = "do-not-render-"
+"""How the id of a message begins that is for the model alone, as chat clients of this ecosystem expect."""
+
 
 class SessionStatus(StrEnum):
     """Where a session is. New input takes any but ``CREATED`` and ``RUNNING`` back to ``RUNNING``."""

@@ -10,9 +10,10 @@ from langchain_core.messages import AIMessage
 from pydantic import ValidationError
 
 from graph_agent.calls import new_call_id, split_tool_calls
-from graph_agent.config import explain
+from graph_agent.models.finish_reasons import cause_of, cut_off
 from graph_agent.repair import repaired
-from graph_agent.text import clean, plain
+from graph_agent.text import NotFiniteError, clean, plain
+from graph_agent.validation_text import explain
 from graph_agent.waves import CALL_ID, PlanError, PlanningResult, WaveCall
 
 PLAN_TOOL = "make_plan"
@@ -27,13 +28,14 @@ _LOOKS_LIKE_A_PLAN = re.compile(r'"(?:status|tools)"\s*:')
 def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
     """The plan in a reply: in a call of `PLAN_TOOL`, as calls of the tools themselves, or as JSON in its text.
 
-    Prose is a plan that is done: the model has nothing to run.
+    Prose is a plan that is done, and its answer: the model has nothing to run.
 
     Raises:
         PlanError: On JSON that is no plan; the text is for the model.
     """
-    if reply.response_metadata.get("finish_reason") in ("length", "max_tokens"):
-        raise PlanError("The plan was cut short at the longest reply allowed. Send a shorter one.")
+    if (cut := cut_off(reply)) is not None:
+        fix = "Send a shorter one." if cut == "length" else "Send the whole plan again."
+        raise PlanError(f"The plan was cut off {cause_of(cut, reply)}; nothing of it was run. {fix}")
     for call in reply.tool_calls:
         if call["name"] == PLAN_TOOL:
             return _validated(call["args"], schema)
@@ -51,7 +53,7 @@ def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
     if _LOOKS_LIKE_A_PLAN.search(text):
         raise PlanError("The plan is no valid JSON. Send the whole plan again, as one JSON object.")
     # Made without validation: a schema of one's own may demand slots, and there is nothing to fill them from.
-    return schema.model_construct(status="done", action="", slots={}, tools=[], reasoning=text)
+    return schema.model_construct(status="done", action="", slots={}, tools=[], reasoning=text, answer=text)
 
 
 def _made_of_calls(
@@ -67,17 +69,31 @@ def _made_of_calls(
             asked.append(WaveCall(id=free, tool=clean(name), args=plain(arguments)))
         except ValueError as error:
             raise PlanError(f"The arguments of {name[:80]!r} cannot be used: {error}.") from None
-    return schema.model_construct(status="continue", action="", slots={}, tools=asked, reasoning=reasoning)
+        _check_numbers(asked[-1], arguments)
+    return schema.model_construct(status="continue", action="", slots={}, tools=asked, reasoning=reasoning, answer="")
 
 
 def _validated(value: Any, schema: type[PlanningResult]) -> PlanningResult:
     try:
-        return schema.model_validate(plain(value))
+        plan = schema.model_validate(plain(value))
     except ValidationError as error:
-        faults = "\n".join(line[:300] for line in explain(error, "The plan", schema.model_fields).split("\n")[:10])
+        faults = "\n".join(line[:300] for line in explain(error, "The plan", schema).split("\n")[:10])
         raise PlanError(f"{faults}\nSend the whole plan again.") from None
     except (RecursionError, ValueError):
         raise PlanError("The plan is nested too deeply. Send a flatter one.") from None
+    tools = value.get("tools") if isinstance(value, dict) else None
+    # A schema of one's own may take calls in another shape.
+    for call, given in zip(plan.tools, tools if isinstance(tools, list) else (), strict=False):
+        _check_numbers(call, given.get("args") if isinstance(given, dict) else None)
+    return plan
+
+
+def _check_numbers(call: WaveCall, arguments: Any) -> None:
+    """Mark a call whose arguments hold a number that is not finite; the others of its plan can run."""
+    try:
+        plain(arguments, finite=True)
+    except NotFiniteError as error:
+        call.mark_faulty(f"The arguments cannot be used: {error}.")
 
 
 def _plan_in(text: str) -> dict[str, Any] | None:

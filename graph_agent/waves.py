@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 
 from graph_agent.errors import CallError
 from graph_agent.references import BadReferenceError, referenced_ids, resolve
+from graph_agent.text import NotFiniteError, plain
 from graph_agent.types import Call
 
 CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -28,6 +29,16 @@ class WaveCall(BaseModel):
     tool: str = Field(description="The tool's name.")
     args: dict[str, Any] = Field(default={}, description="The tool's arguments; ${id.field[0]} takes another's result.")
     needs: list[str] = Field(default=[], description="Ids of calls of this plan that must have finished before.")
+    _fault: str = PrivateAttr(default="")
+
+    def mark_faulty(self, why: str) -> None:
+        """Have the call answered with what is wrong with it, in place of running; its arguments are dropped."""
+        self.args, self._fault = {}, why
+
+    def as_call(self) -> Call:
+        """The call, without what it needs."""
+        made = Call(id=self.id, name=self.tool, arguments=self.args)
+        return {**made, "fault": self._fault} if self._fault else made
 
 
 class PlanningResult(BaseModel):
@@ -45,6 +56,9 @@ class PlanningResult(BaseModel):
     slots: Any = Field(default={}, description="Parameters read from the user's message, by name.")
     tools: list[WaveCall] = Field(default=[], description="The calls to run; they run in parallel, save for needs.")
     reasoning: str = Field(default="", description="Why, in a sentence or two.")
+    answer: str = Field(
+        default="", description="The answer to the user, where the instructions ask for it; empty otherwise."
+    )
 
 
 class PlanError(CallError):
@@ -133,7 +147,7 @@ def check_wave(plan: PlanningResult, max_calls: int) -> list[Call]:
         depth[id_] = 1 + max((depth[need] for need in needs[id_]), default=-1)
     wave: list[Call] = []
     for id_ in sorted(order, key=lambda id_: (depth[id_], place[id_])):
-        made = Call(id=id_, name=by_id[id_].tool, arguments=by_id[id_].args)
+        made = by_id[id_].as_call()
         wave.append({**made, "needs": needs[id_]} if needs[id_] else made)
     return wave
 
@@ -159,9 +173,12 @@ def select(waiting: Sequence[Call], results: Mapping[str, Any], failed: Collecti
             lost.add(call["id"])
         elif all(need in results for need in needs):
             try:
-                ready.append({**call, "arguments": resolve(call["arguments"], results)})
+                ready.append({**call, "arguments": plain(resolve(call["arguments"], results), finite=True)})
             except BadReferenceError as fault:
                 skipped.append((call, f"Not run: {fault}"))
+                lost.add(call["id"])
+            except NotFiniteError as error:
+                skipped.append((call, f"Not run: the arguments cannot be used: {error}."))
                 lost.add(call["id"])
         else:
             still.append(call)

@@ -68,7 +68,7 @@ async def through_calls(
     if (output.content, output.status, output.artifact) == (seen.content, seen.status, seen.artifact):
         return newest
     # Nobody vouches for what was made of words that nobody vouches for.
-    return replace(newest, content=output.content, status=output.status, artifact=output.artifact)
+    return replace(newest, content=output.content, status=output.status, value=None, artifact=output.artifact)
 
 
 def _shown(result: DelegationResult) -> Output:

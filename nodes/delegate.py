@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -14,20 +15,24 @@ from graph_agent._compat import read_state
 from graph_agent.budget import Left, has_budget, left_to_delegate
 from graph_agent.config import LoopConfig
 from graph_agent.delegating import Telling, Using, answered, ask_person, conversation_with, go_on, waiting_task
-from graph_agent.delegation import CALL_PREFIX, DEPTH_LEFT, Delegation, DelegationResult
-from graph_agent.effects import finished_before
+from graph_agent.delegation import CALL_PREFIX, DEPTH_LEFT, WATCHED, Delegation, DelegationResult
 from graph_agent.errors import did_you_mean
-from graph_agent.in_turn import NotDone, in_turn
-from graph_agent.intake import CONTEXT_MARK, NOT_SHOWN
+from graph_agent.exception_text import exception_text
+from graph_agent.failure_report import as_sent
+from graph_agent.failures import log_failure
+from graph_agent.in_turn import CallToRun, NotDone, call_to_run, in_turn
+from graph_agent.intake import CONTEXT_MARK
 from graph_agent.invoking import meant_for_the_run
 from graph_agent.parts import AgentParts
 from graph_agent.run_parts import parts_of_run
 from graph_agent.runs import run_of
 from graph_agent.spending import spent
-from graph_agent.state import add_usage
+from graph_agent.state import NOT_BEGUN, add_usage
 from graph_agent.text import as_text, clean
-from graph_agent.types import Call, Usage
+from graph_agent.types import NOT_SHOWN, Call, Usage
 from graph_agent.wrapped_delegation import through_calls
+
+logger = logging.getLogger(__name__)
 
 
 async def delegate_node(
@@ -41,12 +46,12 @@ async def delegate_node(
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
     """
-    run = run_of(config)
-    if (kept := await finished_before(call, config, runtime, run)) is not None:
-        run.taken_up.add(call["id"])
-        return Command(update=kept)
     parts = parts_of_run(parts, runtime)
-    state = read_state(config, ["messages", "loop", "ready", "usage", "remote"])
+    to_run = await call_to_run(call, config, runtime, parts)
+    if not isinstance(to_run, CallToRun):
+        return Command(update=to_run)
+    call = to_run.call
+    state = {"loop": NOT_BEGUN, **read_state(config, ["messages", "loop", "ready", "usage", "remote"])}
     settings = parts.settings(runtime, config, state["loop"])
     waiting = waiting_task(state.get("remote"), call)
     tell, using = Telling(call, state["loop"]["step"], runtime), Using()
@@ -64,7 +69,8 @@ async def delegate_node(
 
         def failed(error: BaseException) -> DelegationResult:
             name = call["name"].removeprefix(CALL_PREFIX)
-            return _error(clean(f"The delegate {name!r} failed: {type(error).__name__}: {error}"))
+            log_failure(logger, f"The delegate {name!r}", error, level=logging.WARNING)
+            return _error(clean(f"The delegate {name!r} failed: {exception_text(error)}"))
 
         try:
             if parts.around_tool is None:
@@ -84,7 +90,8 @@ async def delegate_node(
             await parts.toolbox.withdraw({call["id"]: waiting})
     # All that was used, by every attempt; also where the delegate was cut off and gave no result.
     result = replace(result, usage=using.usage)
-    update = answered(call, result, settings, state["loop"]["step"], tell.events, waited=waiting is not None)
+    told = [*to_run.events, *tell.events]
+    update = answered(call, result, settings, state["loop"]["step"], told, waited=waiting is not None)
     return Command(update=update)
 
 
@@ -123,6 +130,7 @@ async def _run(
         prices=settings.prices,
         context_id=conversation_with(state.get("remote"), delegate.name),
         tell=tell,
+        watch=tell.pass_on if config["configurable"].get(WATCHED) else None,
         used=using,
     )
     if waiting := waiting_task(state.get("remote"), call):
@@ -148,7 +156,7 @@ def _context(messages: list[AnyMessage], count: int) -> list[AnyMessage]:
             break
         if (message.id or "").startswith(NOT_SHOWN):
             continue
-        if isinstance(message, HumanMessage | AIMessage) and (text := message.text):
+        if isinstance(message, HumanMessage | AIMessage) and (text := as_sent(message).text):
             kind = HumanMessage if isinstance(message, HumanMessage) else AIMessage
             said.append(kind(content=text, additional_kwargs={CONTEXT_MARK: True}))
     return said[::-1]

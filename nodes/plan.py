@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent.client_tools import one_at_a_time
-from graph_agent.errors import UserError
+from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events import IN_HISTORY, event
+from graph_agent.failures import log_traceback
 from graph_agent.hooks import HookError
 from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMetError
 from graph_agent.models.errors import classify_model_error, describe_model_error
+from graph_agent.models.finish_reasons import cut_off
 from graph_agent.parts import AgentParts
+from graph_agent.plan_edits import go_on_after_edit, take_edits
 from graph_agent.planned import Planned, with_free_ids
 from graph_agent.planning import PlanningError, RefusedError
 from graph_agent.repetition import refused, stop_repetition
 from graph_agent.rerun_notes import note_used, used_before
 from graph_agent.rerunning import AskingWithHooks
 from graph_agent.run_parts import parts_of_run
+from graph_agent.schema import is_json
 from graph_agent.spending import work_left_s
 from graph_agent.state import Outcome, PlanState
 from graph_agent.step import Step
+from graph_agent.structured_answer import replaced_answer
+from graph_agent.types import NO_USAGE, StopReason
 from graph_agent.wave_results import answered_ids
 from graph_agent.waves import Selection, select
 
@@ -42,14 +50,18 @@ async def plan_node(
     """
     parts = parts_of_run(parts, runtime)
     step = Step(state, parts, config, runtime)
-    if not state.get("arrived"):
+    if state.get("arrived"):
+        await take_edits(step)
+    elif not await go_on_after_edit(step):
         await step.take_input()
     if parts.hooks:
         await _count_runs_before(step)
     # Between the results of one wave nobody's words may stand.
     within = bool(step.loop["waiting"] or step.asking)
     steered = await step.listen(["configure"] if within else ["configure", "steer"])
-    if step.cut_short() or step.send_again() or step.go_on_with_the_wave():
+    if state.get("arrived") and not steered and not step.run.aborted and step.answer_directly():
+        return Command(update=step.update())
+    if step.concluded or step.cut_short() or step.send_again() or step.go_on_with_the_wave():
         await step.withdraw_unanswered()
         return Command(update=step.update())
     if state.get("arrived") and stop_repetition(step):
@@ -78,17 +90,33 @@ async def _count_runs_before(step: Step) -> None:
 
 
 def _can_be_steered(step: Step) -> bool:
-    """Whether the plan was that nothing more is to be done, and nobody has read that as the answer."""
+    """Whether the plan was that nothing more is to be done, or was an answer that nobody has read yet.
+
+    What a hook answers, and a refusal, stand as they are; so does an answer that no other can replace at a limit.
+    """
     outcome = step.loop["outcome"]
-    return outcome is not None and outcome["stop_reason"] == "completed" and "draft" not in outcome
+    if outcome is None or outcome["stop_reason"] != "completed":
+        return False
+    if "draft" not in outcome:
+        return True
+    limited = (
+        step.limit_met
+        or step.state["remaining_steps"] < STEPS_FOR_A_WAVE
+        or step.budget_met(NO_USAGE, step.newest_reply)
+    )
+    return outcome["draft"] is step.direct_answer and "shown" not in outcome and not limited
 
 
 async def _ask_in_time(step: Step) -> None:
     """Ask the model for the next wave, unless an abort or the deadline comes first."""
+    if step.parts.toolbox.outdated:
+        await step.parts.prepare()
+    step.direct_answer = None
     with step.run.interruptible(work_left_s(step.run, step.loop, step.settings)) as scope:
         await _ask(step)
     if scope.cancelled_caught:
-        step.stop(*(("aborted", None) if step.run.aborted else ("deadline", step.settings.deadline_s)))
+        reason: StopReason = "aborted" if step.run.aborted else "deadline"
+        step.stop(reason, None if step.run.aborted else step.settings.deadline_s, cut_short=True)
 
 
 async def _ask(step: Step) -> None:
@@ -97,13 +125,13 @@ async def _ask(step: Step) -> None:
     try:
         planned = await _planned(step)
     except RefusedError as refused:
-        step.conclude({"stop_reason": "completed", "draft": refused.message})
+        step.conclude({"stop_reason": "completed", "draft": refused.message, "unguarded": True})
         return
     except PlanningError as error:
-        step.fail("planning", str(error))
+        step.fail("planning", str(error), error)
         return
     except HookError as error:
-        step.fail("hook", str(error))
+        step.fail("hook", str(error), error)
         return
     except LimitMetError as met:
         step.stop(met.reason, met.limit)
@@ -112,7 +140,8 @@ async def _ask(step: Step) -> None:
         raise
     except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
         logger.error("The planning request failed: %s", describe_model_error(error), extra=IN_HISTORY)
-        step.fail(classify_model_error(error), describe_model_error(error))
+        log_traceback(logger, "The planning request", error)
+        step.fail(classify_model_error(error), describe_model_error(error), error)
         return
     step.loop["step"] += 1
     step.events.append(planned.event(step.loop["step"]))
@@ -123,13 +152,34 @@ async def _ask(step: Step) -> None:
     elif not planned.calls:
         logger.info("Final response received (no tool calls)")
         outcome: Outcome = {"stop_reason": "completed"}
-        if planned.final or step.parts.answers_directly(step.settings):
+        if planned.final:
             outcome["draft"] = planned.message
+        elif planned.answers and step.parts.may_answer_while_planning(step.settings):
+            await _take_answer(step, planned.message, outcome)
+        elif planned.empty and step.parts.may_answer_while_planning(step.settings):
+            outcome["empty"] = True
         step.conclude(outcome)
     elif step.state["remaining_steps"] < STEPS_FOR_A_WAVE:
-        step.stop("step_limit", step.loop["step"])
+        step.stop_at_recursion_limit()
     else:
         _begin_wave(step, planned)
+
+
+async def _take_answer(step: Step, reply: AIMessage, outcome: Outcome) -> None:
+    """Take a planning reply for the answer, unless it does not fit the response format: then one is composed."""
+    if step.parts.response is not None:
+        try:
+            if cut_off(reply) is not None and not is_json(reply.text):
+                raise ValueError("The reply was cut off.")
+            await asyncio.to_thread(step.parts.response.read, reply.text)
+        except (ValueError, SlowSchemaError) as fault:
+            if step.streamed is not None and step.streamed.text:
+                outcome["unfit"] = True
+                step.events.append(event("warning", step.loop["step"], message=replaced_answer(str(fault))))
+            return
+    step.direct_answer = outcome["draft"] = reply
+    if step.streamed is not None and step.streamed.text:
+        outcome["shown"] = True
 
 
 def _begin_wave(step: Step, planned: Planned) -> None:
@@ -154,8 +204,9 @@ async def _planned(step: Step) -> Planned:
         )
     finally:
         step.loop = {**asking.loop}
+        step.streamed, step.cut_off = asking.spoken, asking.cut_off
         step.events += asking.events
         step.count(asking.usage)
     if step.parts.mode(step.settings) != "wave":
         return planned
-    return with_free_ids(planned, answered_ids(step.state.get("events", [])))
+    return with_free_ids(planned, answered_ids(step.state.get("events", [])), structured=True)

@@ -11,12 +11,11 @@ from langgraph.types import Command
 
 from graph_agent._compat import read_state
 from graph_agent.config import LoopConfig
-from graph_agent.effects import finished_before
-from graph_agent.in_turn import NotDone, in_turn
+from graph_agent.in_turn import CallToRun, NotDone, call_to_run, in_turn
 from graph_agent.parts import AgentParts
 from graph_agent.run_parts import parts_of_run
-from graph_agent.runs import run_of
 from graph_agent.shown import shown_output
+from graph_agent.state import NOT_BEGUN
 from graph_agent.telling import result_event
 from graph_agent.tool_output import Output
 from graph_agent.types import Call
@@ -28,16 +27,16 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
     """
-    run = run_of(config)
-    if (kept := await finished_before(call, config, runtime, run)) is not None:
-        run.taken_up.add(call["id"])
-        return Command(update=kept)
     parts = parts_of_run(parts, runtime)
-    state = read_state(config, ["loop", "ready"])
-    settings = parts.settings(runtime, config, state["loop"])
+    to_run = await call_to_run(call, config, runtime, parts)
+    if not isinstance(to_run, CallToRun):
+        return Command(update=to_run)
+    call = to_run.call
+    state = read_state(config, ["loop"])
+    loop = state.get("loop", NOT_BEGUN)
+    settings = parts.settings(runtime, config, loop)
     output: Output | NotDone
     if "fault" in call:
-        run.taken_up.add(call["id"])
         output = Output(call["fault"], "error")
     else:
         output = await in_turn(
@@ -59,9 +58,9 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
         status="success" if output.status == "success" else "error",
         artifact=output.artifact,
     )
-    step = state["loop"]["step"]
-    told = result_event(call["id"], call["name"], output.status, output.content, step, truncated=truncated)
-    return Command(update=[("messages", [result]), ("events", [told]), ("arrived", True)])
+    told = result_event(call["id"], call["name"], output.status, output.content, loop["step"], truncated=truncated)
+    told |= output.stored
+    return Command(update=[("messages", [result]), ("events", [*to_run.events, told]), ("arrived", True)])
 
 
 async def _run(

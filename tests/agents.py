@@ -51,6 +51,12 @@ def finishing_in_reverse() -> tuple[BaseTool, BaseTool]:
     return slow, fast
 
 
+def at_step_limit(steps: int, answer: str) -> str:
+    """A model's answer at the limit of steps, as it is given."""
+    hint = f"Raise `max_steps` (now {steps}) in the agent's configuration to allow more steps."
+    return f"Reached maximum reasoning steps ({steps})\n\n{answer}\n\n{hint}"
+
+
 def asks(*calls: tuple[str, str, dict[str, Any]], content: str = "") -> str:
     """A scripted reply that asks for calls, each `(id, name, arguments)`."""
     listed = [{"id": id_, "name": name, "arguments": arguments} for id_, name, arguments in calls]

@@ -23,7 +23,7 @@ from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel
 from graph_agent.persistence import strict_serializer
-from graph_agent.sqlite_files import BUSY_S
+from graph_agent.sqlite_connection import BUSY_S
 from graph_agent.sqlite_saver import SharedSqliteSaver
 
 Reach = Callable[[str], None]

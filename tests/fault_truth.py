@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
 from langgraph.checkpoint.base import CheckpointTuple
 
 from graph_agent.effects import STARTED
@@ -71,7 +71,7 @@ def untrue(
     ]
 
 
-def orphans(messages: Sequence[AnyMessage]) -> list[str]:
+def orphans(messages: Sequence[BaseMessage]) -> list[str]:
     """Calls without exactly one result right behind them, and results without a call."""
     faults: list[str] = []
     expected: list[str] = []

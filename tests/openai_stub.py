@@ -15,7 +15,7 @@ import json
 import re
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -31,16 +31,18 @@ class Reply:
     """A successful completion."""
 
     text: str = ""
-    tool_calls: tuple[tuple[str, dict[str, Any]], ...] = ()
-    """Names and arguments; the ids are `call_1`, `call_2`, … over the stub's life."""
+    tool_calls: tuple[tuple[str, dict[str, Any] | str], ...] = ()
+    """Names and arguments, a string as it stands; the ids are `call_1`, `call_2`, … over the stub's life."""
     cut_after: int | None = None
     """Streaming only: close the connection after so many chunks, without an end. None: the stream is whole."""
     error_after: int | None = None
     """Streaming only: send an error event after so many chunks. None: no error."""
     finish: str | None = None
-    """Why the reply ended; None for `tool_calls` or `stop`."""
+    """Why the reply ended; None for `tool_calls` or `stop`, and an empty one for a reply that does not say."""
     refusal: str | None = None
     prompt_tokens: int = 11
+    before: Callable[[int], object] | None = field(default=None, compare=False)
+    """Called in the stub's thread before each chunk, from 0, of a stream is sent; with 0 before a whole reply."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,9 @@ class OpenAIStub:
 
         class Handler(_Handler):
             def do_POST(self) -> None:
-                stub._serve(self)
+                # A client that has given up reads no further.
+                with suppress(ConnectionError):
+                    stub._serve(self)
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         # Threads are waited for at the end, so that no socket outlives its test.
@@ -102,8 +106,15 @@ class OpenAIStub:
         """The requests' bodies, in order of arrival."""
         return [request.body for request in self.requests]
 
+    def serve_from_now(self, *replies: StubReply | Callable[[dict[str, Any]], StubReply]) -> None:
+        """Serve these instead of what is left."""
+        with self._lock:
+            self._replies = list(replies)
+
     @asynccontextmanager
-    async def chat_model(self, model: str = "stub-model", **kwargs: Any) -> AsyncIterator[ChatOpenAI]:
+    async def chat_model(
+        self, model: str = "stub-model", *, kind: type[ChatOpenAI] = ChatOpenAI, **kwargs: Any
+    ) -> AsyncIterator[ChatOpenAI]:
         """A real `ChatOpenAI` that talks to this stub, with HTTP clients of its own that are closed at the end."""
         # The default clients are shared by the whole process, and would carry connections from loop to loop. Loopback
         # has no certificates to verify, and loading them takes longer than a test.
@@ -117,7 +128,7 @@ class OpenAIStub:
             **kwargs,
         }
         try:
-            yield ChatOpenAI(model=model, http_client=sync_client, http_async_client=async_client, **settings)
+            yield kind(model=model, http_client=sync_client, http_async_client=async_client, **settings)
         finally:
             sync_client.close()
             await async_client.aclose()
@@ -151,14 +162,16 @@ class OpenAIStub:
         usage = {"prompt_tokens": reply.prompt_tokens, "completion_tokens": 7}
         usage["total_tokens"] = sum(usage.values())
         head = {"id": f"chatcmpl-{len(self.requests)}", "created": 1, "model": body.get("model", "stub-model")}
-        finish = reply.finish or ("tool_calls" if reply.tool_calls else "stop")
+        finish = reply.finish if reply.finish is not None else "tool_calls" if reply.tool_calls else "stop"
         if not body.get("stream"):
-            choice = {"index": 0, "message": message, "finish_reason": finish}
+            if reply.before is not None:
+                reply.before(0)
+            choice = {"index": 0, "message": message, "finish_reason": finish or None}
             handler.send_json(200, {**head, "object": "chat.completion", "choices": [choice], "usage": usage}, {})
             return
         chunks = [
             {**head, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": delta, "finish_reason": end}]}
-            for delta, end in [*((delta, None) for delta in _deltas(message)), ({}, finish)]
+            for delta, end in [*((delta, None) for delta in _deltas(message)), ({}, finish or None)]
         ]
         if (body.get("stream_options") or {}).get("include_usage"):
             chunks.append({**head, "object": "chat.completion.chunk", "choices": [], "usage": usage})
@@ -172,7 +185,8 @@ class OpenAIStub:
             with self._lock:
                 self._calls += 1
                 id_ = f"call_{self._calls}"
-            function = {"name": name, "arguments": json.dumps(arguments)}
+            raw = arguments if isinstance(arguments, str) else json.dumps(arguments)
+            function = {"name": name, "arguments": raw}
             message.setdefault("tool_calls", []).append({"id": id_, "type": "function", "function": function})
         return message
 
@@ -192,6 +206,8 @@ class _Handler(BaseHTTPRequestHandler):
         for number, chunk in enumerate(chunks):
             if number == reply.cut_after:
                 return
+            if reply.before is not None:
+                reply.before(number)
             self._event(json.dumps(_ERROR_EVENT if number == reply.error_after else chunk))
         self._event("[DONE]")
 

@@ -32,7 +32,6 @@ from a2a.utils.errors import (
     ContentTypeNotSupportedError,
     InvalidParamsError,
     TaskNotCancelableError,
-    UnsupportedOperationError,
 )
 from google.protobuf.json_format import MessageToDict
 from langchain_core.tools import tool
@@ -51,7 +50,7 @@ from graph_agent.a2a.server_push import open_push_http
 from graph_agent.a2a.server_sessions import session_id_of
 from graph_agent.a2a.server_store import open_stores
 from graph_agent.a2a.wire import EXTENSION
-from graph_agent.graph import CompiledAgentGraph
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.persistence import open_saver
 from tests.a2a_servers import serving, serving_here, serving_ours
@@ -319,6 +318,35 @@ async def test_a_task_that_fails_says_why() -> None:
     assert (state_of(task), bool(task.status.message.parts[0].text), words(task)) == ("TASK_STATE_FAILED", True, [])
 
 
+@pytest.mark.parametrize("on_failure", ["answer", "raise"])
+async def test_a_task_whose_model_fails_says_what_failed_and_what_was_done(on_failure: Any) -> None:
+    class UnauthorizedError(Exception):
+        status_code = 401
+
+    class Later(ScriptedChatModel):
+        """A model that answers once."""
+
+        async def _astream(self, *args: Any, **kwargs: Any) -> Any:
+            if self.requests:
+                raise UnauthorizedError("bad key")
+            async for chunk in super()._astream(*args, **kwargs):
+                yield chunk
+
+    model = Later(responses=[asks(("1", "echo", {"text": "a"}))])
+    config = LoopConfig(on_failure=on_failure)
+    graph = create_graph_agent(model, tools=[echo], config=config, checkpointer=InMemorySaver())
+    with serving_ours(graph) as url:
+        async with calling(url, streaming=False) as client:
+            task = await sent(client, message("go"))
+
+    assert (state_of(task), task.status.message.parts[0].text, words(task)) == (
+        "TASK_STATE_FAILED",
+        "This request failed. The model provider refused the API key (HTTP 401: bad key); check the key and the "
+        "address it is sent to.\n\nDone: echo.",
+        [],
+    )
+
+
 async def test_a_step_limit_completes_with_the_sentence_that_says_so() -> None:
     graph = agent([asks((str(i), "echo", {"text": str(i)})) for i in range(20)], config=LoopConfig(on_limit="message"))
     with serving_ours(graph) as url:
@@ -411,31 +439,6 @@ async def test_cancelling_a_task_that_waits_for_its_turn() -> None:
         [("task", "TASK_STATE_SUBMITTED"), ("TASK_STATE_CANCELED", "")],
         "TASK_STATE_COMPLETED",
     )
-
-
-async def test_a_message_to_a_task_at_work_does_not_begin_it_anew() -> None:
-    held = Held()
-    graph = agent([asks(("1", "hold", {})), "Done.", "Never said."], tools=[held.tool])
-    with serving_ours(graph, heartbeat_s=0.05) as url:
-        async with calling(url) as first, calling(url) as second:
-
-            async def watch() -> list[tuple[Any, ...]]:
-                return [brief(each) async for each in first.send_message(message("go", context_id="s1"))]
-
-            watching = asyncio.create_task(watch())
-            await held.begun.wait()
-            (task,) = (await second.list_tasks(ListTasksRequest(context_id="s1"))).tasks
-
-            async def say_more() -> None:
-                async for _ in second.send_message(message("more", task)):
-                    held.let_go.set()
-
-            with pytest.raises(UnsupportedOperationError, match="The task has ended"):
-                await say_more()
-            seen = await watching
-            kept = await second.get_task(GetTaskRequest(id=task.id))
-
-    assert (seen[-1][0], state_of(kept), words(kept)) == ("TASK_STATE_COMPLETED", "TASK_STATE_COMPLETED", ["Done."])
 
 
 async def test_cancelling_a_task_that_waits_for_a_person() -> None:
@@ -666,7 +669,7 @@ async def test_nothing_of_a_receivers_answer_but_its_status_is_read() -> None:
 
     app = Starlette(routes=[Route("/hook", lambda request: StreamingResponse(endless(), 202), methods=["POST"])])
     with serving(lambda url: app) as url:
-        async with open_push_http() as http:
+        async with open_push_http(public_only=False) as http:
             response = await http.post(f"{url}/hook", json={})
         answered.set()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ TRUSTED: dict[str, Row] = {
     ),
     "delegate fence": ('Ok\n```delegate\n{"agent": "r", "task": "t"}\n```', [("delegate_to_r", {"task": "t"})], "Ok"),
     "tool_call fence": (f"```tool_call\n{OBJECT}\n{OBJECT_B}\n```", A_AND_B, ""),
+    "gemma tool_code, its api named": ("```tool_code\nprint(default_api.a(x=1))\n```", A, ""),
     "gemma tool_code": ("```tool_code\nprint(a(x=1))\n```", A, ""),
     "hermes": (f"Hm.\n<tool_call>\n{OBJECT}\n</tool_call>\n<tool_call>{OBJECT_B}</tool_call>", A_AND_B, "Hm."),
     "hermes with a fence inside": (f"<tool_call>\n```json\n{OBJECT}\n```\n</tool_call>", A, ""),
@@ -184,7 +186,16 @@ BARE: dict[str, Row] = {
     "cut after a number": ('{"name": "a", "arguments": {"x": 1', A, ""),
     "cut before a value": ('{"name": "a", "arguments": {"x": 1, "y":', A, ""),
     "cut in a fence": ('```json\n{"name": "a", "arguments": {"x": 1\n```\nOk', A, "Ok"),
-    "not a number": ('{"name": "a", "arguments": {"x": NaN, "y": 1e999}}', [("a", {"x": None, "y": None})], ""),
+    "out of range": (
+        '{"name": "a", "arguments": {"x": 1e999, "y": [-1e400, Infinity]}}',
+        [("a", {"x": math.inf, "y": [-math.inf, math.inf]})],
+        "",
+    ),
+    "damaged, out of range": (
+        "{name: 'a', arguments: {x: -Infinity, y: 1e999,}}",
+        [("a", {"x": -math.inf, "y": math.inf})],
+        "",
+    ),
 }
 
 

@@ -21,7 +21,9 @@ from pydantic import BaseModel, SecretStr
 
 from graph_agent import AgentContext, LoopConfig, ScriptedChatModel, SessionMemory, create_graph_agent
 from graph_agent.persistence import open_saver
-from tests.agents import add, asks, echo, says, thread
+from tests.agents import add, asks, echo, marked, says, thread
+
+UNKNOWN_EFFECT = "It is not known whether it took effect; check before repeating it."
 
 
 async def results_of(tools: list[Any], *calls: tuple[str, dict[str, Any]], **options: Any) -> list[tuple[str, str]]:
@@ -79,16 +81,24 @@ async def test_a_call_that_runs_too_long_is_stopped_alone() -> None:
     assert await results_of(
         [echo, forever], ("forever", {}), ("echo", {"text": "x"}), config=LoopConfig(tool_timeout_s=2)
     ) == [
-        ("error", "forever was stopped at its time limit; it is not known whether it took effect."),
+        ("error", f"forever was stopped at its time limit of 2 s. {UNKNOWN_EFFECT}"),
         ("success", "x"),
     ]
 
 
 async def test_a_tools_own_time_limit_wins() -> None:
-    marked = forever.model_copy(update={"metadata": {"timeout_s": 0.01}})
+    limited = marked(forever, timeout_s=0.01)
 
-    assert await results_of([marked], ("forever", {})) == [
-        ("error", "forever was stopped at its time limit; it is not known whether it took effect.")
+    assert await results_of([limited], ("forever", {})) == [
+        ("error", f"forever was stopped at its time limit of 0.01 s. {UNKNOWN_EFFECT}")
+    ]
+
+
+async def test_a_timeout_of_a_reading_tool_says_that_nothing_was_changed() -> None:
+    reading = marked(forever, timeout_s=0.01, effect="read")
+
+    assert await results_of([reading], ("forever", {})) == [
+        ("error", "forever was stopped at its time limit of 0.01 s. It only reads, so nothing was changed.")
     ]
 
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypedDict
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, TypedDict, cast
 
 import pytest
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool, tool
+from langgraph.cache.sqlite import SqliteCache
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, InjectedStore, ToolRuntime
 from langgraph.types import Command, Send, interrupt
+from openai import APIStatusError
 
+from graph_agent import ScriptedChatModel
 from graph_agent._compat import (
     ClockedStateGraph,
     InjectedArguments,
@@ -22,6 +29,7 @@ from graph_agent._compat import (
     as_tool_output,
     both_ways,
     checkpointer_of,
+    close_sqlite_cache,
     config_parameter,
     inherits_durability,
     is_resuming,
@@ -30,10 +38,14 @@ from graph_agent._compat import (
     messages_delta_reducer,
     parse_pattern,
     read_state,
+    surrounding_context,
+    uses_responses_api,
+    with_stream_through,
 )
 from graph_agent.blocking import blocking
 from tests.agents import thread
 from tests.clocks import process_with_clock
+from tests.openai_stub import Failure, OpenAIStub
 
 REDUCER: Any = messages_delta_reducer
 
@@ -60,6 +72,34 @@ async def test_a_send_task_reads_the_state_and_finds_the_saver() -> None:
     result = await graph.compile(checkpointer=saver).ainvoke({"word": "hi"}, thread())
 
     assert result["seen"] == ({"word": "hi"}, True)
+
+
+async def test_a_run_in_a_node_finds_the_context_around_it() -> None:
+    async def node(state: State, config: RunnableConfig) -> dict[str, Any]:
+        given: list[RunnableConfig | None] = [config, None, {"tags": ["x"]}, {"configurable": {"thread_id": "own"}}]
+        return {"seen": [surrounding_context(one) for one in given]}
+
+    graph: Any = StateGraph(State, context_schema=dict)
+    graph.add_node("node", node)
+    graph.add_edge(START, "node")
+    compiled: Any = graph.compile()
+
+    result = await compiled.ainvoke({"word": "hi"}, context={"tenant": "acme"})
+
+    assert (result["seen"], surrounding_context(None)) == ([{"tenant": "acme"}] * 3 + [None], None)
+
+
+@pytest.mark.parametrize(("given", "responses"), [({}, False), ({"use_responses_api": True}, True)])
+async def test_an_openai_model_says_which_api_it_uses(given: dict[str, Any], responses: bool) -> None:
+    with OpenAIStub(Failure(400, "No.")) as stub:
+        async with stub.chat_model(**given) as model:
+            with suppress(APIStatusError):
+                await model.ainvoke("hi")
+
+    assert (uses_responses_api(model, {}), stub.requests[0].path) == (
+        responses,
+        "/v1/responses" if responses else "/v1/chat/completions",
+    )
 
 
 @pytest.mark.parametrize("by_id", [False, True])
@@ -201,6 +241,34 @@ def test_a_parsed_pattern_tells_its_repeats() -> None:
     assert (int(least), int(most), isinstance(inside, SubPattern), len(members)) == (2, 3, True, 2)
 
 
+def test_a_closed_cache_is_of_no_more_use(tmp_path: Path) -> None:
+    cache = SqliteCache[Any](path=str(tmp_path / "cache.db"))
+
+    close_sqlite_cache(cache)
+
+    with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+        cache.get([(("a",), "b")])
+
+
+async def test_a_fresh_read_sees_what_the_update_writes() -> None:
+    seen: list[Any] = []
+
+    async def route(state: State, config: RunnableConfig) -> str:
+        seen.append((read_state(config, ["word"]), read_state(config, ["word"], fresh=True)))
+        return END
+
+    graph = StateGraph(State)
+    graph.add_node("say", lambda state: {"word": "said"})
+    graph.add_edge(START, "say")
+    graph.add_conditional_edges("say", both_ways(blocking(route), route, "route"), [END])
+    compiled = graph.compile(checkpointer=InMemorySaver())
+    await compiled.ainvoke({"word": "hi"}, thread())
+
+    await compiled.aupdate_state(thread(), {"word": "edited"}, as_node="say")
+
+    assert seen[-1] == ({"word": "said"}, {"word": "edited"})
+
+
 def test_checkpoint_ids_are_made_from_a_clock_that_can_be_raised() -> None:
     with process_with_clock(3600):
         later = str(uuid6())
@@ -253,3 +321,33 @@ async def test_a_run_from_an_older_checkpoint_is_recognized_also_in_its_subgraph
     await graph.ainvoke(None, history[1].config)
 
     assert seen == [False, True]
+
+
+async def test_the_message_stream_of_a_model_call_goes_through_a_gate() -> None:
+    passed: list[Any] = []
+
+    def gate(send: Callable[[Any], None], seen: set[int | str]) -> Callable[[Any], None]:
+        def take(entry: Any) -> None:
+            namespace, mode, (message, metadata) = entry
+            passed.append((namespace, mode, message.text, metadata["langgraph_node"], message.id in seen))
+            send(entry)
+
+        return take
+
+    async def node(state: State, config: RunnableConfig) -> dict[str, Any]:
+        await ScriptedChatModel(["One two."]).ainvoke("hi", with_stream_through(config, gate))
+        return {}
+
+    graph = StateGraph(State)
+    graph.add_node("node", node)
+    graph.add_edge(START, "node")
+    graph.add_edge("node", END)
+
+    shown = [
+        cast(Any, chunk).text async for chunk, _ in graph.compile().astream({"word": "hi"}, stream_mode="messages")
+    ]
+
+    assert (passed, shown) == (
+        [((), "messages", text, "node", True) for text in ("One", " two.", "")],
+        ["One", " two.", ""],
+    )

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.tools import tool
+from langchain_core.tools import BaseTool, tool
 
 import graph_agent
 from graph_agent import AgentContext, GraphDelegate, LoopConfig, LoopHook, ScriptedChatModel, create_graph_agent
+from graph_agent.a2a_serving import a2a_context_of
 from graph_agent.bounded import Bounded
 from graph_agent.context import coerce_context, effective_config
 from graph_agent.errors import ConfigError
@@ -35,6 +36,36 @@ def no_docstring(text: str) -> str:
     return text
 
 
+class Plain:
+    """A class that JSON does not have."""
+
+
+def with_a_class(plain: Plain) -> str:
+    """Take an object."""
+    return ""
+
+
+def with_a_broken_hint(text: Nowhere) -> str:  # type: ignore[name-defined]  # noqa: F821 - what the test is about
+    """Take what is not defined."""
+    return ""
+
+
+class ToolClass(BaseTool):
+    name: str = "made"
+    description: str = "Is made of a class."
+
+    def _run(self) -> str:
+        return ""
+
+
+def prompt_of_a_state(state: Any) -> str:
+    return ""
+
+
+async def coroutine_prompt() -> str:
+    return ""
+
+
 @tool("delegate_to_nobody")
 def pretender() -> str:
     """Look like a delegation."""
@@ -55,32 +86,51 @@ def pretender() -> str:
             "Delegate name 'a b' cannot be used; take 1 to 50 letters, digits, '_' or '-'.",
         ),
         ({"tools": [pretender]}, "The tool name 'delegate_to_nobody' is kept for delegations; rename the tool."),
-        ({"tools": ["echo"]}, "A tool is a LangChain tool or a callable, not 'echo'."),
+        ({"tools": ["echo"]}, "tools[0]='echo' is no tool; give a LangChain tool, or a function."),
         (
             {"tools": [no_docstring]},
-            "The function 'no_docstring' cannot be a tool: Function must have a docstring if description not provided. "
-            "Give it a docstring and type hints.",
+            "tools[0]: the function 'no_docstring' cannot be a tool: Function must have a docstring if description not "
+            "provided. Give it a docstring and type hints.",
         ),
         (
             {"prompts": {"planer": "x"}},
-            "Unknown prompt 'planer'; known: account, delegate, finalize, limit, loop_warning, planner, steering, "
-            "text_tools. Did you mean 'planner'?",
+            "Unknown prompt 'planer'; known: account, ",
         ),
         (
             {"prompts": {"planner": "{{ dirct }}"}},
-            "Prompt 'planner': unknown variable 'dirct'; known: max_calls, style.",
+            "Prompt 'planner': unknown variable 'dirct'; known: ",
         ),
         (
             {"prompts": {"planner": "{% if %}"}},
             "Prompt 'planner': line 1: Expected an expression, got 'end of statement block'.",
         ),
+        ({"tools": echo}, "tools=StructuredTool("),
+        ({"tools": "echo"}, "tools='echo': give a list, e.g. tools=[…]."),
+        ({"tools": [with_a_class]}, "The tool 'with_a_class' cannot be offered: "),
+        ({"tools": [with_a_broken_hint]}, "tools[0]: the function 'with_a_broken_hint' cannot be a tool: NameError: "),
+        ({"tools": [ToolClass]}, "tools[0]: ToolClass is a class of tools; give an object of it: ToolClass(…)."),
+        ({"delegates": [{"name": "a"}]}, "delegates[0]={'name': 'a'} is no delegate; give GraphDelegate("),
+        ({"hooks": 5}, "hooks=5: give a list, e.g. hooks=[…]."),
+        ({"prompts": ["x"]}, "prompts=['x']: give a mapping of prompt name → template text."),
+        ({"prompts": {"planner": 5}}, "Prompt 'planner': give a template as text, not 5."),
+        ({"system_prompt": 5}, "system_prompt=5: give text, or a function without parameters that returns text."),
+        (
+            {"system_prompt": prompt_of_a_state},
+            "system_prompt: the function prompt_of_a_state needs 'state', and it is called without arguments; ",
+        ),
+        ({"system_prompt": coroutine_prompt}, "system_prompt: coroutine_prompt is a coroutine function; give a plain"),
+        ({"context_schema": 5}, "context_schema must be AgentContext or a subclass of it, not 5."),
+        ({"checkpointer": "sqlite:///a.db"}, "checkpointer='sqlite:///a.db': give an object of LangGraph's; "),
         ({"hooks": ["x"]}, "hooks: 'x' is no hook; give a LoopHook, with should_run and build_plan, or an Agent"),
         ({"hooks": [LoopHook]}, "hooks: LoopHook is a class; give an object of it: LoopHook(…)."),
         (
             {"response_format": {"type": "nonsense"}},
             "response_format is no valid JSON schema: 'nonsense' is not valid under any of the given schemas.",
         ),
-        ({"response_format": 5}, "response_format takes a pydantic class or a JSON schema, not 5."),
+        (
+            {"response_format": 5},
+            "response_format takes a pydantic class, a dataclass, a TypedDict class or a JSON schema, not 5.",
+        ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
@@ -158,7 +208,15 @@ def test_a_subclass_of_the_context_keeps_its_own_fields() -> None:
         ("just text", "expected keys such as 'name' and 'model' at the top, got 'just text'."),
         (
             "name: a\nmodel: x:y\nconfig: {max_steps: 0}",
-            "config: LoopConfig: max_steps=0: Input should be greater than 0.",
+            "config: max_steps=0: Input should be greater than 0.",
+        ),
+        (
+            "name: a\nmodel: x:y\nconfig: {max_rounds: 0}",
+            "config: max_steps=0: Input should be greater than 0.",
+        ),
+        (
+            "name: a\nmodel: x:y\nconfig: {max_rounds: 8, max_steps: 9}",
+            "config={'max_rounds': 8, 'max_steps': 9}: max_rounds and max_steps are two names of one field; give one",
         ),
         ("name: a\nmodel: x:y\npath: b", "unknown field 'path'; known: "),
         (
@@ -170,7 +228,7 @@ def test_a_subclass_of_the_context_keeps_its_own_fields() -> None:
             "delegate 'r': timeout_s is for a remote agent, with a 'url'.",
         ),
     ],
-    ids=["typo", "missing", "yaml", "text", "config", "path", "delegate", "local"],
+    ids=["typo", "missing", "yaml", "text", "config", "alias", "both names", "path", "delegate", "local"],
 )
 def test_an_agent_file_that_cannot_be(tmp_path: Path, content: str, message: str) -> None:
     file = tmp_path / "agent.yaml"
@@ -182,15 +240,29 @@ def test_an_agent_file_that_cannot_be(tmp_path: Path, content: str, message: str
     assert (str(file) in str(caught.value), message in str(caught.value)) == (True, True)
 
 
+@pytest.mark.parametrize("name", ["max_steps", "max_rounds"])
+def test_an_agent_file_bounds_the_steps_under_either_name(tmp_path: Path, name: str) -> None:
+    file = tmp_path / "agent.yaml"
+    file.write_text(f"name: a\nmodel: x:y\nconfig: {{{name}: 8}}", encoding="utf-8")
+
+    spec = load_spec(file)
+
+    # What A2A clients' runs take where the file sets nothing must not be laid over it.
+    assert (spec.loop_config(), "max_steps" in a2a_context_of(spec)) == (LoopConfig(max_steps=8), False)
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ("model: 'my_tools:nothing'", "'my_tools' has no 'nothing'; known: "),
         ("model: 'my_tools:number'", "'my_tools:number' gave 5; a model factory returns a LangChain chat model."),
         ("model: 'my_tools:make'\ntools: ['my_tools:serch']", "'my_tools' has no 'serch'; known: "),
-        ("model: 'my_tools:make'\ntools: ['nowhere:x']", "'nowhere:x': No module named 'nowhere'; looked in "),
+        (
+            "model: 'my_tools:make'\ntools: ['nowhere:x']",
+            "tools.0: 'nowhere:x': there is no module 'nowhere'; looked in ",
+        ),
         ("model: 'my_tools:make'\ntools: ['no dots']", "'no dots' is no dotted name; write 'module:attribute'"),
-        ("model: 'my_tools:make'\nsystem_prompt: missing.yaml", "missing.yaml: No such file or directory."),
+        ("model: 'my_tools:make'\nsystem_prompt: missing.yaml", "system_prompt: Prompt file "),
         ("model: 'my_tools:make'\nsystem_prompt: typo.yaml", "typo.yaml: unknown variable 'toady'; known: "),
         ("model: 'my_tools:make'\nsystem_prompt: 'It is {{ toady }}.'", "unknown variable 'toady'; known: "),
         (
@@ -205,7 +277,7 @@ def test_an_agent_file_that_cannot_be(tmp_path: Path, content: str, message: str
         ),
         (
             "model: 'my_tools:make'\ndelegates: [{name: r, url: 'http://x', auth: {}}]",
-            "delegate 'r': name one variable: 'bearer_env' for a token, or 'api_key_env' for a key",
+            "delegate 'r': auth: name one variable: 'bearer_env' for a token, or 'api_key_env' for a key",
         ),
     ],
     ids=[
@@ -286,7 +358,7 @@ def test_a_second_copy_of_the_nodes_is_refused() -> None:
 async def test_what_is_kept_for_the_values_of_runs_is_bounded() -> None:
     graph = create_graph_agent(ScriptedChatModel(["No more actions.", "Done."], cycle=True), tools=[echo])
     node: Any = graph.nodes["plan"].bound
-    parts = node.afunc.keywords["parts"]
+    parts = node.afunc.__wrapped__.keywords["parts"]
 
     for number in range(1, 100):
         await graph.ainvoke(says("hi"), context={"temperature": number / 100, "max_calls_per_wave": number})

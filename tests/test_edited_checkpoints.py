@@ -6,7 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage
 from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
@@ -19,7 +18,6 @@ from tests.test_session_abort import has_results
 
 DONE = ["No more actions.", "Done."]
 TASK = {"task": "write"}
-NOTE = {"messages": [AIMessage("A note.")]}
 
 
 class Stopped:
@@ -71,8 +69,16 @@ class Stopped:
         await asyncio.gather(run, return_exceptions=True)
         self.gate.open()
 
-    async def edit(self, **values: Any) -> None:
-        await self.graph.aupdate_state(self.config, {**NOTE, **values}, as_node="plan")
+    async def edit(self, **changes: Any) -> None:
+        """Change the plan's message; by default what it says beside its calls."""
+        await edit_plan(self.graph, self.config, **changes)
+
+
+async def edit_plan(graph: Any, config: Any, **changes: Any) -> Any:
+    messages = (await graph.aget_state(config)).values["messages"]
+    plan = next(message for message in reversed(messages) if message.type == "ai")
+    edited = plan.model_copy(update=changes or {"content": "A note."})
+    return await graph.aupdate_state(config, {"messages": [edited]}, as_node="plan")
 
 
 @pytest.mark.parametrize("ledger", [False, True], ids=["no ledger", "ledger"])
@@ -104,17 +110,19 @@ async def test_a_call_that_can_be_repeated_is_run_again_after_an_edit() -> None:
     assert (sorted(stopped.ran), result.results["2"]) == (["delegated", "one", "two", "two"], "held two")
 
 
-async def test_a_call_that_an_edit_changes_is_run() -> None:
-    stopped = Stopped()
+@pytest.mark.parametrize("ledger", [False, True], ids=["no ledger", "ledger"])
+async def test_an_edit_of_calls_that_may_have_begun_does_not_run_them(ledger: bool) -> None:
+    stopped = Stopped(ledger=ledger)
     await stopped.stop()
-    ready = (await stopped.graph.aget_state(stopped.config)).values["ready"]
-    await stopped.edit(ready=[ready[0], {**ready[1], "arguments": {"text": "other"}}, ready[2]])
+    other = {"text": "other"}
+    calls: list[Any] = [{"id": "1", "name": "write", "args": other}, {"id": "2", "name": "hold", "args": other}]
+    await stopped.edit(tool_calls=calls)
 
     result = await stopped.talk.resume()
 
     assert (sorted(stopped.ran), result.results) == (
-        ["delegated", "one", "other", "two"],
-        {"1": "wrote one", "2": "held other", "3": "Written."},
+        ["delegated", "one", "two"],
+        {"1": {"error": UNKNOWN}, "2": {"error": UNKNOWN}, "3": "Written."},
     )
 
 
@@ -143,7 +151,7 @@ async def test_an_edit_at_a_point_that_is_left_behind_does_its_work_again() -> N
     await stopped.talk.run("go")
     history = stopped.graph.aget_state_history(stopped.config)
     planned = await anext(state async for state in history if "tools" in state.next)
-    edited = await stopped.graph.aupdate_state(planned.config, NOTE, as_node="plan")
+    edited = await edit_plan(stopped.graph, planned.config)
 
     await stopped.graph.ainvoke(None, edited)
 
@@ -163,7 +171,7 @@ async def test_a_call_that_asked_a_person_asks_again_after_an_edit() -> None:
     graph: Any = create_graph_agent(model, tools=[ask], checkpointer=InMemorySaver())
     talk = Session(graph, "s1")
     await talk.run("go")
-    await graph.aupdate_state({"configurable": {"thread_id": "s1"}}, NOTE, as_node="plan")
+    await edit_plan(graph, {"configurable": {"thread_id": "s1"}})
 
     asked = await talk.resume()
     result = await talk.resume("yes")
@@ -184,3 +192,33 @@ async def test_what_a_breakpoint_held_back_is_not_begun_by_an_edit() -> None:
 
     told = [event["content"] for event in await stopped.talk.events() if event["type"] == "tool_result"]
     assert (stopped.ran, told) == ([], [NEVER_BEGUN] * 2)
+
+
+async def test_a_call_that_asked_and_was_edited_is_begun_once() -> None:
+    ran: list[str] = []
+    gate = Gate()
+
+    @tool
+    async def ask(text: str) -> str:
+        """Ask a person about the first text only."""
+        if text == "one":
+            interrupt("May I?")
+        ran.append(text)
+        await gate.passing()
+        return f"did {text}"
+
+    model = ScriptedChatModel([asks(("1", "ask", {"text": "one"})), *DONE])
+    graph: Any = create_graph_agent(model, tools=[ask], checkpointer=InMemorySaver())
+    talk = Session(graph, "s1")
+    await talk.run("go")
+    calls: list[Any] = [{"id": "1", "name": "ask", "args": {"text": "other"}}]
+    await edit_plan(graph, {"configurable": {"thread_id": "s1"}}, tool_calls=calls)
+    run = asyncio.create_task(talk.resume())
+    await gate.reached()
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    gate.open()
+
+    result = await talk.resume()
+
+    assert (ran, result.results) == (["other"], {"1": {"error": UNKNOWN}})

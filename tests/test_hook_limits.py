@@ -20,10 +20,10 @@ __all__ = ["clock"]
 
 
 class Never(LoopHook):
-    """Wants every reply again, however it looks."""
+    """Wants every planning reply again, however it looks."""
 
     def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
-        return True, None
+        return request.phase == "plan", None
 
     def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:
         return LoopPlan(run_agentic_loop=True)

@@ -67,7 +67,7 @@ async def test_an_override_is_the_answer_in_every_mode(mode: Any, reply: str) ->
 @pytest.mark.parametrize(
     ("override", "structured", "warnings"),
     [
-        ('{"people": 5}', {"people": 5}, []),
+        ('{"people": 5}', City(people=5), []),
         (
             "Many.",
             None,
@@ -118,7 +118,7 @@ async def test_a_loop_that_a_hook_ends(script: list[str], config: Any, answer: s
 async def test_a_loop_that_a_hook_ends_where_the_answer_has_a_shape() -> None:
     end = await ended([CALL_WITH_TEXT, '{"people": 7}'], Does(LoopPlan(terminate=True)), City)
 
-    assert end == ("COMPLETED", '{"people": 7}', {"people": 7}, ["skipped"], [])
+    assert end == ("COMPLETED", '{"people": 7}', City(people=7), ["skipped"], [])
 
 
 class Exits(LoopHook):
@@ -148,8 +148,8 @@ async def test_a_hook_that_would_end_more_than_itself(kind: type[Exits], name: s
     ]
 
     assert ends == [
-        ("FAILED", "", None, [], [fault]),
-        ("COMPLETED", "Done.", None, ["success"], [f"{fault}; it is skipped."] * 2),
+        ("FAILED", f"This request failed. {fault}", None, [], [fault]),
+        ("COMPLETED", "Done.", None, ["success"], [f"{fault}; it is skipped."] * 3),
     ]
 
 

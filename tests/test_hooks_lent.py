@@ -112,7 +112,7 @@ async def test_what_a_hook_gave_can_be_spoilt_later_in_vain(openai_stub: StubFac
         def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
             if request.depth:
                 spoil(note)
-            return request.depth == 0, None
+            return request.depth == 0 and request.phase == "plan", None
 
         def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:
             patch = RequestPatch(messages=[note])
@@ -120,7 +120,8 @@ async def test_what_a_hook_gave_can_be_spoilt_later_in_vain(openai_stub: StubFac
 
     stub = openai_stub("No more actions.", "No more actions.", "Done.")
     async with stub.chat_model() as model:
-        await create_graph_agent(model, tools=[echo], hooks=[Spoils()]).ainvoke(says("go"))
+        config = LoopConfig(tool_calling="native")
+        await create_graph_agent(model, tools=[echo], hooks=[Spoils()], config=config).ainvoke(says("go"))
 
     kept = [{"type": "text", "text": "A note."}]
     assert [[m["content"] for m in body["messages"] if m["role"] == "user"][:2] for body in stub.bodies[1:]] == [

@@ -1,9 +1,8 @@
-"""The hooks that are ready to use: web search, and compression of long results."""
+"""Web search behind the model's back, and hooks that an agent file names."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import ConfigError
-from graph_agent.hooks_shipped import HistoryCompression, WebSearchInterception
+from graph_agent.hooks_shipped import WebSearchInterception
 from graph_agent.spec import load_spec, open_agent
 from tests.agents import asks, dialogue, echo, says
 from tests.openai_stub import Reply, StubFactory, openai_stub
@@ -152,62 +151,6 @@ async def test_a_search_that_goes_round_in_a_circle_is_let_pass() -> None:
     )
 
 
-@tool
-def read_aloud() -> str:
-    """Read the book."""
-    return "Once " + "upon a time. " * 1_000
-
-
-async def upper(text: str) -> str:
-    return text[:4].upper()
-
-
-def begins_upper(text: str) -> Awaitable[str]:
-    return upper(text)
-
-
-@pytest.mark.parametrize(
-    ("hook", "lengths"),
-    [
-        (HistoryCompression(upper, over_chars=100), [13_005, 4]),
-        (HistoryCompression(lambda text: text[:50], over_chars=100), [13_005, 50]),
-        (HistoryCompression(begins_upper, over_chars=100), [13_005, 4]),
-        (HistoryCompression(lambda text: text, over_chars=100), [13_005, 13_005]),
-        (HistoryCompression(over_chars=100, keep_newest=1), [13_005]),
-        (HistoryCompression(over_chars=20_000), [13_005]),
-    ],
-    ids=["coroutine", "function", "function that gives a coroutine", "not shorter", "newest kept", "short enough"],
-)
-async def test_long_results_are_compressed_for_one_request(
-    openai_stub: StubFactory, hook: HistoryCompression, lengths: list[int]
-) -> None:
-    reads = Reply(tool_calls=(("read_aloud", {}),))
-    stub = openai_stub(reads, *["No more actions."] * len(lengths), "Done.")
-    async with stub.chat_model() as model:
-        graph = create_graph_agent(model, tools=[read_aloud], hooks=[hook])
-
-        state = await graph.ainvoke(says("go"))
-
-    sent = [
-        len(message["content"])
-        for body in stub.bodies[1:-1]
-        for message in body["messages"]
-        if message["role"] == "tool"
-    ]
-    assert (sent, len(state["messages"][2].text), state["messages"][-1].text) == (lengths, 13_005, "Done.")
-
-
-async def test_by_itself_it_keeps_both_ends(openai_stub: StubFactory) -> None:
-    stub = openai_stub(Reply(tool_calls=(("read_aloud", {}),)), "No more actions.", "No more actions.", "Done.")
-    async with stub.chat_model() as model:
-        graph = create_graph_agent(model, tools=[read_aloud], hooks=[HistoryCompression(over_chars=100)])
-
-        await graph.ainvoke(says("go"))
-
-    cut = shown(stub.bodies[2])[2]
-    assert (cut[:9], cut[-8:], len(cut) < 250) == ("Once upon", "a time. ", True)
-
-
 MODULE = """
 from graph_agent import LoopHook, LoopPlan, ScriptedChatModel
 
@@ -264,11 +207,14 @@ async def test_hooks_of_an_agent_file(tmp_path: Path, hooks: str, answer: str) -
     [
         ('["Says"]', "'Says' is no dotted name; write 'module.Class', e.g. 'my_module.MyHook'"),
         ('["my_hooks.Say"]', "'my_hooks' has no 'Say'; known: "),
-        ("[{use: my_hooks.Says, with: {txt: x}}]", "hooks: 'my_hooks.Says' cannot be made with ['txt']: "),
-        ("[{use: my_hooks.ready, with: {text: x}}]", "hooks: 'my_hooks.ready' is no class, so it takes no 'with'."),
+        ("[{use: my_hooks.Says, with: {txt: x}}]", "hooks.0: 'my_hooks.Says': calling it with txt failed: TypeError: "),
+        ("[{use: my_hooks.ready, with: {text: x}}]", "hooks.0: 'my_hooks.ready' is no class, so it takes no 'with'."),
         ("[{name: my_hooks.Says}]", "unknown field 'hooks.0.name'"),
-        ("[{use: my_hooks.Says, with: {text: {use: nowhere.x}}}]", "No module named 'nowhere'"),
-        ("[{use: my_hooks.Says, with: {text: {use: x}}}]", "hooks: 'x' is no dotted name"),
+        (
+            "[{use: my_hooks.Says, with: {text: {use: nowhere.x}}}]",
+            "hooks.0: 'nowhere.x': there is no module 'nowhere'",
+        ),
+        ("[{use: my_hooks.Says, with: {text: {use: x}}}]", "hooks.0: 'x' is no dotted name"),
     ],
     ids=["no module", "attribute", "argument", "object", "key", "argument's module", "argument's name"],
 )

@@ -14,7 +14,7 @@ from langgraph.errors import GraphRecursionError
 
 from graph_agent import AgentContext, LoopConfig, ScriptedChatModel, Session, SessionMemory, create_graph_agent
 from graph_agent.events import Event
-from tests.agents import ECHO_SCRIPT, add, asks, dialogue, echo, says, thread
+from tests.agents import ECHO_SCRIPT, add, asks, at_step_limit, dialogue, echo, says, thread
 
 ECHO_CALL = asks(("c", "echo", {"text": "x"}))
 
@@ -114,8 +114,8 @@ async def test_the_assembled_request() -> None:
             "answer.\n"
             "Calls that do not depend on each other belong in the same step: they run in parallel.\n"
             "A tool that fails tells you why; try again differently, or go on without it.\n"
-            "When you need no further tools, reply only `No more actions.` You will then be asked for your final "
-            "response.",
+            "When you need no further tools, answer the user; or reply only `No more actions.`, and you will be asked "
+            "for your final response.",
         ),
         ("HumanMessage", "hi"),
     ]
@@ -138,11 +138,7 @@ async def test_direct_mode_streams_the_plans_own_text_as_the_answer() -> None:
 @pytest.mark.parametrize(
     ("on_limit", "answer", "streamed"),
     [
-        (
-            "answer",
-            "Reached maximum reasoning steps (2)\n\nSo far: x.",
-            "Reached maximum reasoning steps (2)\n\nSo far: x.",
-        ),
+        ("answer", at_step_limit(2, "So far: x."), at_step_limit(2, "So far: x.")),
         ("message", "Reached maximum reasoning steps (2)", "Reached maximum reasoning steps (2)"),
     ],
 )
@@ -171,7 +167,7 @@ async def test_the_answer_at_a_limit_is_the_same_without_a_stream() -> None:
 
     result = await create_graph_agent(model, tools=[echo], config=LoopConfig(max_steps=1)).ainvoke(says("hi"))
 
-    assert result["messages"][-1].text == "Reached maximum reasoning steps (1)\n\nSo far: x."
+    assert result["messages"][-1].text == at_step_limit(1, "So far: x.")
 
 
 async def test_the_turn_limit_counts_over_the_session() -> None:
@@ -201,6 +197,59 @@ async def test_a_nearer_recursion_limit_never_raises(recursion_limit: int, waves
 
     state = await graph.aget_state(thread())
     assert (state.values["status"], state.values["loop"]["waves"], state.next) == ("ROUND_LIMIT", waves, ())
+
+
+async def test_a_recursion_limit_is_reported_with_its_value_and_how_to_raise_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = LoopConfig(max_steps=50, on_limit="message")
+    saver = InMemorySaver()
+    graph = create_graph_agent(
+        ScriptedChatModel([ECHO_CALL], cycle=True), tools=[echo], config=config, checkpointer=saver
+    )
+
+    result = await graph.ainvoke(says("hi"), thread(recursion_limit=6))
+
+    events = await SessionMemory(graph).get_session_events("s1")
+    assert (
+        result["messages"][-1].text,
+        result["stop_reason"],
+        [(event["reason"], event["limit"]) for event in events if event["type"] == "limit"],
+        [record.message for record in caplog.records],
+    ) == (
+        "Reached LangGraph's recursion limit (6); to go further, give the run a higher 'recursion_limit' in its config",
+        "step_limit",
+        [("recursion_limit", 6)],
+        [
+            "LangGraph's recursion limit of 6 supersteps reached without final response; raise 'recursion_limit' in "
+            "the run's config"
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "logged"),
+    [
+        ({"max_turns": 1}, "The session's model turn limit of 1 reached without final response"),
+        ({"deadline_s": 1e-3}, "The deadline of 0.001 s reached without final response"),
+        ({"max_tokens_total": 1}, "The token budget of 1 reached without final response"),
+        (
+            {"max_cost": 1e-9, "prices": {"": {"input": 1, "output": 1}}},
+            "The cost budget of 1e-09 reached without final response",
+        ),
+    ],
+    ids=["turns", "deadline", "tokens", "cost"],
+)
+async def test_the_log_names_the_limit_that_ended_planning(
+    caplog: pytest.LogCaptureFixture, settings: dict[str, Any], logged: str
+) -> None:
+    config = LoopConfig(on_limit="message", **settings)
+
+    await create_graph_agent(ScriptedChatModel([ECHO_CALL], cycle=True), tools=[echo], config=config).ainvoke(
+        says("hi")
+    )
+
+    assert [record.message for record in caplog.records] == [logged]
 
 
 async def test_a_recursion_limit_with_no_room_for_an_answer_is_langgraphs_to_refuse() -> None:
@@ -301,7 +350,7 @@ async def test_the_log_of_a_limit(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-async def test_a_model_that_fails_ends_in_an_error_event_and_no_message() -> None:
+async def test_a_model_that_fails_ends_in_an_error_event_and_a_message_that_reports_it() -> None:
     class UnauthorizedError(Exception):
         status_code = 401
 
@@ -315,7 +364,14 @@ async def test_a_model_that_fails_ends_in_an_error_event_and_no_message() -> Non
 
     errors = [(e["kind"], e["message"]) for e in await told(graph) if e["type"] == "error"]
     assert (dialogue(result["messages"]), result["status"], result["stop_reason"], [kind for kind, _ in errors]) == (
-        [("human", "hi")],
+        [
+            ("human", "hi"),
+            (
+                "ai",
+                "This request failed. The model provider refused the API key (HTTP 401: bad key); check the key and "
+                "the address it is sent to.",
+            ),
+        ],
         "FAILED",
         "failed",
         ["auth"],
@@ -339,7 +395,16 @@ async def test_a_session_goes_on_after_a_failure() -> None:
 
     users = [event["content"] for event in await told(graph) if event["type"] == "user_message"]
     assert (dialogue(result["messages"]), result["status"], users) == (
-        [("human", "one"), ("human", "two"), ("ai", "Hello.")],
+        [
+            ("human", "one"),
+            (
+                "ai",
+                "This request failed. The model call failed (nothing a retry would mend); see the provider's "
+                "documentation.",
+            ),
+            ("human", "two"),
+            ("ai", "Hello."),
+        ],
         "COMPLETED",
         ["one", "two"],
     )
@@ -412,3 +477,24 @@ async def test_missing_and_repeated_call_ids_are_made_unique() -> None:
         True,
         ["a", "b", "c"],
     )
+
+
+async def test_the_hint_at_the_step_limit_can_be_replaced_or_left_out() -> None:
+    answers = []
+    for hint in ("", "Ask again to go on ({{ limit }})."):
+        model = ScriptedChatModel([ECHO_CALL, "So far: x."])
+        config = LoopConfig(max_steps=1)
+        graph = create_graph_agent(model, tools=[echo], config=config, prompts={"limit_hint": hint})
+        answers.append((await graph.ainvoke(says("hi")))["messages"][-1].text)
+
+    first = "Reached maximum reasoning steps (1)\n\nSo far: x."
+    assert answers == [first, f"{first}\n\nAsk again to go on (1)."]
+
+
+async def test_other_limits_do_not_name_max_steps() -> None:
+    model = ScriptedChatModel([ECHO_CALL, "So far: x."])
+    graph = create_graph_agent(model, tools=[echo], config=LoopConfig(max_steps=5))
+
+    state = await graph.ainvoke(says("hi"), thread(), context={"max_turns": 1})
+
+    assert state["messages"][-1].text == "Reached maximum model turns (1)\n\nSo far: x."

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from langchain_core.messages.content import create_text_block
 
 from graph_agent.calls import fingerprint
 from graph_agent.events import event
-from graph_agent.loops import REPEATS, Loop, find_loop, unchanging
+from graph_agent.loops import REPEATS, Loop, find_loop, repetitions, unchanging
 from graph_agent.recent import RecentCalls, recent_calls
 from graph_agent.telling import call_event, result_event
 from graph_agent.types import Call
@@ -117,6 +118,18 @@ def test_different_loops_have_different_keys() -> None:
     loops = [find_loop(pattern * 3, window=10, max_period=3) for pattern in patterns]
 
     assert len({loop.key for loop in loops if loop}) == len(patterns)
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="ab", max_size=30), st.integers(2, 14), st.integers(1, 5))
+def test_results_are_counted_like_calls(results: str, window: int, period: int) -> None:
+    """Where a pattern is found, it stands as often as is counted; where none is, none of its length is counted."""
+    loop = find_loop(results, window=window, max_period=period)
+
+    counted = [repetitions(results, length, window=window) for length in range(1, period + 1)]
+    assert next(((length, count) for length, count in enumerate(counted, 1) if count), None) == (
+        (len(loop.pattern), loop.count) if loop else None
+    )
 
 
 class Window(list[str]):
@@ -227,9 +240,12 @@ def test_the_recent_calls_of_an_input() -> None:
     ]
     prints = [named("look", "a"), named("save", "b"), named("delegate_to_r", "t"), named("other", "c")]
 
+    look, save, delegation = (("success", text) for text in ("look says a", "save says b", "delegate_to_r says t"))
     assert recent_calls(events, marks, 10) == RecentCalls(
         prints,
-        [("look", prints[0], "look says a"), ("delegate_to_r", prints[2], "delegate_to_r says t")],
+        [(look,), (save,), (delegation,), ()],
+        [("look", prints[0], look), ("save", prints[1], save), ("delegate_to_r", prints[2], delegation)],
+        frozenset({prints[3]}),
     )
 
 
@@ -255,7 +271,29 @@ def test_equal_calls_of_one_wave_are_no_circle() -> None:
 
     found = recent_calls([event("user_message", 0, content="go"), *wave(1), *wave(2)], marks, 10)
 
-    assert found == RecentCalls([named("look", "a")] * 2, [("look", named("look", "a"), "same")] * 2)
+    same = ("success", "same")
+    assert found == RecentCalls(
+        [named("look", "a")] * 2,
+        [(same, same, same)] * 2,
+        [("look", named("look", "a"), same)] * 2,
+        frozenset({named("look", "a")}),
+    )
+
+
+def test_ids_of_content_blocks_do_not_tell_results_apart() -> None:
+    def wave(step: int, text: str) -> list[Any]:
+        content: Any = [create_text_block(text), "a bare text"]
+        call: Call = {"id": f"c{step}", "name": "look", "arguments": {}}
+        return [
+            event("plan", step, calls=[]),
+            call_event(call, step),
+            result_event(f"c{step}", "look", "success", content, step),
+        ]
+
+    events = [event("user_message", 0, content="go"), *wave(1, "x"), *wave(2, "x"), *wave(3, "y")]
+
+    first, second, third = recent_calls(events, marks, 10).outcomes
+    assert (first == second, second == third) == (True, False)
 
 
 class CountedEvents(list[dict[str, Any]]):

@@ -41,7 +41,7 @@ async def test_a_killed_process_is_started_again_once(tmp_path: Path, caplog: py
         assert list(pids) == lines(tmp_path, "starts")[1:]
 
         os.kill(int(pids.pop()), signal.SIGKILL)
-        await until(lambda: caplog.text.count("is gone: it closed the connection") == 2)
+        await until(lambda: caplog.text.count("the session ended: it closed the connection") == 2)
         # The death was noticed, so it is certain that this has not run, writer or not.
         assert '"number": 7' in await text(tools, "room")
     assert len(lines(tmp_path, "starts")) == 3
@@ -62,7 +62,7 @@ async def test_a_writing_call_that_was_running_is_not_repeated(tmp_path: Path) -
             await sibling
 
         assert str(raised.value) == (
-            "MCP server 'demo' died while 'die_writing' was running (it closed the connection); "
+            "MCP server 'demo': the session ended while 'die_writing' was running (it closed the connection); "
             "it may have taken effect."
         )
         assert raised.value.may_have_run
@@ -140,7 +140,7 @@ async def test_a_refusal_is_said_as_it_is(
         (folder / "status").unlink()
 
         assert message in str(raised.value)
-        assert ("is gone" in caplog.text) is (status[:3] in ("400", "404", "503"))
+        assert ("the session ended" in caplog.text) is (status[:3] in ("400", "404", "503"))
         assert raised.value.may_have_run is may_have_run
         assert '"number": 7' in await text(tools, "room")
         assert not hanging.done(), "a refusal of one call must not end another"

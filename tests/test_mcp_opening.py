@@ -39,7 +39,8 @@ async def test_the_tools_of_the_others_are_given_when_servers_are_down(
         assert {"good_pid", "good_dotted.echo", "b.pid"} <= names
         assert len(names) == len(tools) == 2 * len([name for name in names if name.startswith("b.")])
         assert tools.failed == {
-            "missing": "MCP server 'missing' cannot be reached: No such file or directory: 'no-such-program'.",
+            "missing": "MCP server 'missing' cannot be reached: command='no-such-program': there is no such program; "
+            "install it, or write its whole path.",
             "crashing": "MCP server 'crashing' cannot be reached: it closed the connection; "
             "its last words: the licence has expired.",
             "silent": "MCP server 'silent' cannot be reached: it did not come up within 0.5 s.",

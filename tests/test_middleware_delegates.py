@@ -121,7 +121,7 @@ async def test_a_question_of_a_graph_passes_through_middleware() -> None:
         """Ask a person."""
         return str(interrupt("May I?"))
 
-    inner = create_graph_agent(ScriptedChatModel([asks(("1", "ask", {})), "No more.", "Said."]), tools=[ask])
+    inner = create_graph_agent(ScriptedChatModel([asks(("1", "ask", {})), "No more actions.", "Said."]), tools=[ask])
     talk = talking(GraphDelegate("r", "R.", inner), retrying())
     asked = await talk.run("go")
 

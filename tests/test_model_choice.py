@@ -44,7 +44,7 @@ def named(**scripts: list[str]) -> Any:
 async def test_a_run_changes_the_model_and_it_counts_from_the_next_call() -> None:
     own = ScriptedChatModel([*ECHO_SCRIPT, "I am the first again."])
     graph = create_graph_agent(
-        own, tools=[echo], checkpointer=InMemorySaver(), resolve=named(other=["Enough.", "I am another."])
+        own, tools=[echo], checkpointer=InMemorySaver(), resolve=named(other=["No more actions.", "I am another."])
     )
     session = Session(graph, "s1")
     contexts: list[dict[str, Any] | None] = [None, {"model": "test:other"}, {"finalize": "direct"}]

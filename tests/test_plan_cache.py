@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage
 from langgraph.cache.base import BaseCache
 from langgraph.cache.memory import InMemoryCache
 from langgraph.cache.sqlite import SqliteCache
@@ -14,8 +16,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import ConfigError
+from graph_agent.spec import load_spec, open_agent
 from tests.agents import add, asks, echo
+from tests.fault_truth import orphans
 
+DONE = ["No more actions.", "Done."]
 PLAN = json.dumps(
     {
         "status": "done",
@@ -62,15 +67,14 @@ async def test_the_same_request_is_planned_once(cache: BaseCache[Any]) -> None:
     two = await second.run("go")
 
     model.assert_spent()
-    ((_, old),), ((marked, new),) = await told(first), await told(second)
-    assert (
-        list(one.results.values()),
-        list(two.results.values()),
-        two.answer,
-        two.usage["model_calls"],
-        marked,
-        set(old) & set(new),
-    ) == (["3", "13"], ["3", "13"], "Second.", 1, True, set())
+    assert (one.results, two.results, two.answer, two.usage["model_calls"], await told(first), await told(second)) == (
+        {"a": 3, "b": 13},
+        {"a": 3, "b": 13},
+        "Second.",
+        1,
+        [(False, ["a", "b"])],
+        [(True, ["a", "b"])],
+    )
 
 
 async def test_calls_in_native_mode_are_cached_too(cache: BaseCache[Any]) -> None:
@@ -81,7 +85,126 @@ async def test_calls_in_native_mode_are_cached_too(cache: BaseCache[Any]) -> Non
     result = await session(cache, model, "s2", tool_calling="native", tools=[echo]).run("go")
 
     model.assert_spent()
-    assert (list(result.results.values()), result.answer) == (["x"], "Second.")
+    assert (result.results, result.answer) == ({"1": "x"}, "Second.")
+
+
+class SecondPlanOnly(InMemoryCache[Any]):
+    """Keeps the second plan it is given, and no other."""
+
+    given = 0
+
+    async def aset(self, pairs: Any) -> None:
+        self.given += 1
+        if self.given == 2:
+            await super().aset(pairs)
+
+
+async def test_an_id_that_the_conversation_has_is_replaced() -> None:
+    def asks_for(id_: str, text: str) -> AIMessage:
+        block = {"type": "tool_use", "id": id_, "name": "echo", "input": {"text": text}}
+        return AIMessage([block], tool_calls=[{"id": id_, "name": "echo", "args": {"text": text}}])
+
+    # The second session's model gives its first call the id that the kept plan's call has.
+    script: list[Any] = [asks_for("1", "x"), asks_for("2", "${2}"), *DONE, asks_for("2", "x"), *DONE]
+    model, cache = ScriptedChatModel(script), SecondPlanOnly()
+    await session(cache, model, "s1", tool_calling="native", tools=[echo]).run("go")
+    talk = session(cache, model, "s2", tool_calling="native", tools=[echo])
+
+    result = await talk.run("go")
+
+    model.assert_spent()
+    request = model.requests[-1].messages
+    planned = [message for message in request if isinstance(message, AIMessage) and message.tool_calls]
+    ids = [message.tool_calls[0]["id"] for message in planned]
+    assert (ids[0], result.results, [message.content for message in planned], orphans(request)) == (
+        "2",
+        {"2": "x", ids[1]: "${2}"},
+        [script[4].content, []],
+        [],
+    )
+
+
+async def test_a_cache_that_fails_is_passed_by(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(InMemoryCache[Any]):
+        async def aget(self, keys: Any) -> Any:
+            raise OSError("no disk")
+
+        async def aset(self, pairs: Any) -> None:
+            raise OSError("no disk")
+
+    result = await session(Broken(), ScriptedChatModel([PLAN, "First."]), "s1").run("go")
+
+    assert (result.answer, [record.levelname for record in caplog.records if "plan cache" in record.getMessage()]) == (
+        "First.",
+        ["WARNING", "WARNING"],
+    )
+
+
+@pytest.mark.parametrize("url", ["memory", "sqlite:///plans.db"])
+async def test_an_agent_file_keeps_plans(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = load_spec(agent_file(tmp_path, f"cache: '{url}'\nconfig: {{plan_cache_ttl_s: 60, tool_calling: wave}}"))
+
+    async with open_agent(spec, db="memory:") as graph:
+        results = [(await Session(graph, id_).run("go")).usage["model_calls"] for id_ in ("s1", "s2")]
+    async with open_agent(spec, db="memory:") as graph:
+        reopened = (await Session(graph, "s3").run("go")).usage["model_calls"]
+
+    assert (results, reopened) == ([2, 1], 2 if url == "memory" else 1)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "cache: redis://x\nconfig: {plan_cache_ttl_s: 60}",
+            "cache='redis://x': no such kind of cache; use 'memory' or",
+        ),
+        ("cache: {kind: memory}", "cache={'kind': 'memory'}: Input should be a valid string"),
+        ("cache: memory", "is never used without config.plan_cache_ttl_s; write for how many seconds"),
+        ("config: {plan_cache_ttl_s: 60}", "config.plan_cache_ttl_s needs a cache; write e.g. 'cache: memory'"),
+        ("cache: sqlite:///no/where.db\nconfig: {plan_cache_ttl_s: 60}", "cache='sqlite:///no/where.db': the folder"),
+        ("cache: sqlite:///agent.yaml\nconfig: {plan_cache_ttl_s: 60}", "agent.yaml cannot be opened: file is not"),
+    ],
+    ids=["kind", "shape", "no time", "no cache", "no folder", "no database"],
+)
+async def test_a_cache_that_cannot_be_used_is_an_error(
+    content: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = agent_file(tmp_path, content)
+
+    with pytest.raises(ConfigError) as caught:
+        async with open_agent(load_spec(file), db=""):
+            pass
+
+    assert message in str(caught.value)
+
+
+def agent_file(folder: Path, content: str) -> Path:
+    """An agent file whose model plans `PLAN` whenever it is asked to."""
+    code = f"""
+        import json
+        from graph_agent import ScriptedChatModel
+
+        PLAN = json.loads({json.dumps(PLAN)!r})
+
+        class Planner(ScriptedChatModel):
+            def _reply(self, messages, stop, kwargs):
+                final = messages[-1].text.startswith("Now provide your final response")
+                return ScriptedChatModel(["Done." if final else PLAN])._reply(messages, stop, kwargs)
+
+        def make():
+            return Planner([])
+
+        def add(a: int, b: int) -> int:
+            "Add two numbers."
+            return a + b
+        """
+    (folder / "cached_agent.py").write_text(textwrap.dedent(code))
+    file = folder / "agent.yaml"
+    file.write_text(f"name: a\nmodel: 'cached_agent:make'\ntools: ['cached_agent:add']\n{content}\n")
+    return file
 
 
 @pytest.mark.parametrize(

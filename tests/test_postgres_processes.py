@@ -78,7 +78,7 @@ async def test_another_process_is_steered_and_followed_up(postgres_url: str, tmp
         said = await told(talk)
 
     assert (json.loads(out)["answer"], said) == (
-        "And.",
+        "Done.",
         [
             ("user_message", "go"),
             ("steering", "Use metres."),

@@ -32,12 +32,13 @@ def written(model: ScriptedChatModel) -> str:
     ("name", "script", "settings"),
     [
         ("native", [NATIVE, "No more actions.", "Done."], {"tool_calling": "native"}),
+        ("compose", [NATIVE, "No more actions.", "Done."], {"tool_calling": "native", "finalize": "compose"}),
         ("direct", [NATIVE, "Done."], {"tool_calling": "native", "finalize": "direct"}),
         ("text", [NATIVE, "No more actions.", "Done."], {"tool_calling": "text"}),
         ("wave", [WAVE, '{"status": "done"}', "Done."], {"tool_calling": "wave"}),
         ("dag", [WAVE, "Done."], {"tool_calling": "wave", "planner": "dag"}),
     ],
-    ids=["native", "direct", "text", "wave", "dag"],
+    ids=["native", "compose", "direct", "text", "wave", "dag"],
 )
 async def test_the_assembled_requests(name: str, script: list[str], settings: dict[str, Any]) -> None:
     model = ScriptedChatModel(script)

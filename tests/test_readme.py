@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -43,6 +44,35 @@ def test_the_agent_file_it_shows_is_one() -> None:
     assert (shown.name, shown.loop_config().max_steps) == ("hotel", 8)
 
 
+async def test_the_values_it_shows_come_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = '{"tool_calls": [{"id": "call_1", "name": "count", "arguments": {"city": "Bergen"}}]}'
+    script = [call, "No more actions.", '{"name": "Bergen", "people": 291000}']
+    monkeypatch.setenv("DEBUG_MOCK_RESPONSES", json.dumps(script))
+    shown: dict[str, Any] = {"__name__": "readme"}
+
+    exec(block("python", "response_format=City"), shown)
+    await shown["ask"]("How many people live in Bergen?")
+
+    assert capsys.readouterr().out.splitlines() == [
+        "name='Bergen' people=291000",
+        "{'call_1': {'name': 'Bergen', 'people': 291000}}",
+    ]
+
+
+def test_the_response_formats_it_shows_are_ones() -> None:
+    shown = block("yaml", "response_format: my_answers").replace("# response_format", "response_format")
+    lines = [line.split("#")[0] for line in shown.splitlines()]
+
+    given = [AgentSpec(name="a", model="m", **yaml.safe_load(line)).response_format for line in lines]
+
+    assert given == [
+        "my_answers:City",
+        {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+    ]
+
+
 def test_the_hooks_it_shows_can_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         "DEBUG_MOCK_RESPONSES",
@@ -64,7 +94,7 @@ def test_the_files_it_links_to_are_there() -> None:
 
 
 def test_the_commands_it_names_are_targets() -> None:
-    named = set(re.findall(r"\bmake (\w+)\b", README))
-    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = set(re.findall(r"\bmake ([\w-]+)", README))
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
-    assert (named - targets, {"demo", "test"} <= named) == (set(), True)
+    assert (named - targets, {"demo", "demo-waves", "demo-team", "test"} <= named) == (set(), True)

@@ -8,11 +8,15 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import aclosing
+from typing import Any
 
 import pytest
 
+from examples.research_team.offline_model import make_analyst, make_coordinator, make_librarian
+from examples.research_team.planets import calculate, look_up
 from examples.research_team.team import ask, team
-from tests.agents import asks
+from graph_agent import GraphDelegate, LoopConfig, create_graph_agent
+from tests.agents import asks, says
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +45,24 @@ async def test_the_team_shares_the_work() -> None:
         ["  delegate_to_librarian: started", "  delegate_to_analyst: started"],
         "Mars: day 24.7 hours. 24.7 - 24 = 0.7.",
     )
+
+
+@pytest.mark.parametrize("finalize", ["compose", "direct"])
+@pytest.mark.parametrize("planner", ["native", "text", "wave", "dag"])
+async def test_the_team_answers_in_every_mode(planner: str, finalize: Any) -> None:
+    mode: Any = "wave" if planner == "dag" else planner
+    config = LoopConfig(tool_calling=mode, planner="dag" if planner == "dag" else "wave", finalize=finalize)
+    librarian = create_graph_agent(make_librarian(), tools=[look_up], config=config)
+    analyst = create_graph_agent(make_analyst(), tools=[calculate], config=config)
+    delegates = [GraphDelegate("librarian", "Looks up.", librarian), GraphDelegate("analyst", "Calculates.", analyst)]
+    team = create_graph_agent(make_coordinator(), delegates=delegates, config=config)
+
+    answered = await team.ainvoke(says("How many times heavier is Jupiter than Saturn?"))
+
+    # The sum needs the facts, so that one plan alone cannot hold both.
+    divided = "" if planner == "dag" else " 1898 / 568 = 3.342."
+    found = "Jupiter: mass 1898 10^24 kg. Saturn: mass 568 10^24 kg."
+    assert answered["messages"][-1].text == found + divided
 
 
 async def test_each_process_takes_a_script_of_its_own() -> None:

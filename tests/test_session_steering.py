@@ -184,9 +184,10 @@ async def test_follow_ups_are_inputs_of_the_same_run_one_after_the_other() -> No
     await talk.follow_up("three")
     gate.open()
     result = await run
+    answers = [result.answer, *(followed.answer for followed in result.follow_ups)]
 
-    assert (result.answer, await told(talk), [event["type"] for event in await talk.events()].count("status")) == (
-        "Three.",
+    assert (answers, await told(talk), [event["type"] for event in await talk.events()].count("status")) == (
+        ["One.", "Two.", "Three."],
         [
             ("user_message", "one"),
             ("agent_response", "One."),
@@ -205,8 +206,9 @@ async def test_a_follow_up_to_an_idle_session_comes_after_its_next_answer() -> N
     await talk.follow_up("two")
     result = await talk.run("one")
 
-    assert (result.answer, dialogue(await history(talk))) == (
-        "Two.",
+    assert (result.answer, [followed.answer for followed in result.follow_ups], dialogue(await history(talk))) == (
+        "One.",
+        ["Two."],
         [("human", "one"), ("ai", "One."), ("human", "two"), ("ai", "Two.")],
     )
 
@@ -222,9 +224,10 @@ async def test_an_abort_leaves_follow_ups_for_after_the_next_answer() -> None:
     aborted = await run
     result = await talk.run("one")
 
-    assert (aborted.status, result.answer, dialogue(await history(talk))[-3:]) == (
+    assert (aborted.status, aborted.follow_ups, result.answer, dialogue(await history(talk))[-3:]) == (
         "ABORTED",
-        "Two.",
+        (),
+        "One.",
         [("ai", "One."), ("human", "two"), ("ai", "Two.")],
     )
 
@@ -467,7 +470,7 @@ async def test_another_process_is_steered_and_followed_up_through_its_database(t
         said = await told(talk)
 
     assert (json.loads(out)["answer"], said) == (
-        "And.",
+        "Done.",
         [
             ("user_message", "go"),
             ("steering", "Use metres."),

@@ -72,7 +72,12 @@ TWICE = {"max_attempts": 2, **AT_ONCE}
         (lambda: Flaky(TimeoutError("its own"), retry=TWICE), ("success", "done after 2", 2)),
         (
             lambda: Flaky(forever, retry=TWICE, timeout_s=0.01),
-            ("error", "flaky was stopped at its time limit; it is not known whether it took effect.", 1),
+            (
+                "error",
+                "flaky was stopped at its time limit of 0.01 s. It is not known whether it took effect; check before "
+                "repeating it.",
+                1,
+            ),
         ),
         (lambda: Flaky(forever, retry=TWICE, timeout_s=0.01, effect="read"), ("success", "done after 2", 2)),
         (lambda: Flaky(forever, retry=TWICE, timeout_s=0.01, idempotent=True), ("success", "done after 2", 2)),

@@ -6,11 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import AgentContext, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import ConfigError
 from graph_agent.rollout import agentic_loop_from_env, planner_of
-from tests.agents import echo
+from tests.agents import asks, echo
 from tests.openai_stub import Failure, Reply, StubFactory, openai_stub
 from tests.wave_helpers import DONE, of_type, plan, plan_requests, use, waves
 
@@ -100,6 +101,37 @@ async def test_the_operators_word_overrides_every_setting(
     await session.run("go", context=AgentContext(planner=other))
 
     assert of_type(await session.events(), "plan", "planner") == [(arm,)]
+
+
+@pytest.mark.parametrize("context", [None, {"tool_calling": "native"}], ids=["own", "of the run"])
+@pytest.mark.parametrize("tool_calling", ["auto", "native", "text", "wave"])
+async def test_without_an_agentic_loop_everything_is_planned_up_front(
+    tool_calling: Any, context: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTIC_LOOP_ENABLED", "false")
+    model = ScriptedChatModel([plan(A, status="continue"), "Answer."])
+    config = LoopConfig(tool_calling=tool_calling, finalize="compose")
+    session = Session(create_graph_agent(model, tools=[echo], config=config, checkpointer=InMemorySaver()), "s1")
+
+    result = await session.run("go", context=context)
+
+    model.assert_spent()
+    assert (result.results, result.answer, of_type(await session.events(), "plan", "planner")) == (
+        {"a": "x"},
+        "Answer.",
+        [("dag",)],
+    )
+
+
+async def test_with_an_agentic_loop_other_modes_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTIC_LOOP_ENABLED", "true")
+    model = ScriptedChatModel([asks(("1", "echo", {"text": "x"})), "No more actions.", "Answer."])
+    config = LoopConfig(tool_calling="native", finalize="compose")
+    session = Session(create_graph_agent(model, tools=[echo], config=config, checkpointer=InMemorySaver()), "s1")
+
+    result = await session.run("go")
+
+    assert (result.results, result.answer) == ({"1": "x"}, "Answer.")
 
 
 async def test_each_sessions_arm_is_in_its_events() -> None:

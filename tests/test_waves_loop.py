@@ -147,12 +147,16 @@ async def test_a_plan_that_stays_wrong_ends_in_a_planning_error() -> None:
     events = await session.events()
     text = "The plan cannot be carried out:\nThe id 'a' is used twice."
     assert (kinds(events), of_type(events, "error", "kind", "message"), result.status, result.error) == (
-        ["user_message", "status", "error", "status"],
+        ["user_message", "status", "error", "agent_response", "status"],
         [("planning", text)],
         SessionStatus.FAILED,
         text,
     )
-    assert (result.answer, result.stop_reason, result.usage["model_calls"]) == ("", "failed", 2)
+    assert (result.answer, result.stop_reason, result.usage["model_calls"]) == (
+        f"This request failed. {text}",
+        "failed",
+        2,
+    )
 
 
 async def test_a_session_goes_on_after_a_planning_error() -> None:
@@ -206,6 +210,8 @@ async def test_the_result_of_a_run() -> None:
             "structured_response": None,
             "cost": None,
             "error": "",
+            "truncated": None,
+            "follow_ups": (),
         },
     )
 

@@ -121,7 +121,7 @@ def test_the_tool_calls_envelope_is_a_wave() -> None:
         ),
         (
             {"status": "done", "tools": [{**A, "needs": "b"}]},
-            ["The plan: tools.0.needs='b': Input should be a valid list."],
+            ["The plan: tools.0.needs='b': Input should be a valid list. Write it as a list: ['b']."],
         ),
         ({"status": "done", "action": 3}, ["The plan: action=3: Input should be a valid string."]),
     ],
@@ -266,9 +266,11 @@ def test_a_plans_arguments_come_through_whole(arguments: dict[str, Any], before:
     assert read(said(before + plan(call)))[1] == [("a", "echo", arguments, [])]
 
 
-@pytest.mark.parametrize("reason", ["length", "max_tokens"])
-def test_a_plan_that_was_cut_short_is_not_carried_out(reason: str) -> None:
-    reply = AIMessage('{"status": "done", "tools": []}', response_metadata={"finish_reason": reason})
+@pytest.mark.parametrize(
+    "metadata", [{"finish_reason": "length"}, {"stop_reason": "max_tokens"}, {"finish_reason": "error"}]
+)
+def test_a_plan_that_was_cut_off_is_not_carried_out(metadata: dict[str, Any]) -> None:
+    reply = AIMessage('{"status": "done", "tools": []}', response_metadata=metadata)
 
-    with pytest.raises(PlanError, match="cut short"):
+    with pytest.raises(PlanError, match="cut off"):
         read_plan(reply, PlanningResult)

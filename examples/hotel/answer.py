@@ -71,7 +71,7 @@ def _result(request: Request, stay: Stay, outcome: Outcome | None, tool: str) ->
     """Say what came of a look at the rooms, or of a booking."""
     when = f"{_day(stay[0].isoformat())} to {_day(stay[1].isoformat())} ({_nights(stay)})"
     if outcome is None:
-        return f"I did not get to look up rooms from {when}."
+        return f"I did not get to {'book' if tool == BOOKING else 'look up rooms'} from {when}."
     if outcome.error or outcome.data is None:
         failed = "I could not book" if tool == BOOKING else "I could not look up rooms"
         return f"{failed} from {when}: {outcome.error or 'the answer could not be read.'}"

@@ -1,7 +1,8 @@
 """A stand-in for a language model, made of rules, so that the example runs without a key and without a network.
 
 It understands dates, holidays and rooms, and nothing else. It works the way a model does: it is given the messages and
-the tools, answers with tool calls until it needs no more, and then streams an answer made from their results.
+the tools, answers with calls until it needs no more, and then streams an answer made from their results. Calls are
+native, in text, or in structured plans, whichever a request asks for.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ from langchain_core.messages import (
     SystemMessage,
     ToolCall,
     ToolCallChunk,
-    ToolMessage,
 )
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
@@ -44,17 +44,16 @@ if not __package__:  # loaded by its path: be a module of the package that this 
     sys.path.remove(str(_folder.parent))
 
 from .answer import write_answer
+from .conversation import read_conversation
 from .holiday_names import find_names
-from .planner import TOOLS, Call, Outcome, next_calls
-from .question import Request, read_questions
+from .planner import next_calls
+from .question import read_questions
+from .wave_plan import make_plan
+from .ways import Way, way_of
 
 NO_MORE_ACTIONS = "No more actions."
 _FINAL = "provide your final response"
-# A loop that asks for no second call says so in its system prompt.
-_DIRECTLY = "when you need no further tools, answer the user"
 _TODAY = re.compile(r"\btoday is (\d{4}-\d{2}-\d{2})\b", re.IGNORECASE)
-# Earlier questions that a follow-up may refer to.
-_QUESTIONS_READ = 10
 
 
 class OfflineHotelModel(BaseChatModel):
@@ -131,33 +130,47 @@ def make_model() -> OfflineHotelModel:
 
 
 def reply(messages: list[BaseMessage], tools: Sequence[dict[str, Any]] = (), **options: Any) -> AIMessage:
-    """Return what the model says next: tool calls, "No more actions.", or the final answer.
+    """Return what the model says next: calls, "No more actions.", or the answer.
 
-    `tools` are OpenAI function schemas. It is the final answer when no tools are given, when `tool_choice` is "none",
-    when the last message asks to "provide your final response", or, in place of "No more actions.", when the system
-    prompt says to answer the user directly.
+    `tools` are OpenAI function schemas. Calls are made in the way that the request asks for: as tool calls where tools
+    are given, as a plan where a tool takes one or the system prompt describes it, else as JSON where the system prompt
+    describes the tools.
+
+    It is the final answer when nothing can be called, when `tool_choice` is "none", when the last message asks to
+    "provide your final response", or, in place of "No more actions.", when the system prompt says to answer the user.
     """
     asked_for_answer = _asks_for_answer(messages)
-    texts, since = _questions(messages[:-1] if asked_for_answer else messages)
-    request = read_questions(texts, _today(messages))
-    done = _outcomes(messages[since:])
-    plans = bool(tools) and not asked_for_answer and options.get("tool_choice") != "none"
-    calls = _calls(request, done, [str(tool.get("function", {}).get("name", "")) for tool in tools]) if plans else []
-    if calls:
-        return _message(messages, "", calls)
-    if plans and not _says(messages, _DIRECTLY):
-        return _message(messages, NO_MORE_ACTIONS)
-    return _message(messages, write_answer(request, done))
-
-
-def _calls(request: Request, done: list[Outcome], offered: list[str]) -> list[ToolCall]:
-    # Providers forbid dots in names, and loaders may add a server's name in front.
-    names = {tool: name for name in offered for tool in [_known_tool(name)] if tool}
-    return [
-        ToolCall(name=names[call.tool], args=call.arguments, id=f"call_{uuid.uuid4().hex[:12]}", type="tool_call")
+    conversation = read_conversation(messages[:-1] if asked_for_answer else messages)
+    today = _today(messages)
+    request = read_questions(conversation.questions, today)
+    done = conversation.outcomes
+    way = way_of(_prompt(messages), tools)
+    if not way.offered or asked_for_answer or options.get("tool_choice") == "none":
+        return _message(messages, write_answer(request, done))
+    if way.style is not None:
+        plan = make_plan(request, done, way.offered, way.style, way.most_calls, today)
+        if not plan["tools"] and way.answers:
+            plan["answer"] = write_answer(request, done)
+        return _handed_over(messages, plan, way)
+    calls = [
+        ToolCall(name=way.offered[call.tool], args=call.arguments, id=f"call_{uuid.uuid4().hex[:12]}", type="tool_call")
         for call in next_calls(request, done)
-        if call.tool in names
+        if call.tool in way.offered
     ]
+    if not calls:
+        return _message(messages, write_answer(request, done) if way.answers else NO_MORE_ACTIONS)
+    return _message(messages, "", calls) if way.native else _message(messages, _envelope(calls))
+
+
+def _handed_over(messages: list[BaseMessage], plan: dict[str, Any], way: Way) -> AIMessage:
+    if way.plan_tool is None:
+        return _message(messages, json.dumps(plan))
+    call = ToolCall(name=way.plan_tool, args=plan, id=f"call_{uuid.uuid4().hex[:12]}", type="tool_call")
+    return _message(messages, "", [call])
+
+
+def _envelope(calls: Sequence[ToolCall]) -> str:
+    return json.dumps({"tool_calls": [{"name": call["name"], "arguments": call["args"]} for call in calls]})
 
 
 def _message(messages: list[BaseMessage], text: str, calls: Sequence[ToolCall] = ()) -> AIMessage:
@@ -186,8 +199,8 @@ def _asks_for_answer(messages: list[BaseMessage]) -> bool:
     return isinstance(last, HumanMessage | SystemMessage) and _FINAL in _text(last).lower()
 
 
-def _says(messages: list[BaseMessage], words: str) -> bool:
-    return any(isinstance(message, SystemMessage) and words in _text(message).lower() for message in messages)
+def _prompt(messages: list[BaseMessage]) -> str:
+    return "\n\n".join(_text(message) for message in messages if isinstance(message, SystemMessage))
 
 
 def _today(messages: list[BaseMessage]) -> date:
@@ -199,57 +212,6 @@ def _today(messages: list[BaseMessage]) -> date:
             except ValueError:
                 continue
     return date.today()
-
-
-def _questions(messages: list[BaseMessage]) -> tuple[list[str], int]:
-    """Return the questions asked so far, the last one last, and the place of the last one's first message.
-
-    Words that steer a question while it is worked on belong to it; messages for the model alone are no questions.
-    """
-    asked: list[tuple[list[str], int]] = []
-    for i, message in enumerate(messages):
-        if isinstance(message, HumanMessage) and not str(message.id or "").startswith("do-not-render-"):
-            steers = any("steer" in key or "steer" in str(value) for key, value in message.additional_kwargs.items())
-            if not (steers and asked):
-                asked.append(([], i))
-            asked[-1][0].append(_text(message))
-    texts = ["\n".join(texts) for texts, _ in asked]
-    return texts[-_QUESTIONS_READ:], asked[-1][1] if asked else len(messages)
-
-
-def _outcomes(messages: list[BaseMessage]) -> list[Outcome]:
-    """Return what came of the calls that were made in some messages."""
-    results = {message.tool_call_id: message for message in messages if isinstance(message, ToolMessage)}
-    calls = [call for message in messages if isinstance(message, AIMessage) for call in message.tool_calls]
-    found: list[Outcome] = []
-    for call in calls:
-        tool = _known_tool(call["name"])
-        if tool:
-            found.append(_outcome(Call(tool, call["args"]), results.get(call["id"] or "")))
-    return found
-
-
-def _outcome(call: Call, message: ToolMessage | None) -> Outcome:
-    if message is None:
-        return Outcome(call, None, "it has no result.")
-    text = _text(message)
-    if message.status == "error":
-        return Outcome(call, None, re.sub(r"^Error executing tool \S+: ", "", text.strip()) or "the tool failed.")
-    try:
-        data = json.loads(text)
-    except ValueError:
-        artifact = message.artifact if isinstance(message.artifact, dict) else {}
-        data = artifact.get("structured_content")
-    return Outcome(call, data, None) if isinstance(data, dict) else Outcome(call, None, "its result cannot be read.")
-
-
-def _known_tool(name: str) -> str | None:
-    plain = _plain(name)
-    return next((tool for tool in TOOLS if _plain(tool) in plain), None)
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 def _text(message: BaseMessage) -> str:

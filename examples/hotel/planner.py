@@ -63,7 +63,12 @@ def resolving_calls(request: Request, wanted: Wanted) -> list[Call]:
 
 def room_calls(request: Request, stay: Stay) -> list[Call]:
     """Return the calls for one stay: bookings when all that a booking needs was said, else a look at what is free."""
-    days = {"check_in": stay[0].isoformat(), "check_out": stay[1].isoformat()}
+    return stay_calls(request, stay[0].isoformat(), stay[1].isoformat())
+
+
+def stay_calls(request: Request, check_in: str, check_out: str) -> list[Call]:
+    """Return the calls for a stay by its days: ISO dates, or what stands for them in a plan."""
+    days = {"check_in": check_in, "check_out": check_out}
     if can_book(request):
         return [Call(BOOKING, {"room": room, **days, "guest_name": request.guest_name}) for room in request.rooms]
     guests = {} if request.guests is None else {"guests": request.guests}

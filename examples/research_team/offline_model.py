@@ -90,12 +90,15 @@ class RuleModel(BaseChatModel):
 
     def _reply(self, messages: list[BaseMessage]) -> AIMessage:
         closing = _says(messages[-1:], "provide your final response")
-        asked = [at for at, each in enumerate(messages) if isinstance(each, HumanMessage)]
+        asked = [at for at, each in enumerate(messages) if isinstance(each, HumanMessage) and not _results(each)]
         question = asked[-2] if closing and len(asked) > 1 else asked[-1]
-        found = [str(each.text) for each in messages[question:] if isinstance(each, ToolMessage)]
+        found = [result for each in messages[question:] for result in _results(each)]
         wanted = self.rules(messages[question].text, found)
-        if isinstance(wanted, list):
+        if isinstance(wanted, list) and not closing:
             return AIMessage("", tool_calls=[_call(name, arguments) for name, arguments in wanted])
+        if isinstance(wanted, list):
+            # A limit came before the last of the calls.
+            wanted = " ".join(_sentences(found)) or "Nobody could tell."
         planning = not closing and not _says(messages, "when you need no further tools, answer the user")
         return AIMessage("No more actions." if planning else wanted)
 
@@ -159,6 +162,17 @@ def _planets(text: str) -> list[str]:
 
 def _facts(text: str) -> list[str]:
     return [fact for fact, words in _WORDS.items() if re.search(words, text, re.IGNORECASE)]
+
+
+def _results(message: BaseMessage) -> list[str]:
+    """The results that a message holds: natively, written out as text, or by call id as JSON; none in any other."""
+    if isinstance(message, ToolMessage):
+        return [message.text]
+    if not isinstance(message, HumanMessage) or not message.text.startswith(("<tool_result ", '{"results": ')):
+        return []
+    if message.text.startswith("<"):
+        return re.findall(r"<tool_result [^\n]*>\n(.*?)\n</tool_result>", message.text, re.DOTALL)
+    return [value if isinstance(value, str) else _json(value) for value in json.loads(message.text)["results"].values()]
 
 
 def _sentences(found: list[str]) -> list[str]:

@@ -203,6 +203,7 @@ class A2ADelegate:
         return DelegationResult(
             self._without_secret(plain(content.shown)),
             usage=usage,
+            value=self._without_secret(plain(content.value)),
             artifact=self._without_secret(plain(content.kept)) or None,
             untrusted=True,
             context_id=task.context_id,

@@ -11,6 +11,7 @@ from google.protobuf.json_format import MessageToDict
 
 from graph_agent.a2a.wire import whole
 from graph_agent.text import as_text, clean
+from graph_agent.values import decode
 
 MOST_IMAGES = 16
 
@@ -25,10 +26,15 @@ class Content(NamedTuple):
 
     `{"type": "data", "data"}`, or `{"type": "file", "name", "mime_type"}` with its `base64` or its `url`.
     """
+    value: Any = None
+    """The data, where the parts hold that data alone, or its JSON as text too; None otherwise."""
 
 
 def content_of(parts: Iterable[Part]) -> Content:
     """Turn parts into what a model can read, and what is kept for programs."""
+    parts = list(parts)
+    if (value := _only_data(parts)) is not None:
+        return Content(as_text(value), [{"type": "data", "data": value}], value)
     texts: list[str] = []
     images: list[dict[str, Any]] = []
     kept: list[dict[str, Any]] = []
@@ -91,6 +97,16 @@ class Artifacts:
     def parts(self) -> list[Part]:
         """Every part, in order."""
         return [part for parts in self._parts.values() for part in parts]
+
+
+def _only_data(parts: Sequence[Part]) -> Any:
+    """The data in some parts that hold nothing else; None for any others."""
+    kinds = [part.WhichOneof("content") for part in parts]
+    if kinds.count("data") != 1 or not set(kinds) <= {"data", "text"}:
+        return None
+    data = whole(MessageToDict(parts[kinds.index("data")].data))
+    texts = [part.text for part in parts if part.text.strip()]
+    return data if all(decode(text) == (data,) for text in texts) else None
 
 
 def _file(part: Part, **where: str) -> dict[str, Any]:

@@ -3,32 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from types import MappingProxyType
 from typing import Any
 
 from a2a.server.context import ServerCallContext
 from a2a.server.events import Event
 from a2a.server.request_handlers import DefaultRequestHandler
 from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes, create_rest_routes
-from a2a.server.routes.common import ServerCallContextBuilder
+from a2a.server.routes.common import DefaultServerCallContextBuilder, ServerCallContextBuilder
 from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore
-from a2a.types import AgentCard, CancelTaskRequest, SubscribeToTaskRequest, Task
-from a2a.utils.push_url_validator import validate_push_notification_url
+from a2a.types import AgentCard, CancelTaskRequest, Message, SendMessageRequest, SubscribeToTaskRequest, Task
+from a2a.utils.errors import UnsupportedOperationError
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from graph_agent.a2a.server_card import REST_PATH, RPC_PATH
+from graph_agent.a2a.server_credentials import CredentialContext
 from graph_agent.a2a.server_elsewhere import Elsewhere
 from graph_agent.a2a.server_executor import A2A_DEFAULTS, HEARTBEAT_S, GraphExecutor, Held, unbounded
+from graph_agent.a2a.server_history import ConversationStore
 from graph_agent.a2a.server_push import Pusher
-from graph_agent.a2a.server_requests import CheckedRequests, Utf8Only, not_utf8_over_jsonrpc, not_utf8_over_rest
+from graph_agent.a2a.server_requests import (
+    AT_WORK,
+    CheckedRequests,
+    Utf8Only,
+    not_utf8_over_jsonrpc,
+    not_utf8_over_rest,
+)
 from graph_agent.a2a.server_sessions import SessionIds, session_id_of
 from graph_agent.a2a.server_store import ENDED, LiveTaskStore, Stores
+from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.credential_headers import check_headers
 from graph_agent.draining import draining_on_sigterm
 from graph_agent.errors import ConfigError
-from graph_agent.graph import CompiledAgentGraph
+from graph_agent.public_network import is_public_url
 
 CARD_AGE_S = 60
 """Seconds a client may keep the card before it asks again."""
@@ -51,11 +62,12 @@ class A2AServer:
         heartbeat_s: Seconds of silence after which a running task says that it is alive.
         session_ids: Makes a session's id of a user's name and a conversation's id.
         context_builder: Tells the SDK who is calling; None to take Starlette's authenticated user.
+        credential_headers: Credential name → the header in which a request may bring it, for its own run.
         push_url_check: Whether a client's address may be notified; by default only those on the public network.
         held: Bounds how many tasks of a user are at work at the same time.
 
     Raises:
-        ConfigError: When the graph keeps nothing.
+        ConfigError: When the graph keeps nothing, or a credential's header cannot be one.
     """
 
     def __init__(
@@ -69,11 +81,16 @@ class A2AServer:
         heartbeat_s: float = HEARTBEAT_S,
         session_ids: SessionIds = session_id_of,
         context_builder: ServerCallContextBuilder | None = None,
-        push_url_check: UrlCheck = validate_push_notification_url,
+        credential_headers: Mapping[str, str] = MappingProxyType({}),
+        push_url_check: UrlCheck = is_public_url,
         held: Held = unbounded,
     ) -> None:
         if not graph.checkpointer:
             raise ConfigError("An A2A server needs a graph that keeps its sessions: compile it with a checkpointer.")
+        check_headers(credential_headers)
+        context_builder = context_builder or DefaultServerCallContextBuilder()
+        if credential_headers:
+            context_builder = CredentialContext(context_builder, credential_headers)
         self.card = card
         stores = stores or Stores(LiveTaskStore(InMemoryTaskStore()), InMemoryPushNotificationConfigStore())
         elsewhere = Elsewhere(stores.tasks, graph.store)
@@ -89,17 +106,27 @@ class A2AServer:
         self._push = Pusher(stores.push, push_url_check) if card.capabilities.push_notifications else None
         self._handler = _Handler(
             self._executor,
-            stores.tasks,
+            ConversationStore(stores.tasks),
             card,
             push_config_store=stores.push if self._push else None,
             push_sender=self._push,
             push_url_validator=push_url_check,
             validate_input_modes=True,
-            request_context_builder=CheckedRequests(notifies=self._push is not None, elsewhere=elsewhere),
+            request_context_builder=CheckedRequests(
+                notifies=self._push is not None,
+                tasks=stores.tasks,
+                at_work=self._executor.works_on,
+                elsewhere=elsewhere,
+            ),
             interrupted_task_timeout=_PARKED_S,
         )
         self._handler.elsewhere = elsewhere
-        rpc = create_jsonrpc_routes(self._handler, RPC_PATH, context_builder, enable_v0_3_compat=True)
+        rpc = [
+            route
+            # A client that follows no redirect, or loses its body by one, is answered at either.
+            for path in (RPC_PATH, f"{RPC_PATH}/")
+            for route in create_jsonrpc_routes(self._handler, path, context_builder, enable_v0_3_compat=True)
+        ]
         rest = create_rest_routes(self._handler, context_builder, enable_v0_3_compat=True, path_prefix=REST_PATH)
         self.routes: list[BaseRoute] = [
             *create_agent_card_routes(card, cache_control=f"public, max-age={CARD_AGE_S}"),
@@ -143,6 +170,7 @@ class A2AServer:
     async def aclose(self) -> None:
         """Stop every task at work, and close what was opened."""
         await self._handler.aclose()
+        await self._executor.aclose()
         if self._push is not None:
             await self._push.aclose()
 
@@ -183,10 +211,48 @@ def _utf8_only(route: BaseRoute, refusal: Callable[[], Response]) -> BaseRoute:
 
 
 class _Handler(DefaultRequestHandler):
-    """The SDK's handler, which takes a task that it does not run itself for one that no process runs."""
+    """The SDK's handler, for tasks that other processes may run, and that take one message at a time.
+
+    By itself the SDK takes a task that it does not run for one that no process runs; and it queues a message to a task
+    at work, shows its sender what becomes of the message before, and drops it when the task ends.
+    """
 
     agent_executor: GraphExecutor
     elsewhere: Elsewhere
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._answered: set[tuple[str, str]] = set()
+
+    async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Message | Task:
+        with self._one_message(params, context):
+            answer: Message | Task = await super().on_message_send(params, context)
+            return answer
+
+    async def on_message_send_stream(
+        self, params: SendMessageRequest, context: ServerCallContext
+    ) -> AsyncGenerator[Event, None]:
+        with self._one_message(params, context):
+            async with aclosing(super().on_message_send_stream(params, context)) as events:
+                async for event in events:
+                    yield event
+
+    @contextmanager
+    def _one_message(self, params: SendMessageRequest, context: ServerCallContext) -> Iterator[None]:
+        """While within, refuse another message to the same task: the task may not be at work yet.
+
+        Raises:
+            UnsupportedOperationError: When there is such a message already.
+        """
+        key = context.user.user_name, params.message.task_id
+        if key in self._answered:
+            raise UnsupportedOperationError(message=AT_WORK)
+        named = {key} if params.message.task_id else set[tuple[str, str]]()
+        self._answered |= named
+        try:
+            yield
+        finally:
+            self._answered -= named
 
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task | None:
         ended = await self.elsewhere.cancel(params.id, context)

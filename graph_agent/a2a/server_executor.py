@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, aclosing, nullcontext, suppress
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -16,18 +16,20 @@ from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict
 from langchain_core.messages import AnyMessage, HumanMessage
 from langgraph.errors import GraphDrained
+from langgraph.runtime import RunControl
 from langgraph.types import Interrupt
 
 from graph_agent.a2a.client_reply import content_of
+from graph_agent.a2a.server_credentials import brought_by
 from graph_agent.a2a.server_elsewhere import Cancels
 from graph_agent.a2a.server_sessions import SessionIds, session_id_of
 from graph_agent.a2a.server_store import ENDED
 from graph_agent.a2a.server_updates import TaskTeller, question_of
 from graph_agent.a2a.server_work import Work, heartbeats
 from graph_agent.a2a.wire import EXTENSION, read_left, whole
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import InputError, SessionBusyError, SessionLostError, UserError
 from graph_agent.failures import log_failure
-from graph_agent.graph import CompiledAgentGraph
 from graph_agent.intake import CONTEXT_MARK
 from graph_agent.results import Done, RunResult
 from graph_agent.runs import RUN, Around
@@ -37,8 +39,8 @@ from graph_agent.types import SessionStatus
 
 logger = logging.getLogger(__name__)
 
-A2A_DEFAULTS: Mapping[str, Any] = {"max_steps": 10, "finalize": "direct"}
-"""What a run takes here where the agent's file says nothing: more steps, and the reply without calls as the answer."""
+A2A_DEFAULTS: Mapping[str, Any] = {"max_steps": 10}
+"""What a run takes here where the agent's file says nothing: more steps."""
 
 STOPPED = "The server stopped before this task had ended. Send a message in the same conversation to go on."
 
@@ -47,8 +49,8 @@ TAKEN_OVER = (
     "conversation before you send the message again."
 )
 
-REQUEST = "graph_agent_a2a"
-"""Key in a run's `configurable`: the `task_id`, `context_id` and `message_id` it comes from."""
+REQUEST = "__graph_agent_a2a"
+"""Key in a run's `configurable`: the `task_id`, `context_id` and `message_id` it comes from; it is not stored."""
 
 
 class NoPlaceError(UserError):
@@ -72,7 +74,8 @@ class GraphExecutor(AgentExecutor):
     """Runs an agent's graph for the SDK's request handler.
 
     A conversation (`contextId`) is a session, and a task is one input of it. Tasks of one conversation run one after
-    the other, as a session takes one input at a time.
+    the other, as a session takes one input at a time. What is queued in the session to follow up with is run behind a
+    task's own input, and belongs to no task.
 
     How a task ends: `completed` with an answer, also where a limit was met (the answer begins with the sentence that
     says so, and the metadata has the `stop_reason`); `failed` where the model did not answer; `canceled` where the run
@@ -102,7 +105,8 @@ class GraphExecutor(AgentExecutor):
     ) -> None:
         self._graph = graph
         self._held = held
-        self._context = dict(context)
+        # A task that fails tells so itself.
+        self._context = {**context, "on_failure": "answer"}
         self._show_outputs = show_outputs
         self._heartbeat_s = heartbeat_s
         self._session_ids = session_ids
@@ -111,17 +115,34 @@ class GraphExecutor(AgentExecutor):
         self._cancels = cancels
         self._listening: asyncio.Task[None] | None = None
         self._draining = False
+        self._following: set[asyncio.Task[None]] = set()
+        self._control = RunControl()
+        """Stops the runs of follow-ups at their next boundary."""
 
     def drain(self) -> None:
         """Begin no more runs, and let those under way stop at their next boundary. Any thread may call it."""
         self._draining = True
+        self._control.request_drain()
         for work in list(self._at_work.values()):
             work.control.request_drain()
+
+    def works_on(self, task_id: str) -> bool:
+        """Whether a task is at work here, or waits for its turn."""
+        return task_id in self._at_work
 
     async def drained(self) -> None:
         """Wait until no task is at work."""
         while self._at_work:
             await next(iter(self._at_work.values())).ended.wait()
+        if self._following:
+            await asyncio.wait(self._following)
+
+    async def aclose(self) -> None:
+        """Stop the follow-ups at work."""
+        for following in self._following:
+            following.cancel()
+        if self._following:
+            await asyncio.wait(self._following)
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Run one message of a task to its end, or to its question."""
@@ -172,7 +193,8 @@ class GraphExecutor(AgentExecutor):
         session = self._session(context, work.around)
         known = context.current_task
         answers = known is not None and _waits(known)
-        async with work.in_turn(self._turns.setdefault(session.id, asyncio.Lock())) as has_turn:
+        turn = self._turns.setdefault(session.id, asyncio.Lock())
+        async with work.in_turn(turn) as has_turn:
             if not has_turn:
                 if known is not None:
                     await self.forget(context.call_context.user.user_name, known)
@@ -180,11 +202,27 @@ class GraphExecutor(AgentExecutor):
                 return
             if self._draining:
                 raise GraphDrained
-            with self._held(context.call_context.user.user_name):
+            with ExitStack() as place:
+                place.enter_context(self._held(context.call_context.user.user_name))
                 await teller.working()
                 async with heartbeats(teller, self._heartbeat_s):
-                    result = await self._run(session, work, context.message, teller, known if answers else None)
+                    result = await self._run(session, work, context, teller, known if answers else None)
+                if not work.cancelled:
+                    following = asyncio.create_task(self._run_follow_ups(session.id, turn, place.pop_all()))
+                    self._following.add(following)
+                    following.add_done_callback(self._following.discard)
         await self._settle(result, teller)
+
+    async def _run_follow_ups(self, session_id: str, turn: asyncio.Lock, place: ExitStack) -> None:
+        """Run what is queued in a conversation's session; it belongs to no task, and its answers are in the history."""
+        with place:
+            async with turn:
+                try:
+                    await Session(self._graph, session_id).run_follow_ups(context=self._context, control=self._control)
+                except GraphDrained:
+                    return  # the session goes on from there
+                except Exception as error:  # noqa: BLE001 - nobody waits for it
+                    log_failure(logger, "Running a follow-up", error)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Stop a task's run; the task is cancelled when the run has stopped, so that status and history agree."""
@@ -229,16 +267,18 @@ class GraphExecutor(AgentExecutor):
         return Session(self._graph, self._session_ids(user, context_id), configurable=configurable)
 
     async def _run(
-        self, session: Session, work: Work, message: Message | None, teller: TaskTeller, asked: Task | None
+        self, session: Session, work: Work, request: RequestContext, teller: TaskTeller, asked: Task | None
     ) -> RunResult | None:
+        message, secret = request.message, brought_by(request.call_context)
+        context = {**self._context, "credentials": secret} if secret else self._context
         if asked is not None:
             # Several may wait, of other tasks too; an answer is for the one that was told, and the others ask again.
             question = question_of(asked)
             if question not in [each.id for each in await self._asked(session)]:
                 raise InputError("The question is not open any more: the conversation has gone on without an answer.")
-            parts = session.stream_resume({question: _answer(message)}, context=self._context, control=work.control)
+            parts = session.stream_resume({question: _answer(message)}, context=context, control=work.control)
         else:
-            parts = session.stream(_input(message), context=self._context, control=work.control)
+            parts = session.stream(_input(message), context=context, control=work.control)
         # Left in the middle, an open stream would keep the session busy.
         async with aclosing(parts):
             async for part in parts:
@@ -255,7 +295,7 @@ class GraphExecutor(AgentExecutor):
         elif result.status == SessionStatus.ABORTED:
             await teller.cancelled(result)
         elif result.status == SessionStatus.FAILED:
-            await teller.failed(result.error or "The model did not answer.", result)
+            await teller.failed(result.answer or "The model did not answer.", result)
         else:
             await teller.answered(result)
 

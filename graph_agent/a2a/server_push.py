@@ -12,6 +12,8 @@ from a2a.server.tasks import BasePushNotificationSender, PushNotificationEvent, 
 from a2a.server.tasks.push_notification_config_store import PushNotificationConfigStore
 from a2a.types import TaskArtifactUpdateEvent
 
+from graph_agent.public_network import PublicTransport, is_public_url
+
 _TIMEOUT_S = 10
 _LAST_S = 2.0
 """Seconds that what waits to be sent has when the server closes."""
@@ -31,7 +33,8 @@ class Pusher(PushNotificationSender):
     """
 
     def __init__(self, configs: PushNotificationConfigStore, url_check: Callable[[str], Awaitable[bool]]) -> None:
-        self._http = open_push_http()
+        # A check of the user's own may allow more than the public network.
+        self._http = open_push_http(public_only=url_check is is_public_url)
         self._sender = BasePushNotificationSender(self._http, configs, push_url_validator=url_check)
         self._waiting: dict[str, deque[PushNotificationEvent]] = {}
         self._sending: dict[str, asyncio.Task[None]] = {}
@@ -72,16 +75,28 @@ class Pusher(PushNotificationSender):
             del self._waiting[task_id], self._sending[task_id]
 
 
-def open_push_http() -> httpx.AsyncClient:
+def open_push_http(*, public_only: bool = True) -> httpx.AsyncClient:
     """A client that follows no redirect, uses no proxy of the environment, and reads the body of no answer.
 
     A receiver's address comes from a client of the agent: it must not lead us on, nor fill our memory.
+
+    Args:
+        public_only: Whether it connects to the public network only.
     """
-    return httpx.AsyncClient(transport=_StatusOnly(), follow_redirects=False, timeout=_TIMEOUT_S, trust_env=False)
+    transport = PublicTransport() if public_only else httpx.AsyncHTTPTransport()
+    return httpx.AsyncClient(
+        transport=_StatusOnly(transport), follow_redirects=False, timeout=_TIMEOUT_S, trust_env=False
+    )
 
 
-class _StatusOnly(httpx.AsyncHTTPTransport):
+class _StatusOnly(httpx.AsyncBaseTransport):
+    def __init__(self, transport: httpx.AsyncBaseTransport) -> None:
+        self._transport = transport
+
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        response = await super().handle_async_request(request)
+        response = await self._transport.handle_async_request(request)
         await response.aclose()
         return httpx.Response(response.status_code, extensions=response.extensions)
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()

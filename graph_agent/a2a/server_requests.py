@@ -10,6 +10,7 @@ from typing import Any
 
 from a2a.server.agent_execution import RequestContext, SimpleRequestContextBuilder
 from a2a.server.context import ServerCallContext
+from a2a.server.tasks import TaskStore
 from a2a.types import SendMessageRequest, Task
 from a2a.utils.error_handlers import build_rest_error_payload
 from a2a.utils.errors import InvalidParamsError, PushNotificationNotSupportedError, UnsupportedOperationError
@@ -18,20 +19,28 @@ from google.protobuf.struct_pb2 import Struct, Value
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from graph_agent.a2a.server_credentials import brought_by
 from graph_agent.a2a.server_elsewhere import Elsewhere
+from graph_agent.a2a.server_store import is_running
 
 
 class CheckedRequests(SimpleRequestContextBuilder):
-    """Makes the context of a request, unless its message cannot be kept.
+    """Makes the context of a request, unless its message cannot be kept, or its task takes none now.
 
     Args:
         notifies: Whether the server sends push notifications.
+        tasks: The tasks that messages name.
+        at_work: Whether this process works on the task of an id.
         elsewhere: The tasks of other processes, which take no message here.
     """
 
-    def __init__(self, *, notifies: bool, elsewhere: Elsewhere) -> None:
+    def __init__(
+        self, *, notifies: bool, tasks: TaskStore, at_work: Callable[[str], bool], elsewhere: Elsewhere
+    ) -> None:
         super().__init__()
         self._notifies = notifies
+        self._tasks = tasks
+        self._at_work = at_work
         self._elsewhere = elsewhere
 
     async def build(
@@ -42,21 +51,29 @@ class CheckedRequests(SimpleRequestContextBuilder):
         context_id: str | None = None,
         task: Task | None = None,
     ) -> RequestContext:
-        """As the SDK's.
+        """As the SDK's; a message that names its task alone belongs to that task's conversation.
 
         Raises:
             InvalidParamsError: When a number of its metadata or data is not finite, they are nested too deeply, an id
-                holds a NUL, or a part is empty.
+                holds a NUL, a part is empty, its metadata brings credentials, or a header of one is there twice.
             PushNotificationNotSupportedError: When it asks for notifications that nobody would send.
-            UnsupportedOperationError: When another process works on its task.
+            UnsupportedOperationError: When its task is at work, in this process or another.
         """
         if params is not None:
             _check(params)
+            brought_by(context)
             if params.configuration.HasField("task_push_notification_config") and not self._notifies:
                 raise PushNotificationNotSupportedError
-            if params.message.task_id and await self._elsewhere.has(params.message.task_id, context):
-                raise UnsupportedOperationError(message=_AT_WORK)
+            named = await self._tasks.get(task_id, context) if task_id else None
+            if named is not None:
+                await self._check_idle(named, context)
+                # The SDK makes a new conversation where the message names none.
+                context_id = named.context_id
         return await super().build(context, params, task_id, context_id, task)
+
+    async def _check_idle(self, task: Task, context: ServerCallContext) -> None:
+        if is_running(task) and (self._at_work(task.id) or await self._elsewhere.has(task.id, context)):
+            raise UnsupportedOperationError(message=AT_WORK)
 
 
 class Utf8Only:
@@ -111,7 +128,7 @@ def not_utf8_over_rest() -> Response:
     return JSONResponse(build_rest_error_payload(ParseError(_NOT_UTF8)), 400)
 
 
-_AT_WORK = "The task is at work. Send the message when it has ended, or without its id to go on with the conversation."
+AT_WORK = "The task is at work. Send the message when it has ended, or without its id to go on with the conversation."
 _NOT_UTF8 = "The request is not JSON in UTF-8, or it is nested too deeply."
 _DEEPEST = 25
 """Levels of a message's JSON; protobuf reads a hundred of its own, each of these is three, and a task adds some."""
@@ -123,6 +140,11 @@ def _check(params: SendMessageRequest) -> None:
         if "\x00" in text:
             raise InvalidParamsError(message=f"message.{name} holds a NUL character; send an id without it.")
     told: list[tuple[str, Struct | Value]] = [("metadata", params.metadata), ("message.metadata", message.metadata)]
+    if "credentials" in params.metadata or "credentials" in message.metadata:
+        raise InvalidParamsError(
+            message="Credentials are not taken from a message, which is stored with its task; send them in the headers "
+            "that the server's credential_headers name."
+        )
     for number, part in enumerate(message.parts):
         if part.WhichOneof("content") is None:
             raise InvalidParamsError(message=f"message.parts[{number}] is empty; a part is text, raw, url or data.")

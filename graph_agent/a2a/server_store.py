@@ -112,7 +112,7 @@ class LiveTaskStore(TaskStore):
         task = await self.get(task_id, context)
         # It may have begun here meanwhile.
         here = (resolve_user_scope(context), task_id) in self._live
-        return task if task is not None and _is_running(task) and not here else None
+        return task if task is not None and is_running(task) and not here else None
 
     async def save(self, task: Task, context: ServerCallContext) -> None:
         """As the SDK's.
@@ -189,7 +189,7 @@ class LiveTaskStore(TaskStore):
 
     async def _is_quiet(self, task: Task, context: ServerCallContext) -> bool:
         """Whether nobody works on a task that is at work according to the database."""
-        if not _is_running(task) or (resolve_user_scope(context), task.id) in self._live:
+        if not is_running(task) or (resolve_user_scope(context), task.id) in self._live:
             return False
         if self._at_work is None:
             return True
@@ -224,5 +224,6 @@ class LiveTaskStore(TaskStore):
         await self._kept.save(task, context)
 
 
-def _is_running(task: Task) -> bool:
+def is_running(task: Task) -> bool:
+    """Whether a task is at work, or is about to be."""
     return task.status.state in _RUNNING

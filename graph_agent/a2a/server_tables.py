@@ -14,7 +14,8 @@ from a2a.server.tasks.push_notification_config_store import PushNotificationConf
 
 from graph_agent.db_urls import is_postgres, without_password
 from graph_agent.errors import ConfigError
-from graph_agent.sqlite_files import BUSY_S, Patience, check_database
+from graph_agent.sqlite_connection import PatientConnection
+from graph_agent.sqlite_files import Patience, check_database
 
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
@@ -94,7 +95,7 @@ def _engine(url: str) -> AsyncEngine:
     if url.startswith(_SQLITE):
         path = url.removeprefix(_SQLITE)
         check_database(Path(path))
-        return create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"timeout": BUSY_S})
+        return create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"factory": PatientConnection})
     if is_postgres(url):
         address = "postgresql+psycopg://" + url.partition("://")[2]
         return create_async_engine(address, pool_size=_CONNECTIONS, max_overflow=_MORE_CONNECTIONS, pool_pre_ping=True)

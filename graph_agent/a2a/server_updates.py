@@ -7,7 +7,7 @@ from typing import Any
 
 from a2a.server.events import EventQueue
 from a2a.server.tasks import TaskUpdater
-from a2a.types import Message, Part, Task, TaskState, TaskStatus
+from a2a.types import Message, Part, Role, Task, TaskState, TaskStatus
 from google.protobuf.json_format import MessageToDict, ParseDict
 from google.protobuf.struct_pb2 import Value
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -18,9 +18,12 @@ from graph_agent.pieces import Pieces
 from graph_agent.results import CallState, DelegateProgress, EventAdded, PlanText, RunResult, Token
 from graph_agent.results import Part as SessionPart
 from graph_agent.text import plain
+from graph_agent.values import as_value
 
 ARTIFACT = "answer"
 _INTERRUPT = "interrupt"
+_PROGRESS = frozenset({"plan", "call", "delegation", "output"})
+"""Types of the messages that tell progress, under our extension's key."""
 
 
 class TaskTeller:
@@ -75,7 +78,7 @@ class TaskTeller:
     async def part(self, part: SessionPart) -> None:
         """Tell what one part of the session's stream means to somebody outside."""
         match part:
-            case Token():
+            case Token() if not part.reports_failure:
                 self.said += 1
                 await self._pieces.add(part.text)
             case PlanText():
@@ -100,7 +103,7 @@ class TaskTeller:
     async def answered(self, result: RunResult) -> None:
         """The whole answer, in place of what was streamed, and the task completed."""
         await self._pieces.flush()
-        parts = [Part(text=result.answer), *_data_parts(result.structured_response)]
+        parts = [Part(text=result.answer), *_data_parts(as_value(result.structured_response))]
         await self._updater.add_artifact(parts, artifact_id=self._artifact_id, name=ARTIFACT, last_chunk=True)
         await self._end(TaskState.TASK_STATE_COMPLETED, None, result)
 
@@ -162,8 +165,17 @@ class TaskTeller:
 
 def question_of(task: Task | None) -> str:
     """The id of the interrupt that a task has told as its question; empty for none."""
-    told = MessageToDict(task.status.message.metadata).get(EXTENSION) if task is not None else None
-    return str(told.get(_INTERRUPT, "")) if isinstance(told, dict) else ""
+    return str(_about(task.status.message).get(_INTERRUPT, "")) if task is not None else ""
+
+
+def is_progress(message: Message) -> bool:
+    """Whether a message of the agent's tells progress, which the next one replaces."""
+    return message.role == Role.ROLE_AGENT and _about(message).get("type") in _PROGRESS
+
+
+def _about(message: Message) -> dict[str, Any]:
+    told = MessageToDict(message.metadata).get(EXTENSION) if EXTENSION in message.metadata else None
+    return told if isinstance(told, dict) else {}
 
 
 def _words(question: Any) -> str:

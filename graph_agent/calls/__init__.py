@@ -8,6 +8,15 @@ from __future__ import annotations
 
 from graph_agent.calls.call import canonical_arguments, fingerprint, new_call_id
 from graph_agent.calls.parse import parse_tool_calls, split_tool_calls
+from graph_agent.calls.unfinished import unfinished_call
 from graph_agent.types import Call
 
-__all__ = ["Call", "canonical_arguments", "fingerprint", "new_call_id", "parse_tool_calls", "split_tool_calls"]
+__all__ = [
+    "Call",
+    "canonical_arguments",
+    "fingerprint",
+    "new_call_id",
+    "parse_tool_calls",
+    "split_tool_calls",
+    "unfinished_call",
+]

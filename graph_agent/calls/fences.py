@@ -43,7 +43,7 @@ class Fence(NamedTuple):
     @property
     def is_code(self) -> bool:
         """Whether the block is a sample of program code."""
-        return _CODE.fullmatch(self.language) is not None
+        return code_language(self.language)
 
     @property
     def is_delegation(self) -> bool:
@@ -62,6 +62,11 @@ class Fence(NamedTuple):
     def is_as_long_as(self, opened: Fence) -> bool:
         """Whether these marks count inside ``opened``: fewer, or the other kind, are content there."""
         return self.marks.startswith(opened.marks)
+
+
+def code_language(language: str) -> bool:
+    """Whether a block of this language is a sample of program code."""
+    return _CODE.fullmatch(language) is not None
 
 
 def read_fence(page: Page, marks: re.Match[str]) -> Fence:

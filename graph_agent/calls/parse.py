@@ -25,7 +25,8 @@ def parse_tool_calls(text: str, tools: list[str] | None = None) -> list[Call]:
             what stands in a published tag or in the ``tool_calls`` envelope is a call whatever its name. With None,
             a bare object must have a tool-like name and an object of arguments, and nothing unexpected beside them.
 
-    Each call has exactly ``id``, ``name`` and ``arguments``; an id that is missing or taken is made. Nothing is read
+    Each call has exactly ``id``, ``name`` and ``arguments``; an id that is missing or taken is made. ``NaN``,
+    ``Infinity`` and numbers out of range are floats that are not finite: refuse such a call. Nothing is read
     from reasoning (``<think>``), from blocks of program code, or from JSON inside other JSON. Never raises; the work is
     bounded by a multiple of the length, past which damaged text is left as prose.
     """

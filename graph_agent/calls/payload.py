@@ -19,6 +19,7 @@ from graph_agent.calls.tags import (
     SEPARATOR,
     TOOL_NAME,
 )
+from graph_agent.calls.tolerant import integer
 
 PYTHONIC_LIST = re.compile(r"\[\s*+[^\W\d][\w.]*+\s*+\(")
 _PYTHONIC_CALL = re.compile(r"[^\W\d][\w.]*+\(")
@@ -159,20 +160,18 @@ def _pairs(page: Page, start: int) -> tuple[dict[str, Any], int]:
 def _typed(text: str) -> Any:
     """Read a parameter written as text: what is plainly JSON or a Python literal as that, anything else as it stands.
 
-    A number is read only when writing it again gives the same text, so that ``1.10`` and ``007`` stay what they are.
+    A number is read only when writing it again gives the same text, so that ``1.10`` and ``007`` stay what they are;
+    so do ``NaN``, ``Infinity`` and ``1e999`` by themselves, which may be words. Within an object or a list they are
+    numbers.
     """
     stripped = text.strip()
     if stripped in _WORDS:
         return _WORDS[stripped]
     if stripped[:1] in _JSON_START:
         try:
-            value = json.loads(stripped, parse_constant=_refuse)
+            value = json.loads(stripped, parse_int=integer)
             if not isinstance(value, int | float) or isinstance(value, bool) or repr(value) == stripped:
                 return value
         except (ValueError, RecursionError):
             pass
     return text.removeprefix("\n").removesuffix("\n")
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)

@@ -1,13 +1,19 @@
 """Calls written as Python: ``[f(a=1), g(b="x")]``.
 
 Llama 3.2 and 4 (Meta's model cards), LFM2 (Liquid AI), Olmo 3 (Ai2, one call a line) and Gemma (Google, in a
-``tool_code`` block, often inside ``print``). Nothing is evaluated: only literals are read from the syntax tree.
+``tool_code`` block, often inside ``print``, with ``default_api.`` before the names). Nothing is evaluated: only
+literals are read from the syntax tree.
+
+Tools have arguments and names that are keywords of Python, as in ``transfer(from="A", to="B")``, which its own parser
+refuses. They are given other names for the parser, and their own in the calls.
 """
 
 from __future__ import annotations
 
 import ast
+import keyword
 import math
+import re
 import warnings
 from typing import Any
 
@@ -16,8 +22,34 @@ from graph_agent.calls.work import Work
 
 _LONGEST = 100_000
 _STEPS, _STEPS_A_CHARACTER = 80, 4
-# JSON's words where a model forgot that it writes Python.
-_NAMES = {"true": True, "false": False, "null": None}
+_NAMES = {
+    # JSON's words where a model forgot that it writes Python.
+    "true": True,
+    "false": False,
+    "null": None,
+    # No JSON can hold these. They are kept, so that whoever runs the call can refuse it.
+    "NaN": math.nan,
+    "nan": math.nan,
+    "Infinity": math.inf,
+    "inf": math.inf,
+}
+_SPECIAL = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "+inf": math.inf, "-inf": -math.inf}
+"""What ``float`` makes of a string that is no decimal."""
+_PREFIX = "_graph_agent_keyword_"
+_KEYWORDS = "|".join(keyword.kwlist)
+_REFUSED = re.compile(
+    rf"""
+    # Strings and comments stay as they are; an unclosed string runs to its end instead of being tried again.
+    (?P<text> \"{{3}}(?:[^"\\]++|\\.|"(?!""))*+(?:\"{{3}})? | '{{3}}(?:[^'\\]++|\\.|'(?!''))*+(?:'{{3}})?
+        | "(?:[^"\\\n]++|\\.)*+"? | '(?:[^'\\\n]++|\\.)*+'? | \#[^\n]*+ )
+    # A keyword where a name stands: before the equals sign of an argument, a parenthesis or a dot, or behind a dot.
+    | (?<!\w)(?P<keyword>{_KEYWORDS})(?=\s*+(?:=(?!=)|\()|\.[^\W\d])
+    | (?<=\.)(?P<attribute>{_KEYWORDS})\b
+    # An integer longer than the interpreter reads.
+    | (?<![\w.])(?P<integer>\d[\d_]{{4000,}}+)(?![\w.])
+    """,
+    re.VERBOSE | re.DOTALL,
+)
 
 
 class _NoLiteralError(ValueError):
@@ -37,11 +69,18 @@ def pythonic_calls(text: str, start: int, end: int, work: Work) -> list[Found] |
         with warnings.catch_warnings():
             # An invalid escape in a string is the model's, not the program's.
             warnings.simplefilter("ignore")
-            body = ast.parse(text[start:end].strip()).body
+            body = ast.parse(_REFUSED.sub(_accepted, text[start:end].strip())).body
         return [call for statement in body for call in _statement(statement)] or None
     # The interpreter refuses deep nesting with MemoryError or RecursionError.
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return None
+
+
+def _accepted(match: re.Match[str]) -> str:
+    """What Python's parser takes in the place of what it refuses."""
+    if match["text"] is not None:
+        return match[0]
+    return "1e999" if match["integer"] is not None else _PREFIX + match[0]
 
 
 def _statement(statement: ast.stmt) -> list[Found]:
@@ -54,50 +93,62 @@ def _statement(statement: ast.stmt) -> list[Found]:
 def _call(node: ast.expr) -> Found:
     if not isinstance(node, ast.Call):
         raise _NoLiteralError
-    name = _dotted(node.func)
+    name = _dotted(node.func).removeprefix("default_api.")
     if name == "print" and len(node.args) == 1 and not node.keywords and isinstance(node.args[0], ast.Call):
         return _call(node.args[0])
     arguments: dict[str, Any] = {}
-    for argument in node.args:
-        value = _literal(argument)
-        if not isinstance(value, dict) or len(node.args) > 1:
+    if len(node.args) > 1:
+        raise _NoLiteralError
+    for named in [*(ast.keyword(None, argument) for argument in node.args), *node.keywords]:
+        value = _literal(named.value)
+        if named.arg is not None:
+            arguments[named.arg.removeprefix(_PREFIX)] = value
+        elif isinstance(value, dict):
+            # An object in the arguments' place, or behind two asterisks.
+            arguments.update(value)
+        else:
             raise _NoLiteralError
-        arguments.update(value)
-    for keyword in node.keywords:
-        if keyword.arg is None:
-            raise _NoLiteralError
-        arguments[keyword.arg] = _literal(keyword.value)
     return Found(name, arguments)
 
 
 def _dotted(node: ast.expr) -> str:
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
+        parts.append(node.attr.removeprefix(_PREFIX))
         node = node.value
     if not isinstance(node, ast.Name):
         raise _NoLiteralError
-    return ".".join((node.id, *reversed(parts)))
+    return ".".join((node.id.removeprefix(_PREFIX), *reversed(parts)))
 
 
 def _literal(node: ast.expr) -> Any:
     match node:
-        case ast.Constant(value=None | bool() | str() | int() as value):
+        case ast.Constant(value=None | bool() | str() | int() | float() as value):
             return value
-        case ast.Constant(value=float() as value):
-            return value if math.isfinite(value) else None
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as value)):
-            return -value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=float() as value)):
-            return -value if math.isfinite(value) else None
+        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
+            value = _literal(operand)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise _NoLiteralError
+            return -value if isinstance(sign, ast.USub) else value
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return [_literal(item) for item in items]
         case ast.Dict(keys=keys, values=values):
             return {_key(key): _literal(value) for key, value in zip(keys, values, strict=True)}
         case ast.Name(id=name) if name in _NAMES:
             return _NAMES[name]
+        case ast.Attribute(value=ast.Name(id="math" | "np" | "numpy"), attr="nan" | "inf" as name):
+            return _NAMES[name]
+        case ast.Call(func=ast.Name(id="float"), args=[ast.Constant(value=str() as text)], keywords=[]):
+            return _special(text)
         case _:
             raise _NoLiteralError
+
+
+def _special(text: str) -> float:
+    found = _SPECIAL.get(text.strip().lower())
+    if found is None:
+        raise _NoLiteralError
+    return found
 
 
 def _key(node: ast.expr | None) -> str:

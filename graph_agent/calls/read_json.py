@@ -6,15 +6,11 @@ import json
 from typing import Any
 
 from graph_agent.calls.call import MAX_DEPTH
-from graph_agent.calls.tolerant import Read, finite, read_tolerant
+from graph_agent.calls.tolerant import Read, integer, read_tolerant
 from graph_agent.calls.work import Work
 
-
-def _no_constant(_: str) -> None:
-    """NaN and Infinity become None, as JavaScript writes them: no JSON that is sent on can hold them."""
-
-
-_DECODER = json.JSONDecoder(strict=False, parse_float=finite, parse_constant=_no_constant)
+# NaN, Infinity and what is beyond a float's range are read as Python has them: whoever runs the call can refuse them.
+_DECODER = json.JSONDecoder(strict=False, parse_int=integer)
 _MOST_GUESSING = 60_000  # openers times characters; what the guess costs grows with both
 _STEPS, _CHARACTERS_A_STEP, _STEPS_OF_AN_ERROR = 8, 16, 16
 
@@ -22,8 +18,8 @@ _STEPS, _CHARACTERS_A_STEP, _STEPS_OF_AN_ERROR = 8, 16, 16
 def read_json(text: str, work: Work) -> Read | None:
     """Read the object or list that is ``text``, damaged or cut short; None when that takes a guess, or more work.
 
-    Raises nothing: nesting beyond ``MAX_DEPTH``, integers too
-    long to convert and a spent budget all give None.
+    Raises nothing: nesting beyond ``MAX_DEPTH`` and a spent budget give None. A number that JSON cannot hold is a float
+    that is not finite.
     """
     if not work.take(len(text) // _CHARACTERS_A_STEP + _STEPS):
         return None

@@ -40,9 +40,10 @@ _LITERALS: dict[str, Any] = {
     "False": False,
     "None": None,
     "undefined": None,
-    "NaN": None,
-    "Infinity": None,
-    "-Infinity": None,
+    # No JSON can hold these. They are kept, so that whoever runs the call can refuse it.
+    "NaN": math.nan,
+    "Infinity": math.inf,
+    "-Infinity": -math.inf,
 }
 _STEPS, _CHARACTERS_A_STEP = 40, 8
 _ABSENT: Any = object()
@@ -149,10 +150,7 @@ def _scalar(token: re.Match[str], *, depth: int) -> Any:
     number = _NUMBER.fullmatch(word)
     if number is None:
         return _ABSENT
-    try:
-        return finite(word) if number[1] or number[2] else int(word)
-    except ValueError:
-        return _ABSENT
+    return float(word) if number[1] or number[2] else integer(word)
 
 
 def _without_closers(body: str, depth: int) -> str:
@@ -178,7 +176,9 @@ def _valid_escape(match: re.Match[str]) -> str:
     return match[2] if match[2] == "'" else "\\\\" + match[2]
 
 
-def finite(number: str) -> float | None:
-    """Read a decimal; None for one too large for a float, which JSON cannot write again."""
-    value = float(number)
-    return value if math.isfinite(value) else None
+def integer(digits: str) -> int | float:
+    """Read an integer; one too long for the interpreter is infinite, as a decimal beyond a float's range is."""
+    try:
+        return int(digits)
+    except ValueError:
+        return -math.inf if digits.startswith("-") else math.inf

@@ -1,36 +1,38 @@
-"""Asking again with long tool results made short, where a reply came out of a long request."""
+"""Long tool results made short in every request, while the history keeps them whole."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import sys
 from collections.abc import Awaitable, Callable
 
-import anyio.to_thread
-from langchain_core.messages import AnyMessage, ToolMessage
+from langchain_core.messages import ToolMessage
 
-from graph_agent.hooks import HookRequest, HookResponse, LoopHook, LoopPlan, OnError, RequestPatch
+from graph_agent.daemon_threads import call_in_thread
+from graph_agent.hooks import LoopHook, OnError
 from graph_agent.truncation import truncate
 
 Compress = Callable[[str], str | Awaitable[str]]
 """A result's text → what is left of it."""
 
-_MARK = "graph_agent_compressed"
+_KEPT = 1_000
+"""Compressed texts that are remembered at most; the oldest is made anew when it is needed again."""
 
 
 class HistoryCompression(LoopHook):
-    """Has the model asked again with each long tool result of the request compressed.
+    """Sends each long tool result compressed, in all requests: plans and answers, of this input and of later ones.
 
-    Only that request holds less: the session's history keeps every result whole. It costs a second request whenever a
-    result is long, which pays where a model loses its way in much text; the limits `max_output_chars` and
-    `offload_over_chars` of the configuration keep results short from the start.
+    The session's history keeps every result whole. A result is compressed once in a process, and again in another. The
+    model never reads a long result whole unless it is among the newest, which `keep_newest` leaves as they are; the
+    limits `max_output_chars` and `offload_over_chars` of the configuration cut results in the history as well.
 
     Args:
         compress: Gives what is left of a result, a function (run in a thread) or a coroutine function; None keeps its
-            beginning and its end, with a line between that says how much is missing.
+            beginning and its end, with a line between that gives the number of characters missing.
         over_chars: Characters above which a result is compressed, and to which None's way cuts it.
-        keep_newest: So many of the newest results stay whole.
+        keep_newest: How many of the newest results stay whole.
         on_error: As for every hook.
     """
 
@@ -48,37 +50,31 @@ class HistoryCompression(LoopHook):
         self._compress = compress or self._cut
         self._over_chars = over_chars
         self._keep_newest = keep_newest
+        self._made: dict[bytes, str] = {}
 
-    async def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, set[int]]:
-        """Whether the request holds long results; the context is their places among its messages."""
-        results = [at for at, message in enumerate(request.messages) if isinstance(message, ToolMessage)]
-        old = results[: len(results) - self._keep_newest] if self._keep_newest else results
-        long = {at for at in old if self._is_long(request.messages[at])}
-        return bool(long), long
+    async def rewrite_results(self, results: list[ToolMessage]) -> dict[str, str]:
+        """Compress the long results, all at once."""
+        old = results[: len(results) - self._keep_newest]
+        long = [result for result in old if len(result.text) > self._over_chars and result.id]
+        short = await asyncio.gather(*(self._compressed(result.text) for result in long))
+        return {str(result.id): text for result, text in zip(long, short, strict=True)}
 
-    async def build_plan(self, context: set[int], response: HookResponse, request: HookRequest) -> LoopPlan:
-        """Compress the results, all at once, and ask again."""
-        places = sorted(context)
-        short = await asyncio.gather(*(self._compressed(request.messages[at]) for at in places))
-        by_place = dict(zip(places, short, strict=True))
-        messages = [by_place.get(at, message) for at, message in enumerate(request.messages)]
-        return LoopPlan(run_agentic_loop=True, request_patch=RequestPatch(messages=messages))
-
-    def _is_long(self, message: AnyMessage) -> bool:
-        return len(message.text) > self._over_chars and _MARK not in message.additional_kwargs
-
-    async def _compressed(self, message: AnyMessage) -> AnyMessage:
-        text: object
+    async def _compressed(self, text: str) -> str:
+        key = hashlib.blake2b(text.encode(errors="surrogatepass")).digest()
+        if (made := self._made.get(key)) is not None:
+            return made
+        short: object
         if inspect.iscoroutinefunction(self._compress):
-            text = await self._compress(message.text)
+            short = await self._compress(text)
         else:
-            text = await anyio.to_thread.run_sync(lambda: self._compress(message.text), abandon_on_cancel=True)
-            text = await text if isinstance(text, Awaitable) else text
-        if not isinstance(text, str):
-            raise TypeError(f"compress returned {text!r}; return text")
-        # Marked, so that one that is long still is not compressed for ever.
-        marked = {**message.additional_kwargs, _MARK: True}
-        return message.model_copy(update={"content": text, "additional_kwargs": marked})
+            short = await call_in_thread(self._compress, text)
+            short = await short if isinstance(short, Awaitable) else short
+        if not isinstance(short, str):
+            raise TypeError(f"compress returned {short!r}; return text")
+        if len(self._made) >= _KEPT:
+            self._made.pop(next(iter(self._made)), None)
+        self._made[key] = short
+        return short
 
     def _cut(self, text: str) -> str:
         return truncate(text, max_chars=self._over_chars, max_lines=sys.maxsize).text

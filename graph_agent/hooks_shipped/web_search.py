@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import anyio.to_thread
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
+from graph_agent.daemon_threads import call_in_thread
+from graph_agent.exception_text import exception_text
+from graph_agent.failures import log_failure
 from graph_agent.hooks import HookRequest, HookResponse, LoopHook, LoopPlan, OnError, RequestPatch
 from graph_agent.planned import canonical_calls
 from graph_agent.text import as_text, clean
 from graph_agent.types import Call
+
+logger = logging.getLogger(__name__)
 
 Search = Callable[[str], Any | Awaitable[Any]]
 """A query → what was found: text, or plain JSON."""
@@ -32,6 +37,8 @@ class WebSearchInterception(LoopHook):
         description: What the model is told of the tool.
         on_error: As for every hook; a failing search is no failure of the hook.
     """
+
+    sees_answers = False
 
     def __init__(
         self,
@@ -62,11 +69,7 @@ class WebSearchInterception(LoopHook):
         results = await asyncio.gather(*(self._fulfil(call) for call in context))
         asked = AIMessage(response.text, tool_calls=canonical_calls(context))
         found: list[AnyMessage] = [asked, *results]
-        return LoopPlan(
-            run_agentic_loop=True,
-            request_patch=RequestPatch(messages=[*request.messages, *found]),
-            keep_messages=found,
-        )
+        return LoopPlan(run_agentic_loop=True, request_patch=RequestPatch(messages=[*request.messages, *found]))
 
     async def _fulfil(self, call: Call) -> ToolMessage:
         query = call["arguments"].get("query")
@@ -76,13 +79,14 @@ class WebSearchInterception(LoopHook):
         try:
             found = await self._run(query)
         except Exception as error:  # noqa: BLE001 - a search may raise anything; the model must hear it
-            return _result(call, clean(f"The search failed: {type(error).__name__}: {error}"), failed=True)
+            log_failure(logger, "The search of a hook", error, level=logging.WARNING)
+            return _result(call, clean(f"The search failed: {exception_text(error)}"), failed=True)
         return _result(call, clean(as_text(found)) or "Nothing was found.")
 
     async def _run(self, query: str) -> Any:
         if asyncio.iscoroutinefunction(self._search):
             return await self._search(query)
-        found = await anyio.to_thread.run_sync(lambda: self._search(query), abandon_on_cancel=True)
+        found = await call_in_thread(self._search, query)
         return await found if isinstance(found, Awaitable) else found
 
 

@@ -1,14 +1,18 @@
 """What a connection may say, checked before anything is started.
 
-The shapes are those of langchain-mcp-adapters, and two keys of our own that every transport takes:
-`tool_prefix` (`True` for `"<server>_"`, or the text itself; default none) and
-`connect_timeout_s` (seconds until a server that does not come up is given up; default 30).
+The shapes are those of langchain-mcp-adapters, and five keys of our own that every transport takes:
+- `tool_prefix`: `True` for `"<server>_"`, or the text itself; default none;
+- `connect_timeout_s`: seconds until a server that does not come up is given up; default 30;
+- `pin_tools`: True to offer the tools listed at the start only, whatever the server changes later; default False;
+- `max_message_bytes`: bytes of one message from the server; a longer one is refused while it arrives; default 16 MiB;
+- `stray_output`: `"error"` fails the calls under way when a stdio server writes a line that is no message, `"ignore"`
+  logs the line; default `"error"`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
@@ -16,6 +20,7 @@ from typing import Any, Literal, NoReturn, cast
 import httpx
 
 from graph_agent.errors import ConfigError, did_you_mean
+from graph_agent.mcp.messages import MAX_MESSAGE_BYTES
 
 CONNECT_TIMEOUT_S = 30.0
 
@@ -28,7 +33,8 @@ _TRANSPORTS: dict[str, Transport] = {
     "http": "streamable_http",
     "sse": "sse",
 }
-_OURS = {"transport", "tool_prefix", "connect_timeout_s"}
+_OURS = {"transport", "tool_prefix", "connect_timeout_s", "pin_tools", "max_message_bytes", "stray_output"}
+_STRAY = ("error", "ignore")
 _HTTP = {"url", "headers", "timeout", "sse_read_timeout", "httpx_client_factory", "auth", "session_kwargs"}
 _KEYS: dict[Transport, set[str]] = {
     "stdio": {"command", "args", "env", "cwd", "encoding", "encoding_error_handler", "session_kwargs"},
@@ -46,6 +52,9 @@ class ServerConfig:
     options: Mapping[str, Any]
     tool_prefix: str = ""
     connect_timeout_s: float = CONNECT_TIMEOUT_S
+    pin_tools: bool = False
+    max_message_bytes: int = MAX_MESSAGE_BYTES
+    ignores_stray_output: bool = False
 
 
 def check_connections(
@@ -82,6 +91,9 @@ def _check(name: Any, connection: Any) -> ServerConfig:
         options,
         tool_prefix=_prefix(name, connection.get("tool_prefix")),
         connect_timeout_s=_seconds(name, "connect_timeout_s", connection.get("connect_timeout_s", CONNECT_TIMEOUT_S)),
+        pin_tools=_flag(name, "pin_tools", connection.get("pin_tools")),
+        max_message_bytes=_bytes(name, "max_message_bytes", connection.get("max_message_bytes")),
+        ignores_stray_output=_choice(name, "stray_output", connection.get("stray_output"), _STRAY) == "ignore",
     )
 
 
@@ -138,6 +150,28 @@ def _seconds(name: str, key: str, value: Any) -> float:
     return float(seconds)
 
 
+def _flag(name: str, key: str, value: Any) -> bool:
+    if value is not None and not isinstance(value, bool):
+        _refuse(name, f"{key!r} must be true or false; got {value!r}.")
+    return bool(value)
+
+
+def _bytes(name: str, key: str, value: Any) -> int:
+    if value is None:
+        return MAX_MESSAGE_BYTES
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1024:
+        _refuse(name, f"{key!r} must be a whole number of bytes, 1024 or more; got {value!r}.")
+    return value
+
+
+def _choice(name: str, key: str, value: Any, known: tuple[str, ...]) -> str:
+    if value is None:
+        return known[0]
+    if value not in known:
+        _refuse(name, f"{key!r} must be one of {', '.join(map(repr, known))}; got {value!r}.")
+    return str(value)
+
+
 def _prefix(name: str, value: Any) -> str:
     if value is None or value is False:
         return ""
@@ -173,9 +207,7 @@ def _with_auth(servers: list[ServerConfig], auth: httpx.Auth | Mapping[str, http
 def _authorised(server: ServerConfig, auth: httpx.Auth | None) -> ServerConfig:
     if auth is None or "auth" in server.options:
         return server
-    return ServerConfig(
-        server.name, server.transport, {**server.options, "auth": auth}, server.tool_prefix, server.connect_timeout_s
-    )
+    return replace(server, options={**server.options, "auth": auth})
 
 
 def _refuse(name: str, problem: str) -> NoReturn:

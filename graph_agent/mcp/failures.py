@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from langchain_core.tools import ToolException
 
 from graph_agent.errors import McpServerError
+from graph_agent.exception_text import leaves
 
 
 class McpCallError(McpServerError, ToolException):
@@ -35,6 +36,10 @@ class Loss:
     session_gone: bool = True
 
 
+class NotStartedError(Exception):
+    """The process of a server could not be started; the text names the key of the connection, and the fix."""
+
+
 class LostCallError(Exception):
     """Inside this package: a call was lost, and the policy for that has not been applied yet."""
 
@@ -46,11 +51,14 @@ class LostCallError(Exception):
 def root_cause(error: BaseException) -> str:
     """Say in one line what went wrong, looking through exception groups.
 
-    Returns the first leaf's text, with its class name where the text alone says little.
+    Returns the text of each of a group's causes, or of the error itself, with its class name where the text alone says
+    little.
     """
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(root_cause(leaf) for leaf in leaves(error)))
     text = str(error).strip()
+    if isinstance(error, NotStartedError):
+        return text
     if isinstance(error, OSError) and error.filename:
         return f"{error.strerror}: {error.filename!r}"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -7,7 +7,9 @@ session, waits, and closes it; calls run in the tasks of their callers and only 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from contextvars import Context
 from typing import Any
@@ -21,9 +23,11 @@ from mcp.shared.session import ProgressFnT
 
 from graph_agent.mcp.connections import ServerConfig
 from graph_agent.mcp.failures import Loss, LostCallError, McpCallError, root_cause
+from graph_agent.mcp.messages import UnreadableError, is_unreadable
 from graph_agent.mcp.session import Session
+from graph_agent.mcp.stdio import Incoming, Outgoing
 from graph_agent.mcp.taps import Call, IncomingTap, OutgoingTap, current_call
-from graph_agent.mcp.transports import Incoming, Outgoing, ServerLog, open_transport
+from graph_agent.mcp.transports import ServerLog, open_transport
 
 logger = logging.getLogger("graph_agent.mcp")
 
@@ -33,6 +37,8 @@ _CLOSE_S = 10.0
 """Seconds a session may take to close by itself; the SDK kills a stdio server after four of them."""
 _COURTESY_S = 5.0
 """Seconds to spend on telling a server that a call was cancelled."""
+_STRAY_GRACE_S = 1.0
+"""Seconds that a reply may come behind a line that is no message."""
 _MAX_PAGES = 1000
 """Pages of one server's list of tools; a server whose list never ends is not believed."""
 
@@ -43,16 +49,30 @@ class Link:
     `opened` resolves once: then either `tools` (by name) are there, or `failure` says why not.
     `ended` resolves, with the reason, when an open session is of no more use.
     `context` is where the server's own requests (elicitation) run; it must not be a single call's.
+    `on_tools` is called with the link after each change of `tools` that the server announces.
     """
 
-    def __init__(self, config: ServerConfig, elicit: ElicitationFnT | None, context: Context) -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        elicit: ElicitationFnT | None,
+        context: Context,
+        on_tools: Callable[[Link], None],
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.tools: dict[str, types.Tool] = {}
+        self.changes_tools = False
+        """Whether the server announces changes of its tools; known once it has opened."""
         self.failure: str | None = None
         self.opened: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[str] = loop.create_future()
         self._config = config
         self._elicit = elicit
+        self._on_tools = on_tools
+        self._changed = False
+        self.relisting: asyncio.Task[None] | None = None
+        """The task that lists announced changes; None if there is none."""
+        self._stray = ""
         self._session: Session | None = None
         self._log = ServerLog(config.name)
         self._stop = asyncio.Event()
@@ -151,20 +171,22 @@ class Link:
         finally:
             self._fail("it was cut off while starting")
             self._end("the connection broke")
-            for errand in self._errands:
+            for errand in [*self._errands, *filter(None, [self.relisting])]:
                 errand.cancel()
 
     async def _open(self, stack: AsyncExitStack, incoming: Incoming, outgoing: Outgoing) -> None:
         options = dict(self._config.options.get("session_kwargs", {}))
         if self._elicit is not None:
             options["elicitation_callback"] = self._elicit
-        taps = IncomingTap(incoming, lambda: self._end("it closed the connection")), OutgoingTap(outgoing)
-        session = await stack.enter_async_context(Session(*taps, **options))
+        closed = functools.partial(self._end, "it closed the connection")
+        taps = IncomingTap(incoming, closed, self._on_unreadable), OutgoingTap(outgoing)
+        session = await stack.enter_async_context(Session(*taps, on_tools_changed=self._on_tools_changed, **options))
         capabilities = (await session.initialize()).capabilities
         # Listed on every opening: a call can then tell a tool that is gone, and the SDK knows the output schemas.
-        tools = await _list_tools(session) if capabilities.tools is not None else []
-        self.tools = {tool.name: tool for tool in tools}
         self._session = session
+        if capabilities.tools is not None:
+            self.tools = await _list_tools(session)
+            self.changes_tools = bool(capabilities.tools.listChanged)
         self._timer.cancel()
         if not self.opened.done():
             self.opened.set_result(None)
@@ -178,6 +200,8 @@ class Link:
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             raise LostCallError(broken) from None
         except McpError as error:
+            if is_unreadable(error.error):
+                raise McpCallError(self._no_reply(name, error.error.message), may_have_run=True) from None
             if self.ended.done() and error.error.code == types.CONNECTION_CLOSED:
                 raise LostCallError(broken) from None
             raise ToolException(f"MCP server {self._config.name!r}: {error}") from error
@@ -187,6 +211,10 @@ class Link:
                 f"{name!r} ran, but the answer of MCP server {self._config.name!r} is malformed: {error}",
                 may_have_run=True,
             ) from error
+
+    def _no_reply(self, name: str, reason: str) -> str:
+        server = f"MCP server {self._config.name!r}"
+        return f"{server} gave no readable reply to {name!r}: {reason}. It is not known whether the call took effect."
 
     def _tell_cancelled(self, session: Session, call: Call) -> None:
         if call.request_id is None or not call.sent or call.lost.done() or self.ended.done():
@@ -222,8 +250,47 @@ class Link:
         if not self.opened.done():
             self._abandon(loss.reason)
 
+    def _on_unreadable(self, error: UnreadableError) -> None:
+        """Fail the calls under way: any of them may be the one that this message was to answer."""
+        logger.warning("MCP server %r: %s", self._config.name, error.reason)
+        if not self.opened.done():
+            self._stray = error.reason
+            return
+        if error.stray and self._config.ignores_stray_output:
+            return
+        waiting = [call for call in self._calls if call.sent]
+        fail = functools.partial(self._fail_calls, waiting, error)
+        # A server that prints may send its reply right behind.
+        asyncio.get_running_loop().call_later(_STRAY_GRACE_S if error.stray else 0, fail)
+
+    def _fail_calls(self, calls: list[Call], error: UnreadableError) -> None:
+        fix = "; print to stderr instead, or set 'stray_output: ignore' for the server" if error.stray else ""
+        for call in calls:
+            if not call.lost.done():
+                call.lost.set_result(Loss(error.reason + fix, may_have_run=True, session_gone=False))
+
+    def _on_tools_changed(self) -> None:
+        self._changed = not self._config.pin_tools
+        if self._changed and self.relisting is None:
+            self.relisting = asyncio.create_task(self._relist(), name=f"mcp-{self._config.name}-tools")
+
+    async def _relist(self) -> None:
+        """List the tools again until no further change was announced meanwhile."""
+        assert self._session is not None
+        try:
+            while self._changed:
+                self._changed = False
+                async with asyncio.timeout(self._config.connect_timeout_s):
+                    self.tools = await _list_tools(self._session)
+                self._on_tools(self)
+        except Exception as error:  # noqa: BLE001 - the server's list may fail in any way; the old one stays on offer
+            logger.warning("MCP server %r: its changed tools could not be listed: %r", self._config.name, error)
+        finally:
+            self.relisting = None
+
     def _give_up(self) -> None:
-        self._abandon(f"it did not come up within {self._config.connect_timeout_s:g} s")
+        stray = f"; {self._stray}" if self._stray else ""
+        self._abandon(f"it did not come up within {self._config.connect_timeout_s:g} s{stray}")
 
     def _abandon(self, reason: str) -> None:
         self._fail(reason, self._log.words())
@@ -245,7 +312,7 @@ class Link:
         return self.ended.result() if self.ended.done() else "the connection broke"
 
 
-async def _list_tools(session: Session) -> list[types.Tool]:
+async def _list_tools(session: Session) -> dict[str, types.Tool]:
     tools: list[types.Tool] = []
     params = None
     for _ in range(_MAX_PAGES):
@@ -254,4 +321,4 @@ async def _list_tools(session: Session) -> list[types.Tool]:
         if not page.nextCursor:
             break
         params = types.PaginatedRequestParams(cursor=page.nextCursor)
-    return tools
+    return {tool.name: tool for tool in tools}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,15 +24,38 @@ from graph_agent.mcp.tools import McpTool, to_langchain_tool
 
 logger = logging.getLogger("graph_agent.mcp")
 
+_SETTLE_S = 5.0
+"""Seconds that a plan waits for the tools that a server has announced."""
+
 
 class McpTools(list[BaseTool]):
-    """The tools of the servers that came up; `failed` maps each of the others to its error."""
+    """The tools of the servers that came up; `failed` maps each of the others to its error.
+
+    The list changes in place when a server announces other tools (`tools/list_changed`) or has other ones after it
+    was opened again, except for servers with `pin_tools`. An agent that was given all of it offers what it holds at
+    each plan.
+    """
 
     def __init__(self, tools: Iterable[BaseTool] = (), failed: Mapping[str, str] | None = None) -> None:
         super().__init__(tools)
         self.failed: dict[str, str] = dict(failed or {})
         self.states: Callable[[], Awaitable[dict[str, bool]]] = _no_servers
-        """Says of each server whether it can be called now; may be asked from any event loop."""
+        """Whether each server can be called now, by its name; may be awaited in any event loop."""
+        self.version = 0
+        """Number of changes since the servers were opened."""
+        self.announces = False
+        """Whether some server announces changes of its tools."""
+        self._opening: _Opening | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether a server has announced a change that is not yet in the list."""
+        return self._opening is not None and any(server.relisting for server in self._opening.servers)
+
+    async def settle(self) -> None:
+        """Wait for pending changes, five seconds at most; may be awaited in any event loop."""
+        if self._opening is not None:
+            await self._opening.settle()
 
 
 @asynccontextmanager
@@ -45,8 +68,10 @@ async def open_mcp_tools(
 
     `connections` maps server names to connections as langchain-mcp-adapters has them: `transport` is `stdio`
     (`command`, `args`, `env`, `cwd`), `streamable_http` or `sse` (`url`, `headers`, `timeout` in seconds, …). Two keys
-    are ours: `connect_timeout_s`, the seconds a server has to come up (default 30), and `tool_prefix`, text before the
-    names of its tools (`True` for `"<server>_"`, default none).
+    more: `connect_timeout_s`, the seconds a server has to come up (default 30), and `tool_prefix`, text before the
+    names of its tools (`True` for `"<server>_"`, default none). Three more bound what a server may do: `pin_tools`
+    (keep the tools of the start, default False), `max_message_bytes` (default 16 MiB) and `stray_output` (`"error"` or
+    `"ignore"`, for lines of a stdio server that are no messages, default `"error"`).
 
     A stdio server gets PATH, HOME and their like and the connection's `env`, in which `${NAME}` is replaced, and
     nothing else of our environment; `python` means the interpreter running this; what it writes to stderr is logged
@@ -63,11 +88,13 @@ async def open_mcp_tools(
 
     Raises `ConfigError` for a connection that cannot work, before anything starts, and for two tools of one name.
     """
-    configs = check_connections(connections, auth)
-    servers = [Server(config, elicitation_for(config.name, on_elicitation)) for config in configs]
+    opening = _Opening()
+    for config in check_connections(connections, auth):
+        opening.servers.append(Server(config, elicitation_for(config.name, on_elicitation), opening.on_tools))
+    servers = opening.servers
     try:
         found = await asyncio.gather(*(_tools_or_error(server) for server in servers))
-        yield _collect(servers, found, Hop())
+        yield opening.collect(found)
     finally:
         # Shielded: processes must be gone even when what ends the block is a cancelled scope.
         with anyio.CancelScope(shield=True):
@@ -82,25 +109,62 @@ async def _tools_or_error(server: Server) -> list[types.Tool] | str:
         return str(error)
 
 
-def _collect(servers: list[Server], found: list[list[types.Tool] | str], hop: Hop) -> McpTools:
-    tools: dict[str, McpTool] = {}
-    failed: dict[str, str] = {}
-    for server, result in zip(servers, found, strict=True):
-        if isinstance(result, str):
-            failed[server.config.name] = result
-            continue
-        for tool in (to_langchain_tool(server, tool, hop) for tool in result):
-            if tool.name in tools:
-                raise _two_of_one_name(tool.name, tools[tool.name], tool)
-            tools[tool.name] = tool
-    made = McpTools(tools.values(), failed)
+class _Opening:
+    """The servers of one block, and the list of their tools. Belongs to the loop that opens them."""
 
-    async def states() -> dict[str, bool]:
-        up = await hop.run(lambda: _all_up(servers))
-        return {server.config.name: state for server, state in zip(servers, up, strict=True)}
+    def __init__(self) -> None:
+        self.servers: list[Server] = []
+        self.tools = McpTools()
+        self._hop = Hop()
+        self._made: dict[tuple[str, str], tuple[types.Tool, McpTool]] = {}
 
-    made.states = states
-    return made
+    def collect(self, found: Sequence[list[types.Tool] | str]) -> McpTools:
+        """Fill the list. Raises `ConfigError` for two tools of one name."""
+        for server, result in zip(self.servers, found, strict=True):
+            if isinstance(result, str):
+                self.tools.failed[server.config.name] = result
+        listed: dict[str, McpTool] = {}
+        for tool in self._current():
+            if tool.name in listed:
+                raise _two_of_one_name(tool.name, listed[tool.name], tool)
+            listed[tool.name] = tool
+        self.tools.extend(listed.values())
+        self.tools.announces = any(server.changes_tools for server in self.servers)
+        self.tools.states = self._states
+        self.tools._opening = self
+        return self.tools
+
+    def on_tools(self, server: Server) -> None:
+        """Take in the changed tools of a server; the second of two tools of one name is left out."""
+        listed: dict[str, McpTool] = {}
+        for tool in self._current():
+            if listed.setdefault(tool.name, tool) is not tool:
+                logger.warning("%s The second one is left out.", _two_of_one_name(tool.name, listed[tool.name], tool))
+        self.tools[:] = listed.values()
+        self.tools.version += 1
+        logger.info("MCP server %r has other tools now: %s", server.config.name, ", ".join(server.tools) or "none")
+
+    async def settle(self) -> None:
+        """Wait until the servers' announced changes are listed, five seconds at most."""
+
+        async def wait() -> None:
+            if tasks := [task for server in self.servers if (task := server.relisting) is not None]:
+                await asyncio.wait(tasks, timeout=_SETTLE_S)
+
+        await self._hop.run(wait)
+
+    def _current(self) -> Iterator[McpTool]:
+        for server in self.servers:
+            for name, tool in server.tools.items():
+                made = self._made.get((server.config.name, name))
+                if made is None or made[0] != tool:
+                    made = tool, to_langchain_tool(server, tool, self._hop, self.tools)
+                    self._made[server.config.name, name] = made
+                yield made[1]
+
+    async def _states(self) -> dict[str, bool]:
+        up = await self._hop.run(lambda: _all_up(self.servers))
+        return {server.config.name: state for server, state in zip(self.servers, up, strict=True)}
 
 
 async def _all_up(servers: list[Server]) -> list[bool]:

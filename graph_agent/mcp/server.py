@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any
 
@@ -24,19 +25,35 @@ class Server:
 
     A lost call is repeated, once, on a new session if it certainly did not run or may run twice; calls that find
     the session gone together open one new session together. Everything here belongs to the loop it is made in.
+    `on_tools` is called when `tools` has changed after the first opening: the server announced it, or a new session
+    found other tools. With `pin_tools` it is not called.
     """
 
-    def __init__(self, config: ServerConfig, elicit: ElicitationFnT | None) -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        elicit: ElicitationFnT | None,
+        on_tools: Callable[[Server], None] = lambda server: None,
+    ) -> None:
         self.config = config
+        self.tools: dict[str, types.Tool] = {}
+        """The tools it listed last, by name; empty before it has come up."""
+        self.changes_tools = False
+        """Whether it announces changes of its tools, and they are followed."""
+        self._on_tools = on_tools
         self._elicit = elicit
         self._context = copy_context()
         self._link: Link | None = None
         self._links: set[Link] = set()
+        self._open = False
         self._closed = False
 
     async def open(self) -> list[types.Tool]:
         """Open the first session and return the server's tools. Raises `McpServerError`."""
         link = await self._usable_link()
+        self.tools = link.tools
+        self.changes_tools = link.changes_tools and not self.config.pin_tools
+        self._open = True
         return list(link.tools.values())
 
     async def call(
@@ -69,6 +86,11 @@ class Server:
                 raise McpCallError(self._explain(tool.name, loss), may_have_run=loss.may_have_run)
             first_loss = loss
 
+    @property
+    def relisting(self) -> asyncio.Task[None] | None:
+        """The task that lists announced changes; None if there is none."""
+        return self._link.relisting if self._link is not None else None
+
     async def is_up(self) -> bool:
         """Whether the server can be called; one whose session has died is opened again to find out."""
         try:
@@ -92,10 +114,19 @@ class Server:
         await asyncio.shield(link.opened)
         if link.failure is not None:
             raise McpServerError(f"MCP server {self.config.name!r} cannot be reached: {link.failure}.")
+        self._take_tools(link)
         return link
 
+    def _take_tools(self, link: Link) -> None:
+        # Equal tools cost one comparison of identity a call: a link replaces its mapping only when it lists anew.
+        if not self._open or link.tools is self.tools or self.config.pin_tools:
+            return
+        changed, self.tools = link.tools != self.tools, link.tools
+        if changed:
+            self._on_tools(self)
+
     def _new_link(self) -> Link:
-        link = Link(self.config, self._elicit, self._context.copy())
+        link = Link(self.config, self._elicit, self._context.copy(), self._take_tools)
         self._links = {link, *(old for old in self._links if not old.closed)}
         link.ended.add_done_callback(lambda ended: self._on_ended(link, ended.result()))
         return link
@@ -107,14 +138,17 @@ class Server:
     def _retire(self, link: Link, reason: str) -> None:
         if link is self._link:
             self._link = None
-            logger.warning("MCP server %r is gone: %s; the next call opens it again", self.config.name, reason)
+            logger.warning(
+                "MCP server %r: the session ended: %s; the next call opens a new one", self.config.name, reason
+            )
         link.retire()
 
     def _explain(self, tool: str, loss: Loss) -> str:
         server = f"MCP server {self.config.name!r}"
-        if loss.may_have_run:
-            return f"{server} died while {tool!r} was running ({loss.reason}); it may have taken effect."
-        return f"{server} did not take the call ({loss.reason}); {tool!r} has not run."
+        if not loss.may_have_run:
+            return f"{server} did not take the call ({loss.reason}); {tool!r} has not run."
+        what = "the session ended" if loss.session_gone else "no readable reply came"
+        return f"{server}: {what} while {tool!r} was running ({loss.reason}); it may have taken effect."
 
 
 def _repeatable(tool: types.Tool) -> bool:

@@ -1,4 +1,4 @@
-"""A client session that goes on listening while a person is being asked, or a result is being checked."""
+"""A client session that receives messages while a person is asked or a result is checked."""
 
 from __future__ import annotations
 
@@ -33,8 +33,9 @@ class Session(ClientSession):
     no other call of that server would come back.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, on_tools_changed: Callable[[], None], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._on_tools_changed = on_tools_changed
         self._answering: set[asyncio.Task[None]] = set()
         self._checks: dict[str, tuple[dict[str, Any], _Check]] = {}
 
@@ -42,6 +43,11 @@ class Session(ClientSession):
         task = asyncio.create_task(super()._received_request(responder))
         self._answering.add(task)
         task.add_done_callback(self._answered)
+
+    async def _received_notification(self, notification: types.ServerNotification) -> None:
+        await super()._received_notification(notification)
+        if isinstance(notification.root, types.ToolListChangedNotification):
+            self._on_tools_changed()
 
     def _answered(self, task: asyncio.Task[None]) -> None:
         self._answering.discard(task)

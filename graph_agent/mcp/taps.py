@@ -17,7 +17,8 @@ from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCRequest, RequestId
 
 from graph_agent.mcp.failures import Loss
-from graph_agent.mcp.transports import Incoming, Outgoing
+from graph_agent.mcp.messages import UnreadableError, in_place_of, unreadable
+from graph_agent.mcp.stdio import Incoming, Outgoing
 
 
 @dataclass(slots=True, eq=False)
@@ -65,11 +66,17 @@ class OutgoingTap:
 
 
 class IncomingTap:
-    """Calls `on_end` as soon as the transport has nothing more to deliver."""
+    """Puts an error reply in the place of an unreadable one, and calls `on_end` when the transport has ended.
 
-    def __init__(self, stream: Incoming, on_end: Callable[[], None]) -> None:
+    `on_unreadable` gets each unreadable message whose request is unknown.
+    """
+
+    def __init__(
+        self, stream: Incoming, on_end: Callable[[], None], on_unreadable: Callable[[UnreadableError], None]
+    ) -> None:
         self._stream = stream
         self._on_end = on_end
+        self._on_unreadable = on_unreadable
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -85,7 +92,14 @@ class IncomingTap:
 
     async def __anext__(self) -> SessionMessage | Exception:
         try:
-            return await self._stream.__anext__()
+            message = await self._stream.__anext__()
         except StopAsyncIteration:
             self._on_end()
             raise
+        # Other errors of a transport are reported where they happen.
+        if isinstance(message, ValueError):
+            error = unreadable(message)
+            message = in_place_of(error) or error
+        if isinstance(message, UnreadableError):
+            self._on_unreadable(message)
+        return message

@@ -11,7 +11,7 @@ from langchain_core.tools import StructuredTool
 # Private, and the whole of what the adapters know about results; their public conversion ties it to a session of
 # their own and swallows an argument that is named `runtime`.
 from langchain_mcp_adapters.tools import _convert_call_tool_result
-from pydantic import AnyUrl
+from pydantic import AnyUrl, Field
 
 from graph_agent.idempotency import key_of_current_call
 from graph_agent.mcp.hop import Hop
@@ -28,6 +28,9 @@ class McpTool(StructuredTool):
     LangChain fills parameters called `config` and `run_manager` itself; a server's tool may have its own.
     """
 
+    source: Any = Field(default=None, exclude=True, repr=False)
+    """The list of tools that it is of, which changes with what its server lists; None outside a list."""
+
     def _run(self, /, *args: Any, **kwargs: Any) -> Any:
         assert self.func is not None
         return self.func(*args, **kwargs)
@@ -37,13 +40,13 @@ class McpTool(StructuredTool):
         return await self.coroutine(*args, **kwargs)
 
 
-def to_langchain_tool(server: Server, tool: types.Tool, hop: Hop) -> McpTool:
+def to_langchain_tool(server: Server, tool: types.Tool, hop: Hop, source: Any = None) -> McpTool:
     """Make the tool that calls `tool` on `server`, from any event loop or, synchronously, from any other thread.
 
     The server finds the idempotency key of an agent's call in the request's `_meta`, under `KEY_IN_META`.
     The name is the server's, behind the connection's `tool_prefix`. The metadata holds the server's annotations and
     our marks: `effect`, `idempotent`, `mcp_server`. A result's content becomes content blocks, its structured content
-    the artifact; a result that is an error raises `ToolException`.
+    the artifact; a result that is an error raises `ToolException`. `source` is the list that the tool is put into.
     """
 
     async def call(**arguments: Any) -> Any:
@@ -63,6 +66,7 @@ def to_langchain_tool(server: Server, tool: types.Tool, hop: Hop) -> McpTool:
         coroutine=call,
         response_format="content_and_artifact",
         metadata=_metadata(server.config.name, tool),
+        source=source,
     )
 
 
@@ -91,7 +95,10 @@ def _convert(result: types.CallToolResult) -> tuple[Any, Any]:
     said = any(isinstance(content, types.TextContent) and content.text.strip() for content in contents)
     if result.structuredContent is not None and not said:
         # The artifact is not shown to the model.
-        text = json.dumps(result.structuredContent, ensure_ascii=False)
+        value = result.structuredContent
+        # The SDKs' wrapping of what is no object.
+        value = value["result"] if list(value) == ["result"] else value
+        text = json.dumps(value, ensure_ascii=False)
         contents.append(types.TextContent(type="text", text=text))
     return _convert_call_tool_result(result.model_copy(update={"content": contents}))
 

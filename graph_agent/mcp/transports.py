@@ -13,19 +13,15 @@ from threading import Thread
 from typing import Any, cast
 
 import httpx
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.sse import sse_client
-from mcp.client.stdio import StdioServerParameters, stdio_client
+from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from mcp.shared.message import SessionMessage
 
 from graph_agent.mcp.connections import ServerConfig
+from graph_agent.mcp.stdio import Incoming, Outgoing, open_stdio
 from graph_agent.mcp.watched_http import OnLoss, WatchedClient
 
 logger = logging.getLogger("graph_agent.mcp")
-
-Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
-Outgoing = MemoryObjectSendStream[SessionMessage]
 
 _TIMEOUT_S = 30.0
 _READ_TIMEOUT_S = 300.0
@@ -75,18 +71,19 @@ async def open_transport(
     `on_loss` hears of HTTP requests that will not be answered. Raises what the transport raises.
     """
     if config.transport == "stdio":
-        async with _stdio(config.options, log) as streams:
+        async with _stdio(config, log) as streams:
             yield streams
     elif config.transport == "sse":
-        async with _sse(config.options, on_loss) as streams:
+        async with _sse(config, on_loss) as streams:
             yield streams
     else:
-        async with _streamable_http(config.options, on_loss) as streams:
+        async with _streamable_http(config, on_loss) as streams:
             yield streams
 
 
 @asynccontextmanager
-async def _stdio(options: Any, log: ServerLog) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+async def _stdio(config: ServerConfig, log: ServerLog) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+    options: Any = config.options
     command = options["command"]
     parameters = StdioServerParameters(
         # A server written in Python needs what the agent's environment has, not what PATH finds first.
@@ -101,17 +98,20 @@ async def _stdio(options: Any, log: ServerLog) -> AsyncIterator[tuple[Incoming, 
     async with AsyncExitStack() as stack:
         # Our copy of the server's stderr is closed once it has started, so that the log ends with the server.
         with os.fdopen(log.open(), "w") as stderr:
-            streams = await stack.enter_async_context(stdio_client(parameters, errlog=stderr))
+            streams = await stack.enter_async_context(open_stdio(parameters, stderr, config.max_message_bytes))
         yield streams
 
 
 @asynccontextmanager
-async def _sse(options: Any, on_loss: OnLoss) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+async def _sse(config: ServerConfig, on_loss: OnLoss) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+    options: Any = config.options
+
     def watched(
         headers: dict[str, str] | None = None, timeout: httpx.Timeout | None = None, auth: httpx.Auth | None = None
     ) -> httpx.AsyncClient:
         make = options.get("httpx_client_factory", httpx.AsyncClient)
-        return cast(httpx.AsyncClient, WatchedClient(make(headers=headers, timeout=timeout, auth=auth), on_loss))
+        client = make(headers=headers, timeout=timeout, auth=auth)
+        return cast(httpx.AsyncClient, WatchedClient(client, on_loss, config.max_message_bytes))
 
     async with sse_client(
         options["url"],
@@ -125,13 +125,14 @@ async def _sse(options: Any, on_loss: OnLoss) -> AsyncIterator[tuple[Incoming, O
 
 
 @asynccontextmanager
-async def _streamable_http(options: Any, on_loss: OnLoss) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+async def _streamable_http(config: ServerConfig, on_loss: OnLoss) -> AsyncIterator[tuple[Incoming, Outgoing]]:
+    options: Any = config.options
     timeout = httpx.Timeout(options.get("timeout", _TIMEOUT_S), read=options.get("sse_read_timeout", _READ_TIMEOUT_S))
     client = options.get("httpx_client_factory", httpx.AsyncClient)(
         headers=options.get("headers"), timeout=timeout, auth=options.get("auth")
     )
     async with (
-        WatchedClient(client, on_loss) as watched,
+        WatchedClient(client, on_loss, config.max_message_bytes) as watched,
         streamable_http_client(
             options["url"],
             http_client=cast(httpx.AsyncClient, watched),

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 from mcp.types import RequestId
 
+from graph_agent.mcp.bounded_body import BoundedBody
 from graph_agent.mcp.failures import Loss, root_cause
 
 logger = logging.getLogger("graph_agent.mcp")
@@ -25,18 +26,19 @@ OnLoss = Callable[[RequestId, Loss], None]
 
 _GOODBYE_S = 2.0
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
-_ID_LINE_LIMIT = 1024
 
 
 class WatchedClient:
     """Stands in for an `httpx.AsyncClient`; what it does not define is the client's own.
 
-    `on_loss` may be called for a request that was answered or given up in the meantime.
+    `on_loss` may be called for a request that was answered or given up in the meantime. A message of more than
+    `max_bytes` is refused while it arrives: an error reply takes its place.
     """
 
-    def __init__(self, client: httpx.AsyncClient, on_loss: OnLoss) -> None:
+    def __init__(self, client: httpx.AsyncClient, on_loss: OnLoss, max_bytes: int) -> None:
         self._client = client
         self._on_loss = on_loss
+        self._max_bytes = max_bytes
         self._resuming: dict[str, RequestId] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -79,7 +81,8 @@ class WatchedClient:
     async def _get(self, request: httpx.Request, options: dict[str, Any]) -> httpx.Response:
         request_id = self._resuming.pop(request.headers.get("last-event-id", ""), None)
         if request_id is None:
-            return await self._client.send(request, **options)
+            response = await self._client.send(request, **options)
+            return response if response.is_error else self._watch(response, None)
         try:
             response = await self._client.send(request, **options)
             response.raise_for_status()
@@ -104,8 +107,10 @@ class WatchedClient:
             self._on_loss(request_id, loss)
         return httpx.Response(202, request=request)
 
-    def _watch(self, response: httpx.Response, request_id: RequestId) -> httpx.Response:
+    def _watch(self, response: httpx.Response, request_id: RequestId | None) -> httpx.Response:
         def ended(last_event_id: str, reason: str) -> None:
+            if request_id is None:
+                return
             if last_event_id:
                 # The server keeps its events: the transport asks for the rest with this id.
                 self._resuming[last_event_id] = request_id
@@ -115,45 +120,38 @@ class WatchedClient:
         # The stream below is already decoded, so the headers about its encoding no longer hold.
         dropped = {"content-encoding", "content-length", "transfer-encoding"}
         headers = [(key, value) for key, value in response.headers.multi_items() if key not in dropped]
-        return httpx.Response(
-            response.status_code, headers=headers, stream=_WatchedStream(response, ended), request=response.request
-        )
+        stream = _WatchedStream(response, ended, request_id, self._max_bytes)
+        return httpx.Response(response.status_code, headers=headers, stream=stream, request=response.request)
 
 
 class _WatchedStream(httpx.AsyncByteStream):
     """A response's body; calls `ended` with the last event id when it stops before its reader did."""
 
-    def __init__(self, response: httpx.Response, ended: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        response: httpx.Response,
+        ended: Callable[[str, str], None],
+        request_id: RequestId | None,
+        max_bytes: int,
+    ) -> None:
         self._response = response
         self._ended = ended
-        self._last_event_id = ""
-        self._line = b""
+        self._bounded = BoundedBody(response, request_id, max_bytes)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        events = self._response.headers.get("content-type", "").startswith("text/event-stream")
+        body = self._bounded
         try:
-            async for chunk in self._response.aiter_bytes():
-                if events:
-                    self._note_event_id(chunk)
-                yield chunk
+            async for piece in body.pieces():
+                yield piece
         except httpx.HTTPError as error:
-            self._ended(self._last_event_id, root_cause(error))
+            self._ended(body.last_event_id, root_cause(error))
             raise
         # A reader that has its answer closes an event stream before this.
-        if events:
-            self._ended(self._last_event_id, "the response ended without an answer")
+        if body.has_events:
+            self._ended(body.last_event_id, "the response ended without an answer")
 
     async def aclose(self) -> None:
         await self._response.aclose()
-
-    def _note_event_id(self, chunk: bytes) -> None:
-        first, *rest = chunk.split(b"\n")
-        # Only short lines can be ids; a long one is not kept, so that big answers cost nothing.
-        self._line = (self._line + first)[:_ID_LINE_LIMIT]
-        for line in rest:
-            if self._line.startswith(b"id:"):
-                self._last_event_id = self._line[3:].strip().decode()
-            self._line = line[:_ID_LINE_LIMIT]
 
 
 def _id_of(request: httpx.Request) -> RequestId | None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Awaitable, Callable
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any
 
-import anyio
-import anyio.from_thread
-import anyio.to_thread
+from langchain.agents import middleware as shipped
 from langchain.agents.middleware import AgentMiddleware, AgentState, PIIMiddleware
 
+from graph_agent.daemon_threads import call_in_thread
 from graph_agent.errors import ConfigError
 from graph_agent.middleware.pii import around_request
 
@@ -19,8 +20,6 @@ Handler = Callable[[Any], Awaitable[Any]]
 Wrap = Callable[[Any, Handler], Awaitable[Any]]
 """A request and what answers it → the answer, as langchain's `awrap_model_call` and `awrap_tool_call` have it."""
 
-# Wraps may stand inside wraps, each waiting in its thread: none may want for one.
-_THREADS = anyio.CapacityLimiter(math.inf)
 _AROUND_THE_LOOP = ("before_agent", "before_model", "after_model", "after_agent")
 
 
@@ -32,7 +31,7 @@ class Admitted:
     model: Wrap | None
     tool: Wrap | None
     rewrites: bool
-    """Whether it promises that nobody reads a reply before it has seen the whole."""
+    """Whether it may rewrite replies, so that nobody may read one before it has seen the whole."""
 
 
 def admit(middleware: AgentMiddleware[Any, Any, Any]) -> Admitted:
@@ -50,7 +49,21 @@ def admit(middleware: AgentMiddleware[Any, Any, Any]) -> Admitted:
             f"hooks: the middleware {middleware.name} needs what this agent does not have: {'; '.join(needs)}. "
             "Only wrap_model_call and wrap_tool_call are run here."
         )
-    return Admitted(middleware.name, _wrap(middleware, "model"), _wrap(middleware, "tool"), rewrites=False)
+    model = _wrap(middleware, "model")
+    return Admitted(middleware.name, model, _wrap(middleware, "tool"), model is not None and _rewrites(middleware))
+
+
+def _rewrites(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
+    """Whether a middleware may rewrite replies: it says so in `rewrites_replies`, or nothing is known of it.
+
+    Those of the `langchain` package leave replies as they are, and so does `dynamic_prompt`.
+    """
+    said = getattr(middleware, "rewrites_replies", None)
+    if isinstance(said, bool):
+        return said
+    wrap = getattr(type(middleware), "awrap_model_call", None)
+    made_by_dynamic_prompt = getattr(wrap, "__qualname__", "").startswith("dynamic_prompt.")
+    return type(middleware) not in vars(shipped).values() and not made_by_dynamic_prompt
 
 
 def _needs(middleware: AgentMiddleware[Any, Any, Any]) -> list[str]:
@@ -92,14 +105,46 @@ def _wrap(middleware: AgentMiddleware[Any, Any, Any], what: str) -> Wrap | None:
 
 
 def _from_a_thread(wrap: Callable[[Any, Callable[[Any], Any]], Any]) -> Wrap:
-    """A blocking wrap as a coroutine: it runs in a thread, and what it calls runs in the loop again."""
+    """A blocking wrap as a coroutine: it runs in a daemon thread, and what it calls runs in the loop again."""
 
     async def wrapped(request: Any, handler: Handler) -> Any:
-        async def inside(again: Any) -> Any:
-            return await handler(again)
-
-        return await anyio.to_thread.run_sync(
-            lambda: wrap(request, lambda again: anyio.from_thread.run(inside, again)), limiter=_THREADS
-        )
+        bridge = _LoopBridge(asyncio.get_running_loop())
+        try:
+            return await call_in_thread(wrap, request, lambda again: bridge.run(_awaited(handler, again)))
+        finally:
+            bridge.close()
 
     return wrapped
+
+
+async def _awaited(handler: Handler, request: Any) -> Any:
+    return await handler(request)
+
+
+class _LoopBridge:
+    """Runs coroutines in an event loop for a thread that waits for them, until it is closed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._running: Future[Any] | None = None
+        self._closed = threading.Event()
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine and wait for it; called in the thread.
+
+        Raises:
+            CancelledError: When the bridge is closed, since the thread was given up.
+        """
+        if self._closed.is_set():
+            work.close()
+            raise CancelledError
+        self._running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        if self._closed.is_set():
+            self._running.cancel()
+        return self._running.result()
+
+    def close(self) -> None:
+        """Cancel the coroutine that runs, and refuse every further one."""
+        self._closed.set()
+        if self._running is not None:
+            self._running.cancel()

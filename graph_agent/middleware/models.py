@@ -22,6 +22,7 @@ from graph_agent.lending import copied
 from graph_agent.middleware.admission import Admitted
 from graph_agent.middleware.chain import through
 from graph_agent.models.binding import Way
+from graph_agent.models.cleaning import without_calls
 from graph_agent.models.client import Mode, ModelClient
 from graph_agent.models.metering import note_replies
 from graph_agent.models.single_attempt import without_client_retries
@@ -45,6 +46,7 @@ class AroundModels:
 
     def __init__(self, middleware: Sequence[Admitted], tools: Mapping[str, BaseTool], prompts: Prompts) -> None:
         self._wraps = [one.model for one in middleware if one.model is not None]
+        self._guards = [one.model for one in middleware if one.model is not None and one.rewrites]
         self._quiet = any(one.rewrites for one in middleware)
         self._tools = tools
         self._prompts = prompts
@@ -98,9 +100,7 @@ class AroundModels:
             ConfigError: When a middleware asks for what this agent does not have.
             Exception: What `send` or a middleware raised.
         """
-        system, messages = _split(request)
-        # Middleware ought to override what it is given; one that changes it in place must not change the history.
-        messages = copied(messages)
+        asked = self._request(model, request, offered)
         failure: Exception | None = None
         heard: list[AIMessage] = []
 
@@ -119,14 +119,6 @@ class AroundModels:
                 failure = error
                 raise
 
-        asked: ModelRequest[Any] = ModelRequest(
-            model=model,
-            messages=messages,
-            system_message=system,
-            tools=self.shown(offered),
-            state={"messages": list(messages)},
-            runtime=_runtime(),
-        )
         # The request itself may be streamed; what a middleware asks models of its own is nobody's answer.
         streamed = contextvars.copy_context()
         reply: Any = None
@@ -135,14 +127,58 @@ class AroundModels:
                 response: ModelResponse[Any] = await asyncio.create_task(
                     through(self._wraps, asked, handler, _response), context=context
                 )
-            reply = response.result[-1] if response.result else None
-            if len(response.result) != 1 or not isinstance(reply, AIMessage):
-                raise ConfigError(
-                    f"A middleware answered a model request with {response.result!r}; give one AIMessage."
-                )
-            return reply
+            replied = reply = _only_reply(response)
+            return replied
         finally:
             _note_the_others(heard, reply)
+
+    async def guard(
+        self,
+        model: BaseChatModel,
+        request: Sequence[AnyMessage],
+        offered: Sequence[dict[str, Any]],
+        answer: AIMessage,
+    ) -> AIMessage:
+        """Show an answer that no model was asked for to the middleware that rewrites replies, as the model's reply.
+
+        Args:
+            model: The model in force.
+            request: As for `ask`; it is not sent.
+            offered: As for `ask`.
+            answer: The answer.
+
+        Raises:
+            ConfigError: As for `ask`.
+            Exception: What a middleware raised.
+        """
+
+        async def handler(asked: ModelRequest[Any]) -> ModelResponse[Any]:
+            return ModelResponse(result=[answer])
+
+        heard: list[AIMessage] = []
+        try:
+            with aside(heard.append) as context:
+                asked = self._request(model, request, offered)
+                return _only_reply(
+                    await asyncio.create_task(through(self._guards, asked, handler, _response), context=context)
+                )
+        finally:
+            note_replies(heard)
+
+    def _request(
+        self, model: BaseChatModel, request: Sequence[AnyMessage], offered: Sequence[dict[str, Any]]
+    ) -> ModelRequest[Any]:
+        system, messages = _split(request)
+        # Middleware ought to override what it is given; one that changes it in place must not change the history.
+        messages = copied(messages)
+        return ModelRequest(
+            model=model,
+            messages=messages,
+            system_message=system,
+            tools=self.shown(offered),
+            state={"messages": list(messages)},
+            runtime=_runtime(),
+        )
 
 
 class _WrappedClient(ModelClient):
@@ -160,13 +196,14 @@ class _WrappedClient(ModelClient):
         *,
         mode: Mode,
         quiet: bool,
+        schema: dict[str, Any] | None = None,
         watch: Spoken | None = None,
     ) -> AIMessage:
         heard = watch or Spoken()
 
         async def send(asked: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
             client, told = self._for(asked, mode), self._middleware.retold(messages, asked.tools, self.schemas, mode)
-            return await ModelClient.plan(client, told, settings, mode=mode, quiet=quiet, watch=heard)
+            return await ModelClient.plan(client, told, settings, mode=mode, quiet=quiet, schema=schema, watch=heard)
 
         return await self._middleware.ask(self.model, request, self.schemas, send, heard)
 
@@ -188,10 +225,13 @@ class _WrappedClient(ModelClient):
 
         return await self._middleware.ask(self.model, request, self.schemas, send, heard)
 
+    async def guarded(self, request: Sequence[AnyMessage], answer: AIMessage) -> AIMessage:
+        return without_calls(await self._middleware.guard(self.model, request, self.schemas, answer))
+
     def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> Way:
-        # Whoever takes this way tries it again, and stops it, by the same settings.
-        once = settings.with_values({"model_retries": 0, "model_timeout_s": None})
-        return Way(cast("Any", _Whole(self, request, once, mode)), {}, list(request))
+        # The caller sends it again, by the same settings.
+        once = settings.with_values({"model_retries": 0})
+        return Way(cast("Any", _Whole(self, request, once, mode)), {}, list(request), bounded=True)
 
     def _for(self, asked: ModelRequest[Any], mode: Mode) -> ModelClient:
         """The client of a request as middleware has left it; this very one where it has left model and tools."""
@@ -288,6 +328,13 @@ def _response(answer: Any) -> ModelResponse[Any]:
     if not isinstance(answer, ModelResponse):
         raise ConfigError(f"A middleware answered a model request with {answer!r}; give a ModelResponse or AIMessage.")
     return answer
+
+
+def _only_reply(response: ModelResponse[Any]) -> AIMessage:
+    reply = response.result[-1] if response.result else None
+    if len(response.result) != 1 or not isinstance(reply, AIMessage):
+        raise ConfigError(f"A middleware answered a model request with {response.result!r}; give one AIMessage.")
+    return reply
 
 
 def _runtime() -> Runtime[Any] | None:

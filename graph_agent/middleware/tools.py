@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,14 +13,18 @@ from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
 
 from graph_agent._compat import read_state
+from graph_agent.exception_text import exception_text
+from graph_agent.failures import log_failure
 from graph_agent.invoking import meant_for_the_run, tool_runtime
 from graph_agent.lending import copied
 from graph_agent.middleware.admission import Admitted
 from graph_agent.middleware.chain import through
 from graph_agent.state import AgentState
 from graph_agent.text import clean, plain
-from graph_agent.tool_output import Output, read_output
+from graph_agent.tool_output import Output, read_output, with_value_of
 from graph_agent.types import Call
+
+logger = logging.getLogger(__name__)
 
 
 class AroundTools:
@@ -52,6 +57,7 @@ class AroundTools:
             GraphBubbleUp: When the tool, or a middleware, interrupts the graph to ask a person.
         """
         told: dict[int, Output] = {}
+        outputs: list[Output] = []
 
         async def handler(request: ToolCallRequest) -> ToolMessage:
             asked = request.tool_call
@@ -60,6 +66,7 @@ class AroundTools:
                 # Middleware is to meet what the tool raised; what the model is told of it is ours.
                 told[id(output.raised)] = output
                 raise output.raised
+            outputs.append(output)
             return ToolMessage(
                 output.content,
                 tool_call_id=call["id"],
@@ -73,10 +80,11 @@ class AroundTools:
         except BaseException as error:
             if meant_for_the_run(error):
                 raise
-            return told.get(id(error)) or Output(
-                clean(f"{call['name']} failed: {type(error).__name__}: {error}"), "error"
-            )
-        return read_output(returned, call)
+            if (output := told.get(id(error))) is not None:
+                return output
+            log_failure(logger, f"Middleware around the tool {call['name']!r}", error, level=logging.WARNING)
+            return Output(clean(f"{call['name']} failed: {exception_text(error)}"), "error")
+        return with_value_of(outputs, read_output(returned, call))
 
     def _request(self, call: Call, config: RunnableConfig, runtime: Runtime[Any]) -> ToolCallRequest:
         state = read_state(config, list(AgentState.__annotations__))
@@ -84,5 +92,5 @@ class AroundTools:
             tool_call=ToolCall(name=call["name"], args=copied(call["arguments"]), id=call["id"], type="tool_call"),
             tool=self._tools.get(call["name"]),
             state=state,
-            runtime=tool_runtime(call["id"], state, config, runtime, self._tools.values()),
+            runtime=tool_runtime(call["id"], state, config, runtime, list(self._tools.values())),
         )

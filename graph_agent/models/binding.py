@@ -25,6 +25,8 @@ class Way(NamedTuple):
     runnable: Runnable[LanguageModelInput, AIMessage]
     options: dict[str, Any]
     request: list[BaseMessage]
+    bounded: bool = False
+    """Whether the requests behind it have their own time limits, so that the caller must set none."""
 
 
 def with_options(settings: LoopConfig, further: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from langchain_core.language_models import BaseChatModel
 
 from graph_agent.models.errors import classify_model_error
+from graph_agent.models.families import lacks_tools
 
 ToolCalling = Literal["native", "text", "wave"]
 
@@ -27,7 +28,7 @@ def choose_tool_calling(
 
     Returns:
         Under `auto`: what the model's profile says of `tool_calling`; where it says nothing, `text` for a model that
-        cannot bind tools, else `unknown_default`.
+        cannot bind tools or whose name is that of a family without tool calling, else `unknown_default`.
     """
     if configured != "auto":
         return configured
@@ -35,7 +36,7 @@ def choose_tool_calling(
     known = (getattr(bare, "profile", None) or {}).get("tool_calling")
     if known is not None:
         return "native" if known else "text"
-    return unknown_default if _can_bind_tools(bare) else "text"
+    return unknown_default if _can_bind_tools(bare) and not lacks_tools(bare) else "text"
 
 
 def rejects_tools(error: BaseException) -> bool:

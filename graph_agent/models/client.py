@@ -14,12 +14,13 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 from graph_agent.bounded import Bounded
 from graph_agent.config import LoopConfig
 from graph_agent.models.aliases import ToolAliases
-from graph_agent.models.binding import Bound, Way, openai_response_format, unbound, with_options
+from graph_agent.models.binding import Bound, Way, unbound, with_options
 from graph_agent.models.cleaning import cleaned, without_calls
 from graph_agent.models.estimate import with_usage
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.prose import as_plans, as_prose
 from graph_agent.models.retry import QUIET, ask
+from graph_agent.models.schema_mode import ResponseFormat, SchemaMode
 from graph_agent.models.spoken import Spoken
 
 Phase = Literal["plan", "answer"]
@@ -67,6 +68,7 @@ class ModelClient:
         self._names: list[str] = []
         self.offer(schemas)
         self._none_choice = _TOOL_CHOICE_NONE.get(model._llm_type)
+        self._schema_mode = SchemaMode(model)
 
     def offer(self, schemas: Sequence[dict[str, Any]]) -> None:
         """Offer these tools from now on.
@@ -120,6 +122,7 @@ class ModelClient:
         *,
         mode: Mode,
         quiet: bool,
+        schema: dict[str, Any] | None = None,
         watch: Spoken | None = None,
     ) -> AIMessage:
         """Ask which calls come next.
@@ -128,14 +131,23 @@ class ModelClient:
             request: System prompt and history, calls under their own names.
             settings: Model options, retries and time limit.
             mode: How calls are asked for; in all but `native` calls and results are written out.
-            quiet: Keep the reply's tokens out of the message stream.
+            quiet: Keep the reply's tokens out of the message stream. With a schema they are kept out too where the
+                provider does not hold the model to it.
+            schema: JSON schema of a reply without calls; None for free text.
             watch: Notes whether a token has reached the reader, unless the request is quiet.
 
         Raises:
             Exception: What the provider raised, when it was not transient or stayed so.
         """
-        bound = self._bound_for("plan", settings, mode=mode)
-        return await self._ask(bound, request, settings, mode=mode, quiet=quiet, watch=watch)
+        while True:
+            form = self._schema_mode.form(schema) if schema is not None else None
+            bound = self._bound_for("plan", settings, mode=mode, form=form)
+            silent = quiet or (schema is not None and form is None)
+            try:
+                return await self._ask(bound, request, settings, mode=mode, quiet=silent, watch=watch)
+            except Exception as error:
+                if (watch is not None and watch.seen) or not self._refused(schema, form, error):
+                    raise
 
     async def answer(
         self,
@@ -160,18 +172,39 @@ class ModelClient:
         Raises:
             Exception: As for `plan`.
         """
-        bound = self._bound_for("answer", settings, mode=mode, schema=schema)
-        try:
-            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet, watch=watch)
-        except Exception as error:
-            if "tool_choice" not in bound.options or not _TOOL_CHOICE.search(str(error)):
-                raise
-            # Some servers take tools and no choice; the closing request asks for words in any case.
-            self._none_choice = None
-            bound = self._bound_for("answer", settings, mode=mode, schema=schema)
-            reply = await self._ask(bound, request, settings, mode=mode, quiet=quiet, watch=watch)
-        # Whatever it was told, a model may call a tool here; nobody will run that call, so it must leave no trace.
-        return without_calls(reply)
+        while True:
+            form = self._schema_mode.form(schema) if schema is not None else None
+            bound = self._bound_for("answer", settings, mode=mode, form=form)
+            silent = quiet or (schema is not None and form is None)
+            try:
+                reply = await self._ask(bound, request, settings, mode=mode, quiet=silent, watch=watch)
+            except Exception as error:
+                if watch is not None and watch.seen:
+                    raise
+                if "tool_choice" in bound.options and _TOOL_CHOICE.search(str(error)):
+                    # Some servers take tools and no choice; the closing request asks for words in any case.
+                    self._none_choice = None
+                elif not self._refused(schema, form, error):
+                    raise
+            else:
+                # A model may call a tool here all the same; nothing will run that call, so it must leave no trace.
+                return without_calls(reply)
+
+    def holds_to(self, schema: dict[str, Any]) -> bool:
+        """Whether the provider is asked to hold a reply to a schema, as far as it is known to do that."""
+        return self._schema_mode.form(schema) is not None
+
+    def _refused(self, schema: dict[str, Any] | None, form: ResponseFormat | None, error: Exception) -> bool:
+        return schema is not None and form is not None and self._schema_mode.refused(schema, form, error)
+
+    async def guarded(self, request: Sequence[AnyMessage], answer: AIMessage) -> AIMessage:
+        """An answer that no model was asked for, as what stands around requests and rewrites replies leaves it.
+
+        Args:
+            request: What a model would have been sent.
+            answer: The answer.
+        """
+        return answer
 
     def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> Way:
         """How the answer is asked for; arguments as for `answer`."""
@@ -186,6 +219,7 @@ class ModelClient:
         mode: Mode,
         recover: Callable[[Exception], Way | None],
         watch: Spoken,
+        hint: str = "",
     ) -> tuple[AIMessage, Exception | None]:
         """Ask for an answer that stands below a sentence of ours, streamed as one message.
 
@@ -196,6 +230,7 @@ class ModelClient:
             mode: As for `plan`.
             recover: Asked for another way when one has failed before its first token; None when there is none.
             watch: As for `plan`.
+            hint: What the message ends with, where the model answers; empty for nothing.
 
         Returns:
             The message, and what the model failed with when the sentence had to stand alone.
@@ -205,10 +240,13 @@ class ModelClient:
             way=way,
             recover=recover,
             prefix=sentence,
+            suffix=hint,
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
+            total_s=settings.model_total_timeout_s,
         )
-        reply = cleaned(await model.ainvoke(way.request, merge_configs(ensure_config(), {"callbacks": [watch]})))
+        config = watch.watched(merge_configs(ensure_config(), {"callbacks": [watch]}))
+        reply = cleaned(await model.ainvoke(way.request, config))
         return without_calls(with_usage(reply, way.request, settings, way.options.get("tools"))), model.failure
 
     async def _ask(
@@ -228,6 +266,7 @@ class ModelClient:
             bound.options,
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
+            total_s=settings.model_total_timeout_s,
             config=QUIET if quiet else None,
             watch=watch,
         )
@@ -242,27 +281,28 @@ class ModelClient:
         return [self._aliased(message) for message in safe] if self._renames else list(safe)
 
     def _bound_for(
-        self, phase: Phase, settings: LoopConfig, *, mode: Mode, schema: dict[str, Any] | None = None
+        self, phase: Phase, settings: LoopConfig, *, mode: Mode, form: ResponseFormat | None = None
     ) -> Bound:
-        key = (phase, mode, settings.model_options(), repr(schema), repr(self._none_choice))
+        key = (phase, mode, settings.model_options(), repr(form), repr(self._none_choice))
         with_tools = bool(self._schemas) and mode == "native"
-        return self._bound.get(key, lambda: self._bind(phase, settings, schema, with_tools=with_tools))
+        return self._bound.get(key, lambda: self._bind(phase, settings, form, with_tools=with_tools))
 
-    def _bind(self, phase: Phase, settings: LoopConfig, schema: dict[str, Any] | None, *, with_tools: bool) -> Bound:
+    def _bind(self, phase: Phase, settings: LoopConfig, form: ResponseFormat | None, *, with_tools: bool) -> Bound:
         options = with_options(settings, self.options)
         if not with_tools:
             if phase == "plan":
                 options.pop("stop", None)  # it is meant for answers, and would cut the JSON of calls
             # Providers refuse a choice of tools where there are none.
             options.pop("tool_choice", None)
-            # Beside tools OpenAI's client insists on strict ones; the closing request holds the schema in any case.
-            if schema is not None and (response_format := openai_response_format(self.model, schema, "response")):
-                options["response_format"] = response_format
+            if form is not None:
+                options |= self._schema_mode.options(form, options)
             return Bound(self.model, options)
         if phase == "answer" and self._none_choice is not None:
             options["tool_choice"] = self._none_choice
         elif phase == "plan" and (choice := self._possible_choice()) is not None:
             options["tool_choice"] = choice
+        if form is not None:
+            options |= self._schema_mode.options(form, {**options, "tools": self._schemas})
         bound = self.model.bind_tools(self._schemas, **options)
         return unbound(bound)
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from graph_agent.errors import GraphAgentError
+from graph_agent.exception_text import exception_text, leaves
 from graph_agent.models import wordings
 
 ModelErrorKind = Literal[
@@ -180,13 +181,17 @@ def _read_words(status: int | None, text: str) -> ModelErrorKind | None:
 
 
 def _causes(exc: BaseException) -> Iterator[BaseException]:
-    """The error and what it was raised from, outermost first."""
-    error: BaseException | None = exc
+    """The error, what it was raised from, and what a group of errors holds; outermost first."""
+    waiting = [exc]
     for _ in range(_CAUSES):
-        if error is None:
+        if not waiting:
             return
+        error = waiting.pop(0)
         yield error
-        error = error.__cause__
+        if isinstance(error, BaseExceptionGroup):
+            waiting += error.exceptions
+        if error.__cause__ is not None:
+            waiting.append(error.__cause__)
 
 
 def _class_names(exc: BaseException) -> set[str]:
@@ -239,6 +244,9 @@ def _text(exc: BaseException) -> str:
 
 def _message(exc: BaseException) -> str:
     """The provider's own message, without the envelope it came in; of a lost connection, the cause too."""
+    if isinstance(exc, BaseExceptionGroup):
+        inner = list(leaves(exc))
+        return _message(inner[0]) if len(inner) == 1 else exception_text(exc)
     body = getattr(exc, "body", None) or getattr(exc, "response", None)
     for _ in range(3):
         if not isinstance(body, dict):

@@ -38,6 +38,8 @@ class ReadyModel:
     planner: StructuredPlanner
     tool_calling: Mode
     """How calls are asked for when the configuration leaves it to the model."""
+    takes_tools: bool
+    """Whether its profile says that it takes tools; False where it says nothing."""
     window: int | None
     """Tokens it can read, by its profile; None where that is not known."""
 
@@ -137,6 +139,7 @@ class ModelPool:
             client=client,
             planner=planner,
             tool_calling=choose_tool_calling(model, "auto", self._config.tool_calling_default),
+            takes_tools=bool((model.profile or {}).get("tool_calling")),
             window=window if isinstance(window, int) and window > 0 else None,
         )
 

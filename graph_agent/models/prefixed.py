@@ -1,4 +1,4 @@
-"""A model whose reply begins with a given sentence, in its stream too."""
+"""A model whose reply stands between given sentences, in its stream too."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from langchain_core.runnables import RunnableConfig
 from graph_agent.models.binding import Way
 from graph_agent.models.metering import note_cut_off
 from graph_agent.models.retry import ask, pause_before_retry
+from graph_agent.models.token_timeout import TokenTimeout
+from graph_agent.sentinel import without_sentinel
 
 # This run stands for the inner one: callbacks that heard of both would count its tokens twice.
 _UNHEARD: RunnableConfig = {"tags": ["nostream"], "callbacks": []}
 
 
 class PrefixedChatModel(BaseChatModel):
-    """Puts `prefix` and a blank line before what another model says, as one message with one id.
+    """Puts `prefix` and a blank line before another model's reply, and `suffix` behind it, as one message with one id.
 
     Made for the answer at a limit, whose first sentence is ours: the reader sees it before the model's first token.
     When the model fails for good the sentence stands alone, and `failure` says why. It runs asynchronously only, and
@@ -35,10 +37,14 @@ class PrefixedChatModel(BaseChatModel):
     recover: Callable[[Exception], Way | None]
     """Asked for another way when one has failed before its first token; None when there is none."""
     prefix: str
+    suffix: str = ""
+    """The last paragraph below a reply that is an answer, without the sentinel; empty for none."""
     retries: int
     """Further attempts after a transient error, before the other model's first token."""
     timeout_s: float | None
-    """Seconds an attempt may take to its end, or, when streaming, to each of its tokens."""
+    """Seconds to an attempt's first token and between its tokens; to its end where it is not streamed."""
+    total_s: float | None = None
+    """Seconds an attempt may take in all; None for no limit."""
     failure: Exception | None = None
 
     @property
@@ -70,15 +76,15 @@ class PrefixedChatModel(BaseChatModel):
                     way.request,
                     way.options,
                     retries=self.retries,
-                    timeout_s=self.timeout_s,
+                    timeout_s=None if way.bounded else self.timeout_s,
+                    total_s=None if way.bounded else self.total_s,
                     config=_UNHEARD,
                 )
             except Exception as error:  # noqa: BLE001 - whatever it is, the sentence stands; the caller reads `failure`
                 way = self._after(error)
                 continue
-            content: Any = (
-                [self._head, *reply.content] if isinstance(reply.content, list) else self._head + reply.content
-            )
+            said, head, tail = reply.content, f"{self.prefix}\n\n", self._tail(reply.text)
+            content: Any = [head, *said, *filter(None, [tail])] if isinstance(said, list) else head + said + tail
             # The id is this run's, so that the whole message and its streamed tokens are one.
             whole = reply.model_copy(update={"content": content, "id": None})
             break
@@ -95,20 +101,33 @@ class PrefixedChatModel(BaseChatModel):
         begun = False
         attempt = 0
         way = self.way
-        heard: list[AIMessageChunk] = []
+        heard: list[AIMessageChunk]
         while True:
+            limit = TokenTimeout(None) if way.bounded else TokenTimeout(self.timeout_s, self.total_s)
             chunks = way.runnable.astream(way.request, _UNHEARD, **way.options)
+            limit.begin()
+            heard = []
             try:
                 while True:
-                    async with asyncio.timeout(self.timeout_s):
+                    async with limit.waiting():
                         chunk = await anext(chunks)
+                    limit.restart()
+                    if not isinstance(chunk, AIMessageChunk):
+                        continue
+                    heard.append(chunk)
+                    if not begun and not chunk.content:
+                        # It may still be sent again.
+                        continue
                     if not begun:
                         yield ChatGenerationChunk(message=AIMessageChunk(content="\n\n"))
-                        begun = True
-                    if isinstance(chunk, AIMessageChunk):
-                        heard.append(chunk)
-                        yield ChatGenerationChunk(message=chunk.model_copy(update={"id": None}))
+                    for piece in [chunk] if begun else heard:
+                        yield ChatGenerationChunk(message=piece.model_copy(update={"id": None}))
+                    begun = True
             except StopAsyncIteration:
+                for piece in [] if begun else heard:
+                    yield ChatGenerationChunk(message=piece.model_copy(update={"id": None}))
+                if tail := self._tail("".join(piece.text for piece in heard)):
+                    yield ChatGenerationChunk(message=AIMessageChunk(content=tail))
                 return
             except asyncio.CancelledError:
                 said = "".join(chunk.text for chunk in heard)
@@ -132,6 +151,7 @@ class PrefixedChatModel(BaseChatModel):
         self.failure = error if way is None else None
         return way
 
-    @property
-    def _head(self) -> str:
-        return f"{self.prefix}\n\n"
+    def _tail(self, reply: str) -> str:
+        answer = without_sentinel(reply).strip()
+        # Below a sentinel the suffix would keep it from being recognized as a last line.
+        return f"\n\n{self.suffix}" if self.suffix and answer and answer == reply.strip() else ""

@@ -7,23 +7,10 @@ from typing import Any
 from langchain_core.messages import AIMessage
 
 from graph_agent.models.errors import classify_model_error
+from graph_agent.models.finish_reasons import cut_off
 
 REFUSED = "The model's provider refused this request because of its content; put it in other words."
 CUT_OFF = "The model's provider stopped the answer here because of its content."
-
-_REASONS = frozenset(
-    {
-        "blocklist",
-        "content_filter",
-        "content_filtered",
-        "guardrail_intervened",
-        "prohibited_content",
-        "refusal",
-        "safety",
-        "spii",
-    }
-)
-"""Why a reply ended, in lower case, with providers that refuse by it."""
 
 
 def refusal_in(reply: AIMessage, *, heard: bool) -> str | None:
@@ -38,8 +25,7 @@ def refusal_in(reply: AIMessage, *, heard: bool) -> str | None:
     """
     if words := _words(reply):
         return words
-    ended = [reply.response_metadata.get(key) for key in ("finish_reason", "stop_reason", "stopReason")]
-    if not any(isinstance(reason, str) and reason.casefold() in _REASONS for reason in ended):
+    if cut_off(reply) != "content_filter":
         return None
     return f"{reply.text}\n\n{CUT_OFF}" if heard and reply.text.strip() else REFUSED
 

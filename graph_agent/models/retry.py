@@ -7,14 +7,18 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import LanguageModelInput
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
 
 from graph_agent.models.errors import classify_model_error, retry_after_s
+from graph_agent.models.finish_reasons import with_end_checked
 from graph_agent.models.metering import note_cut_off
 from graph_agent.models.spoken import Spoken
+from graph_agent.models.token_timeout import TokenTimeout
 
 LONGEST_WAIT_S = 60.0
 QUIET: RunnableConfig = {"tags": ["nostream"]}
@@ -27,6 +31,7 @@ async def ask(
     *,
     retries: int,
     timeout_s: float | None,
+    total_s: float | None = None,
     config: RunnableConfig | None = QUIET,
     watch: Spoken | None = None,
 ) -> AIMessage:
@@ -37,7 +42,9 @@ async def ask(
         request: The messages.
         options: Keyword arguments of the call, e.g. `tools`.
         retries: Further attempts after the first.
-        timeout_s: Seconds each attempt may take; None for no limit. Running out counts as transient.
+        timeout_s: Seconds to the first token of each attempt, and between its tokens; where the reply is not streamed,
+            seconds to its end. None for no limit. Running out counts as transient.
+        total_s: Seconds each attempt may take in all; None for no limit. Running out counts as transient.
         config: The call's config. `QUIET` keeps its tokens out of the run's message stream; None lets them in, and then
             nothing is tried again after the first token.
         watch: Where the caller reads afterwards whether a token has reached the reader; None when nobody asks.
@@ -46,20 +53,55 @@ async def ask(
         Exception: What the provider raised, when it was not transient or the attempts ran out.
     """
     watch = watch or Spoken()
+    watch.limit = limit = _Attempt(timeout_s, total_s)
     attempt = 0
     while True:
-        # An explicit list of callbacks would replace those of the run; merging keeps both.
-        heard = config if config is not None else merge_configs(ensure_config(), {"callbacks": [watch]})
+        # The limit comes first: it does not count the time that the watch takes.
+        sent_with = _with_callbacks(config, [limit] if config is not None else [limit, watch])
+        if config is None:
+            sent_with = watch.watched(sent_with)
         try:
-            async with asyncio.timeout(timeout_s):
-                return await runnable.ainvoke(list(request), heard, **options)
+            async with limit.bounded():
+                reply = await runnable.ainvoke(list(request), sent_with, **options)
+            return with_end_checked(reply, limit.arguments.values())
         except asyncio.CancelledError:
-            note_cut_off(runnable, request, options, watch.text, watch.reported)
+            note_cut_off(runnable, request, options, watch.received, watch.reported)
             raise
         except Exception as error:
             if watch.seen or not await pause_before_retry(error, attempt, retries):
                 raise
         attempt += 1
+
+
+class _Attempt(TokenTimeout):
+    """The time limit of one attempt, and the arguments of its calls as they are streamed."""
+
+    def __init__(self, token_s: float | None, total_s: float | None) -> None:
+        super().__init__(token_s, total_s)
+        self.arguments: dict[Any, str] = {}
+
+    def begin(self) -> None:
+        super().begin()
+        self.arguments = {}
+
+    async def on_llm_new_token(
+        self, *_: Any, chunk: GenerationChunk | ChatGenerationChunk | None = None, **__: Any
+    ) -> None:
+        self.restart()
+        message = chunk.message if isinstance(chunk, ChatGenerationChunk) else None
+        for piece in message.tool_call_chunks if isinstance(message, AIMessageChunk) else ():
+            # A call without an index comes in one piece.
+            key = f"#{len(self.arguments)}" if piece["index"] is None else piece["index"]
+            self.arguments[key] = self.arguments.get(key, "") + (piece["args"] or "")
+
+
+def _with_callbacks(config: RunnableConfig | None, added: list[BaseCallbackHandler]) -> RunnableConfig:
+    """A call's config with further callbacks; those of the run stay, unless the config names its own."""
+    own = (config or {}).get("callbacks")
+    if isinstance(own, list):
+        return {**(config or {}), "callbacks": [*own, *added]}
+    # An explicit list of callbacks would replace those of the run; merging keeps both.
+    return merge_configs(ensure_config(), config, {"callbacks": added})
 
 
 async def pause_before_retry(error: Exception, attempt: int, retries: int) -> bool:

@@ -81,6 +81,7 @@ class StructuredPlanner:
                     bound.options,
                     retries=settings.model_retries,
                     timeout_s=settings.model_timeout_s,
+                    total_s=settings.model_total_timeout_s,
                 )
             except Exception as error:
                 if not self._simpler(error, way, cold=cold and settings.temperature is None):

@@ -9,21 +9,24 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jinja2 import Environment, StrictUndefined, Template, TemplateSyntaxError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from graph_agent.errors import ConfigError, did_you_mean
+from graph_agent.yaml_files import parse_yaml
 
 VARIABLES: dict[str, frozenset[str]] = {
-    "planner": frozenset({"style", "max_calls"}),
+    "planner": frozenset({"style", "max_calls", "answers", "schema"}),
     "text_tools": frozenset({"tools", "plan"}),
     "finalize": frozenset({"schema", "plan"}),
     "limit": frozenset({"reason", "limit"}),
+    "failure": frozenset({"kind", "message"}),
+    "limit_hint": frozenset({"limit"}),
     "account": frozenset({"finished", "failed", "unknown", "skipped"}),
     "delegate": frozenset({"name", "description"}),
     "steering": frozenset({"content"}),
-    "loop_warning": frozenset({"pattern", "count", "withheld"}),
+    "written_call": frozenset(),
+    "loop_warning": frozenset({"pattern", "count", "same", "withheld"}),
 }
 """The prompts there are, and the variables each may use."""
 
@@ -45,7 +48,7 @@ class PromptTemplate:
         try:
             used = meta.find_undeclared_variables(_environment().parse(text))
         except TemplateSyntaxError as error:
-            raise ConfigError(f"{where}: line {error.lineno}: {error.message}.") from None
+            raise ConfigError(f"{where}: line {error.lineno}: {(error.message or '').rstrip('.')}.") from None
         for name in sorted(used - variables):
             raise ConfigError(f"{where}: unknown variable {name!r}; {did_you_mean(name, variables)}")
         self._template: Template = _environment().from_string(text)
@@ -67,9 +70,13 @@ class Prompts:
 
     def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
         overrides = overrides or {}
-        for name in overrides:
+        if not isinstance(overrides, Mapping):
+            raise ConfigError(f"prompts={overrides!r}: give a mapping of prompt name → template text.")
+        for name, text in overrides.items():
             if name not in VARIABLES:
                 raise ConfigError(f"Unknown prompt {name!r}; {did_you_mean(name, VARIABLES)}")
+            if not isinstance(text, str):
+                raise ConfigError(f"Prompt {name!r}: give a template as text, not {text!r}.")
         self._templates = {
             name: PromptTemplate(overrides[name], variables, f"Prompt {name!r}")
             if name in overrides
@@ -96,15 +103,14 @@ def read_prompt_file(path: Path) -> str:
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"Prompt file {path}: {error.strerror}.") from None
+        raise ConfigError(f"Prompt file {path}: {error.strerror}; name a YAML file with the key 'template'.") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"Prompt file {path}: {error}.") from None
     return _parse(text, str(path))
 
 
 def _parse(text: str, where: str) -> str:
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{where}: not valid YAML: {error}") from None
+    content = parse_yaml(text, where)
     if not isinstance(content, dict) or not isinstance(content.get("template"), str):
         raise ConfigError(f"{where}: a prompt file has one key, 'template', with the text below it.")
     if extra := sorted(str(key) for key in content if key != "template"):

@@ -34,8 +34,8 @@ from graph_agent.server.schemas import SESSION_ID
 from graph_agent.server.under_way import Runs
 
 CARD_PATH = AGENT_CARD_WELL_KNOWN_PATH
-PATHS = (RPC_PATH, f"{REST_PATH}/")
-"""Where A2A requests go, the card aside."""
+PATHS = (RPC_PATH, f"{RPC_PATH}/", f"{REST_PATH}/*")
+"""Where A2A requests go, the card aside; what else is below the first is another server's, as in `langgraph dev`."""
 _SECRET = frozenset({"authorization", "x-api-key", "cookie"})
 
 
@@ -63,6 +63,7 @@ async def a2a_routes(runs: Runs, limits: Limits, tasks: Limits, db: str) -> Asyn
             context=host.source.a2a_context,
             session_ids=_thread,
             context_builder=_CallerContext(),
+            credential_headers=host.credential_headers,
             held=_held_by(tasks),
         )
         closing = runs.closed_with(server.aclose, drain=server.drain)

@@ -13,6 +13,7 @@ from graph_agent.server.asks import Ask
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.schemas import (
     TOOL_NAME,
+    AgenticLoops,
     ListOf,
     SessionMetadata,
     checked_schema,
@@ -116,6 +117,7 @@ class MessagesRequest(CountRequest):
     output_config: OutputConfig | None = None
     output_format: Format | None = Field(None, description="As `output_config.format`, which goes before it.")
     thread: dict[str, Any] | None = Field(None, description="Not kept here: anything but null is refused.")
+    max_agentic_loops: AgenticLoops = None
 
 
 def read_messages_request(body: MessagesRequest) -> Ask:
@@ -144,6 +146,7 @@ def read_messages_request(body: MessagesRequest) -> Ask:
         "response_schema": checked_schema(shape.schema_, "output_config") if shape else None,
         "client_tool_choice": _choice(body),
         "parallel_client_calls": False if body.tool_choice and body.tool_choice.disable_parallel_tool_use else None,
+        "max_agentic_loops": body.max_agentic_loops,
     }
     no_tools = body.tool_choice is not None and body.tool_choice.type == "none"
     return Ask(

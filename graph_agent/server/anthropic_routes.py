@@ -25,7 +25,7 @@ _ERRORS = error_responses(
     AnthropicError,
     {
         500: "We failed, or the model's provider did",
-        503: "The session was taken over by another process",
+        503: "Another process has the session, or the database is locked",
         507: "The database is full",
         529: "The server is being stopped",
     },

@@ -37,14 +37,16 @@ _TYPES: dict[Kind, tuple[str, int]] = {
     "stopping": ("overloaded_error", 529),
     "taken_over": ("api_error", 503),
     "storage": ("api_error", 507),
+    "locked": ("api_error", 503),
     "internal": ("api_error", 500),
 }
 
 
 def anthropic_error(problem: ProblemError) -> dict[str, Any]:
     """An error's body, which is also the data of an `error` event."""
-    details = {} if problem.details is None else {"details": problem.details}
-    return {"type": "error", "error": {"type": _TYPES[problem.kind][0], "message": problem.message, **details}}
+    about = {"details": problem.details, "category": problem.category}
+    told = {name: value for name, value in about.items() if value is not None}
+    return {"type": "error", "error": {"type": _TYPES[problem.kind][0], "message": problem.message, **told}}
 
 
 def anthropic_refusal(problem: ProblemError) -> JSONResponse:

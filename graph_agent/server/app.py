@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,9 @@ from graph_agent.server.under_way import Runs
 from graph_agent.server.workers import limits_of
 
 GUARDED = (
-    "/v1/",
-    "/memory/",
-    "/sessions/",
+    "/v1/*",
+    "/memory/*",
+    "/sessions/*",
     *PATHS,
     CARD_PATH,
     "/health",
@@ -42,7 +42,7 @@ GUARDED = (
     "/openapi.json",
     "/docs",
 )
-"""The paths that are ours; with a slash at the end, whatever is below them."""
+"""The paths that are ours; with `/*` at the end, whatever is below them."""
 
 
 def create_app(
@@ -72,8 +72,10 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         limits, streams, tasks = limits_of(settings, shared)
-        async with open_host(source, settings, db) as host:
-            runs = Runs(host, Metrics(frozenset(host.tool_names), shared))
+        async with (
+            open_host(source, settings, db) as host,
+            aclosing(Runs(host, Metrics(frozenset(host.tool_names), shared))) as runs,
+        ):
             app.state.graph_agent = Services(Chat(runs, limits), streams, Readiness(runs))
             async with a2a_routes(runs, limits, tasks, db or source.db) as routes:
                 app.router.routes[:0] = routes

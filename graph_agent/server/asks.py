@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from pydantic import SecretStr
 
 from graph_agent.server.problems import ProblemError
 
@@ -21,6 +22,8 @@ class Ask:
     """Its system messages, joined; empty for none."""
     options: dict[str, Any] = field(default_factory=dict)
     """Fields of `AgentContext` for this run, e.g. `temperature`; those that were left out are absent."""
+    credentials: Mapping[str, SecretStr] = field(default_factory=dict)
+    """What its headers bring for the tools of its run."""
     client_tools: list[dict[str, Any]] = field(default_factory=list)
     """The caller's own tools as OpenAI functions."""
     session_id: str | None = None
@@ -30,10 +33,11 @@ class Ask:
     """Whether progress is asked for in the response's body; otherwise it is in a stream's comments."""
 
     def context(self) -> dict[str, Any]:
-        """The run's `AgentContext`, as JSON."""
+        """The run's `AgentContext`, as JSON but for its credentials."""
         said = {"instructions": self.instructions} if self.instructions else {}
         brought = {"client_tools": self.client_tools} if self.client_tools else {}
-        return {**self.options, **said, **brought}
+        secret = {"credentials": dict(self.credentials)} if self.credentials else {}
+        return {**self.options, **said, **brought, **secret}
 
 
 def trailing_results(messages: Sequence[AnyMessage]) -> tuple[list[ToolMessage], list[HumanMessage]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from starlette.requests import Request
@@ -74,10 +74,12 @@ class Chat:
             ProblemError: When it cannot be answered; also when a stream fails before it has begun.
         """
         async with AsyncExitStack() as stack:
-            stack.enter_context(self.limits.held(caller.name))
+            place = stack.enter_context(ExitStack())
+            place.enter_context(self.limits.held(caller.name))
             stack.enter_context(self.runs.metrics.under_way.track_inprogress())
+            ask = replace(ask, credentials=self.runs.host.credentials_of(request))
             turn = await turn_for(self.runs.host, caller, ask)
-            running = await stack.enter_async_context(self.runs.run(turn, streams=ask.stream))
+            running = await stack.enter_async_context(self.runs.run(turn, streams=ask.stream, place=place))
             headers = {SESSION_HEADER: ask.session_id} if ask.session_id is not None else {}
             if not ask.stream:
                 return await self._whole(request, running, ask, voice, headers)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Query
+from fastapi import APIRouter, Depends, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from starlette.responses import Response
 
 from graph_agent.server.gate import caller
 from graph_agent.server.keys import Caller
 from graph_agent.server.parameters import Services, services
+from graph_agent.server.problems import ProblemError
 from graph_agent.server.replies import Accepted, ControlError, EventList, SessionIds, SessionInfo
 from graph_agent.server.schemas import SESSION_ID, clean_body
 from graph_agent.server.sessions import Sessions
@@ -27,7 +28,7 @@ _WORDS = {
     413: "The body is too large",
     429: "Too many requests",
     500: "We failed",
-    503: "The server is being stopped, or the session was taken over by another process",
+    503: "The server is being stopped, another process has the session, or the database is locked",
     507: "The database is full",
 }
 _ERRORS: dict[int | str, dict[str, Any]] = {
@@ -124,8 +125,20 @@ async def steer_session(session_id: _SessionId, body: Words, mine: _Mine) -> Acc
 
 
 @router.post("/sessions/{session_id}/follow_up", status_code=202)
-async def follow_up_session(session_id: _SessionId, body: Words, mine: _Mine) -> Accepted:
-    """Give a session its next input, for when it has answered the one it works on."""
+async def follow_up_session(
+    session_id: _SessionId,
+    body: Words,
+    mine: _Mine,
+    request: Request,
+    here: Annotated[Services, Depends(services)],
+) -> Accepted:
+    """Give a session its next input, for when it has answered the one it works on; the events hold its answer."""
+    if brought := here.chat.runs.host.credentials_of(request):
+        raise ProblemError(
+            "invalid",
+            f"A follow-up is stored until its turn comes, and credentials never are ({', '.join(sorted(brought))}). "
+            "Send it without their headers, or as a request of its own when the session is idle.",
+        )
     await mine.follow_up(session_id, body.text)
     return Accepted(accepted=True)
 
@@ -142,8 +155,12 @@ async def resume_session(
     mine: _Mine,
     who: Annotated[Caller, Depends(caller)],
     here: Annotated[Services, Depends(services)],
+    request: Request,
     body: Answer | None = None,
 ) -> SessionInfo:
     """Go on where a session stopped: with an answer it waits for, or after a stop or a crash."""
-    with here.chat.limits.held(who.name):
-        return SessionInfo(**await mine.resume(session_id, body.answer if body else None))
+    with ExitStack() as place:
+        place.enter_context(here.chat.limits.held(who.name))
+        credentials = here.chat.runs.host.credentials_of(request)
+        answer = body.answer if body else None
+        return SessionInfo(**await mine.resume(session_id, answer, credentials=credentials, place=place))

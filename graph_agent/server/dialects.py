@@ -26,7 +26,9 @@ def refusal(path: str, problem: ProblemError) -> Response:
         return anthropic_refusal(problem)
     if path.startswith("/v1/"):
         return openai_refusal(problem)
-    return JSONResponse({"error": problem.message, "kind": problem.kind}, problem.status, headers=problem.headers)
+    category = {} if problem.category is None else {"category": problem.category}
+    body = {"error": problem.message, "kind": problem.kind, **category}
+    return JSONResponse(body, problem.status, headers=problem.headers)
 
 
 async def on_problem(request: Request, error: Exception) -> Response:

@@ -27,7 +27,7 @@ class Gate:
     Args:
         app: The application.
         settings: The keys and sizes.
-        guarded: The paths that are ours, with a slash at the end whatever is below them; any other goes through, to
+        guarded: The paths that are ours, with `/*` at the end whatever is below them; any other goes through, to
             whoever serves it.
     """
 
@@ -44,13 +44,14 @@ class Gate:
         )
         self._keys = settings.keys
         self._origins = settings.cors_origins
-        self._guarded = tuple(guarded)
+        self._guarded = frozenset(one for one in guarded if not one.endswith("*"))
+        self._below = tuple(one.removesuffix("*") for one in guarded if one.endswith("*"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As ASGI calls it."""
         # As the routes see it: without the path that the application is mounted at.
         path = path_of(scope) if scope["type"] == "http" else ""
-        if not any(path == one or (path.startswith(one) and one.endswith("/")) for one in self._guarded):
+        if path not in self._guarded and not path.startswith(self._below):
             await self._app(scope, receive, send)
             return
         if path.startswith("/v1/"):

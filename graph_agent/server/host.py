@@ -8,21 +8,28 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore
+from pydantic import SecretStr
+from starlette.requests import HTTPConnection
 
-from graph_agent.errors import ConfigError, SessionBusyError
-from graph_agent.graph import AgentStateGraph, CompiledAgentGraph
+from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
+from graph_agent.config import LoopConfig
+from graph_agent.credential_headers import check_headers, credentials_of
+from graph_agent.errors import ConfigError, InputError, SessionBusyError
+from graph_agent.event_reader import EventReader
 from graph_agent.looking import look_again
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.persistence import open_saver, open_store, strict_serializer
 from graph_agent.running import kept_idle
+from graph_agent.server.feeds import Feeds
 from graph_agent.server.news import News
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.settings import ServerSettings
@@ -47,8 +54,12 @@ class Host:
     """With a memory of its own, which forgets each request when it is answered."""
     saver: BaseCheckpointSaver[Any]
     store: BaseStore
-    news: News = field(default_factory=News)
-    """Tells of what is stored in this process."""
+    news: News
+    """Notifies of what is stored in this process."""
+    feeds: Feeds
+    """The events of followed sessions."""
+    credential_headers: Mapping[str, str] = field(default_factory=dict)
+    """Credential name → the header in which a request may bring it."""
     started: int = field(default_factory=lambda: int(time.time()))
     """When the server started, in seconds since 1970."""
 
@@ -62,6 +73,33 @@ class Host:
             ToolAliases([*self.tool_names, *names])
         except ConfigError as error:
             raise ProblemError("invalid", f"{error}", param="tools") from None
+
+    def check_agentic_loops(self, asked: int | None) -> None:
+        """Check that a request asks for no more reruns by hooks than the agent's configuration allows.
+
+        Raises:
+            ProblemError: When it does.
+        """
+        builder = self.kept.builder
+        config = builder.config if isinstance(builder, AgentStateGraph) else None
+        most = (config or LoopConfig()).max_agentic_loops
+        if asked is not None and asked > most:
+            raise ProblemError(
+                "invalid",
+                f"max_agentic_loops={asked}: this agent allows at most {most}; send {most} or less, or leave it out.",
+                param="max_agentic_loops",
+            )
+
+    def credentials_of(self, request: HTTPConnection) -> dict[str, SecretStr]:
+        """The credentials that a request brings for its run, and for no other.
+
+        Raises:
+            ProblemError: When a header of one is there twice.
+        """
+        try:
+            return credentials_of(request.headers, self.credential_headers)
+        except InputError as error:
+            raise ProblemError("invalid", str(error)) from None
 
     @property
     def tool_names(self) -> tuple[str, ...]:
@@ -131,18 +169,24 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
         db: Another database than the agent's own.
 
     Raises:
-        ConfigError: When the agent or the database cannot be opened.
+        ConfigError: When the agent or the database cannot be opened, or a credential's header cannot be one.
     """
+    credential_headers = {**source.credential_headers, **settings.credential_headers}
+    check_headers(credential_headers, has_keys=bool(settings.keys))
     address = db or source.db
     async with source.open() as graph, open_saver(address) as saver, open_store(address) as store:
         memory = InMemorySaver(serde=strict_serializer())
+        kept, news = _compiled(graph, saver, store), News()
         host = Host(
             source=source,
             settings=settings,
-            kept=_compiled(graph, saver, store),
+            kept=kept,
             passing=_compiled(graph, memory, None),
             saver=saver,
             store=store,
+            news=news,
+            feeds=Feeds(news, partial(EventReader, kept, saver)),
+            credential_headers=credential_headers,
         )
         host.news.watch(saver)
         every_s = max(1.0, min(60.0, settings.park_s / 2))

@@ -14,6 +14,7 @@ from graph_agent.server.asks import Ask
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.schemas import (
     TOOL_NAME,
+    AgenticLoops,
     ListOf,
     SessionMetadata,
     checked_schema,
@@ -147,6 +148,7 @@ class ChatRequest(_Body):
     tools: ListOf[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
+    max_agentic_loops: AgenticLoops = None
 
     _clean = model_validator(mode="before")(clean_body)
 
@@ -170,6 +172,7 @@ def read_chat_request(body: ChatRequest) -> Ask:
         "response_schema": _response_schema(body.response_format),
         "client_tool_choice": _choice(body),
         "parallel_client_calls": body.parallel_tool_calls,
+        "max_agentic_loops": body.max_agentic_loops,
     }
     return Ask(
         messages=[*(read for message in told if (read := _message(message)) is not None), *asked],

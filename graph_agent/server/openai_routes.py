@@ -27,7 +27,7 @@ _ERRORS = error_responses(
     {
         500: "We failed",
         502: "The model's provider failed",
-        503: "The server is being stopped, or the session was taken over by another process",
+        503: "The server is being stopped, another process has the session, or the database is locked",
         507: "The database is full",
     },
 )

@@ -37,6 +37,7 @@ _TYPES: dict[Kind, tuple[str, str | None]] = {
     "stopping": ("server_error", "server_stopping"),
     "taken_over": ("server_error", "session_taken_over"),
     "storage": ("server_error", "storage_full"),
+    "locked": ("server_error", "database_locked"),
     "internal": ("server_error", "internal_error"),
 }
 
@@ -44,7 +45,8 @@ _TYPES: dict[Kind, tuple[str, str | None]] = {
 def openai_error(problem: ProblemError) -> dict[str, Any]:
     """An error's body."""
     type_, code = _TYPES[problem.kind]
-    return {"error": {"message": problem.message, "type": type_, "param": problem.param, "code": code}}
+    category = {} if problem.category is None else {"category": problem.category}
+    return {"error": {"message": problem.message, "type": type_, "param": problem.param, "code": code, **category}}
 
 
 def openai_refusal(problem: ProblemError) -> JSONResponse:

@@ -11,16 +11,12 @@ from langchain_core.messages.utils import count_tokens_approximately
 from langgraph.types import StateSnapshot
 
 from graph_agent.events import StoredEvent
-from graph_agent.results import input_at, run_result, since_last_input
+from graph_agent.results import RunResult, run_result, since_last_input
 from graph_agent.server.problems import ProblemError, problem_of_run
 from graph_agent.server.turns import Turn
 from graph_agent.text import as_text
-from graph_agent.types import NO_USAGE
 
 Ending = Literal["stop", "length", "calls", "filtered", "stop_sequence"]
-
-_LENGTH = {"length", "max_tokens", "max_output_tokens", "MAX_TOKENS"}
-_FILTERED = {"content_filter", "refusal", "SAFETY"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +61,12 @@ def outcome_of(turn: Turn, state: StateSnapshot) -> Outcome:
     said = messages[-1].response_metadata if messages and isinstance(messages[-1], AIMessage) and not calls else {}
     reason = str(said.get("finish_reason") or said.get("stop_reason") or "")
     sequence = said.get("stop_sequence") if reason == "stop_sequence" else None
-    # The state counts one input; what was told before is a part of that only while it is the same.
-    used, before = result.usage, turn.used_before if input_at(events) == turn.input_at else NO_USAGE
+    # The state counts the whole input, and what was told before is a part of that.
+    used, before = result.usage, turn.used_before
     return Outcome(
         text=text,
         calls=calls,
-        ending="calls" if calls else _ending(reason, result.stop_reason),
+        ending="calls" if calls else _ending(reason, result),
         stop_sequence=sequence if isinstance(sequence, str) else None,
         input_tokens=used["input_tokens"] - before["input_tokens"] or count_tokens_approximately(messages) or 1,
         output_tokens=used["output_tokens"] - before["output_tokens"]
@@ -81,9 +77,10 @@ def outcome_of(turn: Turn, state: StateSnapshot) -> Outcome:
     )
 
 
-def _ending(reason: str, stop_reason: str | None) -> Ending:
-    if reason in _LENGTH or stop_reason == "token_limit":
-        return "length"
-    if reason in _FILTERED:
+def _ending(reason: str, result: RunResult) -> Ending:
+    if result.truncated == "content_filter":
         return "filtered"
+    # Neither API has a word for an answer that its provider broke off; what both have says that more was to come.
+    if result.truncated is not None or result.stop_reason == "token_limit":
+        return "length"
     return "stop_sequence" if reason == "stop_sequence" else "stop"

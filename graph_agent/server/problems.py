@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from graph_agent.errors import SessionLostError
 from graph_agent.failures import is_out_of_space
+from graph_agent.sqlite_connection import DatabaseLockedError
 
 Kind = Literal[
     "invalid",
@@ -26,6 +27,7 @@ Kind = Literal[
     "stopping",
     "taken_over",
     "storage",
+    "locked",
     "internal",
 ]
 
@@ -45,6 +47,7 @@ STATUS: dict[Kind, int] = {
     "stopping": 503,
     "taken_over": 503,
     "storage": 507,
+    "locked": 503,
     "internal": 500,
 }
 
@@ -58,6 +61,8 @@ class ProblemError(Exception):
         param: The field that is wrong; None where none is.
         retry_after_s: Seconds after which the same request may work; None where waiting does not help.
         details: What Anthropic's clients read to find their own way on: `{"error_code", …}`; None for nothing.
+        category: What of the run has failed, such as `auth` or `transient`: the `kind` of its `error` event; None where
+            no run did.
     """
 
     def __init__(
@@ -68,6 +73,7 @@ class ProblemError(Exception):
         param: str | None = None,
         retry_after_s: float | None = None,
         details: dict[str, Any] | None = None,
+        category: str | None = None,
     ) -> None:
         super().__init__(message)
         self.kind: Kind = kind
@@ -75,6 +81,7 @@ class ProblemError(Exception):
         self.param = param
         self.retry_after_s = retry_after_s
         self.details = details
+        self.category = category
 
     @property
     def status(self) -> int:
@@ -117,7 +124,8 @@ def problem_of_run(error_kind: str) -> ProblemError:
         error_kind: The `kind` of the run's `error` event; empty for none.
     """
     kind, message = _OF_RUNS.get(error_kind, ("upstream", "The agent could not answer."))
-    return ProblemError(kind, message, retry_after_s=5 if error_kind == "transient" else None)
+    retry_after_s = 5 if error_kind == "transient" else None
+    return ProblemError(kind, message, retry_after_s=retry_after_s, category=error_kind or None)
 
 
 def problem_of_failure(error: BaseException) -> ProblemError:
@@ -138,6 +146,8 @@ def problem_of_failure(error: BaseException) -> ProblemError:
             "The server's database is full, so that the run was stopped. What had been stored is kept; the next input "
             "goes on from there.",
         )
+    if isinstance(error, DatabaseLockedError):
+        return ProblemError("locked", "The server's database is locked by another process; try again.", retry_after_s=5)
     return ProblemError("internal", "The server could not answer; its log says why.")
 
 

@@ -21,6 +21,8 @@ class OpenAIErrorDetail(_Reply):
     type: str
     param: str | None
     code: str | None
+    category: str | None = None
+    """What of the run has failed, such as `auth` or `transient`; absent where no run did."""
 
 
 class OpenAIError(_Reply):
@@ -34,6 +36,8 @@ class AnthropicErrorDetail(_Reply):
 
     type: str
     message: str
+    category: str | None = None
+    """As in `OpenAIErrorDetail`."""
 
 
 class AnthropicError(_Reply):

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias
@@ -14,10 +14,13 @@ from typing import Any, TypeAlias
 from langchain_core.messages import AIMessage
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
+from langgraph.types import StateSnapshot
 
 from graph_agent.errors import SessionBusyError, UserError
+from graph_agent.failure_report import failure_of
 from graph_agent.failures import log_failure
 from graph_agent.pieces import Pieces
+from graph_agent.runs import Run
 from graph_agent.server.host import Host
 from graph_agent.server.metrics import Metrics
 from graph_agent.server.outcomes import Outcome, outcome_of
@@ -62,10 +65,28 @@ class Running:
         turn: What to run.
         metrics: Where the run is counted.
         streams: Whether the answer is wanted piece by piece.
+        on_end: Called when the run has come to its end, before its outcome is told; not when it was stopped. None for
+            nothing to do then.
     """
 
-    def __init__(self, host: Host, turn: Turn, metrics: Metrics, *, streams: bool) -> None:
+    def __init__(
+        self,
+        host: Host,
+        turn: Turn,
+        metrics: Metrics,
+        *,
+        streams: bool,
+        on_end: Callable[[Running], None] | None = None,
+    ) -> None:
         self.turn = turn
+        self.state: StateSnapshot | None = None
+        """Where its session was when it ended; None before, and when it was stopped."""
+        self.following: asyncio.Task[None] | None = None
+        """What runs the follow-ups behind it; None for none."""
+        self.aborted = False
+        """Whether it was to be stopped, also where its answer was complete before."""
+        self._on_end = on_end
+        turn.around.after = self._read_state
         self._host = host
         self._metrics = metrics
         # An answer of a given shape is the last of several tries: it is told when it is there.
@@ -150,7 +171,13 @@ class Running:
             log_failure(logger, "Tidying up after a run", failure)
         self._metrics.run_ended(status, time.perf_counter() - begun)
         self._over = True
+        if self._on_end is not None and self.state is not None and not self.aborted:
+            self._on_end(self)
         await self._tell(last)
+
+    async def _read_state(self, run: Run) -> None:
+        # Here and not later, when another run of the session may have begun.
+        self.state, self.aborted = await self.turn.graph.aget_state(self.turn.config), run.aborted
 
     async def _tell(self, part: Part | BaseException) -> None:
         await self._pieces.flush()
@@ -167,7 +194,12 @@ class Running:
         if self._streams:
             turn.around.reader = self._hear
         stream = turn.graph.astream(
-            turn.given, turn.config, context=turn.context, stream_mode=["custom", "updates"], control=self._control
+            turn.given,
+            turn.config,
+            # The outcome tells what failed.
+            context={**turn.context, "on_failure": "answer"},
+            stream_mode=["custom", "updates"],
+            control=self._control,
         )
         async for mode, payload in stream:
             if mode == "updates":
@@ -176,19 +208,22 @@ class Running:
                     await self._hear_unread(payload)
             elif isinstance(payload, dict) and payload.get("type") == "progress":
                 await self._tell(Stepped(payload))
-        outcome = outcome_of(turn, await turn.graph.aget_state(turn.config))
+        assert self.state is not None, "a run that comes to its end reports it"
+        outcome = outcome_of(turn, self.state)
         self._metrics.used(outcome.input_tokens, outcome.output_tokens)
         return outcome
 
     async def _hear(self, text: str, message_id: str | None) -> None:
+        # Words before calls, and an answer that the user has steered beyond, are messages of their own.
+        apart = "\n\n" if self._read and message_id not in self._read else ""
         self._read.add(message_id)
-        await self._pieces.add(text)
+        await self._pieces.add(apart + text)
 
     async def _hear_unread(self, updates: Mapping[str, Any]) -> None:
         """Tell an answer that no model streamed, such as the sentence of a limit."""
         for message in (updates.get("finalize") or {}).get("messages", ()):
-            # What the user follows up with is in the same update, and is not the agent's.
-            if isinstance(message, AIMessage) and message.id not in self._read:
+            # A failed run is answered by an error, and not by the message that ends it.
+            if isinstance(message, AIMessage) and message.id not in self._read and failure_of(message) is None:
                 await self._pieces.add(message.text)
 
     async def _tidy(self, status: str) -> None:

@@ -33,6 +33,11 @@ _T = TypeVar("_T")
 ListOf = Annotated[list[_T], _FirstFault()]
 """A list that is read up to its first fault: a body can hold millions of them, each a kilobyte when told."""
 
+AgenticLoops = Annotated[
+    int | None, Field(ge=0, description="Reruns that the agent's hooks may have; at most as many as the agent allows.")
+]
+"""An addition of ours to both chat APIs: `max_agentic_loops` for one request."""
+
 _SCHEMA_CHARS = 50_000
 """Characters of an answer's schema, as checking one takes a second for some hundred thousand."""
 
@@ -49,9 +54,30 @@ def clean_body(data: Any) -> Any:
     """A body as JSON that every store takes: lone surrogates, NUL and numbers without end are replaced.
 
     Raises:
-        ValueError: When it is nested too deeply.
+        ValueError: When it is nested too deeply, or holds credentials.
     """
+    if brings_credentials(data):
+        raise ValueError(NO_CREDENTIALS)
     return plain(data)
+
+
+NO_CREDENTIALS = (
+    "credentials are not taken from a body, which may be logged and stored on its way; send them in the headers that "
+    "the server's credential_headers name, or give them in the agent file"
+)
+_MAY_HOLD = (("metadata",), ("context",), ("configurable",), ("config", "configurable"), ("extra_body",))
+
+
+def brings_credentials(data: Any) -> bool:
+    """Whether a body has a field for credentials, where clients put what is meant for the agent."""
+    return isinstance(data, dict) and any("credentials" in _inside(data, path) for path in ((), *_MAY_HOLD))
+
+
+def _inside(data: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+    for name in path:
+        found = data.get(name)
+        data = found if isinstance(found, dict) else {}
+    return data
 
 
 def image(*, url: str | None = None, mime_type: str = "", base64: str = "") -> dict[str, Any]:

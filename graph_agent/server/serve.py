@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,10 @@ from starlette.types import ASGIApp
 
 from graph_agent.addresses import bound
 from graph_agent.collector import spare_what_is_loaded
+from graph_agent.command_log import log_at
+from graph_agent.credential_headers import check_headers
+from graph_agent.credentials import CredentialSource
+from graph_agent.loop_executor import use_daemon_threads_of_own_loop
 from graph_agent.server.app import create_app
 from graph_agent.server.connections import BoundedProtocol
 from graph_agent.server.keys import read_keys
@@ -28,7 +34,8 @@ _CONFIG, _DB, _KEYS, _SETTINGS = (
     "GRAPH_AGENT_SERVE_KEYS_FILE",
     "GRAPH_AGENT_SERVE_SETTINGS",
 )
-"""Environment variables that tell worker processes what they serve; no key is in them."""
+_LOG_LEVEL, _CREDENTIALS = "GRAPH_AGENT_SERVE_LOG_LEVEL", "GRAPH_AGENT_SERVE_CREDENTIALS"
+"""Environment variables that tell worker processes what they serve; no key and no credential is in them."""
 
 
 def serve(
@@ -40,7 +47,8 @@ def serve(
     workers: int = 1,
     keys_file: Path | None = None,
     settings: ServerSettings | None = None,
-    log_level: str = "info",
+    credentials: Mapping[str, CredentialSource] | None = None,
+    log_level: str | None = None,
 ) -> None:
     """Serve an agent file until the process is asked to stop.
 
@@ -52,15 +60,21 @@ def serve(
         workers: Processes.
         keys_file: A file with API keys, beside those of `GRAPH_AGENT_API_KEYS`.
         settings: Limits and times; its keys are not read.
-        log_level: Of uvicorn.
+        credentials: Credential name → where it is, in place of the file's own of the same names.
+        log_level: Name of the level from which this package's log and uvicorn's are written to standard error, in
+            every process; None leaves logging as the program has set it up, and uvicorn at INFO.
 
     Raises:
-        ConfigError: When the file, the keys, the address or the database cannot be used; nothing is bound yet.
+        ConfigError: When the file, the keys, a credential, the address or the database cannot be used; nothing is bound
+            yet.
         SystemExit: With `STARTUP_FAILURE` when the agent or its database cannot be opened; the log says why.
     """
     settings = settings or ServerSettings()
-    settings.model_copy(update={"keys": read_keys(keys_file)}).checked_for(host)
-    check_workers(workers, db or of_file(config).db)
+    keys = read_keys(keys_file)
+    settings.model_copy(update={"keys": keys}).checked_for(host)
+    source = of_file(config, credentials)
+    check_headers({**source.credential_headers, **settings.credential_headers}, has_keys=bool(keys))
+    check_workers(workers, db or source.db)
     # uvicorn looks last, when the agent's MCP servers have been started for nothing.
     bound(host, port).close()
     # Not in our own environment alone: uvicorn starts its workers as new processes.
@@ -68,6 +82,10 @@ def serve(
     os.environ[_DB] = db or ""
     os.environ[_KEYS] = str(keys_file.resolve()) if keys_file else ""
     os.environ[_SETTINGS] = settings.model_dump_json(exclude={"keys"})
+    os.environ[_CREDENTIALS] = json.dumps({name: source.env for name, source in (credentials or {}).items()})
+    os.environ[_LOG_LEVEL] = log_level or ""
+    if log_level:
+        log_at(log_level)
     app = "graph_agent.server.serve:app_from_environment"
     options: dict[str, Any] = {
         "factory": True,
@@ -78,7 +96,7 @@ def serve(
         "timeout_keep_alive": 5,
         "access_log": False,
         "server_header": False,
-        "log_level": log_level,
+        "log_level": log_level or "info",
     }
     with sharing(workers) as shared:
         if shared is None:
@@ -95,14 +113,20 @@ def serve(
 def app_from_environment() -> ASGIApp:
     """Make the application of a worker process."""
     stop_without_parent()
+    if log_level := os.environ[_LOG_LEVEL]:
+        # A worker is a new process; and uvicorn sets logging up anew when it starts.
+        log_at(log_level)
+    # uvicorn makes the application on the loop that will serve it, which may be uvloop's.
+    use_daemon_threads_of_own_loop()
     keys_file = os.environ[_KEYS]
     given = ServerSettings.model_validate_json(os.environ[_SETTINGS])
     settings = given.model_copy(update={"keys": read_keys(Path(keys_file) if keys_file else None)})
     # The A2A SDK's streams would end at the first signal, and their tasks with them; runs are given time to end.
     AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # it has no types
     BoundedProtocol.request_within_s = settings.body_timeout_s
+    credentials = {name: CredentialSource(env=env) for name, env in json.loads(os.environ[_CREDENTIALS]).items()}
     app = create_app(
-        of_file(os.environ[_CONFIG]),
+        of_file(os.environ[_CONFIG], credentials),
         settings=settings,
         shared=shared_folder(),
         db=os.environ[_DB] or None,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
-from langgraph.types import Command
+from langgraph.types import Command, StateSnapshot
+from pydantic import SecretStr
 
 from graph_agent.answering import answers_by_id
 from graph_agent.client_tools import CLIENT_CALL
 from graph_agent.errors import InputError, SessionBusyError
-from graph_agent.history import SessionMemory
+from graph_agent.history import SessionMemory, list_threads
 from graph_agent.results import open_interrupts, run_result
 from graph_agent.running import inbox_of, kept_idle
 from graph_agent.server.following import follow
@@ -48,13 +50,12 @@ class Sessions:
         Raises:
             ProblemError: When there is no session `after`.
         """
-        threads = await self._memory.list_sessions()
-        found = [id_ for thread in threads if (id_ := self._caller.session(thread)) is not None]
-        if after is not None:
-            if after not in found:
-                raise ProblemError("not_found", f"There is no session {after!r}.", param="after")
-            found = found[found.index(after) + 1 :]
-        return found[:limit]
+        behind = self._caller.thread(after) if after is not None else None
+        try:
+            threads = await list_threads(self._host.saver, group=self._caller.thread(""), after=behind, limit=limit)
+        except KeyError:
+            raise ProblemError("not_found", f"There is no session {after!r}.", param="after") from None
+        return [id_ for thread in threads if (id_ := self._caller.session(thread)) is not None]
 
     async def events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
         """Events of a session, oldest first.
@@ -67,7 +68,7 @@ class Sessions:
         Raises:
             ProblemError: When there is no such session.
         """
-        await self._state(session_id)
+        await self._check(session_id)
         return await self._events(session_id, types, after)
 
     async def follow(
@@ -78,16 +79,9 @@ class Sessions:
         Raises:
             ProblemError: When there is no such session.
         """
-        await self._state(session_id)
-        return follow(
-            self._host.news,
-            self._caller.thread(session_id),
-            lambda: self._newest_checkpoint(session_id),
-            lambda seen: self._events(session_id, [], seen),
-            types=types,
-            after=after,
-            keepalive_s=keepalive_s,
-        )
+        await self._check(session_id)
+        thread = self._caller.thread(session_id)
+        return follow(self._host.feeds, thread, session_id, types=types, after=after, keepalive_s=keepalive_s)
 
     async def info(self, session_id: str) -> dict[str, Any]:
         """Where a session is.
@@ -95,7 +89,10 @@ class Sessions:
         Raises:
             ProblemError: When there is no such session.
         """
-        state = await self._state(session_id)
+        return self._info(session_id, await self._state(session_id))
+
+    @staticmethod
+    def _info(session_id: str, state: StateSnapshot) -> dict[str, Any]:
         result = run_result(state)
         return {
             "id": session_id,
@@ -113,7 +110,7 @@ class Sessions:
         Raises:
             ProblemError: When there is no such session.
         """
-        await self._state(session_id)
+        await self._check(session_id)
         await self._session(session_id).steer(text)
 
     async def follow_up(self, session_id: str, text: str) -> None:
@@ -122,7 +119,7 @@ class Sessions:
         Raises:
             ProblemError: When there is no such session.
         """
-        await self._state(session_id)
+        await self._check(session_id)
         await self._session(session_id).follow_up(text)
 
     async def abort(self, session_id: str) -> bool:
@@ -131,15 +128,24 @@ class Sessions:
         Raises:
             ProblemError: When there is no such session.
         """
-        await self._state(session_id)
+        await self._check(session_id)
         return await self._session(session_id).abort()
 
-    async def resume(self, session_id: str, answer: Any) -> dict[str, Any]:
+    async def resume(
+        self,
+        session_id: str,
+        answer: Any,
+        *,
+        credentials: Mapping[str, SecretStr] | None = None,
+        place: ExitStack | None = None,
+    ) -> dict[str, Any]:
         """Go on where a session stopped, and say where it is then.
 
         Args:
             session_id: The session.
             answer: What it waits for, or a mapping of interrupt id → answer; None after a stop or a crash.
+            credentials: What this request brings for the tools of its run.
+            place: As for `Runs.run`.
 
         Raises:
             ProblemError: When there is no such session, nothing to go on with, an answer that is to nothing it waits
@@ -165,12 +171,15 @@ class Sessions:
             if isinstance(asked.value, Mapping) and asked.value.get("type") == CLIENT_CALL
         }
         functions = [{"name": name, "parameters": {"type": "object", "properties": {}}} for name in sorted(names)]
-        context = {"client_tools": [{"type": "function", "function": function} for function in functions]}
-        turn = Turn(self._host.kept, thread, given, context if names else {}, session_id)
-        async with self._runs.run(turn, streams=False) as running:
+        context: dict[str, Any] = {"credentials": dict(credentials)} if credentials else {}
+        if functions:
+            context["client_tools"] = [{"type": "function", "function": function} for function in functions]
+        turn = Turn(self._host.kept, thread, given, context, session_id)
+        async with self._runs.run(turn, streams=False, place=place) as running:
             while not isinstance(await self._part(running), Ended):
                 pass
-        return await self.info(session_id)
+        assert running.state is not None, "a run that comes to its end reports it"
+        return self._info(session_id, running.state)
 
     async def delete(self, session_id: str) -> None:
         """Throw a session away.
@@ -178,7 +187,7 @@ class Sessions:
         Raises:
             ProblemError: When there is no such session, or it is running.
         """
-        await self._state(session_id)
+        await self._check(session_id)
         thread = self._caller.thread(session_id)
         try:
             async with kept_idle(self._host.saver, thread):
@@ -200,11 +209,16 @@ class Sessions:
     def _session(self, session_id: str) -> Session:
         return Session(self._host.kept, self._caller.thread(session_id))
 
+    async def _check(self, session_id: str) -> None:
+        """Raise `ProblemError` if there is no such session; one row is read."""
+        if await self._host.saver.aget_tuple({"configurable": {"thread_id": self._caller.thread(session_id)}}) is None:
+            raise _unknown(session_id)
+
     async def _state(self, session_id: str) -> Any:
         thread = self._caller.thread(session_id)
         state = await self._host.kept.aget_state({"configurable": {"thread_id": thread}})
         if not state.values and not state.next:
-            raise ProblemError("not_found", f"There is no session {session_id!r}.")
+            raise _unknown(session_id)
         return state
 
     async def _events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
@@ -215,6 +229,6 @@ class Sessions:
             if event["seq"] > after and (not types or event["type"] in types)
         ]
 
-    async def _newest_checkpoint(self, session_id: str) -> str | None:
-        found = await self._host.saver.aget_tuple({"configurable": {"thread_id": self._caller.thread(session_id)}})
-        return str(found.config["configurable"]["checkpoint_id"]) if found else None
+
+def _unknown(session_id: str) -> ProblemError:
+    return ProblemError("not_found", f"There is no session {session_id!r}.")

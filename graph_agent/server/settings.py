@@ -10,9 +10,9 @@ from typing import Any, Self
 import yaml
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
-from graph_agent.config import explain
 from graph_agent.errors import ConfigError
 from graph_agent.server.keys import ApiKey
+from graph_agent.validation_text import explain
 
 
 class ServerSettings(BaseModel):
@@ -51,12 +51,15 @@ class ServerSettings(BaseModel):
     """Where clients reach this server, for the agent card; empty for the address that the card was asked at."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose pages may call this server; empty for none."""
+    credential_headers: dict[str, str] = {}
+    """Credential name → the header in which a request may bring it, beside those of the agent file, e.g.
+    {token: X-User-Token}."""
 
     def __init__(self, **values: Any) -> None:
         try:
             super().__init__(**values)
         except ValidationError as error:
-            raise ConfigError(explain(error, type(self).__name__, type(self).model_fields)) from None
+            raise ConfigError(explain(error, type(self).__name__, type(self))) from None
 
     def checked_for(self, host: str) -> Self:
         """These settings, when they may be used on an address.

@@ -12,9 +12,10 @@ from a2a.types import AgentSkill
 
 from graph_agent.a2a.server_executor import A2A_DEFAULTS
 from graph_agent.a2a_serving import a2a_context_of, skills_of
-from graph_agent.graph import CompiledAgentGraph
+from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.credentials import CredentialSource, read_credentials
 from graph_agent.serving import ServedAgent, today_from_env
-from graph_agent.spec import AgentSpec, load_spec, open_agent
+from graph_agent.spec import AgentSpec, load_spec, open_agent, with_sources
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +35,22 @@ class AgentSource:
     """Whether A2A clients may ask to be notified."""
     a2a_context: Mapping[str, Any] = field(default_factory=lambda: A2A_DEFAULTS)
     """Overrides for the runs of A2A clients."""
+    credential_headers: Mapping[str, str] = field(default_factory=dict)
+    """Credential name → the header in which a request may bring it."""
 
 
-def of_file(path: str | Path) -> AgentSource:
+def of_file(path: str | Path, credentials: Mapping[str, CredentialSource] | None = None) -> AgentSource:
     """The agent of a file, opened when the server starts and closed when it stops.
 
+    Args:
+        path: The file.
+        credentials: Credential name → where it is, in place of the file's own of the same names.
+
     Raises:
-        ConfigError: When the file is missing or wrong.
+        ConfigError: When the file is missing or wrong, or a credential has no value.
     """
-    spec = load_spec(path)
+    spec = with_sources(load_spec(path), credentials or {})
+    read_credentials(spec.credentials)
     return _source(spec, lambda: open_agent(spec, today=today_from_env(), db=""))
 
 
@@ -66,4 +74,5 @@ def _source(spec: AgentSpec, opened: Callable[[], AbstractAsyncContextManager[Co
         tuple(skills_of(spec)),
         spec.push_notifications,
         a2a_context_of(spec),
+        spec.credential_headers,
     )

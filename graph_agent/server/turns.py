@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,8 +14,9 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.types import Command, Interrupt, StateSnapshot
 
 from graph_agent.client_tools import CLIENT_CALL, ClientResult
-from graph_agent.graph import CompiledAgentGraph
-from graph_agent.results import input_at, since_last_input
+from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.listening import message_of
+from graph_agent.results import since_last_input
 from graph_agent.runs import RUN, Around
 from graph_agent.server.asks import Ask, check_conversation, new_messages, trailing_results
 from graph_agent.server.host import Host, new_token
@@ -24,6 +25,17 @@ from graph_agent.server.problems import ProblemError
 from graph_agent.steering import Note
 from graph_agent.types import NO_USAGE, Usage
 
+_OF_ONE_REQUEST = frozenset(
+    {
+        "client_tools",
+        "client_calls",
+        "client_tool_choice",
+        "parallel_client_calls",
+        "response_schema",
+        "credentials",
+    }
+)
+"""Fields of a run's context that no other request's run is given."""
 _PARKED_ID = re.compile(r"call_([0-9a-f]{24})[0-9a-f]{8}")
 
 
@@ -42,8 +54,6 @@ class Turn:
     """What the thread is called in the ids of the caller's calls, where the request keeps no session."""
     used_before: Usage = field(default_factory=lambda: NO_USAGE)
     """What earlier requests of the input it takes up have used, and been told."""
-    input_at: int = 0
-    """Where in the session's events that input begins; a run may end in a later one, where the user followed up."""
     around: Around = field(default_factory=Around)
     """What the run is begun under: its abort stops this run and no other, also when the session is another's."""
 
@@ -56,6 +66,20 @@ class Turn:
     def goes_on(self) -> bool:
         """Whether it takes up what an earlier request began."""
         return not isinstance(self.given, dict)
+
+    def followed_by(self, note: Note, check: Callable[[], Awaitable[None]]) -> Turn:
+        """The run of a follow-up in this one's session.
+
+        It has the options of this run, and nothing that belongs to one request: the caller's tools, the shape of its
+        answer, its credentials.
+
+        Args:
+            note: The follow-up.
+            check: Raises when another run has taken it in.
+        """
+        context = {name: value for name, value in self.context.items() if name not in _OF_ONE_REQUEST}
+        given = {"messages": [message_of(note)]}
+        return Turn(self.graph, self.thread, given, context, self.session_id, around=Around(before=check))
 
     def client_calls(self, interrupts: Sequence[Interrupt]) -> list[dict[str, Any]]:
         """The calls that the caller is to run: `{"id", "name", "arguments"}`, in call order."""
@@ -81,6 +105,7 @@ async def turn_for(host: Host, caller: Caller, ask: Ask) -> Turn:
         ProblemError: When its messages do not fit together, or to the session.
     """
     host.check_client_tools([tool["function"]["name"] for tool in ask.client_tools])
+    host.check_agentic_loops(ask.options.get("max_agentic_loops"))
     if ask.session_id is not None:
         return await _in_session(host, caller, ask, ask.session_id)
     check_conversation(ask.messages)
@@ -178,8 +203,7 @@ def _with(
     begun = replace(turn, given=given, context=context, around=Around(brought=brought))
     if before is None:
         return begun
-    values = before.values
-    return replace(begun, used_before=values.get("usage", NO_USAGE), input_at=input_at(values.get("events", [])))
+    return replace(begun, used_before=before.values.get("usage", NO_USAGE))
 
 
 def _asked(interrupts: Sequence[Interrupt]) -> list[Interrupt]:

@@ -81,10 +81,10 @@ def violations(record: Record, effects: Counter[Turn], histories: dict[str, list
             if not effects[session, text] and f"charged for {text}" in results:
                 found.append(f"{session, text}: had no effect, and its history says that it was run")
     for session, text in sorted({*record.answers, *effects}):
-        behind = [after for words, after in turns.get(session, []) if words == text]
-        if not behind:
+        rests = [after for said_text, after in turns.get(session, []) if said_text == text]
+        if not rests:
             found.append(f"{session, text}: is not in the history")
-        elif (session, text) in record.answers and ("ai", answer_to(text)) not in behind[0]:
+        elif (session, text) in record.answers and ("ai", answer_to(text)) not in rests[0]:
             found.append(f"{session, text}: was acknowledged, and its answer is not in the history")
     return found
 

@@ -1,10 +1,10 @@
 """A process that takes turns of sessions: `python -m tests.attack.worker DATABASE EFFECTS`.
 
-Orders are JSON lines on standard input, `{"id", "do", "session", "text"}` with `run` or `resume` to do. They are
-carried out side by side, and each gets a JSON line on standard output when it ends: its `id`, and an `answer`, that it `waits`
-for a person, or an `error`. `GRAPH_AGENT_ATTACK_CLOCK_S` sets the process's wall clock forward, or back.
+Orders are JSON lines on standard input, `{"id", "do", "session", "text"}`; `do` is `run` or `resume`. They run
+concurrently. Each writes a JSON line to standard output when it ends: its `id`, and `answer`, `waits` (for a person) or
+`error`. `GRAPH_AGENT_ATTACK_CLOCK_S` shifts the process's wall clock by some seconds.
 
-The words `pay …` make the model call a tool that takes effect, `ask …` one that first asks a person, others none.
+For the text `pay …` the model calls a tool that takes effect, for `ask …` one that first asks a person, else none.
 """
 
 from __future__ import annotations
@@ -89,13 +89,6 @@ async def graph_over(url: str, effects: Effects) -> AsyncIterator[Any]:
         yield graph(saver)
 
 
-def set_clock(offset_s: float) -> None:
-    """Set this process's wall clock forward, or back."""
-    real, real_ns = time.time, time.time_ns
-    time.time = lambda: real() + offset_s
-    time.time_ns = lambda: real_ns() + int(offset_s * 1e9)
-
-
 async def carry_out(graph: Any, order: dict[str, Any]) -> dict[str, Any]:
     """Take one turn."""
     session = Session(graph, order["session"])
@@ -106,6 +99,13 @@ async def carry_out(graph: Any, order: dict[str, Any]) -> dict[str, Any]:
     if result.interrupts:
         return {"waits": True}
     return {"answer": result.answer} if result.status == "COMPLETED" else {"error": f"{result.status}: {result.error}"}
+
+
+def shift_clock(seconds: float) -> None:
+    """Shift this process's wall clock; the libraries look the functions up at each call."""
+    now, now_ns = time.time, time.time_ns
+    time.time = lambda: now() + seconds
+    time.time_ns = lambda: now_ns() + int(seconds * 1e9)
 
 
 async def main(url: str, effects: Path) -> None:
@@ -131,5 +131,5 @@ async def main(url: str, effects: Path) -> None:
 
 
 if __name__ == "__main__":
-    set_clock(float(os.environ.get("GRAPH_AGENT_ATTACK_CLOCK_S", "0")))
+    shift_clock(float(os.environ.get("GRAPH_AGENT_ATTACK_CLOCK_S", "0")))
     asyncio.run(main(sys.argv[1], Path(sys.argv[2])))

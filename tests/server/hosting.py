@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
-from graph_agent.graph import CompiledAgentGraph
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server.asks import Ask
 from graph_agent.server.host import Host, open_host
 from graph_agent.server.keys import Caller
@@ -37,8 +37,9 @@ async def running(graph: CompiledAgentGraph) -> AsyncIterator[Runs]:
     async def opened() -> AsyncIterator[CompiledAgentGraph]:
         yield graph
 
-    async with open_host(AgentSource("scripted", "", "memory:", opened), ServerSettings()) as host:
-        yield Runs(host, Metrics())
+    source = AgentSource("scripted", "", "memory:", opened)
+    async with open_host(source, ServerSettings()) as host, aclosing(Runs(host, Metrics())) as runs:
+        yield runs
 
 
 def ask(*messages: AnyMessage, **fields: Any) -> Ask:

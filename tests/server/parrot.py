@@ -9,6 +9,7 @@ Anything else is said back, with the results of the calls.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import re
@@ -22,6 +23,10 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import Runnable
 from langchain_core.tools import tool
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.prebuilt import ToolRuntime
+from langgraph.types import interrupt
+
+from graph_agent import AgentContext
 
 _FINAL = "provide your final response"
 _ORDER = re.compile(r"^!(call|then) (\S+) (\{.*\})$", re.MULTILINE)
@@ -30,7 +35,13 @@ _ORDER = re.compile(r"^!(call|then) (\S+) (\{.*\})$", re.MULTILINE)
 class RefusedError(Exception):
     """What a provider refuses with."""
 
-    status_code = 401
+    def __init__(self, message: str, status_code: int = 401) -> None:
+        super().__init__(message)
+        self.status_code = status_code
+
+
+_STATUSES = {"permission": 403, "unknown_model": 404, "context_overflow": 413, "other": 400}
+"""The status that a provider fails with; 401 for any other kind."""
 
 
 class ParrotModel(BaseChatModel):
@@ -89,7 +100,7 @@ async def _reply(messages: list[BaseMessage], stop: Any, options: dict[str, Any]
     if waiting := re.search(r"!wait (\S+)", order):
         await _until_there(waiting[1])
     if failing := re.search(r"!fail (\S+)", order):
-        raise RefusedError(f"{failing[1]}: sk-secretsecretsecret is no key")
+        raise RefusedError(f"{failing[1]}: sk-secretsecretsecret is no key", _STATUSES.get(failing[1], 401))
     if not final and offered:
         wave = "then" if results else "call"
         waves = len({message.tool_call_id.rpartition("-")[0] for message in results})
@@ -141,6 +152,24 @@ async def wait_for(file: str) -> str:
         told.write(str(os.getpid()))
     await _until_there(file)
     return f"{file} is there"
+
+
+@tool
+async def vault(runtime: ToolRuntime[AgentContext, Any]) -> str:
+    """Name the credentials that this call has, each with a digest of its value."""
+    credentials = runtime.context.credentials if runtime.context is not None else {}
+    return ", ".join(f"{name}={digest(secret.get_secret_value())}" for name, secret in credentials.items()) or "none"
+
+
+def digest(secret: str) -> str:
+    """What tells one secret from another and does not give it away."""
+    return hashlib.sha256(secret.encode()).hexdigest()[:8]
+
+
+@tool
+async def ask(question: str) -> str:
+    """Ask a person."""
+    return f"the answer is {interrupt(question)}"
 
 
 async def _until_there(file: str) -> None:

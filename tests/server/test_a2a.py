@@ -113,15 +113,25 @@ def test_tasks_at_work_are_bounded_for_each_key_also_when_their_requests_were_an
 def test_the_card_is_public_and_what_is_behind_it_is_not(shared: Served) -> None:
     with shared.http() as http:
         card = http.get("/.well-known/agent-card.json").json()
-        strangers = [http.post("/a2a", json={}), http.post("/a2a/rest/message:send", json={})]
+        strangers = [http.post(path, json={}) for path in ("/a2a", "/a2a/", "/a2a/rest/message:send")]
         large = http.post("/a2a", content=b"x" * 100_001, headers={"x-api-key": ANNA})
 
     assert (card["name"], {interface["url"] for interface in card["supportedInterfaces"]}) == (
         "parrot",
         {f"{shared.url}/a2a", f"{shared.url}/a2a/rest"},
     )
-    assert [answer.status_code for answer in (*strangers, large)] == [401, 401, 413]
+    assert [answer.status_code for answer in (*strangers, large)] == [401, 401, 401, 413]
     assert [sorted(one["schemes"]) for one in card["securityRequirements"]] == [["bearer"], ["x-api-key"]]
+
+
+@pytest.mark.parametrize("path", ["/a2a", "/a2a/"])
+def test_json_rpc_answers_with_and_without_a_trailing_slash(shared: Served, path: str) -> None:
+    message = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}
+    body = {"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": {"message": message}}
+    with shared.http(headers={"x-api-key": ANNA, "a2a-version": "1.0"}) as http:
+        answer = http.post(path, json=body)
+
+    assert (answer.status_code, "You said: hi" in answer.text) == (200, True)
 
 
 async def test_tasks_are_in_the_agents_own_database_for_every_worker(tmp_path: Path) -> None:

@@ -174,6 +174,27 @@ async def test_a_task_of_another_process_is_watched_and_takes_no_message_here(se
     assert (seen, first.seen[-1][0]) == (["TASK_STATE_WORKING", COMPLETED], COMPLETED)
 
 
+async def test_an_answer_that_names_its_task_alone_is_taken_by_another_process(tmp_path: Path) -> None:
+    asking = {**AGENT, "tools": [*AGENT["tools"], "tests.server.parrot:ask"]}
+    with serving(tmp_path, "--workers", "2", agent=asking) as server:
+        async with connections(server) as clients:
+            one, pid = await clients.beside()
+            waiting = await said(one, '!call ask {"question": "Red or blue?"}', "talk")
+            other, _ = await clients.beside(pid)
+            answer = message("red", task_id=waiting.id)
+            async for _event in other.send_message(answer):
+                pass
+            done = await one.get_task(GetTaskRequest(id=waiting.id))
+        with server.http() as http:
+            results = [event["content"] for event in events(http, "talk", type="tool_result")]
+
+    assert (state_of(waiting), state_of(done), results) == (
+        "TASK_STATE_INPUT_REQUIRED",
+        COMPLETED,
+        ["the answer is red"],
+    )
+
+
 async def said_to(client: Client, task: Task) -> None:
     async for _ in client.send_message(message("more", task)):
         pass

@@ -147,6 +147,7 @@ def test_errors_have_the_apis_own_shape(anthropic_client: anthropic.Anthropic) -
         ("error", "invalid_request_error"),
         ("error", "api_error"),
     ]
+    assert [body["error"].get("category") for body in bodies] == [None, None, "auth"]
 
 
 def test_an_error_in_mid_stream_is_an_error_event(anthropic_client: anthropic.Anthropic) -> None:

@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.server import following
+from graph_agent.event_reader import EventReader
+from graph_agent.server import feeds
 from graph_agent.server.sessions import Sessions
 from tests.server.hosting import NOBODY, answered, ask, running
 from tests.server.process import serving
@@ -31,7 +32,7 @@ def followed(http: httpx.Client, session: str, **params: Any) -> Iterator[Iterat
 
 
 async def test_what_is_stored_here_is_told_without_looking_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(following, "LOOK_S", 3600.0)
+    monkeypatch.setattr(feeds, "LOOK_S", 3600.0)
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(["one", "two"]))) as runs:
         await answered(runs.host, ask(session_id="s"))
         told: list[str] = []
@@ -112,3 +113,57 @@ def test_a_key_follows_so_many_streams_and_no_more(tmp_path: Path) -> None:
 def _is_refused(http: httpx.Client) -> bool:
     with http.stream("GET", "/memory/sessions/s/events", params={"follow": True}) as stream:
         return stream.status_code == 429
+
+
+async def test_many_followers_read_a_session_once_per_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "LOOK_S", 3600.0)
+    readings: list[str] = []
+    read, read_all = EventReader.read, EventReader.read_all
+
+    async def counted_read(reader: EventReader) -> Any:
+        new = await read(reader)
+        readings.extend(["read"] if new else [])
+        return new
+
+    async def counted_read_all(reader: EventReader) -> Any:
+        readings.append("read_all")
+        return await read_all(reader)
+
+    monkeypatch.setattr(EventReader, "read", counted_read)
+    monkeypatch.setattr(EventReader, "read_all", counted_read_all)
+    async with asyncio.timeout(60), running(create_graph_agent(ScriptedChatModel(["one", "two"]))) as runs:
+        await answered(runs.host, ask(session_id="s"))
+        sessions = Sessions(runs, NOBODY)
+        streams = [await sessions.follow("s", [], -1, 3600) for _ in range(64)]
+        first = await asyncio.gather(*(_until_answer(stream) for stream in streams))
+        before = list(readings)
+        turn = asyncio.create_task(answered(runs.host, ask(session_id="s")))
+        second = await asyncio.gather(*(_until_answer(stream) for stream in streams))
+        await turn
+        for stream in streams:
+            await stream.aclose()
+
+    assert (len({str(one) for one in first}), len({str(one) for one in second})) == (1, 1)
+    assert (before, "read_all" in readings[len(before) :]) == (["read"], False)
+
+
+async def _until_answer(stream: Any) -> list[str]:
+    frames = []
+    async for frame in stream:
+        frames.append(frame)
+        if frame.startswith("event: agent_response"):
+            return frames
+    raise AssertionError("the stream ended")
+
+
+async def test_a_late_follower_gets_the_whole_history() -> None:
+    async with asyncio.timeout(60), running(create_graph_agent(ScriptedChatModel(["one", "two"]))) as runs:
+        await answered(runs.host, ask(session_id="s"))
+        sessions = Sessions(runs, NOBODY)
+        early = await sessions.follow("s", [], -1, 3600)
+        seen = [await anext(early) for _ in KINDS[:4]]
+        late = await sessions.follow("s", [], -1, 3600)
+        seen_late = [await anext(late) for _ in KINDS[:4]]
+        for stream in (early, late):
+            await stream.aclose()
+    assert seen_late == seen

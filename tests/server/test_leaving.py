@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from langchain_core.messages import HumanMessage
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.graph import CompiledAgentGraph
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server.asks import Ask
 from graph_agent.server.host import Host, open_host
 from graph_agent.server.keys import Caller
@@ -26,8 +23,6 @@ from graph_agent.server.settings import ServerSettings
 from graph_agent.server.sources import AgentSource
 from graph_agent.server.turns import turn_for
 from graph_agent.server.under_way import Runs
-from tests.server.process import Served
-from tests.server.test_sessions import chat, until
 
 _SOURCE_NAME = "scripted"
 
@@ -85,17 +80,3 @@ async def test_a_failure_of_ours_leaves_no_secret_in_the_log(caplog: pytest.LogC
             await running.part()
 
     assert (told.value.kind, [record.exc_info for record in caplog.records]) == ("internal", [None])
-
-
-def test_a_follow_up_is_not_told_as_the_agents_words(served: Served, tmp_path: Path) -> None:
-    file = tmp_path / "go"
-    with served.http() as http, concurrent.futures.ThreadPoolExecutor(1) as pool:
-        stream = pool.submit(chat, http, "left-behind", f'!call wait_for {{"file": "{file}"}}', stream=True)
-        until(http, "left-behind", "tool_call")
-        http.post("/sessions/left-behind/follow_up", json={"text": "AND THEN"})
-        file.touch()
-        lines = [line for line in stream.result().text.splitlines() if line.startswith("data: {")]
-        answer = http.get("/sessions/left-behind").json()["answer"]
-    said = "".join(json.loads(line[6:])["choices"][0]["delta"].get("content") or "" for line in lines)
-
-    assert (said.count("AND THEN"), said.endswith(answer)) == (1, True)

@@ -170,17 +170,52 @@ def test_an_unknown_model_is_not_found(openai_client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_model_that_fails_is_a_server_error_without_its_secrets(openai_client: openai.OpenAI, stream: bool) -> None:
-    with pytest.raises(openai.InternalServerError) as error:
-        list(ask(openai_client, user("!fail auth"), stream=stream))
+@pytest.mark.parametrize(
+    ("kind", "status", "code"),
+    [
+        ("auth", 502, "model_failed"),
+        ("permission", 502, "model_failed"),
+        ("unknown_model", 502, "model_failed"),
+        ("other", 502, "model_failed"),
+        ("context_overflow", 400, "context_length_exceeded"),
+    ],
+)
+def test_a_model_that_fails_is_an_error_with_its_category_and_without_its_secrets(
+    openai_client: openai.OpenAI, stream: bool, kind: str, status: int, code: str
+) -> None:
+    with pytest.raises(openai.APIStatusError) as error:
+        list(ask(openai_client, user(f"!fail {kind}"), stream=stream))
 
-    assert (error.value.status_code, error.value.code, "sk-" in str(error.value.body)) == (502, "model_failed", False)
+    body: Any = error.value.body
+    assert (error.value.status_code, error.value.code, body["category"], "sk-" in str(body)) == (
+        status,
+        code,
+        kind,
+        False,
+    )
 
 
 def test_an_error_in_mid_stream_ends_it_as_an_error(openai_client: openai.OpenAI) -> None:
     said: list[str] = []
     chunks = ask(openai_client, user("one …break two"), stream=True)
-    with pytest.raises(openai.APIError, match=r"^The model's provider refused this server"):
+    with pytest.raises(openai.APIError, match=r"^The model's provider refused this server") as error:
         said.extend(chunk.choices[0].delta.content or "" for chunk in chunks)
 
-    assert "".join(said) == "You said: one …break"
+    body: Any = error.value.body
+    assert ("".join(said), body["category"]) == ("You said: one …break", "auth")
+
+
+def test_a_session_that_failed_says_what_failed(openai_client: openai.OpenAI, served: Served) -> None:
+    with pytest.raises(openai.APIStatusError):
+        ask(openai_client, user("!fail auth"), extra_headers={"X-Session-Id": "failed-1"})
+
+    with served.http() as http:
+        info = http.get("/sessions/failed-1").json()
+    again = ask(openai_client, user("hi"), extra_headers={"X-Session-Id": "failed-1"})
+
+    assert (info["status"], info["answer"], again.choices[0].message.content) == (
+        "FAILED",
+        "This request failed. The model provider refused the API key (HTTP 401: auth: sk-*** is no key); check the key "
+        "and the address it is sent to.",
+        "You said: !fail auth / hi",
+    )

@@ -11,11 +11,13 @@ from langchain_core.tools import tool
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent.results import run_result
 from graph_agent.server.host import Host
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.sessions import Sessions
+from graph_agent.server.turns import turn_for
 from tests.agents import asks
-from tests.server.hosting import MINE, NOBODY, answered, ask, running, with_results
+from tests.server.hosting import MINE, NOBODY, answered, ask, outcome_of, running, with_results
 
 
 @tool
@@ -65,14 +67,20 @@ async def test_a_session_goes_on_whose_step_was_over_and_not_stored(stored: int)
     assert (info["status"], info["answer"]) == ("COMPLETED", "Done.")
 
 
-async def test_what_the_user_follows_up_with_has_a_usage_of_its_own() -> None:
-    script = [_used(asked=1000), _used("No more actions."), _used("Done."), _used("No more actions."), _used("Next.")]
+async def test_what_the_user_follows_up_with_has_an_answer_and_a_usage_of_its_own() -> None:
+    script = [_used(asked=1000), _used("No more actions."), _used("Done."), _used("Next.", asked=50)]
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(script))) as runs:
         waiting = await answered(runs.host, ask(client_tools=[MINE], session_id="s"))
         await Sessions(runs, NOBODY).follow_up("s", "And then?")
-        outcome = await answered(runs.host, with_results(waiting.calls, session_id="s"))
+        turn = await turn_for(runs.host, NOBODY, with_results(waiting.calls, session_id="s"))
+        async with runs.run(turn, streams=False) as resumed:
+            outcome = await outcome_of(resumed)
+        assert resumed.following is not None
+        await resumed.following
+        followed = run_result(await runs.host.kept.aget_state(turn.config))
 
-    assert (outcome.text, outcome.input_tokens, outcome.output_tokens) == ("Next.", 2, 2)
+    assert (outcome.text, outcome.input_tokens, outcome.output_tokens) == ("Done.", 2, 2)
+    assert (followed.answer, followed.usage["input_tokens"]) == ("Next.", 50)
 
 
 async def _lost_behind(host: Host, stored: int) -> None:

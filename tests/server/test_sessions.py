@@ -117,6 +117,7 @@ def test_a_session_is_steered_and_followed_up_while_it_works(served: Served, tmp
         ]
         go.touch()
         first = running.result()
+        until(http, "steered", "user_message", 2)
         kinds = [event["type"] for event in events(http, "steered", type=["steering", "user_message"])]
 
     assert ([one.status_code for one in told], second.status_code, deleted.status_code) == ([202, 202], 429, 409)

@@ -1,0 +1,69 @@
+"""Credentials that a request brings in headers. They belong to that request's run, and are stored nowhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pydantic import SecretStr
+
+from graph_agent.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from starlette.datastructures import Headers
+
+KEY_HEADERS = frozenset({"authorization", "x-api-key"})
+"""Headers that hold the API key of a server that has keys."""
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_TAKEN = frozenset(
+    {
+        *("host", "connection", "content-length", "content-type", "transfer-encoding", "accept", "origin"),
+        *("x-session-id", "x-progress", "x-request-id", "a2a-version", "a2a-extensions"),
+    }
+)
+"""Headers with a meaning of their own; some of them are stored, or sent back."""
+
+
+def check_headers(headers: Mapping[str, str], *, has_keys: bool = False) -> None:
+    """Check which headers are to hold credentials.
+
+    Args:
+        headers: Credential name → header name.
+        has_keys: Whether the server has API keys.
+
+    Raises:
+        ConfigError: When a name is no header's, or the header means something else.
+    """
+    for name, header in headers.items():
+        if not _TOKEN.fullmatch(header):
+            raise ConfigError(f"credential_headers.{name}: {header!r} is no header's name; write e.g. X-User-Token.")
+        if header.lower() in _TAKEN:
+            raise ConfigError(
+                f"credential_headers.{name}: the header {header!r} means something else; write e.g. X-User-Token."
+            )
+        if has_keys and header.lower() in KEY_HEADERS:
+            raise ConfigError(
+                f"credential_headers.{name}: {header!r} holds the API key of this server, which tools must not get; "
+                "write e.g. X-User-Token."
+            )
+
+
+def credentials_of(headers: Headers, names: Mapping[str, str]) -> dict[str, SecretStr]:
+    """The credentials of one request; one whose header is absent or empty is not there.
+
+    Args:
+        headers: The request's headers.
+        names: Credential name → header name.
+
+    Raises:
+        InputError: When a header is there twice: which one counts would be anybody's guess.
+    """
+    found: dict[str, SecretStr] = {}
+    for name, header in names.items():
+        values = headers.getlist(header)
+        if len(values) > 1:
+            raise InputError(f"The header {header} was sent {len(values)} times; send it once.")
+        if values and values[0]:
+            found[name] = SecretStr(values[0])
+    return found

@@ -1,0 +1,84 @@
+"""Where credentials come from: variables of the environment, named by an agent file or on the command line.
+
+A secret itself stands in neither: a file is shared, and a command line is seen by every user of the machine. No message
+of an error shows a value.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from graph_agent.errors import ConfigError
+
+_SHAPE = "write {env: NAME}, where NAME is the environment variable that holds the secret"
+
+
+class CredentialSource(BaseModel):
+    """Where one credential is."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    env: str = Field(min_length=1)
+    """The environment variable that holds it."""
+
+
+def check_sources(given: Any, where: str) -> None:
+    """Check the `credentials` of an agent file, as YAML gives them.
+
+    Args:
+        given: Credential name → `{"env": …}`.
+        where: The file, for the message.
+
+    Raises:
+        ConfigError: When they are anything else, such as the secret itself, which the message does not show.
+    """
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"{where}: credentials: expected a mapping of names, such as {{token: {{env: NAME}}}}.")
+    for name, source in given.items():
+        variable = source.get("env") if isinstance(source, Mapping) else None
+        if not isinstance(name, str) or not isinstance(variable, str) or not variable or len(source) != 1:
+            raise ConfigError(f"{where}: credentials.{name}: {_SHAPE}; the secret itself does not belong here.")
+
+
+def sources_from(entries: Sequence[str]) -> dict[str, CredentialSource]:
+    """Read credentials of the command line, each `NAME=env:VARIABLE`.
+
+    Raises:
+        ConfigError: When one is written in another way; the message shows its name alone.
+    """
+    sources: dict[str, CredentialSource] = {}
+    for entry in entries:
+        name, _, source = entry.partition("=")
+        kind, _, variable = source.partition(":")
+        if not name or kind != "env" or not variable:
+            raise ConfigError(
+                f"--credential {name}: write NAME=env:VARIABLE, e.g. token=env:MY_TOKEN. The secret itself does not "
+                "belong on the command line, where other users of this machine see it."
+            )
+        sources[name] = CredentialSource(env=variable)
+    return sources
+
+
+def read_credentials(
+    sources: Mapping[str, CredentialSource], environment: Mapping[str, str] = os.environ
+) -> dict[str, SecretStr]:
+    """Read credentials from the environment.
+
+    Args:
+        sources: Credential name → where it is.
+        environment: The variables.
+
+    Raises:
+        ConfigError: When a variable is missing or empty; it names all of them.
+    """
+    missing = [f"{name} (${source.env})" for name, source in sources.items() if not environment.get(source.env)]
+    if missing:
+        raise ConfigError(
+            f"These credentials have no value, as their environment variables are not set: {', '.join(missing)}. "
+            "Set the variables, or take the credentials out of the agent file."
+        )
+    return {name: SecretStr(environment[source.env]) for name, source in sources.items()}

@@ -1,0 +1,184 @@
+"""Threads for blocking code of others: a call that never returns holds up neither its caller nor the process's exit.
+
+asyncio's default executor and AnyIO's workers are joined when an event loop or the interpreter ends. These threads are
+daemons: a call that is cancelled while it runs is abandoned, and its thread ends with the call or with the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from graph_agent.errors import AbandonedCallsError
+
+T = TypeVar("T")
+
+MOST_ABANDONED = 256
+"""Abandoned calls that may run at the same time. Beyond that no further blocking call is started."""
+_IDLE_S = 30.0
+"""Seconds after which a thread without work ends."""
+
+
+class DaemonThreads:
+    """A pool of daemon threads, started on demand and reused.
+
+    The number of threads follows the number of calls, because calls may wait for each other. Only abandoned calls are
+    limited: nothing else would end their growth in a process that lives long.
+
+    Args:
+        most_abandoned: Abandoned calls at most.
+    """
+
+    def __init__(self, most_abandoned: int = MOST_ABANDONED) -> None:
+        self._most_abandoned = most_abandoned
+        self._guard = threading.Lock()
+        self._calls: SimpleQueue[_Call] = SimpleQueue()
+        self._threads = 0
+        self._unfinished = 0
+        self._abandoned = 0
+
+    def submit(self, function: Callable[[], T]) -> Future[T]:
+        """Call a function in one of the threads; a future that is cancelled before it starts is not run.
+
+        Raises:
+            AbandonedCallsError: When too many abandoned calls still run.
+            RuntimeError: When the system starts no further thread.
+        """
+        with self._guard:
+            if self._abandoned >= self._most_abandoned:
+                raise AbandonedCallsError(
+                    f"{self._abandoned} blocking calls that were cancelled or timed out still run, so no further one "
+                    "is started. Give the blocking code time limits of its own, or restart the process."
+                )
+            if self._unfinished >= self._threads:
+                threading.Thread(target=self._work, name="graph-agent blocking call", daemon=True).start()
+                self._threads += 1
+            self._unfinished += 1
+            call = _Call(self, function)
+            self._calls.put(call)
+        return call
+
+    def abandon(self, call: _Call) -> None:
+        """Count a call that nobody waits for any more as abandoned while it runs."""
+        with self._guard:
+            if call.running() and not call.abandoned:
+                call.abandoned = True
+                self._abandoned += 1
+
+    def _work(self) -> None:
+        while True:
+            try:
+                call = self._calls.get(timeout=_IDLE_S)
+            except Empty:
+                with self._guard:
+                    if self._unfinished >= self._threads:
+                        continue  # a call is being queued for this thread
+                    self._threads -= 1
+                    return
+            if call.set_running_or_notify_cancel():
+                settle = call.carry_out()
+                with self._guard:
+                    self._unfinished -= 1
+                    self._abandoned -= call.abandoned
+                    call.abandoned = True  # it counts no more
+                settle()
+                del settle
+            else:
+                with self._guard:
+                    self._unfinished -= 1
+            # A thread that waits must not keep alive what it ran last.
+            del call
+
+
+class _Call(Future[Any]):
+    def __init__(self, pool: DaemonThreads, function: Callable[[], Any]) -> None:
+        super().__init__()
+        self._pool = pool
+        self._function: Callable[[], Any] | None = function
+        self.abandoned = False
+
+    def cancel(self) -> bool:
+        """As `Future.cancel`; asyncio calls it when the task that waits is cancelled."""
+        if super().cancel():
+            return True
+        self._pool.abandon(self)
+        return False
+
+    def carry_out(self) -> Callable[[], None]:
+        """Run the function; gives what settles the future."""
+        function, self._function = self._function, None
+        assert function is not None
+        try:
+            return partial(self.set_result, function())
+        except StopIteration as error:
+            # An asyncio future does not take it.
+            failure = RuntimeError(f"blocking code raised {error!r}")
+            failure.__cause__ = error
+            return partial(self.set_exception, failure)
+        except BaseException as error:  # noqa: BLE001 - the exception belongs to the caller, SystemExit included
+            return partial(self.set_exception, error)
+
+
+_pool = DaemonThreads()
+
+
+async def call_in_thread(function: Callable[..., T], *args: Any) -> T:
+    """Call blocking code in a daemon thread, with the caller's context variables.
+
+    A cancellation takes effect at once. A call that has started runs on, and its result is dropped.
+
+    Args:
+        function: What to call.
+        args: Its arguments.
+
+    Raises:
+        AbandonedCallsError: When too many abandoned calls still run.
+        BaseException: What the function raised; a RuntimeError in place of a StopIteration.
+    """
+    return await asyncio.wrap_future(_pool.submit(partial(copy_context().run, function, *args)))
+
+
+class DaemonExecutor(ThreadPoolExecutor):
+    """An event loop's default executor: daemon threads for some of its jobs, another executor for the rest.
+
+    It is a `ThreadPoolExecutor` because asyncio takes no other kind.
+
+    Args:
+        applies: Called where a job is submitted; whether a daemon thread is to run it.
+        other: Runs the rest; None for threads of its own.
+    """
+
+    def __init__(self, applies: Callable[[], bool] = lambda: True, other: ThreadPoolExecutor | None = None) -> None:
+        super().__init__(thread_name_prefix="asyncio")
+        self._applies = applies
+        self._other = other
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """As `ThreadPoolExecutor.submit`."""
+        if self._applies():
+            return _pool.submit(partial(fn, *args, **kwargs))
+        if self._other is not None:
+            return self._other.submit(fn, *args, **kwargs)
+        return super().submit(fn, *args, **kwargs)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """As `ThreadPoolExecutor.shutdown`; daemon threads are not joined."""
+        super().shutdown(wait, cancel_futures=cancel_futures)
+        if self._other is not None:
+            self._other.shutdown(wait, cancel_futures=cancel_futures)
+
+
+def _begin_anew() -> None:
+    global _pool  # noqa: PLW0603 - threads do not survive a fork, so a child needs a pool of its own
+    _pool = DaemonThreads()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)

@@ -1,0 +1,88 @@
+"""An agent's tools, some of them from sources whose lists change while the agent runs, such as MCP servers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Protocol
+
+from langchain_core.tools import BaseTool
+
+logger = logging.getLogger(__name__)
+
+
+class ToolSource(Protocol):
+    """A list of tools that changes."""
+
+    version: int
+    """Counts the changes."""
+    announces: bool
+    """Whether changes are to be expected."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether a change was announced and is not yet in the list."""
+        ...
+
+    async def settle(self) -> None:
+        """Wait for pending changes, a few seconds at most."""
+        ...
+
+    def __iter__(self) -> Iterator[BaseTool]:
+        """The tools of now."""
+        ...
+
+
+class LiveTools:
+    """The tools given to an agent; those of a source are replaced by what the source lists now.
+
+    A source is followed if all its tools were given. A list that the user has filtered stays as it is.
+
+    Args:
+        tools: The tools, each name once.
+    """
+
+    def __init__(self, tools: Sequence[BaseTool]) -> None:
+        found: dict[int, Any] = {id(source): source for tool in tools if (source := _source_of(tool)) is not None}
+        given = {id(tool) for tool in tools}
+        self._sources: list[ToolSource] = [
+            source for source in found.values() if all(id(tool) in given for tool in source)
+        ]
+        followed = {id(source) for source in self._sources}
+        self._fixed = [tool for tool in tools if id(_source_of(tool)) not in followed]
+        self.announces = any(source.announces for source in self._sources)
+        """Whether a source announces changes, which may bring tools that write."""
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Differs from an earlier value if a source has changed since."""
+        return tuple(source.version for source in self._sources)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a source has announced a change that is not yet in its list."""
+        return any(source.pending for source in self._sources)
+
+    async def settle(self) -> None:
+        """Wait for pending changes, a few seconds at most."""
+        await asyncio.gather(*(source.settle() for source in self._sources if source.pending))
+
+    def current(self, taken: Collection[str]) -> list[BaseTool]:
+        """The tools of now, those of sources last.
+
+        Args:
+            taken: Names of delegates; a source's tool of such a name, or of a given tool's, is left out.
+        """
+        tools = {tool.name: tool for tool in self._fixed}
+        for source in self._sources:
+            for tool in list(source):
+                if tool.name in tools or tool.name in taken:
+                    logger.warning("The new tool %r is left out: another one has its name.", tool.name)
+                else:
+                    tools[tool.name] = tool
+        return list(tools.values())
+
+
+def _source_of(tool: BaseTool) -> Any:
+    return getattr(tool, "source", None)

@@ -1,0 +1,139 @@
+"""JSON-RPC messages of a server: bounded in size, and an unreadable one is answered by an error in its place.
+
+The SDK's transports pass an unreadable message on as an exception, without the id of the request that it answers, and
+the caller waits until its own timeout. Here the id is read from what can be read of the message.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+import mcp.types as types
+from mcp.shared.message import SessionMessage
+from pydantic import ValidationError
+
+MAX_MESSAGE_BYTES = 16 * 1024 * 1024
+"""Default limit of one message from a server, in bytes."""
+MARK = {"graph_agent": "unreadable"}
+"""`data` of the errors that are put in the place of unreadable replies."""
+
+_HEAD = 65_536
+"""Bytes of an unreadable message that are searched for its id."""
+_SHOWN = 200
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:]|-?\d+')
+
+
+class UnreadableError(Exception):
+    """A message from a server that cannot be read.
+
+    `request_id` is the request that it answers, None if unknown. `stray` marks a line that was never meant to be a
+    message, such as the output of a `print`.
+    """
+
+    def __init__(self, reason: str, request_id: types.RequestId | None = None, *, stray: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.request_id = request_id
+        self.stray = stray
+
+
+def read_message(raw: bytes, encoding: str = "utf-8", errors: str = "strict") -> types.JSONRPCMessage:
+    """Parse one message.
+
+    Raises:
+        UnreadableError: If it is no JSON-RPC message.
+    """
+    try:
+        return types.JSONRPCMessage.model_validate_json(raw.decode(encoding, errors))
+    except ValueError as error:  # also UnicodeDecodeError and pydantic's ValidationError
+        raise unreadable(error, raw) from None
+
+
+def unreadable(error: ValueError, raw: bytes | None = None) -> UnreadableError:
+    """Describe a message that could not be parsed.
+
+    Args:
+        error: The parser's error.
+        raw: The message; None to take it from `error`, which holds it if pydantic raised it.
+    """
+    if raw is None:
+        raw = _input_of(error)
+    shown = raw[:_SHOWN].decode(errors="replace") + ("…" if len(raw) > _SHOWN else "")
+    if not raw.lstrip().startswith((b"{", b"[")):
+        return UnreadableError(f"it sent a line that is no JSON-RPC message: {shown!r}", stray=True)
+    return UnreadableError(f"its reply is malformed ({_fault(error)}): {shown!r}", request_id_in(raw))
+
+
+def too_long(head: bytes, limit: int) -> UnreadableError:
+    """Describe a message that was refused while it arrived.
+
+    Args:
+        head: The beginning of the message.
+        limit: Bytes that a message may have.
+    """
+    reason = f"its reply is longer than {limit:,} bytes, the limit of one message (max_message_bytes)"
+    return UnreadableError(reason, request_id_in(head))
+
+
+def error_reply(request_id: types.RequestId, reason: str) -> types.JSONRPCMessage:
+    """The error that takes the place of an unreadable reply; `is_unreadable` recognises it."""
+    error = types.ErrorData(code=types.PARSE_ERROR, message=reason, data=MARK)
+    return types.JSONRPCMessage(types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
+
+
+def is_unreadable(error: types.ErrorData) -> bool:
+    """Whether an error was made by `error_reply`."""
+    return error.code == types.PARSE_ERROR and error.data == MARK
+
+
+def in_place_of(error: UnreadableError) -> SessionMessage | None:
+    """The error reply for an unreadable message; None if the request that it answers is unknown."""
+    if error.request_id is None:
+        return None
+    return SessionMessage(error_reply(error.request_id, error.reason))
+
+
+def request_id_in(raw: bytes) -> types.RequestId | None:
+    """The value of the top-level key `id` in JSON that may be damaged or incomplete; None if there is none."""
+    depth, key, previous = 0, b"", b""
+    for token in _TOKEN.finditer(raw, 0, _HEAD):
+        text = token[0]
+        if text in (b"{", b"["):
+            depth += 1
+        elif text in (b"}", b"]"):
+            depth -= 1
+        elif text == b":":
+            key = previous
+        elif depth == 1 and key == b'"id"':
+            return _read_id(text)
+        if text != b":":
+            previous, key = text, b""
+    return None
+
+
+def _read_id(text: bytes) -> types.RequestId | None:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, int | str) else None
+
+
+def _input_of(error: ValueError) -> bytes:
+    if not isinstance(error, ValidationError):
+        return b""
+    given = error.errors(include_url=False, include_context=False)[0]["input"]
+    if isinstance(given, bytes):
+        return given
+    text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, default=str)
+    return text.encode(errors="surrogatepass")
+
+
+def _fault(error: ValueError) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        if first["type"] == "json_invalid":
+            return str(first["msg"])
+        return "no JSON-RPC message"
+    return str(error)

@@ -1,0 +1,147 @@
+"""A server as a child process: one JSON-RPC message a line, over its standard input and output.
+
+The SDK's client collects a line without a bound and ends the session at a byte that is not in its encoding. This one
+refuses a long line while it arrives and goes on after an unreadable one. Processes start and end as in the SDK.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TextIO
+
+import anyio
+import anyio.lowlevel
+import mcp.client.stdio as sdk
+from anyio.abc import ByteReceiveStream, ByteSendStream
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.stdio import StdioServerParameters
+from mcp.shared.message import SessionMessage
+
+from graph_agent.mcp.failures import NotStartedError
+from graph_agent.mcp.messages import UnreadableError, in_place_of, read_message, too_long
+
+logger = logging.getLogger("graph_agent.mcp")
+
+Incoming = MemoryObjectReceiveStream[SessionMessage | Exception]
+Outgoing = MemoryObjectSendStream[SessionMessage]
+
+_CHUNK = 65_536
+_EXIT_S = 2.0
+"""Seconds a server has to exit after its input was closed, as in the SDK."""
+
+
+@asynccontextmanager
+async def open_stdio(
+    parameters: StdioServerParameters, errlog: TextIO, max_bytes: int
+) -> AsyncIterator[
+    tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+]:
+    """Start a server and connect to it; leaving ends the process.
+
+    Args:
+        parameters: The process, its surroundings and its encoding.
+        errlog: Where its standard error goes.
+        max_bytes: Bytes that one line may have.
+
+    Yields:
+        Streams of the messages from and to the server. An unreadable line arrives as an error reply to its request,
+        or as an `UnreadableError` if the request is unknown.
+
+    Raises:
+        NotStartedError: If the process cannot be started.
+    """
+    # Private to the SDK, and its whole knowledge of processes on Windows and of ending a process with its children.
+    try:
+        process = await sdk._create_platform_compatible_process(
+            command=sdk._get_executable_command(parameters.command),
+            args=parameters.args,
+            env={**sdk.get_default_environment(), **(parameters.env or {})},
+            errlog=errlog,
+            cwd=parameters.cwd,
+        )
+    except OSError as error:
+        raise NotStartedError(_why_not_started(error, parameters)) from error
+    assert process.stdin is not None
+    assert process.stdout is not None
+    arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, to_send = anyio.create_memory_object_stream[SessionMessage](0)
+    async with arrived, incoming, outgoing, to_send, anyio.create_task_group() as tasks, process:
+        tasks.start_soon(_receive, process.stdout, arrived, parameters, max_bytes)
+        tasks.start_soon(_send, process.stdin, to_send, parameters)
+        try:
+            yield incoming, outgoing
+        finally:
+            with suppress(OSError, anyio.ClosedResourceError, anyio.BrokenResourceError):
+                await process.stdin.aclose()
+            with anyio.move_on_after(_EXIT_S) as waiting:
+                await process.wait()
+            if waiting.cancelled_caught:
+                await sdk._terminate_process_tree(process)
+            tasks.cancel_scope.cancel()
+
+
+def _why_not_started(error: OSError, parameters: StdioServerParameters) -> str:
+    command, folder = parameters.command, parameters.cwd
+    if isinstance(error, FileNotFoundError | NotADirectoryError) and folder is not None and not Path(folder).is_dir():
+        return f"cwd={str(folder)!r}: there is no such folder"
+    if isinstance(error, FileNotFoundError):
+        return f"command={command!r}: there is no such program; install it, or write its whole path"
+    return f"command={command!r}: {error.strerror or error}"
+
+
+async def _receive(
+    stdout: ByteReceiveStream,
+    arrived: MemoryObjectSendStream[SessionMessage | Exception],
+    parameters: StdioServerParameters,
+    max_bytes: int,
+) -> None:
+    with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+        async with arrived:
+            async for line in _lines(stdout, max_bytes):
+                await arrived.send(_message(line, parameters))
+
+
+def _message(line: bytes | UnreadableError, parameters: StdioServerParameters) -> SessionMessage | Exception:
+    try:
+        if isinstance(line, UnreadableError):
+            raise line
+        return SessionMessage(read_message(line, parameters.encoding, parameters.encoding_error_handler))
+    except UnreadableError as error:
+        return in_place_of(error) or error
+
+
+async def _lines(stdout: ByteReceiveStream, max_bytes: int) -> AsyncIterator[bytes | UnreadableError]:
+    """Lines without their ends; in place of a line that is too long an error, as soon as it is too long."""
+    parts: list[bytes] = []
+    size, refused = 0, False
+    while True:
+        try:
+            chunk = await stdout.receive(_CHUNK)
+        except anyio.EndOfStream:
+            return
+        first, *rest = chunk.split(b"\n")
+        for index, piece in enumerate((first, *rest)):
+            if index:
+                if not refused and (line := b"".join(parts)).strip():
+                    yield line
+                parts, size, refused = [], 0, False
+            size += len(piece)
+            if refused:
+                continue
+            parts.append(piece)
+            if size > max_bytes:
+                yield too_long(b"".join(parts)[:_CHUNK], max_bytes)
+                parts, refused = [], True
+
+
+async def _send(
+    stdin: ByteSendStream, to_send: MemoryObjectReceiveStream[SessionMessage], parameters: StdioServerParameters
+) -> None:
+    with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+        async with to_send:
+            async for message in to_send:
+                text = message.message.model_dump_json(by_alias=True, exclude_none=True)
+                await stdin.send(f"{text}\n".encode(parameters.encoding, parameters.encoding_error_handler))

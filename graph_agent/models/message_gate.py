@@ -1,0 +1,119 @@
+"""Holding back LangGraph's message stream until it is known how much of a reply's text may be shown."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+
+Entry = tuple[Any, ...]
+"""One entry of the stream: namespace, mode, and a pair of message (or protocol event) and metadata."""
+
+
+class MessageGate:
+    """Passes on the entries of one reply in their order, as far as their text may be shown.
+
+    An entry without text, such as a part of a call, waits for the text before it.
+
+    Args:
+        send: Takes an entry that may be shown.
+        seen: Ids of the messages that the stream holds already. An id is removed when nothing of its message is passed
+            on, so that LangGraph shows the message when a node returns it.
+    """
+
+    def __init__(self, send: Callable[[Entry], None], seen: set[int | str]) -> None:
+        self._send = send
+        self._seen = seen
+        self._waiting: deque[Entry] = deque()
+        self._at = 0
+        """Characters of the reply before the first entry that waits."""
+        self._begin = self._end = 0
+        self._passed: set[str | None] = set()
+
+    def __call__(self, entry: Entry) -> None:
+        """Take an entry."""
+        self._waiting.append(entry)
+        self._pass_on()
+
+    def show(self, begin: int, end: int) -> None:
+        """Pass on the text between two places of the reply; `end` must not become smaller."""
+        self._begin, self._end = begin, end
+        self._pass_on()
+
+    def close(self) -> None:
+        """Pass on what waits without text, and drop the text behind the end."""
+        while self._waiting:
+            self._deliver(self._waiting.popleft())
+
+    def drop(self) -> None:
+        """Drop what waits; the next entry belongs to another reply."""
+        for entry in self._waiting:
+            if (id_ := _id_of(entry)) is not None and id_ not in self._passed:
+                self._seen.discard(id_)
+        self._waiting.clear()
+        self._at = self._begin = self._end = 0
+
+    def _pass_on(self) -> None:
+        while self._waiting and self._end > self._begin:
+            text = _text_of(self._waiting[0])
+            left = self._end - self._at
+            if len(text) > left:
+                if left > 0:
+                    # Only a part of it may be shown yet.
+                    self._waiting[0] = _with_text(self._waiting[0], text[left:])
+                    self._deliver(_with_text(self._waiting[0], text[:left]))
+                return
+            self._deliver(self._waiting.popleft())
+
+    def _deliver(self, entry: Entry) -> None:
+        text, begun = _text_of(entry), self._at
+        self._at += len(text)
+        if text:
+            shown = text[max(0, self._begin - begun) : max(0, self._end - begun)]
+            if not shown:
+                return
+            entry = entry if shown == text else _with_text(entry, shown)
+        elif (block := _finished_text(entry)) is not None:
+            begun = self._at - len(block)
+            entry = _with_text(entry, block[max(0, self._begin - begun) : max(0, self._end - begun)])
+        self._passed.add(_id_of(entry))
+        self._send(entry)
+
+
+def _text_of(entry: Entry) -> str:
+    payload = entry[2][0]
+    if isinstance(payload, BaseMessage):
+        return str(payload.text)
+    # A protocol event of `stream_events(version="v3")`.
+    return str(payload["delta"].get("text", "")) if payload.get("event") == "content-block-delta" else ""
+
+
+def _finished_text(entry: Entry) -> str | None:
+    """The whole text of a block that a protocol event closes; None for any other entry."""
+    payload = entry[2][0]
+    if isinstance(payload, BaseMessage) or payload.get("event") != "content-block-finish":
+        return None
+    text = payload["content"].get("text")
+    return text if isinstance(text, str) and payload["content"].get("type") == "text" else None
+
+
+def _id_of(entry: Entry) -> str | None:
+    payload = entry[2][0]
+    found = payload.id if isinstance(payload, BaseMessage) else payload.get("id")
+    return found if isinstance(found, str) else None
+
+
+def _with_text(entry: Entry, text: str) -> Entry:
+    namespace, mode, (payload, metadata) = entry
+    if not isinstance(payload, BaseMessage):
+        key = "delta" if "delta" in payload else "content"
+        payload = {**payload, key: {**payload[key], "text": text}}
+    elif isinstance(payload.content, str):
+        payload = payload.model_copy(update={"content": text})
+    else:
+        others = [block for block in payload.content if isinstance(block, dict) and block.get("type") != "text"]
+        first = next((block for block in payload.content if isinstance(block, dict) and block not in others), {})
+        payload = payload.model_copy(update={"content": [*others, {"type": "text", **first, "text": text}]})
+    return namespace, mode, (payload, metadata)

@@ -1,0 +1,88 @@
+"""Holding an answer to a JSON schema by the provider's own means, where the model's profile has them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+
+from graph_agent._compat import uses_responses_api
+from graph_agent.bounded import Bounded
+from graph_agent.models.errors import classify_model_error
+from graph_agent.models.strict_schema import strict_schema
+
+logger = logging.getLogger(__name__)
+
+_OPENAI = frozenset({"openai-chat", "azure-openai-chat"})
+_ABOUT_SCHEMAS = re.compile(
+    r"response_?format|json_?schema|structured[ _]outputs?|output_(?:format|config)|response.mime|guided|schema for",
+    re.IGNORECASE,
+)
+
+ResponseFormat = dict[str, Any]
+"""OpenAI's `response_format`, which LangChain's other clients translate."""
+
+
+class SchemaMode:
+    """The JSON-schema mode of one model.
+
+    A schema is sent in OpenAI's strict form where it has one, after a refusal as it stands, and after another not at
+    all. What was refused is kept for each schema.
+
+    Args:
+        model: The chat model.
+    """
+
+    def __init__(self, model: BaseChatModel) -> None:
+        self._model = model
+        self._is_openai = model._llm_type in _OPENAI
+        self._is_known = bool((model.profile or {}).get("structured_output"))
+        self._forms: Bounded[str, list[ResponseFormat]] = Bounded()
+
+    def form(self, schema: dict[str, Any]) -> ResponseFormat | None:
+        """Return how the provider is to be sent a schema; None where the answer can only be asked for in words."""
+        return next(iter(self._left(schema)), None)
+
+    def options(self, form: ResponseFormat, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the options of the model call that hold it to a schema.
+
+        Args:
+            form: What `form` returned.
+            given: The call's other options, its tools included.
+        """
+        if not self._is_openai or uses_responses_api(self._model, given):
+            return {"response_format": form}
+        # Given the option itself, OpenAI's client refuses tools that are not strict, and raises for a reply that was
+        # cut off.
+        own = given.get("extra_body") or getattr(self._model, "extra_body", None) or {}
+        return {"extra_body": {**own, "response_format": form}}
+
+    def refused(self, schema: dict[str, Any], form: ResponseFormat, error: Exception) -> bool:
+        """Whether an error refuses the form in which a schema was sent; it is not sent in that form again."""
+        if classify_model_error(error) not in ("other", "tools_rejected") or not _ABOUT_SCHEMAS.search(str(error)):
+            return False
+        left = self._left(schema)
+        # Another session may have learnt it meanwhile.
+        if left and left[0] is form:
+            left.pop(0)
+            how = "asking for it in words" if not left else "sending it as it stands"
+            logger.info("The provider refuses the schema of the answer (%s); %s from now on", error, how)
+        return True
+
+    def _left(self, schema: dict[str, Any]) -> list[ResponseFormat]:
+        if not self._is_known:
+            return []
+        return self._forms.get(json.dumps(schema, sort_keys=True), lambda: self._made(schema))
+
+    def _made(self, schema: dict[str, Any]) -> list[ResponseFormat]:
+        strict = strict_schema(schema) if self._is_openai else None
+        forms = [_form(strict, strict=True)] if strict is not None else []
+        return [*forms, _form(schema, strict=False)]
+
+
+def _form(schema: dict[str, Any], *, strict: bool) -> ResponseFormat:
+    return {"type": "json_schema", "json_schema": {"name": "response", "schema": schema, "strict": strict}}

@@ -1,0 +1,108 @@
+"""Requests to addresses that a stranger has chosen: they reach the public network only.
+
+A name is resolved once, and the connection goes to the address that was checked: a second resolution could give another
+one (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from urllib.parse import urlsplit
+
+import httpx
+
+logger = logging.getLogger(__name__)
+
+_EMBEDDING = tuple(
+    map(
+        ipaddress.IPv6Network,
+        (
+            "::/96",  # IPv4-compatible (RFC 4291)
+            "::ffff:0:0/96",  # IPv4-mapped (RFC 4291)
+            "::ffff:0:0:0/96",  # IPv4-translated (RFC 2765)
+            "64:ff9b::/96",  # NAT64 (RFC 6052)
+            "64:ff9b:1::/48",  # NAT64 of a site (RFC 8215)
+            "2001::/32",  # Teredo (RFC 4380)
+            "2002::/16",  # 6to4 (RFC 3056)
+        ),
+    )
+)
+"""IPv6 networks whose addresses hold an IPv4 address, which may be anybody's."""
+_ISATAP = (0x00005EFE, 0x02005EFE)
+"""Upper half of the interface identifier of an ISATAP address (RFC 5214)."""
+
+
+class NotPublicError(httpx.ConnectError):
+    """A host that is not on the public network."""
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is a public unicast one, and embeds no other."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(found, ipaddress.IPv6Address):
+        embeds = any(found in network for network in _EMBEDDING)
+        if embeds or (int(found) >> 32) & 0xFFFFFFFF in _ISATAP or found.is_site_local:
+            return False
+    return found.is_global and not (found.is_multicast or found.is_reserved or found.is_unspecified)
+
+
+async def public_address(host: str, port: int) -> str:
+    """The address to connect to for a host, all of whose addresses are public.
+
+    Raises:
+        NotPublicError: If one is not, or the host cannot be resolved.
+    """
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise NotPublicError(f"The host {host!r} cannot be resolved: {error}.") from None
+    addresses = [str(entry[4][0]) for entry in found]
+    if not addresses or not all(map(is_public, addresses)):
+        raise NotPublicError(f"The host {host!r} is not on the public network; it has the addresses {addresses}.")
+    return addresses[0]
+
+
+async def is_public_url(url: str) -> bool:
+    """Whether a URL is one of http or https whose host is on the public network now; why not is logged."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        return False
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return False
+    try:
+        await public_address(parts.hostname, port)
+    except NotPublicError as error:
+        logger.warning("%s", error)
+        return False
+    return True
+
+
+class PublicTransport(httpx.AsyncHTTPTransport):
+    """An HTTP transport that connects to public addresses only, each resolved and checked once."""
+
+    def __init__(self) -> None:
+        # A kept connection is known by its address, and would serve other names of that address unchecked.
+        super().__init__(limits=httpx.Limits(max_keepalive_connections=0))
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """As httpx calls it. Raises `NotPublicError` instead of connecting to another address."""
+        host = request.url.host
+        port = request.url.port or (443 if request.url.scheme == "https" else 80)
+        address = await public_address(host, port)
+        # The `Host` header stays; the name also stays the one that the certificate must be for.
+        pinned = httpx.Request(
+            request.method,
+            request.url.copy_with(host=address),
+            headers=request.headers,
+            stream=request.stream,
+            extensions={**request.extensions, "sni_hostname": host},
+        )
+        return await super().handle_async_request(pinned)

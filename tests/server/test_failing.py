@@ -1,0 +1,58 @@
+"""A run that fails, seen from the server: an error with its category, whatever the agent does with failures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
+from graph_agent.server.running import Ended, Running, Said
+from graph_agent.server.turns import turn_for
+from tests.agents import asks, echo
+from tests.server.hosting import NOBODY, ask, running
+
+
+class OverloadedError(Exception):
+    """What a provider fails with."""
+
+    status_code = 529
+
+
+class Later(ScriptedChatModel):
+    """A model whose provider answers once."""
+
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
+        if self.requests:
+            raise OverloadedError("overloaded")
+        return await super()._agenerate(*args, **kwargs)
+
+    async def _astream(self, *args: Any, **kwargs: Any) -> Any:
+        if self.requests:
+            raise OverloadedError("overloaded")
+        async for chunk in super()._astream(*args, **kwargs):
+            yield chunk
+
+
+@pytest.mark.parametrize("streams", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("on_failure", ["answer", "raise"])
+async def test_a_run_that_fails_is_answered_by_its_problem_alone(on_failure: Any, streams: bool) -> None:
+    model = Later(responses=[asks(("1", "echo", {"text": "a"}))])
+    config = LoopConfig(on_failure=on_failure, model_retries=0, finalize="compose")
+    async with running(create_graph_agent(model, tools=[echo], config=config)) as runs:
+        run = Running(runs.host, await turn_for(runs.host, NOBODY, ask()), runs.metrics, streams=streams)
+        said, part = [], await run.part(30)
+        while not isinstance(part, Ended):
+            said += [part.text] if isinstance(part, Said) else []
+            part = await run.part(30)
+        await run.close()
+
+    problem = part.outcome.problem
+    assert problem is not None
+    assert (said, problem.kind, problem.category, problem.status, problem.headers) == (
+        [],
+        "upstream",
+        "transient",
+        502,
+        {"retry-after": "5"},
+    )
