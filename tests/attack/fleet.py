@@ -8,7 +8,7 @@ import json
 import os
 import random
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -57,9 +57,14 @@ class Worker:
         assert self.process.stdout is not None
         while line := await self.process.stdout.readline():
             reply = json.loads(line)
-            self._waiting.pop(reply["id"]).set_result(reply)
+            self._settle(self._waiting.pop(reply["id"]), reply)
         for lost in self._waiting.values():
-            lost.set_result({"error": "WorkerEnded"})
+            self._settle(lost, {"error": "WorkerEnded"})
+
+    @staticmethod
+    def _settle(waiting: asyncio.Future[dict[str, Any]], reply: dict[str, Any]) -> None:
+        if not waiting.done():
+            waiting.set_result(reply)
 
 
 class Attack:
@@ -157,10 +162,3 @@ class Attack:
         }
         told = ", ".join(f"{count} {what}" for what, count in figures.items())
         sys.stdout.write(f"\nattack {self._name}: {told}\n")
-
-
-async def eventually(condition: Callable[[], Any]) -> None:
-    """Wait for a state."""
-    async with asyncio.timeout(_WITHIN_S):
-        while not condition():
-            await asyncio.sleep(0.01)

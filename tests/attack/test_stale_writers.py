@@ -55,9 +55,9 @@ async def _pause_one(attack: Attack, session: str, stale: Worker, other: Worker,
     assert callable(lose_locks)
     text = attack.words("pay")
     turn = stale.order("run", session, text)
-    # Its model and its tool take a tenth of a second or so.
+    # Its model and its tool take about as long.
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(asyncio.shield(turn), attack.random.random() * 0.15)
+        await asyncio.wait_for(asyncio.shield(turn), attack.random.random() * 0.2)
     stale.signal(signal.SIGSTOP)
     attack.count("pauses", 0 if turn.done() else 1)
     await asyncio.to_thread(lose_locks)

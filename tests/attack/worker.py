@@ -52,9 +52,9 @@ def tools(effects: Effects) -> list[BaseTool]:
     """The tools; each leaves time to be interrupted before and behind its effect."""
 
     async def take_effect(text: str, config: RunnableConfig) -> str:
-        await asyncio.sleep(random.random() * 0.04)
+        await asyncio.sleep(random.random() * 0.1)
         effects.append(config["configurable"]["thread_id"], text)
-        await asyncio.sleep(random.random() * 0.04)
+        await asyncio.sleep(random.random() * 0.1)
         return f"charged for {text}"
 
     @tool
