@@ -20,8 +20,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError
-from graph_agent.graph import CompiledAgentGraph
 from graph_agent.spec import TODAY_VARIABLE, AgentSpec, load_spec, open_agent
 
 _CLOSE_S = 30.0

@@ -25,13 +25,13 @@ from langgraph.types import Checkpointer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from graph_agent.agent import create_graph_agent
+from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
 from graph_agent.config import LoopConfig
 from graph_agent.credential_headers import check_headers
 from graph_agent.credentials import CredentialSource, check_sources, read_credentials
 from graph_agent.daemon_threads import call_in_thread
 from graph_agent.errors import ConfigError, did_you_mean, located
 from graph_agent.given_parts import checked_tool
-from graph_agent.graph import AgentStateGraph, CompiledAgentGraph
 from graph_agent.hook_list import sort_hooks
 from graph_agent.hook_loading import HookSpec, load_hook
 from graph_agent.loading import load_attribute, make

@@ -8,8 +8,8 @@ from typing import Any
 
 from langgraph.graph.state import CompiledStateGraph
 
+from graph_agent.compiled import AgentStateGraph
 from graph_agent.context import AgentContext
-from graph_agent.graph import AgentStateGraph
 from graph_agent.results import RunResult
 
 

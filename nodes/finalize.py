@@ -34,10 +34,11 @@ from graph_agent.run_parts import parts_of_run
 from graph_agent.runs import run_of
 from graph_agent.sentinel import is_blank, says_nothing
 from graph_agent.spending import answer_left_s, spent
-from graph_agent.state import Bookkeeping, Outcome, PlanState, add_usage
+from graph_agent.state import Bookkeeping, Outcome, PlanState
 from graph_agent.status import status_event
 from graph_agent.structured_answer import EMPTY_ANSWER, ask_for_structure
 from graph_agent.types import NO_USAGE, STATUS_OF, StopReason, Usage
+from graph_agent.usage import add_usage
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 
 from graph_agent.a2a.server import a2a_app
 from graph_agent.a2a.server_card import agent_card
-from graph_agent.graph import CompiledAgentGraph
+from graph_agent.compiled import CompiledAgentGraph
 
 App = Callable[..., Awaitable[None]]
 

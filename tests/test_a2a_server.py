@@ -50,7 +50,7 @@ from graph_agent.a2a.server_push import open_push_http
 from graph_agent.a2a.server_sessions import session_id_of
 from graph_agent.a2a.server_store import open_stores
 from graph_agent.a2a.wire import EXTENSION
-from graph_agent.graph import CompiledAgentGraph
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.hooks import HookRequest, HookResponse
 from graph_agent.persistence import open_saver
 from tests.a2a_servers import serving, serving_here, serving_ours

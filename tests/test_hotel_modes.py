@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from examples.hotel.answer import ABILITIES
 from graph_agent import RunResult, Session
-from graph_agent.graph import CompiledAgentGraph
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.spec import load_spec, open_agent
 
 HOTEL = Path(__file__).parents[1] / "examples" / "hotel"

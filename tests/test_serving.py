@@ -11,8 +11,8 @@ from typing import Any
 import psutil  # type: ignore[import-untyped] # it has no types of its own
 import pytest
 
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError
-from graph_agent.graph import CompiledAgentGraph
 from graph_agent.serving import ServedAgent, served
 from tests.agents import asks, says
 

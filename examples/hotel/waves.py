@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from graph_agent import Session
-from graph_agent.graph import CompiledAgentGraph
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.results import Done, EventAdded, Token
 from graph_agent.spec import load_spec, open_agent
 

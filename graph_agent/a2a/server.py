@@ -35,10 +35,10 @@ from graph_agent.a2a.server_requests import (
 )
 from graph_agent.a2a.server_sessions import SessionIds, session_id_of
 from graph_agent.a2a.server_store import ENDED, LiveTaskStore, Stores
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.credential_headers import check_headers
 from graph_agent.draining import draining_on_sigterm
 from graph_agent.errors import ConfigError
-from graph_agent.graph import CompiledAgentGraph
 from graph_agent.public_network import is_public_url
 
 CARD_AGE_S = 60

@@ -8,8 +8,8 @@ from a2a.types import AgentCapabilities, AgentCard, AgentExtension, AgentInterfa
 from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, TransportProtocol
 
 from graph_agent.a2a.wire import EXTENSION
+from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
 from graph_agent.delegation import CALL_PREFIX
-from graph_agent.graph import AgentStateGraph, CompiledAgentGraph
 
 INPUT_MODES = ["text/plain", "text/markdown", "text/csv", "text", "application/json"]
 """What a client may send; anything else is refused."""

@@ -27,9 +27,9 @@ from graph_agent.a2a.server_store import ENDED
 from graph_agent.a2a.server_updates import TaskTeller, question_of
 from graph_agent.a2a.server_work import Work, heartbeats
 from graph_agent.a2a.wire import EXTENSION, read_left, whole
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import InputError, SessionBusyError, SessionLostError, UserError
 from graph_agent.failures import log_failure
-from graph_agent.graph import CompiledAgentGraph
 from graph_agent.intake import CONTEXT_MARK
 from graph_agent.results import Done, RunResult
 from graph_agent.runs import RUN, Around

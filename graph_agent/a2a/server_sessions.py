@@ -9,7 +9,7 @@ from a2a.server.context import ServerCallContext
 from a2a.types import Task
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from graph_agent.graph import CompiledAgentGraph
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.running import is_idle
 
 SessionIds = Callable[[str, str], str]

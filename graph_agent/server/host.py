@@ -20,11 +20,11 @@ from langgraph.store.base import BaseStore
 from pydantic import SecretStr
 from starlette.requests import HTTPConnection
 
+from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
 from graph_agent.config import LoopConfig
 from graph_agent.credential_headers import check_headers, credentials_of
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.event_reader import EventReader
-from graph_agent.graph import AgentStateGraph, CompiledAgentGraph
 from graph_agent.looking import look_again
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.persistence import open_saver, open_store, strict_serializer

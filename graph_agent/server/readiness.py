@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from graph_agent.graph import AgentStateGraph
+from graph_agent.compiled import AgentStateGraph
 from graph_agent.server.under_way import Runs
 
 OK = "ok"

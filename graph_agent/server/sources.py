@@ -12,8 +12,8 @@ from a2a.types import AgentSkill
 
 from graph_agent.a2a.server_executor import A2A_DEFAULTS
 from graph_agent.a2a_serving import a2a_context_of, skills_of
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.credentials import CredentialSource, read_credentials
-from graph_agent.graph import CompiledAgentGraph
 from graph_agent.serving import ServedAgent, today_from_env
 from graph_agent.spec import AgentSpec, load_spec, open_agent, with_sources
 

@@ -14,7 +14,7 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.types import Command, Interrupt, StateSnapshot
 
 from graph_agent.client_tools import CLIENT_CALL, ClientResult
-from graph_agent.graph import CompiledAgentGraph
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.listening import message_of
 from graph_agent.results import since_last_input
 from graph_agent.runs import RUN, Around

@@ -16,9 +16,9 @@ from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 
 from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import SessionLostError
 from graph_agent.failures import is_out_of_space
-from graph_agent.graph import CompiledAgentGraph
 from graph_agent.server.app import create_app
 from graph_agent.server.host import Host, open_host
 from graph_agent.server.problems import ProblemError, problem_of_failure

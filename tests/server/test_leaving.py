@@ -12,7 +12,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.graph import CompiledAgentGraph
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server.asks import Ask
 from graph_agent.server.host import Host, open_host
 from graph_agent.server.keys import Caller
