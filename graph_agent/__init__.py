@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graph_agent.a2a.client import A2ADelegate
+    from graph_agent.a2a.delegate import A2ADelegate
     from graph_agent.agent import create_graph_agent
     from graph_agent.config import LoopConfig
     from graph_agent.context import AgentContext
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "A2ADelegate": "a2a.client",
+    "A2ADelegate": "a2a.delegate",
     "AgentContext": "context",
     "GraphDelegate": "graph_delegate",
     "LoopConfig": "config",
@@ -60,12 +60,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'graph_agent' has no attribute {name!r}")
-    try:
-        value = getattr(importlib.import_module(f"graph_agent.{_HOMES[name]}"), name)
-    except ModuleNotFoundError as error:
-        if name == "A2ADelegate" and error.name == "a2a":
-            raise ImportError(f"{name} needs an extra (a2a): pip install 'graph-agent[server]'", name="a2a") from None
-        raise
+    value = getattr(importlib.import_module(f"graph_agent.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 

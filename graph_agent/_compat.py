@@ -14,19 +14,20 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config
-from langchain_core.tools import BaseTool, StructuredTool
-from langchain_core.tools.base import _format_output, _get_runnable_config_param
 from langgraph._internal._runnable import RunnableCallable
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
 from langgraph.graph.message import _messages_delta_reducer
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.prebuilt.tool_node import _get_all_injected_args
 from langgraph.pregel._messages import StreamMessagesHandler
+
+if TYPE_CHECKING:
+    # Imported in functions where they are called: only an agent with tools needs them.
+    from langchain_core.tools import BaseTool, StructuredTool
 
 # LangGraph gives every message-like write an id before it is stored only where it finds this very reducer on the
 # channel; with any other, ``("user", "hi")`` would get a new id at each read.
@@ -197,6 +198,9 @@ class InjectedArguments:
     """Which parameters of a tool the framework fills in, by ``ToolNode``'s rules."""
 
     def __init__(self, tool: BaseTool) -> None:
+        # Imported here: LangGraph's prebuilt agents come with it, and only an agent with tools needs it.
+        from langgraph.prebuilt.tool_node import _get_all_injected_args
+
         found = _get_all_injected_args(tool)
         self.state: dict[str, str | None] = found.state
         """Parameter → the state field it wants; None for the whole state."""
@@ -212,6 +216,8 @@ class InjectedArguments:
 
 def as_tool_output(content: Any, artifact: Any, tool: StructuredTool, call_id: str) -> Any:
     """What `tool.ainvoke` makes of a tool's return value: a message, or what the tool returned when it is one."""
+    from langchain_core.tools.base import _format_output
+
     return _format_output(content, artifact, call_id, tool.name, "success")
 
 
@@ -228,6 +234,8 @@ def default_executor_of(loop: asyncio.BaseEventLoop) -> ThreadPoolExecutor | Non
 
 def config_parameter(function: Callable[..., Any]) -> str | None:
     """The parameter of a tool's function that wants the run's config; None without one."""
+    from langchain_core.tools.base import _get_runnable_config_param
+
     return _get_runnable_config_param(function)
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.tools import BaseTool
 from langgraph.cache.base import BaseCache
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
@@ -19,9 +18,12 @@ from graph_agent.delegation import Delegate
 from graph_agent.errors import ConfigError
 from graph_agent.graph import DEFAULT_SYSTEM_PROMPT, build_graph
 from graph_agent.hooks import LoopHook
-from graph_agent.models.mock import mock_model_from_env
-from graph_agent.models.resolve import resolve_model
-from graph_agent.waves import PlanningResult
+
+if TYPE_CHECKING:
+    from langchain_core.tools import BaseTool
+
+    from graph_agent.compiled import CompiledAgentGraph
+    from graph_agent.waves import PlanningResult
 
 
 def create_graph_agent(
@@ -35,12 +37,12 @@ def create_graph_agent(
     response_format: type[Any] | dict[str, Any] | None = None,
     config: LoopConfig | None = None,
     context_schema: type[AgentContext] = AgentContext,
-    plan_schema: type[PlanningResult] = PlanningResult,
+    plan_schema: type[PlanningResult] | None = None,
     checkpointer: Checkpointer = None,
     store: BaseStore | None = None,
     cache: BaseCache[Any] | None = None,
     name: str = "agent",
-    resolve: Callable[[Any], BaseChatModel] = resolve_model,
+    resolve: Callable[[Any], BaseChatModel] | None = None,
 ) -> CompiledAgentGraph:
     """Make an agent: a compiled LangGraph graph with the nodes `plan`, `tools`, `delegate` and `finalize`.
 
@@ -61,13 +63,14 @@ def create_graph_agent(
             `RunResult.structured_response` is an instance of the class; the state holds it as plain JSON.
         config: The loop's configuration; None for the defaults. A run's context overrides single fields.
         context_schema: `AgentContext`, or a subclass with fields of your own.
-        plan_schema: What a structured plan looks like: `PlanningResult`, or a subclass that gives `slots` a shape.
+        plan_schema: What a structured plan looks like: a subclass of `PlanningResult` that gives `slots` a shape; None
+            for `PlanningResult` itself.
         checkpointer: Gives sessions a memory; None for none, or for a parent graph's.
         store: LangGraph store, for the tools that ask for one.
         cache: LangGraph cache; plans are kept in it for runs with a `plan_cache_ttl_s`.
         name: The agent's name.
         resolve: Gives the chat model for a name or object: of `model`, of the configuration, and of a run's context,
-            which may come from a client.
+            which may come from a client; None for `graph_agent.models.resolve.resolve_model`.
 
     Raises:
         ConfigError: When the parts do not fit together, or the model cannot be built.
@@ -75,8 +78,12 @@ def create_graph_agent(
     _check_storage("checkpointer", checkpointer, BaseCheckpointSaver | bool, "open_saver")
     _check_storage("store", store, BaseStore, "open_store")
     _check_storage("cache", cache, BaseCache, "open_cache")
+    # Imported here: neither is needed before an agent is built.
+    from graph_agent.models.mock import mock_model_from_env
+    from graph_agent.models.resolve import resolve_model
+
     mocked = mock_model_from_env()
-    find = resolve if mocked is None else lambda _: mocked
+    find = (resolve or resolve_model) if mocked is None else lambda _: mocked
     failed: Mapping[str, str] = getattr(tools, "failed", {})
     graph = build_graph(
         find(model),

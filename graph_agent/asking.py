@@ -11,6 +11,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.runnables import RunnableConfig
 
+from graph_agent.budget import usage_of
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.correction import WrittenCall, written_call
 from graph_agent.counting import counts_beside
@@ -24,14 +25,15 @@ from graph_agent.models.refusals import REFUSED, refusal_in, refused_by
 from graph_agent.models.spoken import ReadAloud, Reader, Spoken, Visibility
 from graph_agent.models.visibility import UnlessCall, WithoutCalls, WithoutSentinel
 from graph_agent.parts import AgentParts
-from graph_agent.planned import Planned, usage_of
+from graph_agent.planned import Planned
 from graph_agent.planning import AskingError, PlanningError, RefusedError, ask_for_calls, ask_for_plan, settle
 from graph_agent.request import answer_request
 from graph_agent.rollout import planner_of
 from graph_agent.runs import run_of
 from graph_agent.sentinel import is_sentinel, without_sentinel
-from graph_agent.state import Bookkeeping, add_usage
+from graph_agent.state import Bookkeeping
 from graph_agent.types import NO_USAGE, Usage
+from graph_agent.usage import add_usage
 
 logger = logging.getLogger(__name__)
 

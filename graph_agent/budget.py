@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.messages import AIMessage
 
 from graph_agent.config import LoopConfig, Price
-from graph_agent.types import StopReason
+from graph_agent.types import StopReason, Usage
 
 BUDGET_LEFT = "__graph_agent_budget_left"
 """Key in a delegated run's `configurable`: what the delegating run has left, as `Left.as_json` gives it."""
@@ -146,3 +146,20 @@ def price_of(model: str, prices: Mapping[str, Price]) -> Price:
     if named:
         return prices[max(named, key=len)]
     return max(prices.values(), key=lambda price: price.input + price.output)
+
+
+def usage_of(reply: AIMessage, prices: Mapping[str, Price] | None = None) -> Usage:
+    """What one model call used, as far as the provider says.
+
+    Args:
+        reply: The reply.
+        prices: What models cost; empty or None where nobody asked for the cost.
+    """
+    used = reply.usage_metadata
+    usage: Usage = {
+        "input_tokens": used["input_tokens"] if used else 0,
+        "output_tokens": used["output_tokens"] if used else 0,
+        "total_tokens": used["total_tokens"] if used else 0,
+        "model_calls": 1,
+    }
+    return {**usage, "cost": cost_of(reply, prices)} if prices else usage

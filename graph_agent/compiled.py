@@ -1,20 +1,11 @@
-"""The compiled graph: one run at a time for each session, and what a run needs around it."""
+"""The agent's graph, compiled and not: what surrounds its runs."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Generator,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import RunnableConfig
@@ -37,10 +28,11 @@ from graph_agent.checkpoint_metadata import keep_configurable_out
 from graph_agent.checkpoints import keep_ids_above_newest, namespaces_unseen
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext, with_credentials
-from graph_agent.effects import note_untouched
 from graph_agent.running import refuse_within, running, running_blocking
 from graph_agent.runs import RUN, Run
-from graph_agent.schema import ResponseSchema
+
+if TYPE_CHECKING:
+    from graph_agent.schema import ResponseSchema
 
 _MOST_THREADS = 256
 
@@ -88,6 +80,8 @@ class CompiledAgentGraph(ClockedStateGraph):
             except GraphBubbleUp as stopped:
                 held = stopped
             if run.untouched:
+                from graph_agent.effects import note_untouched  # rarely needed
+
                 blocking(note_untouched)(run, {"configurable": configurable}, self.checkpointer)
             if held is not None:
                 raise held
@@ -117,6 +111,8 @@ class CompiledAgentGraph(ClockedStateGraph):
             except GraphBubbleUp as stopped:
                 held = stopped
             if run.untouched:
+                from graph_agent.effects import note_untouched  # rarely needed
+
                 await note_untouched(run, {"configurable": configurable}, self.checkpointer)
             if held is not None:
                 raise held

@@ -19,6 +19,7 @@ from pydantic import (
     model_validator,
 )
 
+from graph_agent.attribute_docs import described
 from graph_agent.errors import ConfigError
 from graph_agent.validation_text import explain
 
@@ -33,10 +34,11 @@ FallbackModel = Annotated[Any, WithJsonSchema({"type": "string"})]
 """A `provider:name`, or a chat model; which objects are chat models is found when the agent is built."""
 
 
+@described
 class Price(BaseModel):
     """What a model costs, per million tokens, in any one currency."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     input: NonNegativeFloat
     """Tokens that the model reads."""
@@ -46,6 +48,7 @@ class Price(BaseModel):
     """Tokens that it reads from its provider's prompt cache; None where they cost as much as others."""
 
 
+@described
 class LoopConfig(BaseModel):
     """How one agent's loop behaves. Frozen, complete, and checked once, at construction.
 
@@ -53,7 +56,7 @@ class LoopConfig(BaseModel):
         ConfigError: On an unknown field, a value out of range, or values that do not fit together.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     max_steps: PositiveInt = 5
     """Plans per input, tested after the wave."""

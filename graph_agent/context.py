@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from langchain_core.runnables import RunnableConfig
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -18,7 +17,6 @@ from pydantic import (
     ValidationError,
 )
 
-from graph_agent._compat import surrounding_context
 from graph_agent.config import (
     FallbackModel,
     Finalize,
@@ -33,6 +31,9 @@ from graph_agent.config import (
 from graph_agent.errors import ConfigError
 from graph_agent.validation_text import explain
 
+if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
+
 
 class AgentContext(BaseModel):
     """The graph's `context_schema`: the fields of `LoopConfig`, all optional, and the run's credentials.
@@ -44,7 +45,7 @@ class AgentContext(BaseModel):
         ConfigError: On an unknown field, or a value that does not fit.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -159,6 +160,8 @@ def with_credentials(
         schema: The agent's own context schema.
     """
     if brought is None:
+        from graph_agent._compat import surrounding_context  # it loads LangGraph, which a run has loaded by then
+
         brought = coerce_context(surrounding_context(config), schema)
     if brought is None:
         return schema(credentials=dict(own))

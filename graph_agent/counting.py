@@ -8,11 +8,11 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from langchain_core.messages import AIMessage
 
+from graph_agent.budget import usage_of
 from graph_agent.config import LoopConfig
 from graph_agent.models.metering import metered
-from graph_agent.planned import usage_of
-from graph_agent.state import add_usage
 from graph_agent.types import NO_USAGE, Usage
+from graph_agent.usage import add_usage
 
 
 class Counts(Protocol):

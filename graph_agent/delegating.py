@@ -15,10 +15,10 @@ from graph_agent.events import StoredEvent, event
 from graph_agent.fencing import fenced, source_of
 from graph_agent.remote import RemoteState, RemoteTask
 from graph_agent.shown import shown_output
-from graph_agent.state import add_usage
 from graph_agent.telling import result_event
 from graph_agent.text import clean
 from graph_agent.types import NO_USAGE, Call, Usage
+from graph_agent.usage import add_usage
 from graph_agent.values import stored_value
 
 MOST_LINES = 200

@@ -12,7 +12,6 @@ from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage
 from langgraph.graph.message import push_message
 
 from graph_agent.errors import ModelFailedError, RunFailedError
-from graph_agent.models.errors import ModelErrorKind
 
 MARK = "graph_agent"
 """Key in `response_metadata` of what this package says of a message."""
@@ -53,6 +52,9 @@ def as_sent(message: AnyMessage) -> AnyMessage:
 
 def failure_error(message: str, *, kind: str, answer: str) -> RunFailedError:
     """The error that a run raises for a failed input; arguments as for `RunFailedError`."""
+    # Imported here: the patterns of providers' errors are compiled with it.
+    from graph_agent.models.errors import ModelErrorKind
+
     error = ModelFailedError if kind in get_args(ModelErrorKind) else RunFailedError
     return error(message, kind=kind, answer=answer)
 

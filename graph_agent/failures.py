@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import errno
 import logging
-import sqlite3
 import traceback
 
 from graph_agent.exception_text import exception_text
-from graph_agent.models.errors import mask_secrets
 
 _SHOWN_CHARS = 300
 _PRIMARY = 0xFF
@@ -26,6 +24,9 @@ def log_failure(logger: logging.Logger, what: str, error: BaseException, *, leve
         error: The exception.
         level: Level of the one line.
     """
+    # Imported here: the patterns of secrets are compiled when the first failure is logged.
+    from graph_agent.models.errors import mask_secrets
+
     logger.log(level, "%s failed: %s", what, mask_secrets(exception_text(error))[:_SHOWN_CHARS])
     log_traceback(logger, what, error)
 
@@ -39,6 +40,8 @@ def log_traceback(logger: logging.Logger, what: str, error: BaseException) -> No
         error: The exception.
     """
     if logger.isEnabledFor(logging.DEBUG):
+        from graph_agent.models.errors import mask_secrets
+
         # As text: a handler would format an `exc_info` with its secrets.
         trace = "".join(traceback.format_exception(error)).rstrip()
         logger.debug("%s", f"{what} failed:\n{mask_secrets(trace)}")
@@ -46,6 +49,9 @@ def log_traceback(logger: logging.Logger, what: str, error: BaseException) -> No
 
 def is_out_of_space(error: BaseException) -> bool:
     """Whether an error, or one that it was raised from, comes from a full disk: a file's, SQLite's or PostgreSQL's."""
+    # Imported here: an agent without an SQLite database does without the module.
+    import sqlite3
+
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, sqlite3.Error) and getattr(found, "sqlite_errorcode", 0) & _PRIMARY == sqlite3.SQLITE_FULL:

@@ -1,52 +1,25 @@
-"""Assembly: the four nodes, joined. `build_graph` takes objects that are ready; it resolves no names."""
+"""`build_graph`: an agent's graph from objects that are ready; it resolves no names."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import (
-    Callable,
-    Coroutine,
-    Mapping,
-    Sequence,
-)
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool
 from langgraph.cache.base import BaseCache
-from langgraph.graph import END, START
 
-from graph_agent._compat import (
-    both_ways,
-)
-from graph_agent.blocking import blocking
-from graph_agent.compiled import AgentStateGraph
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext
 from graph_agent.delegation import Delegate
 from graph_agent.errors import ConfigError
-from graph_agent.given_parts import checked_delegates, checked_hooks, checked_tools
-from graph_agent.hook_list import sort_hooks, surround
 from graph_agent.hooks import LoopHook
-from graph_agent.models.pool import ModelPool, Resolve, ready_only
-from graph_agent.nodes.delegate import delegate_node
-from graph_agent.nodes.finalize import finalize_node
-from graph_agent.nodes.plan import plan_node
-from graph_agent.nodes.tools import tools_node
-from graph_agent.parts import AgentParts
-from graph_agent.prompts import Prompts
-from graph_agent.reading import with_reader
-from graph_agent.rollout import agentic_loop_from_env
-from graph_agent.routing import PATHS, after_plan
-from graph_agent.runs import run_of
-from graph_agent.schema import ResponseSchema
-from graph_agent.state import AgentInput, AgentOutput, AgentState, PlanState
-from graph_agent.system_prompt import system_prompt_source
-from graph_agent.toolbox import Toolbox
-from graph_agent.types import Call
-from graph_agent.wave_reply import PLAN_TOOL
-from graph_agent.waves import PlanningResult
+
+if TYPE_CHECKING:
+    from langchain_core.tools import BaseTool
+
+    from graph_agent.compiled import AgentStateGraph
+    from graph_agent.models.pool import Resolve
+    from graph_agent.waves import PlanningResult
 
 DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
 
@@ -62,10 +35,10 @@ def build_graph(
     response_format: type[Any] | dict[str, Any] | None = None,
     config: LoopConfig | None = None,
     context_schema: type[AgentContext] = AgentContext,
-    plan_schema: type[PlanningResult] = PlanningResult,
+    plan_schema: type[PlanningResult] | None = None,
     cache: BaseCache[Any] | None = None,
     warnings: Sequence[str] = (),
-    resolve: Resolve = ready_only,
+    resolve: Resolve | None = None,
 ) -> AgentStateGraph:
     """Build an agent's graph from ready objects.
 
@@ -81,12 +54,13 @@ def build_graph(
             The state's `structured_response` is plain JSON.
         config: The loop's configuration; None for the defaults.
         context_schema: `AgentContext`, or a subclass with fields of your own.
-        plan_schema: What a structured plan looks like: `PlanningResult`, or a subclass that gives `slots` a shape.
+        plan_schema: What a structured plan looks like: a subclass of `PlanningResult` that gives `slots` a shape; None
+            for `PlanningResult` itself.
         cache: Where plans are kept for runs with a `plan_cache_ttl_s`; the cache that `compile()` takes is LangGraph's
             own, for nodes.
         warnings: What was not as it should be when the parts were made; told as `warning` events at each input.
-        resolve: Gives the chat model for what `model` and `fallback_models` name, here and in a run's context; the
-            default takes chat models only.
+        resolve: Gives the chat model for what `model` and `fallback_models` name, here and in a run's context; None
+            takes chat models only.
 
     Returns:
         The graph, not compiled: give it a checkpointer, a store and a cache with `compile()`.
@@ -94,8 +68,6 @@ def build_graph(
     Raises:
         ConfigError: When the parts do not fit together.
     """
-    if not (isinstance(plan_schema, type) and issubclass(plan_schema, PlanningResult)):
-        raise ConfigError(f"plan_schema must be PlanningResult or a subclass of it, not {plan_schema!r}.")
     if not (isinstance(context_schema, type) and issubclass(context_schema, AgentContext)):
         raise ConfigError(f"context_schema must be AgentContext or a subclass of it, not {context_schema!r}.")
     if config is not None and not isinstance(config, LoopConfig):
@@ -103,83 +75,21 @@ def build_graph(
     config = config or LoopConfig()
     if config.plan_cache_ttl_s is not None and cache is None:
         raise ConfigError("plan_cache_ttl_s is set and there is no cache; pass e.g. cache=InMemoryCache().")
-    templates = Prompts(prompts)
-    registered = sort_hooks(checked_hooks(hooks))
-    own = with_reader(checked_tools(tools), config)
-    toolbox = Toolbox(own, checked_delegates(delegates), templates, registered.offered)
-    middleware = surround(registered.middleware, toolbox, templates)
-    models = ModelPool(
+    # Imported here: the nodes and all they need, for programs that import this name and build nothing.
+    from graph_agent.assembly import assemble
+
+    return assemble(
         model,
+        tools=tools,
+        delegates=delegates,
+        hooks=hooks,
+        system_prompt=system_prompt,
+        prompts=prompts,
+        response_format=response_format,
         config=config,
-        resolve=resolve,
-        schemas=toolbox.schemas,
-        plan_schema=plan_schema.model_json_schema(),
-        plan_tool=PLAN_TOOL,
-        around=middleware.around_model,
-    )
-    parts = AgentParts(
-        models=models,
-        client=models.first.client,
-        toolbox=toolbox,
-        prompts=templates,
-        config=config,
-        planner=models.first.planner,
-        tool_calling=models.first.tool_calling,
-        system_prompt=system_prompt_source(system_prompt),
-        response=ResponseSchema(response_format) if response_format is not None else None,
+        context_schema=context_schema,
         plan_schema=plan_schema,
         cache=cache,
-        agentic_loop=agentic_loop_from_env(),
-        context_schema=context_schema,
-        warnings=tuple(warnings),
-        hooks=registered.hooks,
-        rewriters=registered.rewriters,
-        around_tool=middleware.around_tool,
-        whole_replies=middleware.whole_replies,
+        warnings=warnings,
+        resolve=resolve,
     )
-    return _assemble(parts)
-
-
-def _while_held(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """A node whose update counts only while its process holds the session."""
-
-    @functools.wraps(node)
-    async def run(state: Any, config: RunnableConfig, *args: Any, **kwargs: Any) -> Any:
-        run_of(config).check_held()
-        update = await node(state, config, *args, **kwargs)
-        run_of(config).check_held()
-        return update
-
-    return run
-
-
-def _assemble(parts: AgentParts) -> AgentStateGraph:
-    graph = AgentStateGraph(
-        AgentState, context_schema=parts.context_schema, input_schema=AgentInput, output_schema=AgentOutput
-    )
-    graph.may_write, graph.writes = parts.toolbox.may_write, parts.toolbox.writes
-    graph.offers = parts.toolbox.schemas
-    graph.response = parts.response
-    graph.model = parts.models.first.client.model
-    graph.config = parts.config
-    graph.tool_names = tuple(parts.toolbox.names)
-    nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
-        "plan": (plan_node, PlanState),
-        "tools": (tools_node, Call),
-        "delegate": (delegate_node, Call),
-        "finalize": (finalize_node, PlanState),
-    }
-    for node_name, (node, schema) in nodes.items():
-        ready = _while_held(functools.wraps(node)(functools.partial(node, parts=parts)))
-        # Only drawn: where `finalize` leads when planning goes on after an edit or after steering.
-        leads_to = ("plan", END) if node_name == "finalize" else None
-        graph.add_node(
-            node_name, both_ways(blocking(ready), ready, node_name), input_schema=schema, destinations=leads_to
-        )
-    graph.add_edge(START, "plan")
-    router = both_ways(blocking(after_plan), after_plan, "after_plan")
-    graph.add_conditional_edges("plan", router, PATHS)
-    graph.add_edge("tools", "plan")
-    graph.add_edge("delegate", "plan")
-    graph.add_edge("finalize", END)
-    return graph

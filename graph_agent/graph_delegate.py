@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from langgraph.types import StreamMode
 
 from graph_agent._compat import KEEPING_NOTHING, checkpointer_of, is_resuming
 from graph_agent.blocking import in_blocking_run
-from graph_agent.budget import BUDGET_LEFT, cost_of
+from graph_agent.budget import BUDGET_LEFT, cost_of, usage_of
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.config import Price
 from graph_agent.context import AgentContext, coerce_context
@@ -25,14 +26,11 @@ from graph_agent.daemon_threads import call_in_thread
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.errors import ConfigError, RunFailedError
 from graph_agent.events import StoredEvent
-from graph_agent.models.finish_reasons import cause_of, cut_off
-from graph_agent.planned import usage_of
 from graph_agent.results import DelegatePart
-from graph_agent.state import add_usage, less_usage
 from graph_agent.stream_parts import MODES, StreamParts, is_event
 from graph_agent.text import as_text, plain
 from graph_agent.types import NO_USAGE, SessionStatus, Usage
-from graph_agent.usage_counter import UsageCounter
+from graph_agent.usage import add_usage, less_usage
 from graph_agent.values import as_value
 
 
@@ -51,6 +49,9 @@ class GraphDelegate:
     graph: CompiledStateGraph[Any, Any, Any, Any]
 
     def __post_init__(self) -> None:
+        # Loaded with the first delegate: an import by a delegation would block the event loop.
+        importlib.import_module("graph_agent.usage_counter")
+        importlib.import_module("graph_agent.models.finish_reasons")
         if not hasattr(self.graph, "ainvoke"):
             raise ConfigError(
                 f"The delegate {self.name!r} wants a compiled graph, not {self.graph!r}; compile it first."
@@ -67,6 +68,8 @@ class GraphDelegate:
     async def run(self, delegation: Delegation) -> DelegationResult:
         """Run the graph on the task and return its last message."""
         left, ours = delegation.left, isinstance(self.graph, CompiledAgentGraph)
+        from graph_agent.usage_counter import UsageCounter
+
         counter = UsageCounter(delegation.prices, estimates=(left.tokens, left.cost) != (None, None))
         gathered = _Gathered(delegation, self.name, ours=ours)
         configurable = {DEPTH_LEFT: delegation.depth_left, BUDGET_LEFT: delegation.left.as_json()}
@@ -210,5 +213,7 @@ def _priced(usage: Usage, prices: Mapping[str, Price]) -> Usage:
 
 def _whole(said: AIMessage) -> str:
     """The answer, with a note where it was cut off."""
+    from graph_agent.models.finish_reasons import cause_of, cut_off
+
     cut = cut_off(said)
     return said.text if cut is None else f"{said.text}\n\n[This answer was cut off {cause_of(cut, said)}.]"

@@ -15,15 +15,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
-from langchain_core.tools import BaseTool
-from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from graph_agent.config import LoopConfig
 from graph_agent.types import Call, Usage
+
+if TYPE_CHECKING:
+    from langchain_core.tools import BaseTool
 
 OnError = Literal["fail", "skip"]
 """What an exception of a hook does: `fail` ends the input `FAILED`; `skip` warns, and goes on without the hook."""
@@ -230,6 +231,9 @@ def tool_schema(tool: Any) -> dict[str, Any]:
     Raises:
         ValueError: When it is nothing of these.
     """
+    # Imported here: only a hook that brings tools needs it.
+    from langchain_core.utils.function_calling import convert_to_openai_tool
+
     try:
         schema = convert_to_openai_tool(tool)
         named = schema["function"]["name"]

@@ -9,6 +9,7 @@ from typing import Any, assert_never
 
 from langchain_core.messages import AIMessage, AnyMessage
 
+from graph_agent.budget import usage_of
 from graph_agent.compaction import compacted_view
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.events import IN_HISTORY, StoredEvent, event
@@ -17,13 +18,13 @@ from graph_agent.models.client import Mode
 from graph_agent.models.errors import brief_model_error, classify_model_error, describe_model_error
 from graph_agent.models.pool import ReadyModel
 from graph_agent.parts import AgentParts
-from graph_agent.planned import usage_of
 from graph_agent.request import plan_request, with_carried
 from graph_agent.result_cuts import with_cuts
 from graph_agent.result_texts import result_texts, with_texts
 from graph_agent.shortening import shorten
-from graph_agent.state import Bookkeeping, add_usage
+from graph_agent.state import Bookkeeping
 from graph_agent.types import NO_USAGE, Usage
+from graph_agent.usage import add_usage
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import HumanMessage
 
@@ -17,8 +17,10 @@ from graph_agent.context import AgentContext, set_fields
 from graph_agent.errors import ConfigError
 from graph_agent.events import StoredEvent, event
 from graph_agent.runs import Run
-from graph_agent.state import Bookkeeping
 from graph_agent.steering import STEERING_MARK, Note, NoteKind
+
+if TYPE_CHECKING:
+    from graph_agent.state import Bookkeeping
 
 _NOTE = "note-"
 """How the ids of messages begin that were notes."""

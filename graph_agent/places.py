@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import weakref
 from collections.abc import Hashable
 from pathlib import Path
@@ -37,8 +36,8 @@ def place_of_blocking(saver: BaseCheckpointSaver[Any]) -> Hashable:
         return known
     if (file := _known_file(saver)) is not None:
         return _remember(saver, file)
-    connection = getattr(saver, "conn", None)
-    if isinstance(connection, sqlite3.Connection):
+    connection: Any = getattr(saver, "conn", None)
+    if _is_sqlite3(connection):
         return _remember(saver, _path(connection.execute(_QUERY).fetchall()))
     if _is_psycopg(connection) and not _is_asynchronous_pool(connection):
         return _remember(saver, _postgres_of(connection))
@@ -74,16 +73,16 @@ _QUERY = "PRAGMA database_list"
 async def _database_of(saver: BaseCheckpointSaver[Any]) -> Path | PostgresPlace | None:
     if (file := _known_file(saver)) is not None:
         return file
-    connection = getattr(saver, "conn", None)
-    if isinstance(connection, sqlite3.Connection):
+    connection: Any = getattr(saver, "conn", None)
+    if _is_sqlite3(connection):
         return _path(connection.execute(_QUERY).fetchall())
     if _is_aiosqlite(connection):
         await saver.setup()  # type: ignore[attr-defined]  # the SQLite saver's own: opens its connection where needed
-        async with connection.execute(_QUERY) as cursor:  # type: ignore[union-attr]  # an aiosqlite connection, as its module says
+        async with connection.execute(_QUERY) as cursor:
             return _path(await cursor.fetchall())
     if _is_psycopg(connection):
         if _is_asynchronous_pool(connection):
-            async with connection.connection() as held:  # type: ignore[union-attr]  # a pool of psycopg's, as its module says
+            async with connection.connection() as held:
                 return _postgres_of(held)
         return _postgres_of(connection)
     return None
@@ -93,6 +92,11 @@ def _known_file(saver: BaseCheckpointSaver[Any]) -> Path | None:
     # Our own saver's connection may be at work on its thread; it says itself where its database is.
     file = getattr(saver, "database", None)
     return file if isinstance(file, Path) else None
+
+
+def _is_sqlite3(connection: Any) -> bool:
+    # By name, as for the others: a saver of another kind needs none of the drivers.
+    return any(kind.__module__ == "sqlite3" for kind in type(connection).__mro__)
 
 
 def _is_aiosqlite(connection: Any) -> bool:

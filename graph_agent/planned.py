@@ -8,7 +8,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall
 
-from graph_agent.budget import cost_of
+from graph_agent.budget import usage_of
 from graph_agent.calls import new_call_id, split_tool_calls, unfinished_call
 from graph_agent.config import Price
 from graph_agent.events import StoredEvent, event
@@ -147,23 +147,6 @@ def calls_of(message: AIMessage) -> list[Call]:
 def canonical_calls(calls: list[Call]) -> list[ToolCall]:
     """Calls in LangChain's form."""
     return [ToolCall(id=call["id"], name=call["name"], args=call["arguments"], type="tool_call") for call in calls]
-
-
-def usage_of(reply: AIMessage, prices: Mapping[str, Price] | None = None) -> Usage:
-    """What one model call used, as far as the provider says.
-
-    Args:
-        reply: The reply.
-        prices: What models cost; empty or None where nobody asked for the cost.
-    """
-    used = reply.usage_metadata
-    usage: Usage = {
-        "input_tokens": used["input_tokens"] if used else 0,
-        "output_tokens": used["output_tokens"] if used else 0,
-        "total_tokens": used["total_tokens"] if used else 0,
-        "model_calls": 1,
-    }
-    return {**usage, "cost": cost_of(reply, prices)} if prices else usage
 
 
 def _structured(call: ToolCall) -> Call:

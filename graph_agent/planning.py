@@ -9,6 +9,7 @@ from typing import Any, Self
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from pydantic import BaseModel
 
+from graph_agent.budget import usage_of
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.limits import LimitMet, LimitMetError
 from graph_agent.models.client import Mode
@@ -17,12 +18,12 @@ from graph_agent.models.refusals import refusal_in
 from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.plan_cache import through_cache
-from graph_agent.planned import Planned, action_of, canonical_calls, read_reply, usage_of
+from graph_agent.planned import Planned, action_of, canonical_calls, read_reply
 from graph_agent.request import plan_request
 from graph_agent.sentinel import is_blank, says_nothing, without_sentinel
-from graph_agent.state import add_usage
 from graph_agent.text import plain
 from graph_agent.types import NO_USAGE, Call, Usage
+from graph_agent.usage import add_usage
 from graph_agent.wave_reply import read_plan
 from graph_agent.waves import PlanError, PlanningResult, check_wave
 

@@ -14,8 +14,8 @@ from langgraph.runtime import Runtime
 
 from graph_agent._compat import checkpointer_of, is_resuming
 from graph_agent.checkpoints import load, put_writes, running_checkpoint
-from graph_agent.state import add_usage
 from graph_agent.types import NO_USAGE, Usage
+from graph_agent.usage import add_usage
 
 USED = "graph_agent_used"
 """Channel name of the notes among a checkpoint's writes; no state field has it."""

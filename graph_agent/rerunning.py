@@ -9,6 +9,7 @@ from langchain_core.messages import AIMessage, AnyMessage
 
 from graph_agent.asking import Asking
 from graph_agent.bounded import Bounded
+from graph_agent.budget import usage_of
 from graph_agent.carried import CarriedMessages
 from graph_agent.hooking import PATCHED_MODEL, through_hooks
 from graph_agent.hooks import HookRequest, sees_answers
@@ -20,12 +21,13 @@ from graph_agent.models.refusals import refusal_in
 from graph_agent.models.spoken import Spoken
 from graph_agent.models.visibility import WithoutCalls
 from graph_agent.parts import AgentParts
-from graph_agent.planned import Planned, usage_of
+from graph_agent.planned import Planned
 from graph_agent.planning import RefusedError, ask_for_calls, ask_for_plan, settle
 from graph_agent.request import closing, plan_request
 from graph_agent.sentinel import without_sentinel
-from graph_agent.state import HookWork, less_usage
+from graph_agent.state import HookWork
 from graph_agent.types import NO_USAGE, Usage
+from graph_agent.usage import less_usage
 
 
 class AskingWithHooks(Asking):

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from langgraph.types import Interrupt, StateSnapshot
 
 from graph_agent.events import Event, StoredEvent
-from graph_agent.models.finish_reasons import CutOff
-from graph_agent.state import NOT_BEGUN
 from graph_agent.telling import call_name
 from graph_agent.text import text_of
 from graph_agent.types import NO_USAGE, SessionStatus, StopReason, Usage
 from graph_agent.values import value_of
+
+if TYPE_CHECKING:
+    from graph_agent.models.finish_reasons import CutOff
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +175,7 @@ def run_result(state: StateSnapshot) -> RunResult:
         action=plan.get("action", ""),
         reasoning=plan.get("reasoning", ""),
         results=_results(calls),
-        iterations=values.get("loop", NOT_BEGUN)["waves"],
+        iterations=values.get("loop", {}).get("waves", 0),
         usage=without_cost(used),
         cost=used.get("cost"),
         pending=[call.planned for call in calls if call.result is None or (stopped and call.left_alone)],

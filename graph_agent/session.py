@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
@@ -17,7 +17,6 @@ from langgraph.runtime import RunControl
 from langgraph.types import Command
 
 from graph_agent.answering import answers_by_id
-from graph_agent.call_records import CallRecord
 from graph_agent.closing_stream import ClosingStream, Readership
 from graph_agent.context import AgentContext, checked_context
 from graph_agent.delegation import WATCHED
@@ -35,6 +34,9 @@ from graph_agent.steering import Note
 from graph_agent.stream_parts import MODES, StreamParts
 from graph_agent.typed_result import typed_result
 from graph_agent.types import SessionStatus
+
+if TYPE_CHECKING:
+    from graph_agent.call_records import CallRecord
 
 logger = logging.getLogger(__name__)
 

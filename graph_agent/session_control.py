@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph.state import CompiledStateGraph
 
-from graph_agent.call_records import CallRecord, call_records
 from graph_agent.checkpoints import edited_from, load
 from graph_agent.compiled import AgentStateGraph
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
@@ -17,6 +16,9 @@ from graph_agent.listening import checked_fields
 from graph_agent.running import ABORTED, POLL_S, inbox_of, is_idle, run_under_way, sees_other_processes
 from graph_agent.steering import Inbox, Note, NoteKind, new_note
 from graph_agent.types import SessionStatus
+
+if TYPE_CHECKING:
+    from graph_agent.call_records import CallRecord
 
 _HEARD_S = 4 * POLL_S
 """Seconds that a run in another process has to take an abort out of the Store."""
@@ -111,6 +113,9 @@ class SessionControl:
         writes = self._graph.builder.writes if isinstance(self._graph.builder, AgentStateGraph) else None
         idle = run is None and await is_idle(self._saver, self._id)
         before = await edited_from(self._saver, stored)
+        # Imported here: few programs ask.
+        from graph_agent.call_records import call_records
+
         return call_records(snapshot, stored, before, run, idle=idle, writes=writes)
 
     async def abort(self) -> bool:

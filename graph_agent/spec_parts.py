@@ -81,12 +81,10 @@ class DelegateSpec(BaseModel):
 
     def _remote(self) -> Delegate:
         try:
-            from graph_agent.a2a.client import A2ADelegate
             from graph_agent.a2a.client_auth import A2AAuth
+            from graph_agent.a2a.delegate import A2ADelegate
         except ModuleNotFoundError as error:
-            raise ConfigError(
-                f"delegate {self.name!r}: a remote agent needs {error.name!r}; install 'graph-agent[server]'."
-            ) from None
+            raise self._without_extra(error) from None
         assert self.url is not None
         given: dict[str, Any] = {
             name: value
@@ -99,8 +97,15 @@ class DelegateSpec(BaseModel):
             raise ConfigError(explain(error, f"delegate {self.name!r}: auth", A2AAuth)) from None
         try:
             return A2ADelegate(self.name, _from_environment(self.url), self.description or None, auth=auth, **given)
+        except ImportError as error:
+            raise self._without_extra(error) from None
         except ValueError as error:
             raise ConfigError(f"delegate {self.name!r}: {_first_fault(error)}") from None
+
+    def _without_extra(self, error: ImportError) -> ConfigError:
+        return ConfigError(
+            f"delegate {self.name!r}: a remote agent needs {error.name!r}; install 'graph-agent[server]'."
+        )
 
 
 class SkillSpec(BaseModel):

@@ -18,44 +18,11 @@ from graph_agent._compat import messages_delta_reducer
 from graph_agent.events import StoredEvent, append_events
 from graph_agent.remote import RemoteState, change_remote
 from graph_agent.status import StatusChannel
-from graph_agent.types import NO_USAGE, Call, StopReason, Usage
+from graph_agent.types import Call, StopReason, Usage
+from graph_agent.usage import add_usage
 
 # A delta channel writes a full copy every N updates; a small N would bring the quadratic growth back.
 SNAPSHOT_EVERY = 1000
-
-
-def add_usage(left: Usage | None, right: Usage | None) -> Usage:
-    """Reducer of ``usage``: the sum, field by field, or the right one alone when it is `fresh`."""
-    left, right = left or NO_USAGE, right or NO_USAGE
-    if "fresh" in right:
-        left = NO_USAGE
-    usage: Usage = {
-        "input_tokens": left["input_tokens"] + right["input_tokens"],
-        "output_tokens": left["output_tokens"] + right["output_tokens"],
-        "total_tokens": left["total_tokens"] + right["total_tokens"],
-        "model_calls": left["model_calls"] + right["model_calls"],
-    }
-    if "cost" in left or "cost" in right:
-        usage["cost"] = left.get("cost", 0.0) + right.get("cost", 0.0)
-    return usage
-
-
-def less_usage(usage: Usage, counted: Usage) -> Usage:
-    """What is not counted yet, field by field; never less than nothing."""
-    left: Usage = {
-        "input_tokens": max(0, usage["input_tokens"] - counted["input_tokens"]),
-        "output_tokens": max(0, usage["output_tokens"] - counted["output_tokens"]),
-        "total_tokens": max(0, usage["total_tokens"] - counted["total_tokens"]),
-        "model_calls": max(0, usage["model_calls"] - counted["model_calls"]),
-    }
-    if "cost" in usage:
-        left["cost"] = max(0.0, usage["cost"] - counted.get("cost", 0.0))
-    return left
-
-
-def fresh(usage: Usage) -> Usage:
-    """The write that makes ``usage`` start again from this one."""
-    return {**usage, "fresh": True}
 
 
 _ID = attrgetter("id")

@@ -23,12 +23,13 @@ from graph_agent.remote import RemoteTask
 from graph_agent.runs import run_of
 from graph_agent.settlement import never_run, settle
 from graph_agent.spending import spent
-from graph_agent.state import NOT_BEGUN, Bookkeeping, Outcome, PlanState, add_usage, fresh
+from graph_agent.state import NOT_BEGUN, Bookkeeping, Outcome, PlanState
 from graph_agent.status import status_event
 from graph_agent.steering import NoteKind
 from graph_agent.telling import announce
 from graph_agent.text import as_text, plain, text_of
 from graph_agent.types import NO_USAGE, Call, SessionStatus, StopReason, Usage
+from graph_agent.usage import add_usage, fresh
 from graph_agent.wave_results import answers_of_wave, failed_ids, is_structured, results_of_wave, since_plan
 from graph_agent.waves import Selection, select
 

@@ -13,11 +13,11 @@ from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.ai import add_usage as add_figures
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, GenerationChunk, LLMResult
 
+from graph_agent.budget import usage_of
 from graph_agent.config import Price
 from graph_agent.models.estimate import estimated_usage, usage_until
-from graph_agent.planned import usage_of
-from graph_agent.state import add_usage
 from graph_agent.types import NO_USAGE, Usage
+from graph_agent.usage import add_usage
 
 
 @dataclass(slots=True)

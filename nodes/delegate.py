@@ -27,9 +27,10 @@ from graph_agent.parts import AgentParts
 from graph_agent.run_parts import parts_of_run
 from graph_agent.runs import run_of
 from graph_agent.spending import spent
-from graph_agent.state import NOT_BEGUN, add_usage
+from graph_agent.state import NOT_BEGUN
 from graph_agent.text import as_text, clean
 from graph_agent.types import NOT_SHOWN, Call, Usage
+from graph_agent.usage import add_usage
 from graph_agent.wrapped_delegation import through_calls
 
 logger = logging.getLogger(__name__)

@@ -35,10 +35,11 @@ from graph_agent.run_parts import parts_of_run
 from graph_agent.runs import run_of
 from graph_agent.sentinel import is_blank, says_nothing
 from graph_agent.spending import answer_left_s, spent
-from graph_agent.state import Bookkeeping, Outcome, PlanState, add_usage
+from graph_agent.state import Bookkeeping, Outcome, PlanState
 from graph_agent.status import status_event
 from graph_agent.structured_answer import EMPTY_ANSWER, ask_for_structure
 from graph_agent.types import NO_USAGE, STATUS_OF, StopReason, Usage
+from graph_agent.usage import add_usage
 
 logger = logging.getLogger(__name__)
 
@@ -314,8 +315,7 @@ class _Answering:
     async def steered(self) -> bool:
         """Take in how the user has steered while the answer was made; False when they have not, or a limit is met.
 
-        An answer that they had read stays in the history, before their words; any other is dropped, as the next one
-        takes its place.
+        An answer that they had read stays in the history; any other is dropped, as the next one takes its place.
         """
         replaceable = "draft" not in self.outcome or "shown" in self.outcome
         if self.reason != "completed" or self.answer is None or not replaceable or self._limited():

@@ -14,7 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel, Field
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.a2a.client import A2ADelegate
+from graph_agent.a2a.delegate import A2ADelegate
 from graph_agent.runs import RUN, Around
 from tests.a2a_servers import PlainAgent, answer, serving_ours, serving_plain
 from tests.agents import asks, says

@@ -1,4 +1,4 @@
-"""A delegate that is a remote agent, called over A2A."""
+"""Calls to a remote agent, over A2A."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from graph_agent.a2a.wire import EXTENSION, metadata_of, read_usage
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import OperatorError
 from graph_agent.remote import RemoteTask
-from graph_agent.state import add_usage, less_usage
 from graph_agent.text import clean, plain
 from graph_agent.types import NO_USAGE, Usage
+from graph_agent.usage import add_usage, less_usage
 
 logger = logging.getLogger(__name__)
 
@@ -38,26 +38,8 @@ _RETRY_CARD_S = 30.0
 _UNKNOWN = "A remote agent."
 
 
-class A2ADelegate:
-    """Answers delegations with a remote agent, over A2A 1.0 or 0.3.
-
-    Its card is read at first use, so that an agent that is down when ours starts stops nobody. It is reached at the
-    configured host alone: a card or a redirect that leads elsewhere is refused. What it says is data that nobody
-    vouches for, and is shown to the model as such. The conversation with it (`contextId`) goes on from delegation to
-    delegation of a session; delegations that run side by side each have one of their own.
-
-    Args:
-        name: The name behind `delegate_to_`.
-        url: The agent's address, or its card's own.
-        description: What it is good for, for the model; None to take it from the card.
-        timeout_s: Seconds the agent may be silent. Whatever it sends counts as a heart-beat.
-        auth: Where its token or key is.
-        max_response_bytes: Bytes of one response; more is refused.
-        allowed_origins: Further addresses that its card may name, e.g. behind a proxy.
-
-    Raises:
-        ConfigError: When an address is none.
-    """
+class RemoteAgent:
+    """The work of an `A2ADelegate`; arguments as there."""
 
     def __init__(
         self,

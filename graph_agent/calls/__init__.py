@@ -1,15 +1,20 @@
 """Calls: what one is, and how they are read from what a model wrote.
 
 ``parse_tool_calls`` and ``split_tool_calls`` are pure and total: they never raise, and their work grows linearly with
-the text.
+the text. The parsers are imported when they are first asked for: an agent that calls tools natively needs none.
 """
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from graph_agent.calls.call import canonical_arguments, fingerprint, new_call_id
-from graph_agent.calls.parse import parse_tool_calls, split_tool_calls
-from graph_agent.calls.unfinished import unfinished_call
 from graph_agent.types import Call
+
+if TYPE_CHECKING:
+    from graph_agent.calls.parse import parse_tool_calls, split_tool_calls
+    from graph_agent.calls.unfinished import unfinished_call
 
 __all__ = [
     "Call",
@@ -20,3 +25,17 @@ __all__ = [
     "split_tool_calls",
     "unfinished_call",
 ]
+
+_HOMES = {"parse_tool_calls": "parse", "split_tool_calls": "parse", "unfinished_call": "unfinished"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'graph_agent.calls' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"graph_agent.calls.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -8,9 +8,6 @@ from typing import Any, Literal, assert_never
 
 from langchain_core.messages import AIMessage
 
-from graph_agent.calls.read_json import read_json
-from graph_agent.calls.work import Work
-
 CutOff = Literal["length", "content_filter", "interrupted"]
 """What cut a reply off: its longest allowed length, a content filter, or a failure of the provider's."""
 
@@ -130,5 +127,9 @@ def _ends_in_string(raw: str) -> bool:
 def _is_whole(raw: str) -> bool:
     """Whether arguments are closed, however damaged they are; a call without any has an empty text."""
     text = raw.strip()
+    # Imported here: the parser is for the few replies whose arguments are in doubt.
+    from graph_agent.calls.read_json import read_json
+    from graph_agent.calls.work import Work
+
     read = read_json(text, Work(len(text))) if text else None
     return read is None or read.complete

@@ -10,7 +10,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.caches import BaseCache
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -18,14 +18,14 @@ from langchain_core.language_models import BaseChatModel, LangSmithParams, Langu
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.messages.tool import tool_call_chunk
-from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableLambda
-from langchain_core.tools import BaseTool
-from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from pydantic import BaseModel, Field, PrivateAttr
 
 from graph_agent.models.script import Script, ScriptedRequest
+
+if TYPE_CHECKING:
+    from langchain_core.tools import BaseTool
 
 _CHARS_PER_TOKEN = 4
 _TOKEN = re.compile(r"\s*\S{1,16}|\s+")
@@ -117,6 +117,9 @@ class ScriptedChatModel(BaseChatModel):
             strict: as `method`.
             **kwargs: bound to the model.
         """
+        # Imported in functions, here and below: a script of plain replies needs no tools and no parsers.
+        from langchain_core.utils.function_calling import convert_to_json_schema
+
         traced = {"kwargs": {"method": method, "strict": strict}, "schema": schema}
         if method == "function_calling":
             model = self.bind_tools(
@@ -220,10 +223,14 @@ class ScriptedChatModel(BaseChatModel):
 def _to_openai_tool(tool: Any, strict: bool | None) -> dict[str, Any]:
     if isinstance(tool, dict) and tool.get("type", "object") not in {"object", "function"}:
         return tool  # a provider's own tool, such as a web search, has no schema to convert
+    from langchain_core.utils.function_calling import convert_to_openai_tool
+
     return convert_to_openai_tool(tool, strict=strict)
 
 
 def _read_structured(message: AIMessage, schema: dict[str, Any] | type, include_raw: bool) -> Any:
+    from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
+
     model = schema if isinstance(schema, type) and issubclass(schema, BaseModel) else None
     parsed: Any
     try:

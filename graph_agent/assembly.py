@@ -1,0 +1,141 @@
+"""Assembly: an agent's parts made ready, and the four nodes joined."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.runnables import RunnableConfig
+from langgraph.cache.base import BaseCache
+from langgraph.graph import END, START
+
+from graph_agent._compat import both_ways
+from graph_agent.blocking import blocking
+from graph_agent.compiled import AgentStateGraph
+from graph_agent.config import LoopConfig
+from graph_agent.context import AgentContext
+from graph_agent.errors import ConfigError
+from graph_agent.given_parts import checked_delegates, checked_hooks, checked_tools
+from graph_agent.hook_list import sort_hooks, surround
+from graph_agent.models.pool import ModelPool, Resolve, ready_only
+from graph_agent.nodes.delegate import delegate_node
+from graph_agent.nodes.finalize import finalize_node
+from graph_agent.nodes.plan import plan_node
+from graph_agent.nodes.tools import tools_node
+from graph_agent.parts import AgentParts
+from graph_agent.prompts import Prompts
+from graph_agent.reading import with_reader
+from graph_agent.rollout import agentic_loop_from_env
+from graph_agent.routing import PATHS, after_plan
+from graph_agent.runs import run_of
+from graph_agent.schema import ResponseSchema
+from graph_agent.state import AgentInput, AgentOutput, AgentState, PlanState
+from graph_agent.system_prompt import system_prompt_source
+from graph_agent.toolbox import Toolbox
+from graph_agent.types import Call
+from graph_agent.wave_reply import PLAN_TOOL
+from graph_agent.waves import PlanningResult
+
+
+def assemble(
+    model: BaseChatModel,
+    *,
+    tools: object,
+    delegates: object,
+    hooks: object,
+    system_prompt: object,
+    prompts: Mapping[str, str] | None,
+    response_format: type[Any] | dict[str, Any] | None,
+    config: LoopConfig,
+    context_schema: type[AgentContext],
+    plan_schema: type[PlanningResult] | None,
+    cache: BaseCache[Any] | None,
+    warnings: Sequence[str],
+    resolve: Resolve | None,
+) -> AgentStateGraph:
+    """Build the graph; arguments and errors as for `build_graph`."""
+    plan_schema = PlanningResult if plan_schema is None else plan_schema
+    if not (isinstance(plan_schema, type) and issubclass(plan_schema, PlanningResult)):
+        raise ConfigError(f"plan_schema must be PlanningResult or a subclass of it, not {plan_schema!r}.")
+    templates = Prompts(prompts)
+    registered = sort_hooks(checked_hooks(hooks))
+    own = with_reader(checked_tools(tools), config)
+    toolbox = Toolbox(own, checked_delegates(delegates), templates, registered.offered)
+    middleware = surround(registered.middleware, toolbox, templates)
+    models = ModelPool(
+        model,
+        config=config,
+        resolve=resolve or ready_only,
+        schemas=toolbox.schemas,
+        plan_schema=plan_schema.model_json_schema(),
+        plan_tool=PLAN_TOOL,
+        around=middleware.around_model,
+    )
+    parts = AgentParts(
+        models=models,
+        client=models.first.client,
+        toolbox=toolbox,
+        prompts=templates,
+        config=config,
+        planner=models.first.planner,
+        tool_calling=models.first.tool_calling,
+        system_prompt=system_prompt_source(system_prompt),
+        response=ResponseSchema(response_format) if response_format is not None else None,
+        plan_schema=plan_schema,
+        cache=cache,
+        agentic_loop=agentic_loop_from_env(),
+        context_schema=context_schema,
+        warnings=tuple(warnings),
+        hooks=registered.hooks,
+        rewriters=registered.rewriters,
+        around_tool=middleware.around_tool,
+        whole_replies=middleware.whole_replies,
+    )
+    return _join(parts)
+
+
+def _while_held(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """A node whose update counts only while its process holds the session."""
+
+    @functools.wraps(node)
+    async def run(state: Any, config: RunnableConfig, *args: Any, **kwargs: Any) -> Any:
+        run_of(config).check_held()
+        update = await node(state, config, *args, **kwargs)
+        run_of(config).check_held()
+        return update
+
+    return run
+
+
+def _join(parts: AgentParts) -> AgentStateGraph:
+    graph = AgentStateGraph(
+        AgentState, context_schema=parts.context_schema, input_schema=AgentInput, output_schema=AgentOutput
+    )
+    graph.may_write, graph.writes = parts.toolbox.may_write, parts.toolbox.writes
+    graph.offers = parts.toolbox.schemas
+    graph.response = parts.response
+    graph.model = parts.models.first.client.model
+    graph.config = parts.config
+    graph.tool_names = tuple(parts.toolbox.names)
+    nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
+        "plan": (plan_node, PlanState),
+        "tools": (tools_node, Call),
+        "delegate": (delegate_node, Call),
+        "finalize": (finalize_node, PlanState),
+    }
+    for node_name, (node, schema) in nodes.items():
+        ready = _while_held(functools.wraps(node)(functools.partial(node, parts=parts)))
+        # Only drawn: where `finalize` leads when planning goes on after an edit or after steering.
+        leads_to = ("plan", END) if node_name == "finalize" else None
+        graph.add_node(
+            node_name, both_ways(blocking(ready), ready, node_name), input_schema=schema, destinations=leads_to
+        )
+    graph.add_edge(START, "plan")
+    router = both_ways(blocking(after_plan), after_plan, "after_plan")
+    graph.add_conditional_edges("plan", router, PATHS)
+    graph.add_edge("tools", "plan")
+    graph.add_edge("delegate", "plan")
+    graph.add_edge("finalize", END)
+    return graph

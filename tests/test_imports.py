@@ -1,0 +1,88 @@
+"""What importing the package loads: only what the names that are used need."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+import graph_agent
+from graph_agent import AgentContext, LoopConfig, SessionStatus
+
+EVERY_NAME = "import graph_agent\nfor name in graph_agent.__all__: getattr(graph_agent, name)"
+BUILT_ON = {"langgraph", "langchain_core"}
+NEVER = {
+    *("a2a", "aiosqlite", "fastapi", "google", "grpc", "jinja2", "json_repair", "jsonschema", "langchain"),
+    *("langchain_openai", "mcp", "openai", "psycopg", "referencing", "regex", "sqlalchemy", "sqlite3"),
+    *("starlette", "typer", "uvicorn", "yaml"),
+}
+"""Distributions that no public name needs before it is called."""
+
+
+def loaded_by(code: str) -> set[str]:
+    """The modules that a new process has loaded once it has run some code."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\nimport sys, json\nprint(json.dumps(sorted(sys.modules)))"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    loaded: list[str] = json.loads(done.stdout)
+    return set(loaded)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import graph_agent",
+        "from graph_agent import LoopConfig; LoopConfig(max_steps=3)",
+        "from graph_agent import AgentContext; AgentContext(max_steps=3)",
+        "from graph_agent import SessionStatus",
+    ],
+)
+def test_what_needs_no_langgraph_does_not_load_it(code: str) -> None:
+    assert {name.partition(".")[0] for name in loaded_by(code)} & (BUILT_ON | NEVER) == set()
+
+
+def test_the_public_names_load_no_more_than_they_are_built_on() -> None:
+    loaded = loaded_by(EVERY_NAME)
+
+    heavy = {"graph_agent.assembly", "graph_agent.prompts", "graph_agent.calls.parse", "langgraph.prebuilt"}
+    assert ({name.partition(".")[0] for name in loaded} & NEVER, loaded & heavy) == (set(), set())
+
+
+def test_a_star_import_brings_every_public_name() -> None:
+    names: dict[str, object] = {}
+
+    exec("from graph_agent import *", names)
+
+    assert set(graph_agent.__all__) <= names.keys()
+
+
+def test_the_package_lists_its_public_names() -> None:
+    assert set(graph_agent.__all__) <= set(dir(graph_agent))
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'graph_agent' has no attribute 'create_agent'"):
+        _ = graph_agent.create_agent
+
+
+@pytest.mark.parametrize(
+    "value", [LoopConfig(max_steps=3), AgentContext(max_steps=3), SessionStatus.COMPLETED], ids=repr
+)
+def test_values_are_pickled(value: object) -> None:
+    assert pickle.loads(pickle.dumps(value)) == value
+
+
+def test_fields_of_the_configuration_have_their_docstrings_as_descriptions() -> None:
+    properties = LoopConfig.model_json_schema()["properties"]
+
+    assert [name for name, schema in properties.items() if not schema.get("description")] == []
+    assert LoopConfig.model_fields["tool_timeout_s"].description == (
+        "Seconds one call may run, counted from its start; None for no limit."
+    )
