@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, LiteralString
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -32,17 +32,17 @@ WAIT_S = 20
 """Seconds that a write waits for the transaction of another writer of the same thread."""
 
 # Until its transaction ends, a write keeps others of the same thread waiting: each sees what the one before has stored.
-_ONE_BY_ONE = (
-    f"SELECT set_config('idle_in_transaction_session_timeout', '{PAUSE_S * 1000}', true),"
-    f" set_config('lock_timeout', '{WAIT_S * 1000}', true), pg_advisory_xact_lock(%s)"
+_ONE_BY_ONE: LiteralString = (
+    "SELECT set_config('idle_in_transaction_session_timeout', %s, true),"
+    " set_config('lock_timeout', %s, true), pg_advisory_xact_lock(%s)"
 )
-_NEWEST = (
+_NEWEST: LiteralString = (
     "SELECT c.checkpoint_id, coalesce((SELECT w.channel FROM checkpoint_writes w WHERE w.thread_id = c.thread_id"
     " AND w.checkpoint_ns = c.checkpoint_ns AND w.checkpoint_id = c.checkpoint_id AND w.task_id = %s LIMIT 1), '')"
     " AS owner FROM checkpoints c WHERE c.thread_id = %s AND c.checkpoint_ns = %s"
     " ORDER BY c.checkpoint_id DESC LIMIT 1"
 )
-_COUNT_WRITES = (
+_COUNT_WRITES: LiteralString = (
     "SELECT count(*) AS writes FROM checkpoint_writes"
     " WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s"
 )
@@ -152,7 +152,8 @@ class SharedPostgresSaver(AsyncPostgresSaver):
         async with self._pool.connection() as connection, connection.transaction():
             # Sent and ended together: a server does not see that a client pauses in the middle of a pipeline.
             async with connection.pipeline():
-                await connection.execute(_ONE_BY_ONE, [int.from_bytes(digest[:8], "big", signed=True)])
+                limits = [f"{PAUSE_S}s", f"{WAIT_S}s"]
+                await connection.execute(_ONE_BY_ONE, [*limits, int.from_bytes(digest[:8], "big", signed=True)])
                 newest = await connection.execute(_NEWEST, [OWNER, *at])
             yield connection, *_read(await newest.fetchone())
 

@@ -81,7 +81,7 @@ class Metrics:
                 self._latency.labels(label, entry["status"]).observe(max(0.0, seconds))
         elif kind == "error" and entry["kind"] in _OF_THE_MODEL:
             self.last_model_error = (entry["kind"], datetime.fromisoformat(entry["ts"]).timestamp())
-        elif kind == "agent_response":
+        elif kind == "agent_response" and "error" not in entry:
             self.last_model_error = None
 
     def run_ended(self, status: str, seconds: float) -> None:

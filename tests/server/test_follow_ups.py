@@ -87,8 +87,10 @@ def test_the_request_that_asked_first_gets_its_own_answer(
         said = dialogue(http, session)
 
     own = f"You said: {first}; wait_for said: {go} is there"
+    # A stream has begun with the words that stand before the call.
+    begun = "I call.\n\n" if way.__name__.endswith("streamed") else ""
     assert (answer, said) == (
-        own,
+        begun + own,
         [
             ("user_message", first),
             ("agent_response", own),
