@@ -159,6 +159,9 @@ def with_credentials(
         config: The run's config.
         schema: The agent's own context schema.
     """
+    # Imported here: a context alone needs no LangGraph.
+    from graph_agent._compat import surrounding_context
+
     if brought is None:
         brought = coerce_context(surrounding_context(config), schema)
     if brought is None:
