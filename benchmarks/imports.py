@@ -10,7 +10,9 @@ BASE = "langgraph.graph + langchain_core.messages"
 IMPORTS = {
     BASE: "import langgraph.graph, langchain_core.messages",
     "graph_agent": "import graph_agent",
-    "graph_agent, every public name": "import graph_agent as g; [getattr(g, name) for name in g.__all__]",
+    "graph_agent, every public name": (
+        "import graph_agent; [getattr(graph_agent, name) for name in graph_agent.__all__]"
+    ),
     "graph_agent, an agent built": (
         "from graph_agent import ScriptedChatModel, create_graph_agent; create_graph_agent(ScriptedChatModel(['x']))"
     ),

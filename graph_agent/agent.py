@@ -11,6 +11,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext
 from graph_agent.delegation import Delegate

@@ -163,6 +163,8 @@ def with_credentials(
     from graph_agent._compat import surrounding_context
 
     if brought is None:
+        from graph_agent._compat import surrounding_context  # it loads LangGraph, which a run has loaded by then
+
         brought = coerce_context(surrounding_context(config), schema)
     if brought is None:
         return schema(credentials=dict(own))

@@ -13,7 +13,7 @@ from graph_agent.aside import call_aside
 from graph_agent.calls import fingerprint
 from graph_agent.errors import SlowSchemaError
 from graph_agent.hook_faults import fail_or_skip
-from graph_agent.hooks import HookRequest, HookResponse, LoopHook, LoopPlan, RequestPatch
+from graph_agent.hooks import HookRequest, HookResponse, LoopHook, LoopPlan, RequestPatch, sees_answers
 from graph_agent.lending import LentRequest, copied
 from graph_agent.limits import LimitMet, LimitMetError
 from graph_agent.models.cleaning import without_calls
@@ -121,7 +121,7 @@ async def _first_wish(
     """The first hook in these places that wants something: its place, plan and patched request; None without one."""
     for place in places:
         hook = parts.hooks[place]
-        if not planned.calls and not getattr(hook, "sees_answers", True):
+        if not planned.calls and not sees_answers(hook):
             continue
         response = HookResponse(copied(planned.message), copied(planned.calls), copied(planned.usage))
         shown = LentRequest.of(request)

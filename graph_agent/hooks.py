@@ -212,6 +212,12 @@ class LoopHook:
         return {}
 
 
+def sees_answers(hook: LoopHook) -> bool:
+    """Whether a hook is shown replies without calls: not one that looks at calls alone, or at no reply at all."""
+    looks = getattr(type(hook), "should_run", None) is not LoopHook.should_run
+    return looks and bool(getattr(hook, "sees_answers", True))
+
+
 class HookError(Exception):
     """A hook failed, and declares that the input fails with it; the text names it."""
 

@@ -16,7 +16,7 @@ from graph_agent.bounded import Bounded
 from graph_agent.budget import BUDGET_LEFT, tightened
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.context import AgentContext, effective_config
-from graph_agent.hooks import LoopHook
+from graph_agent.hooks import LoopHook, sees_answers
 from graph_agent.models.client import Mode, ModelClient
 from graph_agent.models.pool import ModelPool
 from graph_agent.models.structured import StructuredPlanner
@@ -154,7 +154,7 @@ class AgentParts:
     @property
     def guarded(self) -> bool:
         """Whether something may rewrite an answer after its last token, so that nothing of it may be shown before."""
-        return self.whole_replies or any(getattr(hook, "sees_answers", True) for hook in self.hooks)
+        return self.whole_replies or any(map(sees_answers, self.hooks))
 
     @property
     def plans(self) -> bool:

@@ -37,8 +37,8 @@ async def through_cache(
     plan that the model made; an id that the conversation has already is replaced, as providers want them unique. Where
     calls are asked for as a structured plan, providers see no ids, and none is replaced here.
 
-    A plan that cannot be carried out is never kept: `ask` raises then, or some call is at fault. Neither is a reply that
-    was cut off. Where the cache fails, the model is asked.
+    A plan that cannot be carried out is never kept: `ask` raises then, or some call is at fault. Neither is a reply
+    that was cut off. Where the cache fails, the model is asked.
 
     Args:
         parts: The agent; without a cache every plan is asked for.

@@ -131,7 +131,7 @@ def read_reply(
             f"Not run: the reply that holds this call was cut off {cause_of(cut, reply, max_tokens)}, so its arguments "
             f"may be incomplete. {_FIXES[cut]}"
         )
-        calls = [{**call, "fault": fault} for call in calls]
+        calls = [Call({**call, "fault": fault}) for call in calls]
     if calls:
         canonical = canonical_calls(calls)
         if canonical != message.tool_calls or message.invalid_tool_calls:

@@ -26,8 +26,16 @@ from graph_agent.checkpoint_fence import OWNER, CheckpointFence, owner_in
 from graph_agent.runs import fence_of
 from graph_agent.session_index import postgres_threads
 
+PAUSE_S = 10
+"""Seconds that a process may pause within a transaction before the server ends its connection."""
+WAIT_S = 20
+"""Seconds that a write waits for the transaction of another writer of the same thread."""
+
 # Until its transaction ends, a write keeps others of the same thread waiting: each sees what the one before has stored.
-_ONE_BY_ONE = "SELECT pg_advisory_xact_lock(%s)"
+_ONE_BY_ONE = (
+    f"SELECT set_config('idle_in_transaction_session_timeout', '{PAUSE_S * 1000}', true),"
+    f" set_config('lock_timeout', '{WAIT_S * 1000}', true), pg_advisory_xact_lock(%s)"
+)
 _NEWEST = (
     "SELECT c.checkpoint_id, coalesce((SELECT w.channel FROM checkpoint_writes w WHERE w.thread_id = c.thread_id"
     " AND w.checkpoint_ns = c.checkpoint_ns AND w.checkpoint_id = c.checkpoint_id AND w.task_id = %s LIMIT 1), '')"
@@ -63,10 +71,11 @@ class SharedPostgresSaver(AsyncPostgresSaver):
         elif get_checkpoint_id(config):
             # It goes back to an older one, and must not do so over the head of another run.
             async with self._pool.connection() as connection:
-                fence.load(*at, *await _newest(connection, at), None)
+                newest = await connection.execute(_NEWEST, [OWNER, *at])
+                fence.load(*at, *_read(await newest.fetchone()), None)
             found = await super().aget_tuple(config)
         elif fence.claims:
-            async with self._one_by_one(at) as connection:
+            async with self._one_by_one(at) as (connection, _, _):
                 found = await self._over(connection).aget_tuple(config)
                 if found is not None:
                     await self._note_owner(connection, at, found.checkpoint["id"], fence.owner)
@@ -125,8 +134,7 @@ class SharedPostgresSaver(AsyncPostgresSaver):
     ) -> AsyncIterator[AsyncPostgresSaver]:
         """A transaction in which a run may write: gives a saver that writes in it."""
         fence.check_open()
-        async with self._one_by_one(at) as connection:
-            newest, owner = await _newest(connection, at)
+        async with self._one_by_one(at) as (connection, newest, owner):
             if fence.admit(*at, newest, owner, new_id) and newest is not None:
                 counted = await (await connection.execute(_COUNT_WRITES, [*at, newest])).fetchone()
                 fence.check_untouched(*at, counted["writes"] if counted else 0)
@@ -134,12 +142,19 @@ class SharedPostgresSaver(AsyncPostgresSaver):
             yield self._over(connection)
 
     @asynccontextmanager
-    async def _one_by_one(self, at: At) -> AsyncIterator[AsyncConnection[DictRow]]:
-        """A transaction that no other writer of the same namespace is in at the same time."""
+    async def _one_by_one(self, at: At) -> AsyncIterator[tuple[AsyncConnection[DictRow], str | None, str]]:
+        """A transaction that no other writer of the same namespace is in at the same time.
+
+        Yields:
+            Its connection, the id of the newest checkpoint, and the run that is noted as its owner.
+        """
         digest = hashlib.sha256("\0".join(at).encode("utf-8", "surrogatepass")).digest()
-        async with self._pool.connection() as connection, connection.pipeline(), connection.transaction():
-            await connection.execute(_ONE_BY_ONE, [int.from_bytes(digest[:8], "big", signed=True)])
-            yield connection
+        async with self._pool.connection() as connection, connection.transaction():
+            # Sent and ended together: a server does not see that a client pauses in the middle of a pipeline.
+            async with connection.pipeline():
+                await connection.execute(_ONE_BY_ONE, [int.from_bytes(digest[:8], "big", signed=True)])
+                newest = await connection.execute(_NEWEST, [OWNER, *at])
+            yield connection, *_read(await newest.fetchone())
 
     def _over(self, connection: AsyncConnection[DictRow]) -> AsyncPostgresSaver:
         return AsyncPostgresSaver(connection, serde=self.serde)
@@ -149,9 +164,7 @@ class SharedPostgresSaver(AsyncPostgresSaver):
         await connection.execute(self.UPSERT_CHECKPOINT_WRITES_SQL, note)
 
 
-async def _newest(connection: AsyncConnection[DictRow], at: At) -> tuple[str | None, str]:
-    """The id of the newest checkpoint of a namespace, and the run that is noted as its owner."""
-    found = await (await connection.execute(_NEWEST, [OWNER, *at])).fetchone()
+def _read(found: DictRow | None) -> tuple[str | None, str]:
     return (found["checkpoint_id"], found["owner"]) if found is not None else (None, "")
 
 

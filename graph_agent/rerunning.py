@@ -12,7 +12,7 @@ from graph_agent.bounded import Bounded
 from graph_agent.budget import usage_of
 from graph_agent.carried import CarriedMessages
 from graph_agent.hooking import PATCHED_MODEL, through_hooks
-from graph_agent.hooks import HookRequest
+from graph_agent.hooks import HookRequest, sees_answers
 from graph_agent.limits import LimitMet
 from graph_agent.models.cleaning import with_text
 from graph_agent.models.client import Mode
@@ -81,7 +81,7 @@ class AskingWithHooks(Asking):
         """
         if not by_model:
             answer = await self._parts.client.guarded(self._answer_request(), answer)
-        if not any(getattr(hook, "sees_answers", True) for hook in self._agent.hooks):
+        if not any(map(sees_answers, self._agent.hooks)):
             return answer
         request = replace(
             self._first_request(session_id),

@@ -72,7 +72,10 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class PlanText:
-    """What a plan said beside its calls. In `direct` mode it has been streamed as tokens before."""
+    """What a plan said beside its calls.
+
+    Where planning may answer (`finalize` is `auto` or `direct`), it may have been streamed as tokens before.
+    """
 
     text: str
     type: Literal["plan_text"] = "plan_text"

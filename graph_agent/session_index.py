@@ -83,14 +83,12 @@ async def postgres_threads(pool: Pool, group: str | None, after: str | None, lim
 def _query(
     expression: LiteralString, group: str | None, begun: str | None, limit: int | None
 ) -> tuple[LiteralString, dict[str, Any]]:
-    conditions: list[LiteralString] = [_ROOT]
+    query: LiteralString = f"SELECT thread_id FROM checkpoints WHERE {_ROOT}"
     if group is not None:
-        conditions += [f"{expression} = :group", "thread_id NOT LIKE :deeper"]
+        query += f" AND {expression} = :group AND thread_id NOT LIKE :deeper"
     if begun is not None:
-        conditions.append("checkpoint_id < :begun")
-    query: LiteralString = (
-        f"SELECT thread_id FROM checkpoints WHERE {' AND '.join(conditions)} ORDER BY checkpoint_id DESC"
-    )
+        query += " AND checkpoint_id < :begun"
+    query += " ORDER BY checkpoint_id DESC"
     if limit is not None:
         query += " LIMIT :limit"
     return query, {"group": group, "deeper": f"{group}%/%", "begun": begun, "limit": limit}

@@ -102,7 +102,6 @@ class DelegateSpec(BaseModel):
         except ValueError as error:
             raise ConfigError(f"delegate {self.name!r}: {_first_fault(error)}") from None
 
-
     def _without_extra(self, error: ImportError) -> ConfigError:
         return ConfigError(
             f"delegate {self.name!r}: a remote agent needs {error.name!r}; install 'graph-agent[server]'."

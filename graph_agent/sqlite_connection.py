@@ -140,7 +140,7 @@ class PatientConnection(sqlite3.Connection):
 
 
 class _PatientCursor(sqlite3.Cursor):
-    connection: PatientConnection
+    connection: PatientConnection  # pyright: ignore[reportIncompatibleMethodOverride] - typeshed has a property there
 
     def execute(self, sql: str, parameters: Any = ()) -> Any:
         return self.connection.wait_for(super().execute, sql, parameters)

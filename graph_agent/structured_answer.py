@@ -65,7 +65,7 @@ async def ask_for_structure(
     Raises:
         RefusedError, Exception: As for `Asking.answer`.
     """
-    tail, fault = list[AnyMessage](), ""
+    tail, fault, reply = list[AnyMessage](), "", AIMessage("")
     for attempt in range(1 + REPAIRS):
         if attempt and is_exhausted():
             return None

@@ -24,6 +24,7 @@ from graph_agent.failures import log_traceback
 from graph_agent.hooks import HookError
 from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMet, LimitMetError, limit_met
 from graph_agent.listening import Heard, listen
+from graph_agent.models.cleaning import with_text
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import CutOff, cut_off, cut_off_warning
 from graph_agent.models.spoken import Spoken
@@ -192,7 +193,7 @@ class _Answering:
                 self.answer = message
                 return
             reply, id_ = AIMessage(""), message.id
-            self.begun = message
+            self.begun = with_text(message, message.text.rstrip())
         else:
             reply = await asking.answer(quiet=self.parts.guarded)
         if is_blank(reply.text) and not self.outcome.get("empty"):
@@ -295,13 +296,11 @@ class _Answering:
         sentence = self._sentence()
         spoken = self.asking.spoken if self.asking is not None else Spoken()
         said = spoken.text
-        if said and not said.startswith(sentence):
-            sentence = f"{said}\n\n{sentence}"
-        elif said:
-            sentence = said
+        if not said:
+            text = self._with_account(sentence)
         else:
-            sentence = self._with_account(sentence)
-        self.answer = AIMessage(sentence, id=spoken.id)
+            text = said if said.startswith(sentence) else f"{said}\n\n{sentence}"
+        self.answer = AIMessage(text, id=spoken.id)
         if said and self.asking is not None and (cut_off := self.asking.cut_off) is not None:
             figures = {"usage_metadata": cut_off.usage_metadata, "response_metadata": cut_off.response_metadata}
             self.answer = self.answer.model_copy(update=figures)
@@ -316,24 +315,20 @@ class _Answering:
     async def steered(self) -> bool:
         """Take in how the user has steered while the answer was made; False when they have not, or a limit is met.
 
-        An answer that they had read stays in the history, before their words; any other is dropped, as the next one
-        takes its place.
+        An answer that they had read stays in the history; any other is dropped, as the next one takes its place.
         """
         replaceable = "draft" not in self.outcome or "shown" in self.outcome
         if self.reason != "completed" or self.answer is None or not replaceable or self._limited():
             return False
-        heard = await listen(self.under_way, self.loop, ["steer"], self.step)
-        self.steering = heard
-        return bool(heard.messages)
+        self.steering = await listen(self.under_way, self.loop, ["steer"], self.step)
+        return bool(self.steering.messages)
 
     def _limited(self) -> bool:
         """Whether a limit forbids another plan."""
         remaining = self.state["remaining_steps"]
-        return (
-            remaining < STEPS_FOR_A_WAVE + 1
-            or limit_met(self.step, self.loop["turn"], self.settings) is not None
-            or self._budget_met(self.usage, self.answer, met=budget_met) is not None
-        )
+        met: LimitMet | None = limit_met(self.step, self.loop["turn"], self.settings)
+        met = met or self._budget_met(self.usage, self.answer, met=budget_met)
+        return met is not None or remaining < STEPS_FOR_A_WAVE + 1
 
     def update_to_go_on(self) -> dict[str, Any]:
         """Everything gathered, for an input that goes on with what the user has steered."""

@@ -44,12 +44,12 @@ class HangingTool(BaseTool):
 
 
 class HangingHook(LoopHook):
-    def should_run(self, *_: Any) -> Any:
+    def should_run(self, response: Any, request: Any) -> Any:
         hang()
 
 
 class HangingMiddleware(AgentMiddleware):
-    def wrap_model_call(self, *_: Any) -> Any:
+    def wrap_model_call(self, request: Any, handler: Any) -> Any:
         hang()
 
 

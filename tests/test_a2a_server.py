@@ -326,7 +326,7 @@ async def test_a_task_whose_model_fails_says_what_failed_and_what_was_done(on_fa
     class Later(ScriptedChatModel):
         """A model that answers once."""
 
-        async def _astream(self, *args: Any, **kwargs: Any) -> Any:
+        async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
             if self.requests:
                 raise UnauthorizedError("bad key")
             async for chunk in super()._astream(*args, **kwargs):

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 
 from graph_agent import LoopConfig, LoopHook, LoopPlan, RequestPatch, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.hooks import HookRequest, HookResponse
+from graph_agent.hooks_shipped import HistoryCompression, WebSearchInterception
 from graph_agent.results import Token
 from tests.agents import asks, echo, thread
 
@@ -285,7 +286,7 @@ def brief(request: ModelRequest[Any]) -> str:
     return "Be brief."
 
 
-class CallsOnly(LoopHook):
+class CallsOnly(Masks):
     sees_answers = False
 
 
@@ -300,6 +301,8 @@ class CallsOnly(LoopHook):
         (PIIMiddleware("email", apply_to_output=False), True),
         (Masks(), False),
         (CallsOnly(), True),
+        (HistoryCompression(), True),
+        (WebSearchInterception(str), True),
     ],
 )
 @pytest.mark.parametrize("script", [["One two."], [DONE, "One two."]], ids=["direct", "composed"])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, TypedDict, cast
 
 import pytest
 from langchain_core.runnables import RunnableConfig
@@ -19,6 +20,7 @@ from langgraph.prebuilt import InjectedState, InjectedStore, ToolRuntime
 from langgraph.types import Command, Send, interrupt
 from openai import APIStatusError
 
+from graph_agent import ScriptedChatModel
 from graph_agent._compat import (
     ClockedStateGraph,
     InjectedArguments,
@@ -38,6 +40,7 @@ from graph_agent._compat import (
     read_state,
     surrounding_context,
     uses_responses_api,
+    with_stream_through,
 )
 from graph_agent.blocking import blocking
 from tests.agents import thread
@@ -76,7 +79,8 @@ async def test_a_run_in_a_node_finds_the_context_around_it() -> None:
         given: list[RunnableConfig | None] = [config, None, {"tags": ["x"]}, {"configurable": {"thread_id": "own"}}]
         return {"seen": [surrounding_context(one) for one in given]}
 
-    graph: Any = StateGraph(State, context_schema=dict)
+    schema: Any = dict
+    graph: Any = StateGraph(State, context_schema=schema)
     graph.add_node("node", node)
     graph.add_edge(START, "node")
     compiled: Any = graph.compile()
@@ -318,3 +322,33 @@ async def test_a_run_from_an_older_checkpoint_is_recognized_also_in_its_subgraph
     await graph.ainvoke(None, history[1].config)
 
     assert seen == [False, True]
+
+
+async def test_the_message_stream_of_a_model_call_goes_through_a_gate() -> None:
+    passed: list[Any] = []
+
+    def gate(send: Callable[[Any], None], seen: set[int | str]) -> Callable[[Any], None]:
+        def take(entry: Any) -> None:
+            namespace, mode, (message, metadata) = entry
+            passed.append((namespace, mode, message.text, metadata["langgraph_node"], message.id in seen))
+            send(entry)
+
+        return take
+
+    async def node(state: State, config: RunnableConfig) -> dict[str, Any]:
+        await ScriptedChatModel(["One two."]).ainvoke("hi", with_stream_through(config, gate))
+        return {}
+
+    graph = StateGraph(State)
+    graph.add_node("node", node)
+    graph.add_edge(START, "node")
+    graph.add_edge("node", END)
+
+    shown = [
+        cast(Any, chunk).text async for chunk, _ in graph.compile().astream({"word": "hi"}, stream_mode="messages")
+    ]
+
+    assert (passed, shown) == (
+        [((), "messages", text, "node", True) for text in ("One", " two.", "")],
+        ["One", " two.", ""],
+    )

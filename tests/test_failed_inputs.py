@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -121,7 +122,7 @@ class Refusing(ScriptedChatModel):
     async def _agenerate(self, *_: Any, **__: Any) -> Any:
         raise UnauthorizedError("bad key")
 
-    async def _astream(self, *_: Any, **__: Any) -> Any:
+    async def _astream(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
         for error in [UnauthorizedError("bad key")]:
             raise error
         yield
@@ -190,7 +191,7 @@ def test_a_blocking_message_stream_shows_the_report_behind_what_was_streamed() -
     class Breaking(ScriptedChatModel):
         """A model that stops in the middle of its answer."""
 
-        async def _astream(self, *args: Any, **kwargs: Any) -> Any:
+        async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
             count = 0
             async for chunk in super()._astream(*args, **kwargs):
                 if count == 2:

@@ -97,7 +97,7 @@ class FailingDelegate:
 
 
 class FailingHook(LoopHook):
-    async def should_run(self, *_: Any) -> Any:
+    async def should_run(self, response: Any, request: Any) -> Any:
         raise NESTED
 
 

@@ -10,6 +10,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.results import PlanText, Token
 from tests.agents import ECHO_SCRIPT, asks, dialogue, echo, says, thread
 
 CALL = asks(("c1", "echo", {"text": "x"}))
@@ -96,7 +97,7 @@ async def test_text_before_calls_is_streamed_and_told_as_plan_text() -> None:
 
     parts = [part async for part in Session(graph, "s1").stream("hi")]
 
-    told = [(part.type, part.text) for part in parts if part.type in ("token", "plan_text")]
+    told = [(part.type, part.text) for part in parts if isinstance(part, Token | PlanText)]
     state = await graph.aget_state(thread())
     assert (told, dialogue(state.values["messages"])) == (
         [

@@ -108,7 +108,8 @@ def test_the_drawing_shows_every_node_and_edge() -> None:
         ("plan", "finalize", True),
         ("tools", "plan", False),
         ("delegate", "plan", False),
-        ("finalize", "__end__", False),
+        ("finalize", "plan", True),
+        ("finalize", "__end__", True),
     }
 
 

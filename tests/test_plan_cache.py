@@ -93,10 +93,10 @@ class SecondPlanOnly(InMemoryCache[Any]):
 
     given = 0
 
-    async def aset(self, pairs: Any) -> None:
+    async def aset(self, keys: Any) -> None:
         self.given += 1
         if self.given == 2:
-            await super().aset(pairs)
+            await super().aset(keys)
 
 
 async def test_an_id_that_the_conversation_has_is_replaced() -> None:
@@ -129,7 +129,7 @@ async def test_a_cache_that_fails_is_passed_by(caplog: pytest.LogCaptureFixture)
         async def aget(self, keys: Any) -> Any:
             raise OSError("no disk")
 
-        async def aset(self, pairs: Any) -> None:
+        async def aset(self, keys: Any) -> None:
             raise OSError("no disk")
 
     result = await session(Broken(), ScriptedChatModel([PLAN, "First."]), "s1").run("go")

@@ -312,9 +312,7 @@ async def _off_in_the_context(tmp_path: Path, model: ScriptedChatModel) -> None:
 async def _off_in_the_file(tmp_path: Path, model: ScriptedChatModel) -> None:
     (tmp_path / "own.py").write_text("from tests.agents import add\nmodel = None\n")
     file = tmp_path / "agent.yaml"
-    file.write_text(
-        "name: a\nmodel: own:model\ntools: ['own:add']\nconfig: {max_steps: 20, loop_detection: false}\ndb: ''\n"
-    )
+    file.write_text("name: a\nmodel: own:model\ntools: ['own:add']\nconfig: {max_steps: 20, loop_detection: false}\n")
     spec = load_spec(file)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("graph_agent.spec._model", lambda spec: model)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,9 +141,8 @@ async def test_a_run_on_a_locked_database_waits_once_and_raises_one_error(
 
 @pytest.mark.parametrize("opens", [open_store, open_tables])
 async def test_tables_that_cannot_be_made_are_waited_for_once(
-    opens: object, file: Path, locked: sqlite3.Connection, caplog: pytest.LogCaptureFixture
+    opens: Any, file: Path, locked: sqlite3.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert callable(opens)
     with pytest.raises(Exception, match="the database is locked: another process has a transaction open"):
         async with opens(f"sqlite:///{file}") as opened:
             await opened.setup()

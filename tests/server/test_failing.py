@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ class Later(ScriptedChatModel):
             raise OverloadedError("overloaded")
         return await super()._agenerate(*args, **kwargs)
 
-    async def _astream(self, *args: Any, **kwargs: Any) -> Any:
+    async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         if self.requests:
             raise OverloadedError("overloaded")
         async for chunk in super()._astream(*args, **kwargs):
