@@ -159,6 +159,9 @@ def with_credentials(
         config: The run's config.
         schema: The agent's own context schema.
     """
+    # Imported here: a context alone needs no LangGraph.
+    from graph_agent._compat import surrounding_context
+
     if brought is None:
         from graph_agent._compat import surrounding_context  # it loads LangGraph, which a run has loaded by then
 
