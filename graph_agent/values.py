@@ -88,9 +88,9 @@ def value_of(entry: Mapping[str, Any]) -> Any:
 
 
 def decode(text: str) -> tuple[Any] | None:
-    """Return the JSON value that a text holds, as plain JSON; None for a text that is no JSON."""
+    """Return the JSON value that a text holds; None for no JSON, and for one with a number that is not finite."""
     try:
-        return (plain(json.loads(text)),)
+        return (plain(json.loads(text), finite=True),)
     except (ValueError, RecursionError):
         return None
 

@@ -382,7 +382,7 @@ async def test_a_structured_answer_that_was_cut_off_is_not_mended(openai_stub: S
         result = await Session(graph, "s1").run("go")
 
     assert (result.structured_response, result.truncated, stub.bodies[2]["messages"][-1]["content"]) == (
-        {"words": ["one", "two"]},
+        Shape(words=["one", "two"]),
         None,
         f"That does not fit: The reply was cut off {AFTER_7}. Send the corrected object.",
     )

@@ -138,6 +138,7 @@ async def test_the_assistant_shows_its_nodes_and_what_it_takes(dev: DevServer) -
         ("plan", "tools"),
         ("plan", "delegate"),
         ("plan", "finalize"),
+        ("finalize", "plan"),
         ("tools", "plan"),
         ("delegate", "plan"),
         ("finalize", "__end__"),

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from langchain_core.language_models import BaseChatModel
 from langgraph.checkpoint.memory import InMemorySaver
-from pydantic import ValidationError
 
 from graph_agent import AgentContext, LoopConfig, ScriptedChatModel, Session, build_graph, create_graph_agent
 from graph_agent.errors import ConfigError
@@ -164,7 +163,7 @@ def test_a_form_asks_for_models_as_text() -> None:
 
 
 def test_a_context_with_no_model_at_all() -> None:
-    with pytest.raises(ValidationError, match="at least 1 character"):
+    with pytest.raises(ConfigError, match="at least 1 character"):
         AgentContext(model="")
 
 

@@ -104,8 +104,8 @@ async def test_an_agent_file_gives_the_answer_its_shape(folder: Path, given: Any
     ("given", "fault"),
     [
         (5, "response_format=5: name a class as 'module:Class' or a schema file ending in .json, .yaml or .yml"),
-        ("answers:Cty", "response_format: 'answers' has no 'Cty'; "),
-        ("nowhere:City", "response_format: 'nowhere:City': No module named 'nowhere'"),
+        ("answers:Cty", "response_format: 'answers:Cty': 'answers' has no 'Cty'; "),
+        ("nowhere:City", "response_format: 'nowhere:City': there is no module 'nowhere'; looked in "),
         ("answers:NUMBER", "response_format takes a pydantic class, a dataclass, a TypedDict class or a JSON schema,"),
         ("answers:Odd", "response_format: Odd has no JSON schema: "),
         ("absent.json", "absent.json is not there; name a file with a JSON schema, as JSON or YAML."),
