@@ -22,7 +22,9 @@ def tools_in_text(prompts: Prompts, schemas: Sequence[Mapping[str, Any]], *, pla
     """
     if not schemas:
         return ""
-    return prompts.render("text_tools", tools=[schema["function"] for schema in schemas], plan=plan)
+    # A caller's function may come without them.
+    absent = {"description": "", "parameters": {}}
+    return prompts.render("text_tools", tools=[{**absent, **schema["function"]} for schema in schemas], plan=plan)
 
 
 def retold(messages: Sequence[M], before: str, after: str) -> list[M]:

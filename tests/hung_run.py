@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -96,4 +97,6 @@ async def main(seconds: float, kinds: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    # A shell that starts its jobs in the background has them ignore the signal.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     asyncio.run(main(float(sys.argv[1]), sys.argv[2:]))

@@ -338,7 +338,11 @@ async def test_a_delegate_whose_model_fails_is_an_error_result() -> None:
 
     result = await session(script, delegates=[delegate]).run("go")
 
-    assert result.results == {"1": {"error": "The delegate 'r' failed: its model did not answer."}}
+    failed = (
+        "The delegate 'r' failed. This request failed. The model call failed (nothing a retry would mend); see the "
+        "provider's documentation."
+    )
+    assert result.results == {"1": {"error": failed}}
 
 
 async def test_delegation_stops_at_its_depth() -> None:

@@ -70,7 +70,7 @@ class Narrows(LoopHook):
     """Takes the caller's tool away."""
 
     def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
-        return request.depth == 0 and request.step == 1, None
+        return request.depth == 0 and request.phase == "plan", None
 
     def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:
         left = [tool for tool in request.tools if tool["function"]["name"] != "theirs"]
@@ -91,7 +91,8 @@ async def test_a_choice_of_a_tool_that_was_taken_away_is_not_sent(
     replies = [strict("No more actions.")] * (len(asked) - 1)
     stub = openai_stub(*replies, strict("Done."))
     async with stub.chat_model() as model:
-        graph = create_graph_agent(model, tools=[echo], hooks=[hook], checkpointer=InMemorySaver())
+        config = LoopConfig(tool_calling="native")
+        graph = create_graph_agent(model, tools=[echo], hooks=[hook], config=config, checkpointer=InMemorySaver())
 
         result = await Session(graph, "s1").run("go", context=CONTEXT)
 

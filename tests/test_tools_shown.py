@@ -103,7 +103,7 @@ async def test_a_patch_of_the_tools_counts_for_one_request(openai_stub: StubFact
         await graph.ainvoke(says("go"))
 
     both = ["echo", "add"]
-    assert (shown, [offered(body) for body in stub.bodies]) == ([both, ["add"]], [both, ["add"], both])
+    assert (shown, [offered(body) for body in stub.bodies]) == ([both, ["add"], both], [both, ["add"], both])
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -112,7 +112,7 @@ async def test_middleware_sees_what_a_patch_has_left(openai_stub: StubFactory, m
 
     class Narrows(LoopHook):
         def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
-            return request.depth == 0, None
+            return request.depth == 0 and request.phase == "plan", None
 
         def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:
             return LoopPlan(run_agentic_loop=True, request_patch=RequestPatch(tools=request.tools[:1]))
