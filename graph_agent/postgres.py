@@ -21,6 +21,7 @@ try:
     from psycopg.rows import DictRow, dict_row
     from psycopg_pool import AsyncConnectionPool
 
+    from graph_agent.postgres_query import is_readable
     from graph_agent.postgres_saver import SharedPostgresSaver
 except ImportError as missing:
     raise ConfigError(
@@ -142,11 +143,19 @@ async def _pool(url: str, size: int) -> AsyncIterator[Pool]:
         min_size=1,
         max_size=size,
         open=False,
-        # After a restart of the database, a connection that died with it is replaced, not handed out.
-        check=Pool.check_connection,
+        check=_check_connection,
     )
     async with pool:
         yield pool
+
+
+async def _check_connection(connection: AsyncConnection[DictRow]) -> None:
+    """Check a connection before the pool lends it: after a restart of the database, a dead one is replaced.
+
+    A server that ends a connection sends something, so a query is needed only where there is something to read.
+    """
+    if connection.closed or is_readable(connection.fileno(), 0):
+        await Pool.check_connection(connection)
 
 
 def _options(url: str) -> dict[str, Any]:

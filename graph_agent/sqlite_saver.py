@@ -130,7 +130,7 @@ class SharedSqliteSaver(SqliteSaver):
             SessionLostError: When it is a run's, and another run has continued the session.
         """
         stored = self._writer.do_and_wait(partial(self._put, config, checkpoint, metadata, new_versions))
-        _note_stored(config)
+        _note_stored(config, checkpoint)
         return stored
 
     async def aput(
@@ -142,7 +142,7 @@ class SharedSqliteSaver(SqliteSaver):
     ) -> RunnableConfig:
         """As `put`."""
         stored = await self._writer.do(partial(self._put, config, checkpoint, metadata, new_versions))
-        _note_stored(config)
+        _note_stored(config, checkpoint)
         return stored
 
     def put_writes(
@@ -247,9 +247,9 @@ def _at(config: RunnableConfig) -> tuple[str, str]:
     return str(at["thread_id"]), at.get("checkpoint_ns", "")
 
 
-def _note_stored(config: RunnableConfig) -> None:
+def _note_stored(config: RunnableConfig, checkpoint: Checkpoint) -> None:
     if (fence := fence_of(config)) is not None:
-        fence.store(*_at(config))
+        fence.store(*_at(config), checkpoint["id"])
 
 
 @asynccontextmanager
