@@ -111,17 +111,17 @@ class CheckpointFence:
         branch = self._branches[thread_id, namespace]
         if newest in branch.own:
             if owner not in ("", self.owner):
-                raise self._lost(thread_id, f"run {owner} has continued checkpoint {newest}")
+                raise self.lost(thread_id, f"run {owner} has continued checkpoint {newest}")
             claims = False
         elif newest != branch.base or (newest is None and branch.committed):
-            raise self._lost(thread_id, f"its newest checkpoint is {newest}, which is not of this run")
+            raise self.lost(thread_id, f"its newest checkpoint is {newest}, which is not of this run")
         else:
             if owner not in (branch.base_owner, self.owner):
-                raise self._lost(thread_id, f"run {owner} has continued checkpoint {newest}")
+                raise self.lost(thread_id, f"run {owner} has continued checkpoint {newest}")
             claims = newest is not None and owner != self.owner
         if new_id is not None:
             if newest is not None and new_id <= newest and new_id not in branch.own:
-                raise self._lost(thread_id, f"its newest checkpoint {newest} is above the new one, {new_id}")
+                raise self.lost(thread_id, f"its newest checkpoint {newest} is above the new one, {new_id}")
             branch.own.add(new_id)
             branch.highest = max(branch.highest, new_id)
         return claims
@@ -167,7 +167,7 @@ class CheckpointFence:
         """
         branch = self._branches[thread_id, namespace]
         if branch.base_writes is not None and writes != branch.base_writes:
-            raise self._lost(thread_id, f"another run has written beside checkpoint {branch.base}")
+            raise self.lost(thread_id, f"another run has written beside checkpoint {branch.base}")
 
     def store(self, thread_id: str, namespace: str, checkpoint_id: str) -> None:
         """Note that a checkpoint of this run is committed."""
@@ -188,8 +188,30 @@ class CheckpointFence:
             return owner in ("", self.owner)
         return newest == branch.base and owner in (branch.base_owner, self.owner)
 
+    def end_before(self, thread_id: str, newest: str | None) -> str | None:
+        """The last checkpoint that this run has stored in a thread's root namespace, once others follow it.
+
+        Args:
+            thread_id: The thread.
+            newest: The id of its newest checkpoint; None for none.
+
+        Returns:
+            Its id; None while the newest one is the run's own, or the one it started from, and for a saver that is not
+            fenced.
+
+        Raises:
+            SessionLostError: When others follow, and the run has stored none.
+        """
+        branch = self._branches.get((thread_id, ""))
+        if branch is None or newest in branch.own or newest == branch.base:
+            return None
+        if not branch.committed:
+            raise self.lost(thread_id, f"its newest checkpoint is {newest}, which is not of this run")
+        return branch.committed
+
     @staticmethod
-    def _lost(thread_id: str, why: str) -> SessionLostError:
+    def lost(thread_id: str, why: str) -> SessionLostError:
+        """The error for a run whose thread another run has continued."""
         return SessionLostError(
             f"Session {thread_id!r} was continued by another run: {why}. Nothing more of this run is stored. Read the "
             "session, and send the input again if it is not in its history."
