@@ -1,9 +1,10 @@
 """What the fence of checkpoints costs: `python -m benchmarks.fence`.
 
-The same agent on the same saver, with the check of each write against the newest checkpoint and without it. Each plan is
-stored before its call, as with a tool that writes. The time is this process's processor time, all threads included; for
-PostgreSQL that is the client's side. Each round runs both variants, in an order that alternates; the figures are medians
-over the rounds. `--rounds`, `--turns` and `--url` set the extent. Without `--url` the database is a new SQLite file.
+The same agent on the same saver, with the check of each write against the newest checkpoint and without it. Each plan
+is stored before its call, as with a tool that writes. The time is this process's processor time, all threads included;
+for PostgreSQL that is the client's side. Each round runs both variants, in an order that alternates; the figures are
+medians over the rounds. `--rounds`, `--turns` and `--url` set the extent. Without `--url` the database is a new SQLite
+file.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 from langchain_core.messages import HumanMessage
@@ -31,7 +31,7 @@ from graph_agent.persistence import open_saver
 @contextmanager
 def without_fence(module: str) -> Iterator[None]:
     """Make a saver's module find no fence."""
-    with mock.patch(f"graph_agent.{module}.fence_of", lambda config: None):
+    with mock.patch(f"graph_agent.{module}.fence_of", return_value=None):
         yield
 
 
@@ -41,7 +41,7 @@ async def seconds(turns: int, url: str) -> tuple[float, float]:
         case = Case(turns, None)
         model = case.model("No more actions.", "Done.")
         graph = create_graph_agent(model, tools=[lookup], config=LoopConfig(max_steps=turns + 1), checkpointer=saver)
-        config: dict[str, Any] = case.config()
+        config = case.config()
         config["configurable"]["thread_id"] = uuid.uuid4().hex
         await graph.aget_state(config)
         gc.collect()
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, nargs="+", default=[50, 200])
     parser.add_argument("--url", default="", help="a PostgreSQL database")
     options = parser.parse_args()
-    print(f"{'saver':9} {'turns':>6} {'CPU: off':>9} {'fence':>9} {'ratio':>9} {'time: off':>9} {'fence':>9} {'ratio':>9}")
+    print(f"{'saver':9} {'turns':>6} {'CPU: off':>9} {'fence':>9} {'ratio':>9} {'s: off':>9} {'fence':>9} {'ratio':>9}")
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(seconds(2, options.url or f"sqlite:///{Path(folder) / 'bench.db'}"))
     for turns in options.turns:
