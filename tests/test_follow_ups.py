@@ -9,6 +9,7 @@ import pytest
 from graph_agent import ScriptedChatModel, Session
 from graph_agent.errors import ConfigError, SessionBusyError
 from graph_agent.results import Done, RunResult, Token
+from graph_agent.runs import Run
 from tests.test_session_steering import session
 
 
