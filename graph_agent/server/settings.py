@@ -35,8 +35,10 @@ class ServerSettings(BaseModel):
     """Streams of sessions' events (`?follow=true`) of one key at the same time."""
     max_body_bytes: PositiveInt = 10_000_000
     """Size of one request's body."""
+    max_header_bytes: PositiveInt = 65_536
+    """Size of one request's line, headers and trailers; each header counts 32 bytes more than it has, as in HTTP/2."""
     body_timeout_s: PositiveFloat = 30
-    """Seconds a client may take to send its request's body, and a new connection to send its first request."""
+    """Seconds a client may take to send its request's headers, and again its body."""
     send_timeout_s: PositiveFloat = 30
     """Seconds a client may leave what is streamed to it unread."""
     keepalive_s: PositiveFloat = 15
