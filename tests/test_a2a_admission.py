@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil  # type: ignore[import-untyped] # it has no types of its own
 import pytest
 import yaml
 from langgraph.checkpoint.memory import InMemorySaver
@@ -71,6 +72,18 @@ def test_no_page_of_elsewhere_runs_the_agent(command: str, path: str, headers: d
         answer = client.post(path, content=request(path), headers=headers)
 
     assert (answer.status_code, "You said: hi" in answer.text) == (status, status == 200)
+
+
+def test_the_host_of_the_public_url_is_admitted(tmp_path: Path) -> None:
+    with a2a_process(tmp_path, "--db", "memory:", "--url", "https://agents.example") as (_, process):
+        [listening] = [each for each in psutil.Process(process.pid).net_connections() if each.status == "LISTEN"]
+        with http(f"http://127.0.0.1:{listening.laddr.port}") as client:
+            answers = [
+                client.post("/a2a", content=request("/a2a"), headers={**JSON, "host": host}).status_code
+                for host in ("agents.example", "evil.example")
+            ]
+
+    assert answers == [200, 403]
 
 
 def test_only_the_a2a_routes_are_served(command: str) -> None:

@@ -50,7 +50,8 @@ class ServerSettings(BaseModel):
     drain_s: NonNegativeInt = 30
     """Seconds that runs are given to come to a boundary when the server is asked to stop."""
     public_url: str = ""
-    """Where clients reach this server, for the agent card; empty for the address that the card was asked at."""
+    """Where clients reach this server, for the agent card; empty for the address that the card was asked at. Without
+    keys, its host name is the only one with a dot that requests may be sent to."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose pages may call this server; empty for none."""
     credential_headers: dict[str, str] = {}
