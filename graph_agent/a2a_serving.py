@@ -52,13 +52,12 @@ def serve_a2a(
         show_outputs: Whether clients are told what tools gave.
         drain_s: Seconds that tasks may take to their next boundary when the server is stopped.
         log_level: Name of the level from which this package's log and uvicorn's are written to standard error; None
-            leaves logging as the program has set it up, and uvicorn at WARNING.
+            for WARNING, unless the program has set logging up itself.
 
     Raises:
         ConfigError: When the address is taken or is none, or something the file names cannot be built.
     """
-    if log_level:
-        log_at(log_level)
+    log_at(log_level)
     with bound(host, port) as listener:
         # Whoever reads where it listens, and comes before it serves, waits instead of being refused.
         listener.listen()
@@ -79,7 +78,12 @@ async def _serve(
     async with open_a2a(spec, url, db=db, show_outputs=show_outputs, drain_s=drain_s) as app:
         spare_what_is_loaded()
         typer.echo(f"{spec.name} listens at {url}")
-        config = uvicorn.Config(app, log_level=log_level or "warning", timeout_graceful_shutdown=drain_s + _STOP_S)
+        config = uvicorn.Config(
+            app,
+            log_config=None,  # its records go to the handler of `log_at`
+            log_level=log_level or "warning",
+            timeout_graceful_shutdown=drain_s + _STOP_S,
+        )
         await uvicorn.Server(config).serve([listener])
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from langgraph.store.base import Op, PutOp, Result
 
 from graph_agent.blocking import to_its_end
-from graph_agent.db_urls import without_password
+from graph_agent.db_urls import without_password, without_passwords_of
 from graph_agent.errors import ConfigError
 from graph_agent.session_index import POSTGRES_INDEX
 
@@ -129,7 +129,7 @@ async def make_tables(url: str, make: Callable[[AsyncConnection[DictRow]], Await
                 await asyncio.sleep(_PAUSE_S)
             await make(connection)
     except Error as error:
-        told = " ".join(str(error).split())
+        told = without_passwords_of(url, " ".join(str(error).split()))
         raise ConfigError(f"db={without_password(url)!r}: the database cannot be used: {told}") from None
 
 

@@ -62,7 +62,7 @@ def serve(
         settings: Limits and times; its keys are not read.
         credentials: Credential name → where it is, in place of the file's own of the same names.
         log_level: Name of the level from which this package's log and uvicorn's are written to standard error, in
-            every process; None leaves logging as the program has set it up, and uvicorn at INFO.
+            every process; None for WARNING, and INFO of uvicorn's, unless the program has set logging up itself.
 
     Raises:
         ConfigError: When the file, the keys, a credential, the address or the database cannot be used; nothing is bound
@@ -84,8 +84,7 @@ def serve(
     os.environ[_SETTINGS] = settings.model_dump_json(exclude={"keys"})
     os.environ[_CREDENTIALS] = json.dumps({name: source.env for name, source in (credentials or {}).items()})
     os.environ[_LOG_LEVEL] = log_level or ""
-    if log_level:
-        log_at(log_level)
+    log_at(log_level)
     app = "graph_agent.server.serve:app_from_environment"
     options: dict[str, Any] = {
         "factory": True,
@@ -96,6 +95,8 @@ def serve(
         "timeout_keep_alive": 5,
         "access_log": False,
         "server_header": False,
+        # Its records go to the handler of `log_at`.
+        "log_config": None,
         "log_level": log_level or "info",
     }
     with sharing(workers) as shared:
@@ -113,9 +114,8 @@ def serve(
 def app_from_environment() -> ASGIApp:
     """Make the application of a worker process."""
     stop_without_parent()
-    if log_level := os.environ[_LOG_LEVEL]:
-        # A worker is a new process; and uvicorn sets logging up anew when it starts.
-        log_at(log_level)
+    # A worker is a new process.
+    log_at(os.environ[_LOG_LEVEL] or None)
     # uvicorn makes the application on the loop that will serve it, which may be uvloop's.
     use_daemon_threads_of_own_loop()
     keys_file = os.environ[_KEYS]
