@@ -100,7 +100,7 @@ def serve(
         "log_level": log_level or "info",
     }
     with sharing(workers) as shared:
-        if shared is None:
+        if workers == 1:
             uvicorn.run(app, workers=1, **options)
             return
         # A worker that still imports, on a busy machine, is not to be killed.
