@@ -34,7 +34,7 @@ from graph_agent.session_index import SQLITE_INDEX, sqlite_threads
 from graph_agent.sqlite_connection import PatientConnection
 from graph_agent.sqlite_files import Patience, check_database
 from graph_agent.sqlite_writer import Writer
-from graph_agent.write_probe import check_sqlite, probe_sqlite
+from graph_agent.write_probe import check_space, check_sqlite, probe_sqlite
 
 _NEWEST = (
     "SELECT c.checkpoint_id, coalesce((SELECT w.channel FROM writes w WHERE w.thread_id = c.thread_id"
@@ -247,9 +247,11 @@ class SharedSqliteSaver(SqliteSaver):
 
         Raises:
             sqlite3.Error: When it does not, or is damaged.
+            OSError: When its disk is full.
         """
-        await call_in_thread(check_sqlite, self.database)
         await call_in_thread(self._probe)
+        await call_in_thread(check_space, self.database.parent)
+        await call_in_thread(check_sqlite, self.database)
 
     def _probe(self) -> None:
         # Between two rounds of the thread, so that no errand shares a transaction with it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import tempfile
 import time
 from contextlib import closing
 from pathlib import Path
@@ -11,8 +12,7 @@ from typing import Protocol, runtime_checkable
 from graph_agent.sqlite_connection import is_locked
 
 PROBE_BYTES = 1 << 16
-"""Bytes that a probe writes to SQLite: more than an input usually stores at a time. What a failed write leaves of its
-space in the write-ahead log is not enough for it."""
+"""Bytes that a probe writes: more than an input usually stores at a time."""
 _WAIT_MS = 1000
 """Milliseconds to wait for another connection's transaction; whoever uses the same connection waits meanwhile."""
 _CHECK_S = 0.25
@@ -65,11 +65,28 @@ def probe_sqlite(connection: sqlite3.Connection, insert: str) -> None:
         connection.execute(f"PRAGMA cache_size = {cache}")
 
 
+def check_space(folder: Path) -> None:
+    """Write `PROBE_BYTES` to a file that has no name, and so is gone when it is closed.
+
+    A database that was written to before has some space left in its own files, and a small write succeeds there for a
+    while after the disk was full.
+
+    Args:
+        folder: Where the disk is mounted, or any folder below.
+
+    Raises:
+        OSError: When there is no space for them.
+    """
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(PROBE_BYTES))
+        file.flush()
+
+
 def check_sqlite(file: Path) -> None:
     """Read a file's pages over a connection of its own, which holds none of them in memory, to find damage.
 
     Args:
-        file: The database.
+        file: A database whose tables have been made.
 
     Raises:
         sqlite3.Error: When it is damaged, or cannot be read.
@@ -79,7 +96,8 @@ def check_sqlite(file: Path) -> None:
     ) as connection:
         until = time.monotonic() + _CHECK_S
         # The schema is always read.
-        connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+        if connection.execute("SELECT count(*) FROM sqlite_schema").fetchone() == (0,):
+            raise sqlite3.DatabaseError(f"the database {file} has lost its tables")
         connection.set_progress_handler(lambda: time.monotonic() > until, _STEPS)
         try:
             found = [text for (text,) in connection.execute("PRAGMA quick_check(1)")]
