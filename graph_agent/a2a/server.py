@@ -35,6 +35,7 @@ from graph_agent.a2a.server_requests import (
 )
 from graph_agent.a2a.server_sessions import SessionIds, session_id_of
 from graph_agent.a2a.server_store import ENDED, LiveTaskStore, Stores
+from graph_agent.a2a.server_text import Refusal, refused_over_jsonrpc, refused_over_rest
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.credential_headers import check_headers
 from graph_agent.draining import draining_on_sigterm
@@ -130,9 +131,9 @@ class A2AServer:
         rest = create_rest_routes(self._handler, context_builder, enable_v0_3_compat=True, path_prefix=REST_PATH)
         self.routes: list[BaseRoute] = [
             *create_agent_card_routes(card, cache_control=f"public, max-age={CARD_AGE_S}"),
-            *(_utf8_only(route, not_utf8_over_jsonrpc) for route in rpc),
+            *(_utf8_only(route, not_utf8_over_jsonrpc, refused_over_jsonrpc) for route in rpc),
             # The SDK's mount for tenants would take every path of an application these routes are added to.
-            *(_utf8_only(route, not_utf8_over_rest) for route in rest if isinstance(route, Route)),
+            *(_utf8_only(route, not_utf8_over_rest, refused_over_rest) for route in rest if isinstance(route, Route)),
         ]
 
         self._tasks = stores.tasks
@@ -204,9 +205,9 @@ def a2a_app(graph: CompiledAgentGraph, card: AgentCard, *, drain_s: float | None
     return Starlette(routes=server.routes, lifespan=lifespan)
 
 
-def _utf8_only(route: BaseRoute, refusal: Callable[[], Response]) -> BaseRoute:
+def _utf8_only(route: BaseRoute, refusal: Callable[[], Response], text_refusal: Refusal) -> BaseRoute:
     if isinstance(route, Route):
-        route.app = Utf8Only(route.app, refusal)
+        route.app = Utf8Only(route.app, refusal, text_refusal)
     return route
 
 
