@@ -24,12 +24,13 @@ from graph_agent.errors import ConfigError, GraphAgentError
 from graph_agent.events import Event
 from graph_agent.history import list_threads
 from graph_agent.persistence import open_saver
+from graph_agent.printable import printable
 from graph_agent.redaction import mask_named_secrets
 from graph_agent.results import DelegatePart, Done, EventAdded, PlanText, Progress, Token
 from graph_agent.session import Session
 from graph_agent.spec import AgentSpec, load_spec, open_agent, with_sources
 from graph_agent.terminal import Terminal
-from graph_agent.text import text_of
+from graph_agent.text import find_lone_surrogate, text_of
 
 app = typer.Typer(
     add_completion=False,
@@ -41,9 +42,17 @@ app = typer.Typer(
 out = Terminal()
 err = Terminal(stderr=True)
 
+
+def _session_id(value: str | None) -> str | None:
+    if value is not None and find_lone_surrogate(value) is not None:
+        raise typer.BadParameter(f"{printable(value)!r} is not UTF-8; no session can have such an id.")
+    return value
+
+
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The agent file.")]
 SessionOption = Annotated[
-    str, typer.Option("--session", "-s", help="The session's id; `graph-agent sessions` lists them.")
+    str,
+    typer.Option("--session", "-s", callback=_session_id, help="The session's id; `graph-agent sessions` lists them."),
 ]
 TextArgument = Annotated[str, typer.Argument(help="What to say.", show_default=False)]
 DbOption = Annotated[
@@ -66,7 +75,9 @@ def run(
         list[str] | None, typer.Argument(help="What to ask, one session each; with none, a conversation.")
     ] = None,
     config: ConfigOption = _AGENT,
-    session: Annotated[str | None, typer.Option("--session", "-s", help="A session to begin or go on with.")] = None,
+    session: Annotated[
+        str | None, typer.Option("--session", "-s", callback=_session_id, help="A session to begin or go on with.")
+    ] = None,
     today: Annotated[
         datetime | None, typer.Option("--today", formats=["%Y-%m-%d"], help="The date the agent takes for today.")
     ] = None,

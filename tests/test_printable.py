@@ -136,3 +136,10 @@ def test_an_unexpected_exception_is_printed_without_its_secrets_and_control_char
         False,
         True,
     )
+
+
+@pytest.mark.parametrize("command", [["run", "hello"], ["abort"], ["steer", "hello"]], ids=" ".join)
+def test_an_id_that_is_not_utf8_is_refused_in_one_line(folder: Path, command: list[str]) -> None:
+    done = graph_agent(folder, *command, "--session", "a\udcff", script=["No more actions.", "One."])
+
+    assert (done.returncode, "Traceback" in done.stderr, r"a\\udcff" in done.stderr) == (2, False, True)
