@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -68,7 +70,7 @@ def test_limits_hold_where_their_file_cannot_be_made(tmp_path: Path) -> None:
 
 def test_a_file_of_metrics_takes_its_space_before_it_is_mapped(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 160) as disk:
-        file = ReservedFile(f"{disk}/counter_1.db")
+        file: Any = ReservedFile(f"{disk}/counter_1.db")
         [made] = disk.iterdir()
         reserved = made.stat().st_blocks * 512
         filler = fill(disk)
@@ -86,9 +88,9 @@ def test_a_file_of_metrics_takes_its_space_before_it_is_mapped(tmp_path: Path) -
     assert (reserved, 400 < read < 600, again, left) == (65536, True, 600.0, ["counter_1.db"])
 
 
-def write(file: ReservedFile, values: int) -> None:
+def write(file: Any, values: int) -> None:
     for number in range(values):
-        file.write_value(f"{number:0100}", 1.0, 0.0)  # type: ignore[no-untyped-call]  # it has no types
+        file.write_value(f"{number:0100}", 1.0, 0.0)
 
 
 @pytest.mark.parametrize("full", ["before the start", "under way"])
@@ -131,7 +133,7 @@ def test_a_server_starts_where_no_temporary_folder_can_be_made(
     def full(**options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(workers.tempfile, "TemporaryDirectory", full)
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", full)
     with workers.sharing(2) as shared:
         found = (shared, workers.shared_folder())
 
