@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, LiteralString, TypeVar, cast
@@ -26,6 +27,7 @@ from graph_agent._compat import keep_checkpoint_ids_above
 from graph_agent.checkpoint_fence import OWNER, CheckpointFence, owner_in
 from graph_agent.runs import fence_of
 from graph_agent.session_index import postgres_threads
+from graph_agent.write_probe import PROBE_BYTES
 
 PAUSE_S = 10
 """Seconds that a write waits for another writer of its thread; one that stalls is ended then, and the wait repeated."""
@@ -47,6 +49,10 @@ _BEGIN: LiteralString = f"BEGIN; {_LOCK}; {_NEWEST}"
 _COUNT_WRITES: LiteralString = (
     "SELECT count(*) AS writes FROM checkpoint_writes"
     " WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = %s"
+)
+_PROBE: LiteralString = (
+    "INSERT INTO checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, blob)"
+    " VALUES ('/ready', '', '', '', 0, '', '', %s)"
 )
 # A server sets no limit to the time between two messages of a pipeline, and one that ends with a Flush message, as
 # psycopg's do, turns `idle_in_transaction_session_timeout` off. So the writer that waits ends a stalled one.
@@ -74,6 +80,15 @@ class SharedPostgresSaver(AsyncPostgresSaver):
     def __init__(self, pool: AsyncConnectionPool[AsyncConnection[DictRow]], serde: SerializerProtocol) -> None:
         super().__init__(pool, serde=serde)
         self._pool = pool
+
+    async def aprobe(self) -> None:
+        """Find out whether the database takes writes, by one that is rolled back.
+
+        Raises:
+            psycopg.Error: When it does not.
+        """
+        async with self._pool.connection() as connection, connection.transaction(force_rollback=True):
+            await connection.execute(_PROBE, [os.urandom(PROBE_BYTES)])
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """As `AsyncPostgresSaver.aget_tuple`; a run that resumes is noted as the owner of its checkpoint."""

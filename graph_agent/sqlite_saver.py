@@ -34,6 +34,7 @@ from graph_agent.session_index import SQLITE_INDEX, sqlite_threads
 from graph_agent.sqlite_connection import PatientConnection
 from graph_agent.sqlite_files import Patience, check_database
 from graph_agent.sqlite_writer import Writer
+from graph_agent.write_probe import check_space, check_sqlite, probe_sqlite
 
 _NEWEST = (
     "SELECT c.checkpoint_id, coalesce((SELECT w.channel FROM writes w WHERE w.thread_id = c.thread_id"
@@ -44,6 +45,11 @@ _COUNT_WRITES = "SELECT count(*) FROM writes WHERE thread_id = ? AND checkpoint_
 _NOTE_OWNER = (
     "INSERT OR REPLACE INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value)"
     " VALUES (?, ?, ?, ?, 0, ?, ?, ?)"
+)
+
+_PROBE = (
+    "INSERT OR REPLACE INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value)"
+    " VALUES ('/ready', '', '', '', 0, '', '', ?)"
 )
 
 
@@ -235,6 +241,23 @@ class SharedSqliteSaver(SqliteSaver):
     def _note_owner(self, thread_id: str, namespace: str, checkpoint_id: str, owner: str) -> None:
         kind, nothing = self.serde.dumps_typed(None)
         self.conn.execute(_NOTE_OWNER, (thread_id, namespace, checkpoint_id, OWNER, owner, kind, nothing))
+
+    async def aprobe(self) -> None:
+        """Find out whether the file takes writes (see `graph_agent.write_probe`).
+
+        Raises:
+            sqlite3.Error: When it does not, or is damaged.
+            OSError: When its disk is full.
+        """
+        await call_in_thread(self._probe)
+        await call_in_thread(check_space, self.database.parent)
+        await call_in_thread(check_sqlite, self.database)
+
+    def _probe(self) -> None:
+        # Between two rounds of the thread, so that no errand shares a transaction with it.
+        with self.lock:
+            self.setup()
+            probe_sqlite(self.conn, _PROBE)
 
     async def aclose(self) -> None:
         """Let the thread end when it has done what waits; what is asked of it afterwards is refused."""

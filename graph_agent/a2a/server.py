@@ -35,6 +35,7 @@ from graph_agent.a2a.server_requests import (
 )
 from graph_agent.a2a.server_sessions import SessionIds, session_id_of
 from graph_agent.a2a.server_store import ENDED, LiveTaskStore, Stores
+from graph_agent.a2a.server_text import Refusal, refused_over_jsonrpc, refused_over_rest
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.credential_headers import check_headers
 from graph_agent.errors import ConfigError
@@ -132,9 +133,9 @@ class A2AServer:
         rest = create_rest_routes(self._handler, context_builder, enable_v0_3_compat=True, path_prefix=REST_PATH)
         self.routes: list[BaseRoute] = [
             *create_agent_card_routes(card, cache_control=f"public, max-age={CARD_AGE_S}"),
-            *(_utf8_only(route, not_utf8_over_jsonrpc) for route in rpc),
+            *(_utf8_only(route, not_utf8_over_jsonrpc, refused_over_jsonrpc) for route in rpc),
             # The SDK's mount for tenants would take every path of an application these routes are added to.
-            *(_utf8_only(route, not_utf8_over_rest) for route in rest if isinstance(route, Route)),
+            *(_utf8_only(route, not_utf8_over_rest, refused_over_rest) for route in rest if isinstance(route, Route)),
         ]
 
         self._tasks = stores.tasks
@@ -184,9 +185,9 @@ def __getattr__(name: str) -> Any:
     return importlib.import_module("graph_agent.server.standalone").a2a_app
 
 
-def _utf8_only(route: BaseRoute, refusal: Callable[[], Response]) -> BaseRoute:
+def _utf8_only(route: BaseRoute, refusal: Callable[[], Response], text_refusal: Refusal) -> BaseRoute:
     if isinstance(route, Route):
-        route.app = Utf8Only(route.app, refusal)
+        route.app = Utf8Only(route.app, refusal, text_refusal)
     return route
 
 

@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from graph_agent.a2a.server_credentials import brought_by
 from graph_agent.a2a.server_elsewhere import Elsewhere
 from graph_agent.a2a.server_store import is_running
+from graph_agent.a2a.server_text import Refusal, refusal_of_text
 
 
 class CheckedRequests(SimpleRequestContextBuilder):
@@ -84,11 +85,13 @@ class Utf8Only:
     Args:
         app: The endpoint.
         refusal: Makes the response to any other.
+        text_refusal: Makes the response to one with half a character in its text.
     """
 
-    def __init__(self, app: ASGIApp, refusal: Callable[[], Response]) -> None:
+    def __init__(self, app: ASGIApp, refusal: Callable[[], Response], text_refusal: Refusal) -> None:
         self._app = app
         self._refusal = refusal
+        self._text_refusal = text_refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As any ASGI application."""
@@ -108,6 +111,9 @@ class Utf8Only:
                 json.loads(text)
         except (UnicodeDecodeError, RecursionError):
             await self._refusal()(scope, receive, send)
+            return
+        if (refused := refusal_of_text(bytes(body), self._text_refusal)) is not None:
+            await refused(scope, receive, send)
             return
         waiting: list[Any] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 

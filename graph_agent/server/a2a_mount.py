@@ -27,6 +27,7 @@ from graph_agent.a2a.server_executor import Held, NoPlaceError
 from graph_agent.a2a.server_sessions import at_work
 from graph_agent.a2a.server_store import open_stores
 from graph_agent.draining import Drainable
+from graph_agent.redaction import SECRET_HEADERS
 from graph_agent.running import sees_other_processes
 from graph_agent.server.gate import who_sends
 from graph_agent.server.keys import Caller
@@ -38,7 +39,6 @@ from graph_agent.server.under_way import Runs
 CARD_PATH = AGENT_CARD_WELL_KNOWN_PATH
 PATHS = (RPC_PATH, f"{RPC_PATH}/", f"{REST_PATH}/*")
 """Where A2A requests go, the card aside; what else is below the first is another server's, as in `langgraph dev`."""
-_SECRET = frozenset({"authorization", "x-api-key", "cookie"})
 
 
 @asynccontextmanager
@@ -195,7 +195,7 @@ class CallerContext(ServerCallContextBuilder):
         name = who_sends(request).name
         return ServerCallContext(
             user=_KeyUser(name) if name else UnauthenticatedUser(),
-            state={"headers": {name: value for name, value in request.headers.items() if name not in _SECRET}},
+            state={"headers": {name: value for name, value in request.headers.items() if name not in SECRET_HEADERS}},
             requested_extensions=get_requested_extensions(request.headers.getlist(HTTP_EXTENSION_HEADER)),
         )
 

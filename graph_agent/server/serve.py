@@ -64,7 +64,7 @@ def serve(
         settings: Limits and times; its keys are not read.
         credentials: Credential name → where it is, in place of the file's own of the same names.
         log_level: Name of the level from which this package's log and uvicorn's are written to standard error, in
-            every process; None leaves logging as the program has set it up, and uvicorn at INFO.
+            every process; None for WARNING, and INFO of uvicorn's, unless the program has set logging up itself.
 
     Raises:
         ConfigError: When the file, the keys, a credential, the address or the database cannot be used; nothing is bound
@@ -84,12 +84,11 @@ def serve(
     os.environ[_SETTINGS] = settings.model_dump_json(exclude={"keys"})
     os.environ[_CREDENTIALS] = json.dumps({name: source.env for name, source in (credentials or {}).items()})
     os.environ[_LOG_LEVEL] = log_level or ""
-    if log_level:
-        log_at(log_level)
+    log_at(log_level)
     app = "graph_agent.server.serve:app_from_environment"
     options = {"host": host, "port": port, **_options(settings, log_level or "info")}
     with sharing(workers) as shared:
-        if shared is None:
+        if workers == 1:
             uvicorn.run(app, workers=1, **options)
             return
         # A worker that still imports, on a busy machine, is not to be killed.
@@ -126,14 +125,13 @@ def serve_a2a(
         SystemExit: With `STARTUP_FAILURE` when the agent or its database cannot be opened; the log says why.
     """
     settings = _checked(source, settings or ServerSettings(), keys_file, host)
-    if log_level:
-        log_at(log_level)
+    log_at(log_level)
     with bound(host, port) as listener:
         # A client that connects before the agent is open waits, instead of being refused.
         listener.listen()
 
         def app() -> ASGIApp:
-            return _application(source, settings, db, log_level, a2a_only=True)
+            return _application(source, settings, db, a2a_only=True)
 
         config = uvicorn.Config(app, **_options(settings, log_level or "warning"))
         _Announced(config, f"{source.name} listens at {settings.public_url or url_of(listener)}").run([listener])
@@ -155,12 +153,14 @@ class _Announced(uvicorn.Server):
 def app_from_environment() -> ASGIApp:
     """Make the application of a worker process."""
     stop_without_parent()
+    # A worker process has the log of no other.
+    log_at(os.environ[_LOG_LEVEL] or None)
     keys_file = os.environ[_KEYS]
     given = ServerSettings.model_validate_json(os.environ[_SETTINGS])
     settings = given.model_copy(update={"keys": read_keys(Path(keys_file) if keys_file else None)})
     credentials = {name: CredentialSource(env=env) for name, env in json.loads(os.environ[_CREDENTIALS]).items()}
     source = of_file(os.environ[_CONFIG], credentials)
-    return _application(source, settings, os.environ[_DB] or None, os.environ[_LOG_LEVEL], shared=shared_folder())
+    return _application(source, settings, os.environ[_DB] or None, shared=shared_folder())
 
 
 def _checked(source: AgentSource, settings: ServerSettings, keys_file: Path | None, host: str) -> ServerSettings:
@@ -183,6 +183,8 @@ def _options(settings: ServerSettings, log_level: str) -> dict[str, Any]:
         "timeout_keep_alive": 5,
         "access_log": False,
         "server_header": False,
+        # Its records go to the handler of `log_at`.
+        "log_config": None,
         "log_level": log_level,
     }
 
@@ -191,15 +193,11 @@ def _application(
     source: AgentSource,
     settings: ServerSettings,
     db: str | None,
-    log_level: str | None,
     *,
     shared: Path | None = None,
     a2a_only: bool = False,
 ) -> ASGIApp:
     """Make the application of this process, and set the process up; called on the loop that serves."""
-    if log_level:
-        # A worker is a new process; and uvicorn sets logging up anew when it starts.
-        log_at(log_level)
     use_daemon_threads_of_own_loop()
     # The A2A SDK's streams would end at the first signal, and their tasks with them; runs are given time to end.
     AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # it has no types
