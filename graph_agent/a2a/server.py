@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from types import MappingProxyType
@@ -28,10 +29,12 @@ from graph_agent.a2a.server_history import ConversationStore
 from graph_agent.a2a.server_push import Pusher
 from graph_agent.a2a.server_requests import (
     AT_WORK,
+    BoundedRequests,
     CheckedRequests,
-    Utf8Only,
-    not_utf8_over_jsonrpc,
-    not_utf8_over_rest,
+    RequestBounds,
+    check_required_fields,
+    refused_over_jsonrpc,
+    refused_over_rest,
 )
 from graph_agent.a2a.server_sessions import SessionIds, session_id_of
 from graph_agent.a2a.server_store import ENDED, LiveTaskStore, Stores
@@ -65,6 +68,7 @@ class A2AServer:
         credential_headers: Credential name → the header in which a request may bring it, for its own run.
         push_url_check: Whether a client's address may be notified; by default only those on the public network.
         held: Bounds how many tasks of a user are at work at the same time.
+        bounds: How much one request may hold.
 
     Raises:
         ConfigError: When the graph keeps nothing, or a credential's header cannot be one.
@@ -84,6 +88,7 @@ class A2AServer:
         credential_headers: Mapping[str, str] = MappingProxyType({}),
         push_url_check: UrlCheck = is_public_url,
         held: Held = unbounded,
+        bounds: RequestBounds = RequestBounds(),  # noqa: B008 - it is frozen
     ) -> None:
         if not graph.checkpointer:
             raise ConfigError("An A2A server needs a graph that keeps its sessions: compile it with a checkpointer.")
@@ -130,9 +135,9 @@ class A2AServer:
         rest = create_rest_routes(self._handler, context_builder, enable_v0_3_compat=True, path_prefix=REST_PATH)
         self.routes: list[BaseRoute] = [
             *create_agent_card_routes(card, cache_control=f"public, max-age={CARD_AGE_S}"),
-            *(_utf8_only(route, not_utf8_over_jsonrpc) for route in rpc),
+            *(_bounded(route, bounds, refused_over_jsonrpc) for route in rpc),
             # The SDK's mount for tenants would take every path of an application these routes are added to.
-            *(_utf8_only(route, not_utf8_over_rest) for route in rest if isinstance(route, Route)),
+            *(_bounded(route, bounds, refused_over_rest) for route in rest if isinstance(route, Route)),
         ]
 
         self._tasks = stores.tasks
@@ -204,10 +209,15 @@ def a2a_app(graph: CompiledAgentGraph, card: AgentCard, *, drain_s: float | None
     return Starlette(routes=server.routes, lifespan=lifespan)
 
 
-def _utf8_only(route: BaseRoute, refusal: Callable[[], Response]) -> BaseRoute:
+def _bounded(route: BaseRoute, bounds: RequestBounds, refusal: Callable[[str], Response]) -> BaseRoute:
     if isinstance(route, Route):
-        route.app = Utf8Only(route.app, refusal)
+        route.app = BoundedRequests(route.app, bounds, refusal)
     return route
+
+
+# The SDK's own check of required fields, around these methods, walks every value of metadata and data as well.
+_SEND = inspect.unwrap(DefaultRequestHandler.on_message_send)
+_SEND_STREAM = inspect.unwrap(DefaultRequestHandler.on_message_send_stream)
 
 
 class _Handler(DefaultRequestHandler):
@@ -225,15 +235,17 @@ class _Handler(DefaultRequestHandler):
         self._answered: set[tuple[str, str]] = set()
 
     async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Message | Task:
+        check_required_fields(params)
         with self._one_message(params, context):
-            answer: Message | Task = await super().on_message_send(params, context)
+            answer: Message | Task = await _SEND(self, params, context)
             return answer
 
     async def on_message_send_stream(
         self, params: SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
+        check_required_fields(params)
         with self._one_message(params, context):
-            async with aclosing(super().on_message_send_stream(params, context)) as events:
+            async with aclosing(_SEND_STREAM(self, params, context)) as events:
                 async for event in events:
                     yield event
 

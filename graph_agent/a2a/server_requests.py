@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from a2a.server.agent_execution import RequestContext, SimpleRequestContextBuilder
 from a2a.server.context import ServerCallContext
 from a2a.server.tasks import TaskStore
-from a2a.types import SendMessageRequest, Task
+from a2a.types import Message, Part, SendMessageRequest, Task
 from a2a.utils.error_handlers import build_rest_error_payload
 from a2a.utils.errors import InvalidParamsError, PushNotificationNotSupportedError, UnsupportedOperationError
+from a2a.utils.proto_utils import validate_proto_required_fields
 from google.protobuf.json_format import ParseError
 from google.protobuf.struct_pb2 import Struct, Value
 from starlette.responses import JSONResponse, Response
@@ -22,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from graph_agent.a2a.server_credentials import brought_by
 from graph_agent.a2a.server_elsewhere import Elsewhere
 from graph_agent.a2a.server_store import is_running
+from graph_agent.json_bounds import JsonBounds, JsonBoundsError, JsonMeter
 
 
 class CheckedRequests(SimpleRequestContextBuilder):
@@ -76,18 +78,32 @@ class CheckedRequests(SimpleRequestContextBuilder):
             raise UnsupportedOperationError(message=AT_WORK)
 
 
-class Utf8Only:
-    """An endpoint that is reached by requests in UTF-8 alone, and by none that is nested beyond what can be read.
+@dataclass(frozen=True, slots=True)
+class RequestBounds:
+    """How much one A2A request may hold: the SDK spends tens of microseconds of the event loop on each value."""
 
-    The SDK takes any other for a failure of its own.
+    values: int = 3_000
+    """JSON values: objects, arrays, strings, numbers, `true`, `false` and `null`; keys do not count."""
+    depth: int = 100
+    """Levels of objects and arrays inside one another."""
+    parts: int = 200
+    """Parts of one message."""
+
+
+class BoundedRequests:
+    """An endpoint that is reached by requests within their bounds alone, in UTF-8.
+
+    The SDK takes a request in another encoding for a failure of its own.
 
     Args:
         app: The endpoint.
-        refusal: Makes the response to any other.
+        bounds: The bounds.
+        refusal: Makes the response to any other request, from the reason.
     """
 
-    def __init__(self, app: ASGIApp, refusal: Callable[[], Response]) -> None:
+    def __init__(self, app: ASGIApp, bounds: RequestBounds, refusal: Callable[[str], Response]) -> None:
         self._app = app
+        self._bounds = bounds
         self._refusal = refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -96,18 +112,18 @@ class Utf8Only:
             await self._app(scope, receive, send)
             return
         body, more = bytearray(), True
-        while more:
-            told = await receive()
-            if told["type"] != "http.request":
-                return  # the client has gone
-            body += told.get("body", b"")
-            more = told.get("more_body", False)
+        meter = JsonMeter(JsonBounds(self._bounds.values, self._bounds.depth))
         try:
-            text = body.decode()
-            if text.count("{") + text.count("[") > sys.getrecursionlimit() // 2:
-                json.loads(text)
-        except (UnicodeDecodeError, RecursionError):
-            await self._refusal()(scope, receive, send)
+            while more:
+                told = await receive()
+                if told["type"] != "http.request":
+                    return  # the client has gone
+                meter.feed(told.get("body", b""))
+                body += told.get("body", b"")
+                more = told.get("more_body", False)
+            self._check_parts(_decoded(body))
+        except JsonBoundsError as error:
+            await self._refusal(str(error))(scope, receive, send)
             return
         waiting: list[Any] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
@@ -116,20 +132,61 @@ class Utf8Only:
 
         await self._app(scope, again, send)
 
+    def _check_parts(self, request: Any) -> None:
+        params = request.get("params", request) if isinstance(request, dict) else None
+        message = params.get("message") if isinstance(params, dict) else None
+        if not isinstance(message, dict):
+            return
+        # HTTP+JSON of version 0.3 names them `content`.
+        amount = max(len(parts) for name in ("parts", "content") if isinstance(parts := message.get(name, []), list))
+        if amount > self._bounds.parts:
+            raise JsonBoundsError(
+                f"The message has {amount} parts; it may have {self._bounds.parts}. Join texts, or send several messages."
+            )
 
-def not_utf8_over_jsonrpc() -> Response:
-    """JSON-RPC's parse error."""
-    error = {"code": -32700, "message": _NOT_UTF8}
-    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error})
+
+def _decoded(body: bytes | bytearray) -> Any:
+    """The JSON value of a body; None where it is none, which the SDK refuses.
+
+    Raises:
+        JsonBoundsError: When it is not UTF-8.
+    """
+    try:
+        return json.loads(body.decode())
+    except UnicodeDecodeError:
+        raise JsonBoundsError("The request is not JSON in UTF-8.") from None
+    except ValueError:
+        return None
 
 
-def not_utf8_over_rest() -> Response:
-    """HTTP+JSON's error for a request that is none."""
-    return JSONResponse(build_rest_error_payload(ParseError(_NOT_UTF8)), 400)
+def refused_over_jsonrpc(reason: str) -> Response:
+    """JSON-RPC's error for a request that is not read."""
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": reason}})
+
+
+def refused_over_rest(reason: str) -> Response:
+    """HTTP+JSON's error for a request that is not read."""
+    return JSONResponse(build_rest_error_payload(ParseError(reason)), 400)
+
+
+def check_required_fields(params: SendMessageRequest) -> None:
+    """Check a message for what the protocol requires, without a walk through its metadata and data.
+
+    Raises:
+        InvalidParamsError: When a field is missing; as the SDK's.
+    """
+    bare = SendMessageRequest()
+    if params.HasField("configuration"):
+        bare.configuration.CopyFrom(params.configuration)
+    if params.HasField("message"):
+        given = params.message
+        # A part has no required field.
+        parts = [Part(text="x")] if given.parts else []
+        bare.message.CopyFrom(Message(message_id=given.message_id, role=given.role, parts=parts))
+    validate_proto_required_fields(bare)
 
 
 AT_WORK = "The task is at work. Send the message when it has ended, or without its id to go on with the conversation."
-_NOT_UTF8 = "The request is not JSON in UTF-8, or it is nested too deeply."
 _DEEPEST = 25
 """Levels of a message's JSON; protobuf reads a hundred of its own, each of these is three, and a task adds some."""
 

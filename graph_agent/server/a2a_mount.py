@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from graph_agent.a2a.server import CARD_AGE_S, A2AServer
 from graph_agent.a2a.server_card import REST_PATH, RPC_PATH, agent_card
 from graph_agent.a2a.server_executor import Held, NoPlaceError
+from graph_agent.a2a.server_requests import RequestBounds
 from graph_agent.a2a.server_sessions import at_work
 from graph_agent.a2a.server_store import open_stores
 from graph_agent.running import sees_other_processes
@@ -65,6 +66,11 @@ async def a2a_routes(runs: Runs, limits: Limits, tasks: Limits, db: str) -> Asyn
             context_builder=_CallerContext(),
             credential_headers=host.credential_headers,
             held=_held_by(tasks),
+            bounds=RequestBounds(
+                values=host.settings.max_a2a_values,
+                depth=host.settings.max_body_depth,
+                parts=host.settings.max_a2a_parts,
+            ),
         )
         closing = runs.closed_with(server.aclose, drain=server.drain)
         for route in server.routes:

@@ -10,6 +10,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from graph_agent.config import ReasoningEffort
+from graph_agent.json_bounds import JsonBounds, JsonBoundsError, check_json
 from graph_agent.server.asks import Ask
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.schemas import (
@@ -25,6 +26,8 @@ from graph_agent.server.schemas import (
 from graph_agent.text import plain
 
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
+_ARGUMENTS = JsonBounds(values=10_000, depth=100)
+"""What the arguments of one call may hold; the body's own bounds take their text for one string."""
 _INSTRUCTING = ("system", "developer")
 
 
@@ -241,9 +244,18 @@ def _text(message: Message) -> str:
 
 
 def _call(call: CallInHistory) -> ToolCall:
+    text = call.function.arguments or "{}"
     try:
+        check_json(text.encode(), _ARGUMENTS)
         # The body was cleaned with these written out, so what they hold was not.
-        arguments = plain(json.loads(call.function.arguments or "{}"))
+        arguments = plain(json.loads(text))
+    except JsonBoundsError:
+        raise ProblemError(
+            "too_large",
+            f"The arguments of the call {call.id!r} hold more than {_ARGUMENTS.values} JSON values, more than "
+            f"{_ARGUMENTS.depth} levels, or a number without end. Send a shorter history.",
+            param="messages",
+        ) from None
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):

@@ -35,6 +35,19 @@ class ServerSettings(BaseModel):
     """Streams of sessions' events (`?follow=true`) of one key at the same time."""
     max_body_bytes: PositiveInt = 10_000_000
     """Size of one request's body."""
+    max_body_values: PositiveInt = 60_000
+    """JSON values (objects, arrays, strings, numbers, true, false, null) in one request's body; keys do not count. A
+    tool with ten described fields is about 80, a message about 4."""
+    max_body_depth: PositiveInt = 100
+    """Levels of objects and arrays inside one another in one request's body."""
+    max_messages: PositiveInt = 2_000
+    """Messages in one chat request, and calls, and content parts."""
+    max_tools: PositiveInt = 1_000
+    """Tools of the caller's in one chat request."""
+    max_a2a_values: PositiveInt = 3_000
+    """JSON values in one A2A request, whose data and metadata cost a hundred times as much to read."""
+    max_a2a_parts: PositiveInt = 200
+    """Parts in one A2A message."""
     body_timeout_s: PositiveFloat = 30
     """Seconds a client may take to send its request's body, and a new connection to send its first request."""
     send_timeout_s: PositiveFloat = 30
