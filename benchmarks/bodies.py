@@ -28,6 +28,7 @@ from langchain_openai import ChatOpenAI
 
 from benchmarks.body_samples import SAMPLES, Sample
 from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent.collector import spare_what_is_loaded
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server.app import create_app
 from graph_agent.server.settings import ServerSettings
@@ -143,6 +144,7 @@ async def application(model: str, settings: ServerSettings) -> AsyncIterator[Any
     with tempfile.TemporaryDirectory() as folder:
         app = create_app(AgentSource("bench", "", f"sqlite:///{folder}/bench.db", opened), settings=settings)
         async with app.router.lifespan_context(app):
+            spare_what_is_loaded()
             yield app
 
 

@@ -184,7 +184,7 @@ SAMPLES: list[Sample] = [
     Sample("a2a rest: ones as data, 1 MB", _REST, lambda: _repeated(_REST_SEND + '{"data":[', "1", "]}]}}", 1_000_000), _NEW),
 ]
 
-_A2A = 2_950  # values that the default bound of an A2A request admits, the frame aside
+_A2A = 7_950  # values that the default bound of an A2A request admits, the frame aside
 _ALL = 59_900  # the same for other bodies
 
 
@@ -220,13 +220,13 @@ SAMPLES += [
     Sample("admitted chat: messages, long", _CHAT, lambda: _chat([{"role": "user", "content": "word " * 950}] * 2_000)),
     Sample("admitted chat: parts", _CHAT, lambda: _chat([{"role": "user", "content": [{"type": "text", "text": "x"}] * 1_999}])),
     Sample("admitted chat: calls", _CHAT, lambda: _chat(_pairs(665))),
-    Sample("admitted chat: arguments", _CHAT, lambda: _chat([*_user("hi"), {"role": "assistant", "content": "", "tool_calls": [{"id": f"a{n}", "function": {"name": "a", "arguments": '{"x":[' + "1," * 9_000 + "1]}"}} for n in range(400)]}, *[{"role": "tool", "content": "", "tool_call_id": f"a{n}"} for n in range(400)], *_user("hi")])),
+    Sample("admitted chat: arguments", _CHAT, lambda: _chat([*_user("hi"), {"role": "assistant", "content": "", "tool_calls": [{"id": f"a{n}", "function": {"name": "a", "arguments": '{"x":[' + "1," * 45 + "1]}"}} for n in range(400)]}, *[{"role": "tool", "content": "", "tool_call_id": f"a{n}"} for n in range(400)], *_user("hi")])),
     Sample("admitted chat: too many messages", _CHAT, lambda: _fit('{"model":"bench","messages":[', '{"role":"user","content":"x"}', "]}", _ALL, 3)),
     Sample("admitted chat: too many calls", _CHAT, lambda: _fit(_HI[:-2] + ',{"role":"assistant","tool_calls":[', '{"id":"a","function":{"name":"a"}}', ']},{"role":"user","content":"x"}]}', _ALL, 4)),
     Sample("admitted chat: faulty messages", _CHAT, lambda: _fit('{"model":"bench","messages":[', "1", "]}", _ALL, 1)),
     Sample("admitted chat: tools", _CHAT, lambda: _chat(_user("hi"), tools=_tools(1_000, 6))),
-    Sample("admitted chat: large tools", _CHAT, lambda: _chat(_user("hi"), tools=_tools(10, 900))),
-    Sample("admitted chat: one tool", _CHAT, lambda: _keyed(_HI + '"tools":[{"type":"function","function":{"name":"t","parameters":{"type":"object","properties":{', 59_000, lambda n: "{}", "}}}}]}")),
+    Sample("admitted chat: large tools", _CHAT, lambda: _chat(_user("hi"), tools=_tools(10, 800))),
+    Sample("admitted chat: one tool", _CHAT, lambda: _keyed(_HI + '"tools":[{"type":"function","function":{"name":"t","parameters":{"type":"object","properties":{', 29_500, lambda n: "{}", "}}}}]}")),
     Sample("admitted chat: too many tools", _CHAT, lambda: (_HI + '"tools":[' + ",".join('{"type":"function","function":{"name":"t%d"}}' % n for n in range(14_900)) + "]}").encode()),
     Sample("admitted chat: JSON in a result", _CHAT, lambda: _chat([*_turn(1)[:2], {"role": "tool", "tool_call_id": "call_1", "content": "[" + "1," * 4_700_000 + "1]"}])),
     Sample("admitted messages: blocks", _MESSAGES, lambda: _anthropic([{"role": "user", "content": [{"type": "text", "text": "x"}] * 1_999}])),
@@ -236,8 +236,13 @@ SAMPLES += [
     Sample("admitted a2a: ones as data", _RPC, lambda: _fit(_SEND + '{"data":[', "1", "]}]}}}", _A2A, 1), _NEW),
     Sample("admitted a2a: objects as data", _RPC, lambda: _fit(_SEND + '{"data":[', '{"a":1}', "]}]}}}", _A2A, 2), _NEW),
     Sample("admitted a2a: lists as data", _RPC, lambda: _fit(_SEND + '{"data":[', "[]", "]}]}}}", _A2A, 2), _NEW),
-    Sample("admitted a2a: text and data", _RPC, lambda: (_SEND + '{"data":[1]},' + json.dumps({"text": "[" + "1," * 4_700_000 + "1]"}) + "]}}}").encode(), _NEW),
-    Sample("admitted a2a: metadata", _RPC, lambda: _keyed(_SEND + '{"text":"x"}],"metadata":{', 2_900, lambda n: "1", "}}}}"), _NEW),
+    Sample("admitted a2a: text and data", _RPC, lambda: (_SEND + '{"data":[1]},' + json.dumps({"text": "[" + "1," * 490_000 + "1]"}) + "]}}}").encode(), _NEW),
+    Sample("admitted a2a: text of 1 MB", _RPC, lambda: (_SEND + json.dumps({"text": "word " * 199_000}) + "]}}}").encode(), _NEW),
+    Sample("admitted a2a: no base64", _RPC, lambda: (_SEND + json.dumps({"raw": "\u00e9" * 1_500_000}) + "]}}}").encode(), _NEW),
+    Sample("admitted a2a: file of text", _RPC, lambda: (_SEND + json.dumps({"raw": base64.b64encode(b"word " * 1_400_000).decode(), "mediaType": "text/plain"}) + "]}}}").encode(), _NEW),
+    Sample("admitted a2a 0.3: file", _RPC, lambda: (_OLD + '{"kind":"text","text":"x"},' + json.dumps({"kind": "file", "file": {"bytes": _picture(7_000_000), "mimeType": "image/png"}}) + "]}}}").encode()),
+    Sample("admitted a2a: wrong params of 1 MB", _RPC, lambda: json.dumps({"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": "x" * 990_000}).encode(), _NEW),
+    Sample("admitted a2a: metadata", _RPC, lambda: _keyed(_SEND + '{"text":"x"}],"metadata":{', 7_900, lambda n: "1", "}}}}"), _NEW),
     Sample("admitted a2a: parts", _RPC, lambda: _fit(_SEND, '{"text":"x"}', "]}}}", 400, 2), _NEW),
     Sample("admitted a2a: parts with metadata", _RPC, lambda: _fit(_SEND, _PASSED, "]}}}", 800, 4), _NEW),
     Sample("admitted a2a: reference ids", _RPC, lambda: _fit(_SEND + '{"text":"x"}],"referenceTaskIds":[', '"a"', "]}}}", _A2A, 1), _NEW),

@@ -6,14 +6,15 @@ image, or five million numbers.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from itertools import accumulate
 
 _NUMBER_CHARS = 100
 """Characters of one number: Python's conversions of longer ones take time that grows with their square."""
-_LONG_NUMBER = re.compile(rb"[-+.0-9eE]{%d}" % (_NUMBER_CHARS + 1))
-_NUMBER_AT_END = re.compile(rb"[-+.0-9eE]{1,%d}\Z" % _NUMBER_CHARS)
+_DIGITS = bytes(0x30 if chr(byte) in "-+.0123456789eE" else 0x20 for byte in range(256))
+"""Maps what a number is made of to `0`, and all else to a space."""
+_TOO_LONG = b"0" * (_NUMBER_CHARS + 1)
+_PIECE = 65_536
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\x00\x00")
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
@@ -55,6 +56,11 @@ class JsonMeter:
         self._number = b""
         self._ended = False
 
+    @property
+    def values(self) -> int:
+        """Values so far."""
+        return self._values
+
     def feed(self, piece: bytes) -> None:
         """Count the next bytes of the text.
 
@@ -65,14 +71,14 @@ class JsonMeter:
         if self._ended:
             return
         if b"\0" in piece:
-            raise JsonBoundsError("The request's body holds a NUL byte. Send JSON in UTF-8.")
+            raise JsonBoundsError("The JSON holds a NUL byte. Send JSON in UTF-8.")
         outside = self._outside_strings(self._escape + piece)
         self._check_depth(outside)
         self._check_numbers(outside)
         self._values += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
         if self._values > self._bounds.values:
             raise TooManyValuesError(
-                f"The request's body holds more than {self._bounds.values} JSON values (objects, arrays, strings, "
+                f"The JSON holds more than {self._bounds.values} JSON values (objects, arrays, strings, "
                 "numbers). Send fewer, or several requests."
             )
 
@@ -92,13 +98,12 @@ class JsonMeter:
         return outside
 
     def _check_numbers(self, outside: bytes) -> None:
-        text = self._number + outside
-        if _LONG_NUMBER.search(text):
+        digits = self._number + outside.translate(_DIGITS)
+        if _TOO_LONG in digits:
             raise JsonBoundsError(
-                f"The request's body holds a number of more than {_NUMBER_CHARS} characters. Send it as a string."
+                f"The JSON holds a number of more than {_NUMBER_CHARS} characters. Send it as a string."
             )
-        found = _NUMBER_AT_END.search(text)
-        self._number = found[0] if found else b""
+        self._number = digits.rpartition(b" ")[2]
 
     def _check_depth(self, outside: bytes) -> None:
         brackets = outside.translate(_STEPS, _NO_BRACKETS)
@@ -111,14 +116,22 @@ class JsonMeter:
         self._ended = before is not None
         if max(depths[:before], default=0) > self._bounds.depth:
             raise JsonBoundsError(
-                f"The request's body is nested more than {self._bounds.depth} levels deep. Send it with fewer levels."
+                f"The JSON is nested more than {self._bounds.depth} levels deep. Send it with fewer levels."
             )
 
 
-def check_json(text: bytes, bounds: JsonBounds) -> None:
-    """Check a whole JSON text.
+def count_values(text: str, bounds: JsonBounds) -> int:
+    """Count the values of a JSON text inside a request.
+
+    Args:
+        text: The text.
+        bounds: What it may hold.
 
     Raises:
         JsonBoundsError: When it is outside its bounds.
     """
-    JsonMeter(bounds).feed(text)
+    meter = JsonMeter(bounds)
+    for at in range(0, len(text), _PIECE):
+        # Lone surrogates have no UTF-8 form, and are none of what is counted.
+        meter.feed(text[at : at + _PIECE].encode(errors="replace"))
+    return meter.values

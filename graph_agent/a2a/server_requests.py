@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -82,12 +83,14 @@ class CheckedRequests(SimpleRequestContextBuilder):
 class RequestBounds:
     """How much one A2A request may hold: the SDK spends tens of microseconds of the event loop on each value."""
 
-    values: int = 3_000
+    values: int = 8_000
     """JSON values: objects, arrays, strings, numbers, `true`, `false` and `null`; keys do not count."""
     depth: int = 100
     """Levels of objects and arrays inside one another."""
     parts: int = 200
     """Parts of one message."""
+    characters: int = 1_000_000
+    """Characters of all strings and keys together, the bytes of files aside, which the SDK does not search."""
 
 
 class BoundedRequests:
@@ -121,10 +124,14 @@ class BoundedRequests:
                 meter.feed(told.get("body", b""))
                 body += told.get("body", b"")
                 more = told.get("more_body", False)
-            self._check_parts(_decoded(body))
+            request = _decoded(body)
+            self._check_parts(request)
+            self._check_characters(request)
         except JsonBoundsError as error:
             await self._refusal(str(error))(scope, receive, send)
             return
+        # The SDK parses a large body once more; others are served in between.
+        await asyncio.sleep(0)
         waiting: list[Any] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
         async def again() -> Any:
@@ -143,6 +150,33 @@ class BoundedRequests:
             raise JsonBoundsError(
                 f"The message has {amount} parts; it may have {self._bounds.parts}. Join texts, or send several messages."
             )
+
+
+    def _check_characters(self, request: Any) -> None:
+        amount = sum(map(len, _strings(request)))
+        if amount > self._bounds.characters:
+            raise JsonBoundsError(
+                f"The request has {amount} characters of text; it may have {self._bounds.characters}, the bytes of "
+                "files aside. Send a shorter text, or the text as a file."
+            )
+
+
+def _strings(request: Any) -> Iterator[str]:
+    """The strings and keys of a JSON value, without the base64 of files."""
+    waiting = [request]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list):
+            waiting.extend(value)
+        elif isinstance(value, dict):
+            yield from value
+            waiting.extend(item for key, item in value.items() if not (key in _FILE_BYTES and isinstance(item, str)))
+
+
+_FILE_BYTES = frozenset({"raw", "bytes", "fileWithBytes", "file_with_bytes"})
+"""Where the protocol's versions have the base64 of a file."""
 
 
 def _decoded(body: bytes | bytearray) -> Any:

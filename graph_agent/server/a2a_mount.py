@@ -70,6 +70,7 @@ async def a2a_routes(runs: Runs, limits: Limits, tasks: Limits, db: str) -> Asyn
                 values=host.settings.max_a2a_values,
                 depth=host.settings.max_body_depth,
                 parts=host.settings.max_a2a_parts,
+                characters=host.settings.max_a2a_characters,
             ),
         )
         closing = runs.closed_with(server.aclose, drain=server.drain)

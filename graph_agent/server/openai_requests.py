@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from graph_agent.config import ReasoningEffort
-from graph_agent.json_bounds import JsonBounds, JsonBoundsError, check_json
+from graph_agent.json_bounds import JsonBounds, JsonBoundsError, TooManyValuesError, count_values
 from graph_agent.server.asks import Ask
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.schemas import (
@@ -26,8 +26,8 @@ from graph_agent.server.schemas import (
 from graph_agent.text import plain
 
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
-_ARGUMENTS = JsonBounds(values=10_000, depth=100)
-"""What the arguments of one call may hold; the body's own bounds take their text for one string."""
+_ARGUMENTS = JsonBounds(values=20_000, depth=100)
+"""What the arguments of all calls of a request may hold; the body's own bounds take each text for one string."""
 _INSTRUCTING = ("system", "developer")
 
 
@@ -162,6 +162,7 @@ def read_chat_request(body: ChatRequest) -> Ask:
     Raises:
         ProblemError: When something in it cannot be used.
     """
+    _check_arguments(body.messages)
     asked = _asked(body.messages)
     told = body.messages[:-1] if asked else body.messages
     system = [_text(message) for message in told if message.role in _INSTRUCTING]
@@ -244,23 +245,29 @@ def _text(message: Message) -> str:
 
 
 def _call(call: CallInHistory) -> ToolCall:
-    text = call.function.arguments or "{}"
     try:
-        check_json(text.encode(), _ARGUMENTS)
         # The body was cleaned with these written out, so what they hold was not.
-        arguments = plain(json.loads(text))
-    except JsonBoundsError:
-        raise ProblemError(
-            "too_large",
-            f"The arguments of the call {call.id!r} hold more than {_ARGUMENTS.values} JSON values, more than "
-            f"{_ARGUMENTS.depth} levels, or a number without end. Send a shorter history.",
-            param="messages",
-        ) from None
+        arguments = plain(json.loads(call.function.arguments or "{}"))
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
         raise ProblemError("invalid", f"The arguments of the call {call.id!r} are no JSON object.", param="messages")
     return ToolCall(id=call.id, name=call.function.name, args=arguments, type="tool_call")
+
+
+def _check_arguments(messages: list[Message]) -> None:
+    left = _ARGUMENTS.values
+    for call in (call for message in messages for call in message.tool_calls or []):
+        try:
+            left -= count_values(call.function.arguments, JsonBounds(left, _ARGUMENTS.depth))
+        except TooManyValuesError:
+            raise ProblemError(
+                "too_large",
+                f"The calls' arguments hold more than {_ARGUMENTS.values} JSON values together. Send a shorter history.",
+                param="messages",
+            ) from None
+        except JsonBoundsError as error:
+            raise ProblemError("invalid", f"The arguments of the call {call.id!r}: {error}", param="messages") from None
 
 
 def _tool(tool: Tool) -> dict[str, Any]:

@@ -44,10 +44,12 @@ class ServerSettings(BaseModel):
     """Messages in one chat request, and calls, and content parts."""
     max_tools: PositiveInt = 1_000
     """Tools of the caller's in one chat request."""
-    max_a2a_values: PositiveInt = 3_000
+    max_a2a_values: PositiveInt = 8_000
     """JSON values in one A2A request, whose data and metadata cost a hundred times as much to read."""
     max_a2a_parts: PositiveInt = 200
     """Parts in one A2A message."""
+    max_a2a_characters: PositiveInt = 1_000_000
+    """Characters of all text in one A2A request, the bytes of files aside."""
     body_timeout_s: PositiveFloat = 30
     """Seconds a client may take to send its request's body, and a new connection to send its first request."""
     send_timeout_s: PositiveFloat = 30
