@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-from langchain_openai import ChatOpenAI
 
 from benchmarks.body_samples import SAMPLES, Sample
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.collector import spare_what_is_loaded
 from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.models.openai_chat import LeanChatOpenAI
 from graph_agent.server.app import create_app
 from graph_agent.server.settings import ServerSettings
 from graph_agent.server.sources import AgentSource
@@ -120,17 +120,22 @@ async def send(app: Any, sample: Sample, body: bytes) -> Outcome:
     return Outcome(status, hold, seconds, bytes(told[:300]).decode(errors="replace"))
 
 
-def _openai_model() -> ChatOpenAI:
+def _openai_model() -> LeanChatOpenAI:
     chunk = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     delta = [{"index": 0, "delta": {"role": "assistant", "content": "Yes."}, "finish_reason": "stop"}]
+    choice = {"index": 0, "message": delta[0]["delta"], "finish_reason": "stop"}
+    whole = {**chunk, "object": "chat.completion", "choices": [choice]}
     told = f"data: {json.dumps({**chunk, 'choices': delta})}\n\ndata: [DONE]\n\n"
 
     async def answer(request: httpx.Request) -> httpx.Response:
-        await request.aread()
+        if not json.loads(await request.aread()).get("stream"):
+            return httpx.Response(200, json=whole)
         return httpx.Response(200, text=told, headers={"content-type": "text/event-stream"})
 
     client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
-    return ChatOpenAI(model="m", api_key="none", base_url="http://provider/v1", http_async_client=client, max_retries=0)  # type: ignore[arg-type] # pydantic makes it a secret
+    return LeanChatOpenAI(
+        model="m", api_key="none", base_url="http://provider/v1", http_async_client=client, max_retries=0
+    )
 
 
 @asynccontextmanager
@@ -162,7 +167,8 @@ async def measure(model: str, times: int, chosen: Callable[[Sample], bool], sett
             best = min(outcomes, key=lambda outcome: outcome.hold.wall)
             wall, cpu = best.hold.wall * 1000, min(outcome.hold.cpu for outcome in outcomes) * 1000
             size = len(body) / 1e6
-            print(f"{sample.name:56} {size:6.2f} {best.status:6} {wall:8.1f} {cpu:7.1f} {best.seconds:6.2f}", flush=True)
+            line = f"{sample.name:56} {size:6.2f} {best.status:6} {wall:8.1f} {cpu:7.1f} {best.seconds:6.2f}"
+            print(line, flush=True)
 
 
 def main() -> None:

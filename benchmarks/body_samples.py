@@ -108,6 +108,8 @@ _OLD = '{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"ki
 _REST_SEND = '{"message":{"messageId":"m","role":"ROLE_USER","parts":['
 
 
+# fmt: off
+# A body a line, so that they can be compared.
 def _keyed(head: str, count: int, value: Callable[[int], str], tail: str) -> bytes:
     return (head + ",".join(f'"k{n}":{value(n)}' for n in range(count)) + tail).encode()
 

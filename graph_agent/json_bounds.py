@@ -1,7 +1,7 @@
 """Bounds on JSON text, checked while its bytes arrive and before any parser builds objects from them.
 
-What a parser and its callers spend grows with the number of values, not with the number of bytes: a body of 10 MB is one
-image, or five million numbers.
+What a parser and its callers spend grows with the number of values, not with the number of bytes: a body of 10 MB is
+one image, or five million numbers.
 """
 
 from __future__ import annotations

@@ -29,7 +29,12 @@ from graph_agent import Session, create_graph_agent
 from graph_agent.models.scripted import ScriptedChatModel
 from graph_agent.persistence import open_saver, strict_serializer
 
-PROMPT = {"lc": 1, "type": "constructor", "id": ["langchain_core", "prompts", "chat", "ChatPromptTemplate"], "kwargs": {}}
+PROMPT = {
+    "lc": 1,
+    "type": "constructor",
+    "id": ["langchain_core", "prompts", "chat", "ChatPromptTemplate"],
+    "kwargs": {},
+}
 MESSAGE = {
     "lc": 1,
     "type": "constructor",
@@ -41,7 +46,9 @@ OLD_SAFE = {"lc": 2, "type": "constructor", "id": ["pathlib", "Path"], "args": [
 SECRET = {"lc": 1, "type": "secret", "id": ["PATH"]}
 
 
-@pytest.mark.parametrize("given", [PROMPT, MESSAGE, OLD, OLD_SAFE, SECRET, {"lc": 1, "type": "not_implemented", "id": ["x"]}])
+@pytest.mark.parametrize(
+    "given", [PROMPT, MESSAGE, OLD, OLD_SAFE, SECRET, {"lc": 1, "type": "not_implemented", "id": ["x"]}]
+)
 @pytest.mark.parametrize("place", [lambda value: value, lambda value: {"a": [value]}], ids=["top", "nested"])
 def test_json_data_builds_no_object(given: Any, place: Callable[[Any], Any]) -> None:
     value = place(given)

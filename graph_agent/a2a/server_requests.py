@@ -148,9 +148,8 @@ class BoundedRequests:
         amount = max(len(parts) for name in ("parts", "content") if isinstance(parts := message.get(name, []), list))
         if amount > self._bounds.parts:
             raise JsonBoundsError(
-                f"The message has {amount} parts; it may have {self._bounds.parts}. Join texts, or send several messages."
+                f"The message has {amount} parts; it may have {self._bounds.parts}. Join texts, or send more messages."
             )
-
 
     def _check_characters(self, request: Any) -> None:
         amount = sum(map(len, _strings(request)))

@@ -48,7 +48,8 @@ class BodyRoute(APIRoute):
         handle = super().get_route_handler()
         if self.body_field is None:
             return handle
-        checked: TypeAdapter[Any] = TypeAdapter(self.body_field.field_info.annotation)
+        annotation: Any = self.body_field.field_info.annotation
+        checked: TypeAdapter[Any] = TypeAdapter(annotation)
 
         async def handle_read(request: Request) -> Response:
             reading = _Reading(request.scope, request.receive)

@@ -26,7 +26,7 @@ from graph_agent.server.schemas import (
 from graph_agent.text import plain
 
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
-_ARGUMENTS = JsonBounds(values=20_000, depth=100)
+_ARGUMENTS = JsonBounds(values=20_000, depth=200)
 """What the arguments of all calls of a request may hold; the body's own bounds take each text for one string."""
 _INSTRUCTING = ("system", "developer")
 
@@ -263,7 +263,7 @@ def _check_arguments(messages: list[Message]) -> None:
         except TooManyValuesError:
             raise ProblemError(
                 "too_large",
-                f"The calls' arguments hold more than {_ARGUMENTS.values} JSON values together. Send a shorter history.",
+                f"The calls' arguments hold more than {_ARGUMENTS.values} JSON values together. Send fewer calls.",
                 param="messages",
             ) from None
         except JsonBoundsError as error:

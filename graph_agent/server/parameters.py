@@ -45,7 +45,6 @@ class Services:
         if name != known:
             raise ProblemError("model", f"There is no model {name!r} here; known: {known}.", param="model")
 
-
     def check_amount(self, messages: Sequence[Any], tools: Sequence[Any] | None) -> None:
         """Check that a chat request has no more messages and tools than one may have.
 
