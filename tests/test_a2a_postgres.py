@@ -133,7 +133,9 @@ async def test_a_killed_process_leaves_its_tasks_to_the_next(postgres_url: str, 
             kept = [await client.get_task(GetTaskRequest(id=task_id)) for task_id in (done.id, cut)]
             after = await sent(client, message("again", context_id="talk"))
 
-    assert [state_of(task) for task in kept] == ["TASK_STATE_COMPLETED", "TASK_STATE_WORKING"]
+    assert state_of(kept[0]) == "TASK_STATE_COMPLETED"
+    # Lost tasks count as working until `LOST_AFTER_S` has passed, which the start of the second process may take.
+    assert state_of(kept[1]) in {"TASK_STATE_WORKING", "TASK_STATE_FAILED"}
     assert (words(kept[0]), "You said: first" in words(after)[0], "again" in words(after)[0]) == (
         ["You said: first"],
         True,
