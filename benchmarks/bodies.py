@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+from pydantic import SecretStr
 
 from benchmarks.body_samples import SAMPLES, Sample
 from graph_agent import ScriptedChatModel, create_graph_agent
@@ -134,7 +135,7 @@ def _openai_model() -> LeanChatOpenAI:
 
     client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
     return LeanChatOpenAI(
-        model="m", api_key="none", base_url="http://provider/v1", http_async_client=client, max_retries=0
+        model="m", api_key=SecretStr("none"), base_url="http://provider/v1", http_async_client=client, max_retries=0
     )
 
 

@@ -70,7 +70,10 @@ def _schema(fields: int) -> dict[str, Any]:
 
 def _tools(count: int, fields: int) -> list[Any]:
     return [
-        {"type": "function", "function": {"name": f"tool_{n}", "description": "Searches. " * 20, "parameters": _schema(fields)}}
+        {
+            "type": "function",
+            "function": {"name": f"tool_{n}", "description": "Searches. " * 20, "parameters": _schema(fields)},
+        }
         for n in range(count)
     ]
 
@@ -103,7 +106,9 @@ def _user(text: str) -> Any:
 _HI = '{"model":"bench","messages":[{"role":"user","content":"hi"}],'
 _AHI = '{"model":"bench","max_tokens":9,"messages":[{"role":"user","content":"hi"}],'
 _NEW = {"a2a-version": "1.0"}
-_SEND = '{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":{"messageId":"m","role":"ROLE_USER","parts":['
+_SEND = (
+    '{"jsonrpc":"2.0","id":1,"method":"SendMessage","params":{"message":{"messageId":"m","role":"ROLE_USER","parts":['
+)
 _OLD = '{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"kind":"message","messageId":"m","role":"user","parts":['
 _REST_SEND = '{"message":{"messageId":"m","role":"ROLE_USER","parts":['
 

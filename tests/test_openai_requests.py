@@ -10,7 +10,9 @@ from langchain_core.messages.content import is_data_content_block
 from langchain_openai import ChatOpenAI
 
 from graph_agent.models.openai_chat import LeanChatOpenAI
-from tests.openai_stub import StubFactory
+from tests.openai_stub import StubFactory, openai_stub
+
+__all__ = ["openai_stub"]  # a fixture
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 MESSAGES = [

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI
+from pydantic import SecretStr
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
 from graph_agent.models.images import may_download_images
@@ -24,7 +25,7 @@ BY_BYTES = HumanMessage([{"type": "image", "base64": "AAAA", "mime_type": "image
     [
         (GOOGLE(responses=["x"]), True),
         (ScriptedChatModel(["x"]), False),
-        (ChatOpenAI(model="m", api_key="none"), False),
+        (ChatOpenAI(model="m", api_key=SecretStr("none")), False),
         (XAI(model="m", api_key="none"), False),
         ("google_genai:gemini", True),
         ("bedrock_converse:claude", True),
