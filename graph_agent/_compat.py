@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 import threading
 import time
 import uuid
@@ -262,3 +263,14 @@ def with_stream_through(
     manager.handlers = [gated.get(id(handler), handler) for handler in manager.handlers]
     manager.inheritable_handlers = [gated.get(id(handler), handler) for handler in manager.inheritable_handlers]
     return {**config, "callbacks": manager}
+
+
+def cache_block_types() -> None:
+    """Let langchain-core find the types of its content blocks once.
+
+    It reads the type hints of five classes for each block of each message that is sent, 0.12 ms of the event loop.
+    """
+    from langchain_core.messages import content
+
+    if not hasattr(content._get_data_content_block_types, "cache_info"):
+        content._get_data_content_block_types = functools.cache(content._get_data_content_block_types)

@@ -6,6 +6,8 @@ A cache for plans is opened in the same way.
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,13 +26,43 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.store.base import BaseStore
 
+logger = logging.getLogger(__name__)
+
 _SQLITE = "sqlite:///"
 _MEMORY = "memory:"
 
 
-def strict_serializer() -> JsonPlusSerializer:
+class StrictSerializer(JsonPlusSerializer):
+    """LangGraph's serializer, without the constructors of `langchain_core.load` in JSON data.
+
+    LangGraph writes msgpack only, whose types are checked against its list of safe types. Its JSON reader, kept for old
+    checkpoints, builds every class of langchain-core (`{"lc": 1, "type": "constructor", …}`). Here such an object is
+    read as the plain dict that it is, and a warning names it.
+    """
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        """Return the stored value.
+
+        Raises:
+            NotImplementedError: On a type of data that is not read, e.g. `pickle`.
+        """
+        if data[0] == "json":
+            return json.loads(data[1], object_hook=_as_plain_data)
+        return super().loads_typed(data)
+
+
+def _as_plain_data(value: dict[str, Any]) -> dict[str, Any]:
+    if "lc" in value and value.get("type") == "constructor":
+        logger.warning(
+            "A checkpoint holds a constructor of %r. It is read as plain data: checkpoints build no object from JSON.",
+            value.get("id"),
+        )
+    return value
+
+
+def strict_serializer() -> StrictSerializer:
     """A serializer that restores the types a checkpoint of ours holds and refuses to build any other."""
-    return JsonPlusSerializer(allowed_msgpack_modules=None)
+    return StrictSerializer(allowed_msgpack_modules=None)
 
 
 @asynccontextmanager

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict, cast
 
 import pytest
+from langchain_core.messages import content
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool, tool
 from langgraph.cache.sqlite import SqliteCache
@@ -28,6 +29,7 @@ from graph_agent._compat import (
     answers_at_hand,
     as_tool_output,
     both_ways,
+    cache_block_types,
     checkpointer_of,
     close_sqlite_cache,
     config_parameter,
@@ -352,3 +354,11 @@ async def test_the_message_stream_of_a_model_call_goes_through_a_gate() -> None:
         [((), "messages", text, "node", True) for text in ("One", " two.", "")],
         ["One", " two.", ""],
     )
+
+
+def test_types_of_content_blocks_are_found_once() -> None:
+    found = content._get_data_content_block_types()
+    cache_block_types()
+    kept = content._get_data_content_block_types
+
+    assert (kept(), kept() is kept(), "image" in found) == (found, True, True)

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from graph_agent import AgentContext, run_parts
+from graph_agent.json_bounds import JsonBounds
 from graph_agent.server.body import COLLECT_BYTES, BodyLimits
 
 
@@ -29,13 +30,18 @@ async def test_the_cycles_of_large_bodies_are_collected(size: int, left: bool) -
         cycles.append(weakref.ref(_Cycle()))
 
     async def receive() -> Any:
-        return {"type": "http.request", "body": bytes(size), "more_body": False}
+        return {"type": "http.request", "body": b" " * size, "more_body": False}
 
     async def send(message: Any) -> None:
         raise AssertionError(message)
 
     limited = BodyLimits(
-        app, max_bytes=size, timeout_s=30, refuse=lambda path, problem: Response(), held=lambda scope: nullcontext()
+        app,
+        max_bytes=size,
+        timeout_s=30,
+        refuse=lambda path, problem: Response(),
+        held=lambda scope: nullcontext(),
+        json=JsonBounds(values=1, depth=1),
     )
     gc.disable()
     try:

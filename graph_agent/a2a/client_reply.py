@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from a2a.types import Artifact, Message, Part, TaskArtifactUpdateEvent
 from google.protobuf.json_format import MessageToDict
 
 from graph_agent.a2a.wire import whole
+from graph_agent.json_bounds import JsonBounds, JsonBoundsError, count_values
 from graph_agent.text import as_text, clean
 from graph_agent.values import decode
 
@@ -106,7 +108,17 @@ def _only_data(parts: Sequence[Part]) -> Any:
         return None
     data = whole(MessageToDict(parts[kinds.index("data")].data))
     texts = [part.text for part in parts if part.text.strip()]
-    return data if all(decode(text) == (data,) for text in texts) else None
+    return data if all(_holds(text, data) for text in texts) else None
+
+
+def _holds(text: str, data: Any) -> bool:
+    """Whether a text is the JSON of some data; a text with more values is not decoded."""
+    written = json.dumps(data)
+    try:
+        count_values(text, JsonBounds(count_values(written, JsonBounds(len(written), len(written))), len(written)))
+    except JsonBoundsError:
+        return False
+    return decode(text) == (data,)
 
 
 def _file(part: Part, **where: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from types import MappingProxyType
@@ -28,14 +29,16 @@ from graph_agent.a2a.server_history import ConversationStore
 from graph_agent.a2a.server_push import Pusher
 from graph_agent.a2a.server_requests import (
     AT_WORK,
+    BoundedRequests,
     CheckedRequests,
-    Utf8Only,
-    not_utf8_over_jsonrpc,
-    not_utf8_over_rest,
+    RequestBounds,
+    check_required_fields,
+    refused_over_jsonrpc,
+    refused_over_rest,
 )
 from graph_agent.a2a.server_sessions import SessionIds, session_id_of
 from graph_agent.a2a.server_store import ENDED, LiveTaskStore, Stores
-from graph_agent.a2a.server_text import Refusal, refused_over_jsonrpc, refused_over_rest
+from graph_agent.a2a.server_text import Refusal, refused_text_over_jsonrpc, refused_text_over_rest
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.credential_headers import check_headers
 from graph_agent.errors import ConfigError
@@ -68,6 +71,7 @@ class A2AServer:
         credential_headers: Credential name → the header in which a request may bring it, for its own run.
         push_url_check: Whether a client's address may be notified; by default only those on the public network.
         held: Bounds how many tasks of a user are at work at the same time.
+        bounds: How much one request may hold.
 
     Raises:
         ConfigError: When the graph keeps nothing, or a credential's header cannot be one.
@@ -87,6 +91,7 @@ class A2AServer:
         credential_headers: Mapping[str, str] = MappingProxyType({}),
         push_url_check: UrlCheck = is_public_url,
         held: Held = unbounded,
+        bounds: RequestBounds = RequestBounds(),  # noqa: B008 - it is frozen
     ) -> None:
         if not graph.checkpointer:
             raise ConfigError("An A2A server needs a graph that keeps its sessions: compile it with a checkpointer.")
@@ -133,9 +138,13 @@ class A2AServer:
         rest = create_rest_routes(self._handler, context_builder, enable_v0_3_compat=True, path_prefix=REST_PATH)
         self.routes: list[BaseRoute] = [
             *create_agent_card_routes(card, cache_control=f"public, max-age={CARD_AGE_S}"),
-            *(_utf8_only(route, not_utf8_over_jsonrpc, refused_over_jsonrpc) for route in rpc),
+            *(_bounded(route, bounds, refused_over_jsonrpc, refused_text_over_jsonrpc) for route in rpc),
             # The SDK's mount for tenants would take every path of an application these routes are added to.
-            *(_utf8_only(route, not_utf8_over_rest, refused_over_rest) for route in rest if isinstance(route, Route)),
+            *(
+                _bounded(route, bounds, refused_over_rest, refused_text_over_rest)
+                for route in rest
+                if isinstance(route, Route)
+            ),
         ]
 
         self._tasks = stores.tasks
@@ -185,10 +194,17 @@ def __getattr__(name: str) -> Any:
     return importlib.import_module("graph_agent.server.standalone").a2a_app
 
 
-def _utf8_only(route: BaseRoute, refusal: Callable[[], Response], text_refusal: Refusal) -> BaseRoute:
+def _bounded(
+    route: BaseRoute, bounds: RequestBounds, refusal: Callable[[str], Response], text_refusal: Refusal
+) -> BaseRoute:
     if isinstance(route, Route):
-        route.app = Utf8Only(route.app, refusal, text_refusal)
+        route.app = BoundedRequests(route.app, bounds, refusal, text_refusal)
     return route
+
+
+# The SDK's own check of required fields, around these methods, walks every value of metadata and data as well.
+_SEND = inspect.unwrap(DefaultRequestHandler.on_message_send)
+_SEND_STREAM = inspect.unwrap(DefaultRequestHandler.on_message_send_stream)
 
 
 class _Handler(DefaultRequestHandler):
@@ -206,15 +222,17 @@ class _Handler(DefaultRequestHandler):
         self._answered: set[tuple[str, str]] = set()
 
     async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Message | Task:
+        check_required_fields(params)
         with self._one_message(params, context):
-            answer: Message | Task = await super().on_message_send(params, context)
+            answer: Message | Task = await _SEND(self, params, context)
             return answer
 
     async def on_message_send_stream(
         self, params: SendMessageRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
+        check_required_fields(params)
         with self._one_message(params, context):
-            async with aclosing(super().on_message_send_stream(params, context)) as events:
+            async with aclosing(_SEND_STREAM(self, params, context)) as events:
                 async for event in events:
                     yield event
 

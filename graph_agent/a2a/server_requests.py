@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from a2a.server.agent_execution import RequestContext, SimpleRequestContextBuilder
 from a2a.server.context import ServerCallContext
 from a2a.server.tasks import TaskStore
-from a2a.types import SendMessageRequest, Task
+from a2a.types import Message, Part, SendMessageRequest, Task
 from a2a.utils.error_handlers import build_rest_error_payload
 from a2a.utils.errors import InvalidParamsError, PushNotificationNotSupportedError, UnsupportedOperationError
+from a2a.utils.proto_utils import validate_proto_required_fields
 from google.protobuf.json_format import ParseError
 from google.protobuf.struct_pb2 import Struct, Value
 from starlette.responses import JSONResponse, Response
@@ -23,6 +25,7 @@ from graph_agent.a2a.server_credentials import brought_by
 from graph_agent.a2a.server_elsewhere import Elsewhere
 from graph_agent.a2a.server_store import is_running
 from graph_agent.a2a.server_text import Refusal, refusal_of_text
+from graph_agent.json_bounds import JsonBounds, JsonBoundsError, JsonMeter
 
 
 class CheckedRequests(SimpleRequestContextBuilder):
@@ -77,19 +80,37 @@ class CheckedRequests(SimpleRequestContextBuilder):
             raise UnsupportedOperationError(message=AT_WORK)
 
 
-class Utf8Only:
-    """An endpoint that is reached by requests in UTF-8 alone, and by none that is nested beyond what can be read.
+@dataclass(frozen=True, slots=True)
+class RequestBounds:
+    """How much one A2A request may hold: the SDK spends tens of microseconds of the event loop on each value."""
 
-    The SDK takes any other for a failure of its own.
+    values: int = 8_000
+    """JSON values: objects, arrays, strings, numbers, `true`, `false` and `null`; keys do not count."""
+    depth: int = 100
+    """Levels of objects and arrays inside one another."""
+    parts: int = 200
+    """Parts of one message."""
+    characters: int = 1_000_000
+    """Characters of all strings and keys together, the bytes of files aside, which the SDK does not search."""
+
+
+class BoundedRequests:
+    """An endpoint that is reached by requests within their bounds alone, in UTF-8.
+
+    The SDK takes a request in another encoding for a failure of its own.
 
     Args:
         app: The endpoint.
-        refusal: Makes the response to any other.
+        bounds: The bounds.
+        refusal: Makes the response to any other request, from the reason.
         text_refusal: Makes the response to one with half a character in its text.
     """
 
-    def __init__(self, app: ASGIApp, refusal: Callable[[], Response], text_refusal: Refusal) -> None:
+    def __init__(
+        self, app: ASGIApp, bounds: RequestBounds, refusal: Callable[[str], Response], text_refusal: Refusal
+    ) -> None:
         self._app = app
+        self._bounds = bounds
         self._refusal = refusal
         self._text_refusal = text_refusal
 
@@ -99,22 +120,26 @@ class Utf8Only:
             await self._app(scope, receive, send)
             return
         body, more = bytearray(), True
-        while more:
-            told = await receive()
-            if told["type"] != "http.request":
-                return  # the client has gone
-            body += told.get("body", b"")
-            more = told.get("more_body", False)
+        meter = JsonMeter(JsonBounds(self._bounds.values, self._bounds.depth))
         try:
-            text = body.decode()
-            if text.count("{") + text.count("[") > sys.getrecursionlimit() // 2:
-                json.loads(text)
-        except (UnicodeDecodeError, RecursionError):
-            await self._refusal()(scope, receive, send)
+            while more:
+                told = await receive()
+                if told["type"] != "http.request":
+                    return  # the client has gone
+                meter.feed(told.get("body", b""))
+                body += told.get("body", b"")
+                more = told.get("more_body", False)
+            request = _decoded(body)
+            self._check_parts(request)
+            self._check_characters(request)
+        except JsonBoundsError as error:
+            await self._refusal(str(error))(scope, receive, send)
             return
         if (refused := refusal_of_text(bytes(body), self._text_refusal)) is not None:
             await refused(scope, receive, send)
             return
+        # The SDK parses a large body once more; others are served in between.
+        await asyncio.sleep(0)
         waiting: list[Any] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
         async def again() -> Any:
@@ -122,20 +147,87 @@ class Utf8Only:
 
         await self._app(scope, again, send)
 
+    def _check_parts(self, request: Any) -> None:
+        params = request.get("params", request) if isinstance(request, dict) else None
+        message = params.get("message") if isinstance(params, dict) else None
+        if not isinstance(message, dict):
+            return
+        # HTTP+JSON of version 0.3 names them `content`.
+        amount = max(len(parts) for name in ("parts", "content") if isinstance(parts := message.get(name, []), list))
+        if amount > self._bounds.parts:
+            raise JsonBoundsError(
+                f"The message has {amount} parts; it may have {self._bounds.parts}. Join texts, or send more messages."
+            )
 
-def not_utf8_over_jsonrpc() -> Response:
-    """JSON-RPC's parse error."""
-    error = {"code": -32700, "message": _NOT_UTF8}
-    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error})
+    def _check_characters(self, request: Any) -> None:
+        amount = sum(map(len, _strings(request)))
+        if amount > self._bounds.characters:
+            raise JsonBoundsError(
+                f"The request has {amount} characters of text; it may have {self._bounds.characters}, the bytes of "
+                "files aside. Send a shorter text, or the text as a file."
+            )
 
 
-def not_utf8_over_rest() -> Response:
-    """HTTP+JSON's error for a request that is none."""
-    return JSONResponse(build_rest_error_payload(ParseError(_NOT_UTF8)), 400)
+def _strings(request: Any) -> Iterator[str]:
+    """The strings and keys of a JSON value, without the base64 of files."""
+    waiting = [request]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list):
+            waiting.extend(value)
+        elif isinstance(value, dict):
+            yield from value
+            waiting.extend(item for key, item in value.items() if not (key in _FILE_BYTES and isinstance(item, str)))
+
+
+_FILE_BYTES = frozenset({"raw", "bytes", "fileWithBytes", "file_with_bytes"})
+"""Where the protocol's versions have the base64 of a file."""
+
+
+def _decoded(body: bytes | bytearray) -> Any:
+    """The JSON value of a body; None where it is none, which the SDK refuses.
+
+    Raises:
+        JsonBoundsError: When it is not UTF-8.
+    """
+    try:
+        return json.loads(body.decode())
+    except UnicodeDecodeError:
+        raise JsonBoundsError("The request is not JSON in UTF-8.") from None
+    except ValueError:
+        return None
+
+
+def refused_over_jsonrpc(reason: str) -> Response:
+    """JSON-RPC's error for a request that is not read."""
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": reason}})
+
+
+def refused_over_rest(reason: str) -> Response:
+    """HTTP+JSON's error for a request that is not read."""
+    return JSONResponse(build_rest_error_payload(ParseError(reason)), 400)
+
+
+def check_required_fields(params: SendMessageRequest) -> None:
+    """Check a message for what the protocol requires, without a walk through its metadata and data.
+
+    Raises:
+        InvalidParamsError: When a field is missing; as the SDK's.
+    """
+    bare = SendMessageRequest()
+    if params.HasField("configuration"):
+        bare.configuration.CopyFrom(params.configuration)
+    if params.HasField("message"):
+        given = params.message
+        # A part has no required field.
+        parts = [Part(text="x")] if given.parts else []
+        bare.message.CopyFrom(Message(message_id=given.message_id, role=given.role, parts=parts))
+    validate_proto_required_fields(bare)
 
 
 AT_WORK = "The task is at work. Send the message when it has ended, or without its id to go on with the conversation."
-_NOT_UTF8 = "The request is not JSON in UTF-8, or it is nested too deeply."
 _DEEPEST = 25
 """Levels of a message's JSON; protobuf reads a hundred of its own, each of these is three, and a task adds some."""
 

@@ -39,7 +39,7 @@ def refusal_of_text(body: bytes, refusal: Refusal) -> Response | None:
     )
 
 
-def refused_over_jsonrpc(request: Any, reason: str) -> Response:
+def refused_text_over_jsonrpc(request: Any, reason: str) -> Response:
     """JSON-RPC's error for an invalid request, with status 400."""
     id_ = request.get("id") if isinstance(request, dict) else None
     known = isinstance(id_, int | str) and find_lone_surrogate(id_) is None
@@ -47,6 +47,6 @@ def refused_over_jsonrpc(request: Any, reason: str) -> Response:
     return JSONResponse({"jsonrpc": "2.0", "id": id_ if known else None, "error": error}, 400)
 
 
-def refused_over_rest(request: Any, reason: str) -> Response:
+def refused_text_over_rest(request: Any, reason: str) -> Response:
     """HTTP+JSON's error for an invalid request."""
     return JSONResponse(build_rest_error_payload(ParseError(reason)), 400)

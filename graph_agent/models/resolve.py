@@ -83,9 +83,9 @@ def _openai(spec: str, name: str) -> BaseChatModel:
                 "Write for example 'http://localhost:8000/v1'."
             )
     # Imported here: the client is slow to load, and a scripted or another provider's model has no use for it.
-    from langchain_openai import ChatOpenAI
+    from graph_agent.models.openai_chat import LeanChatOpenAI
 
-    return ChatOpenAI(model=name, base_url=base_url, max_retries=0, stream_usage=True)
+    return LeanChatOpenAI(model=name, base_url=base_url, max_retries=0, stream_usage=True)
 
 
 def _other(spec: str, provider: str, name: str) -> BaseChatModel:

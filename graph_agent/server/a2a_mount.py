@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from graph_agent.a2a.server import CARD_AGE_S, A2AServer
 from graph_agent.a2a.server_card import REST_PATH, RPC_PATH, agent_card
 from graph_agent.a2a.server_executor import Held, NoPlaceError
+from graph_agent.a2a.server_requests import RequestBounds
 from graph_agent.a2a.server_sessions import at_work
 from graph_agent.a2a.server_store import open_stores
 from graph_agent.draining import Drainable
@@ -68,6 +69,12 @@ async def a2a_routes(runs: Runs, limits: Limits, tasks: Limits, db: str) -> Asyn
             context_builder=CallerContext(),
             credential_headers=host.credential_headers,
             held=held_by(tasks),
+            bounds=RequestBounds(
+                values=host.settings.max_a2a_values,
+                depth=host.settings.max_body_depth,
+                parts=host.settings.max_a2a_parts,
+                characters=host.settings.max_a2a_characters,
+            ),
         )
         closing = runs.closed_with(server.aclose, drain=server.drain)
         admit_requests(server.routes, runs, limits)

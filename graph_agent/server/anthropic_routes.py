@@ -11,6 +11,7 @@ from graph_agent.server.anthropic_requests import CountRequest, MessagesRequest,
 from graph_agent.server.anthropic_shapes import AnthropicVoice
 from graph_agent.server.gate import caller
 from graph_agent.server.keys import Caller
+from graph_agent.server.off_loop import BodyRoute, off_loop
 from graph_agent.server.parameters import (
     ProgressHeader,
     Services,
@@ -31,7 +32,7 @@ _ERRORS = error_responses(
     },
 )
 
-router = APIRouter(prefix="/v1/messages", tags=["Anthropic"])
+router = APIRouter(prefix="/v1/messages", tags=["Anthropic"], route_class=BodyRoute)
 
 
 @router.post(
@@ -49,17 +50,21 @@ async def create_message(
 ) -> Response:
     """Answer a conversation."""
     here.check_model(body.model)
-    ask = with_headers(read_messages_request(body), session, progress)
-    return await here.chat.answer(request, who, ask, AnthropicVoice(body.model, tokens_of(body)))
+    here.check_amount(body.messages, body.tools)
+    ask = with_headers(await off_loop(request, read_messages_request, body), session, progress)
+    tokens = await off_loop(request, tokens_of, body)
+    return await here.chat.answer(request, who, ask, AnthropicVoice(body.model, tokens))
 
 
 @router.post("/count_tokens", responses=_ERRORS)
 async def count_tokens(
+    request: Request,
     body: CountRequest,
     who: Annotated[Caller, Depends(caller)],
     here: Annotated[Services, Depends(services)],
 ) -> TokenCount:
     """Say how many tokens a request is, about: four characters each."""
     here.check_model(body.model)
+    here.check_amount(body.messages, body.tools)
     with here.chat.limits.held(who.name):
-        return TokenCount(input_tokens=tokens_of(body))
+        return TokenCount(input_tokens=await off_loop(request, tokens_of, body))

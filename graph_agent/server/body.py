@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from graph_agent.json_bounds import JsonBounds, JsonBoundsError, JsonMeter, TooManyValuesError
 from graph_agent.server.paths import path_of
 from graph_agent.server.problems import ProblemError
 
@@ -30,6 +31,8 @@ class BodyLimits:
         timeout_s: Seconds it may take to come.
         refuse: Makes the response to a request that is turned away: its path, and why.
         held: Holds a place for a body while it comes; raises a `ProblemError` where there is none left.
+        json: How many values a body may hold, and how deep. They are counted as the body comes, before it is parsed:
+            parsing and checking millions of them would stop every other request.
     """
 
     def __init__(
@@ -40,12 +43,14 @@ class BodyLimits:
         timeout_s: float,
         refuse: Callable[[str, ProblemError], Response],
         held: Callable[[Scope], AbstractContextManager[None]],
+        json: JsonBounds,
     ) -> None:
         self._app = app
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._refuse = refuse
         self._held = held
+        self._json = json
         self._answered = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,9 +83,17 @@ class BodyLimits:
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
         """The whole body; None when the client is gone."""
-        announced = dict(scope["headers"]).get(b"content-length", b"")
+        headers = dict(scope["headers"])
+        announced = headers.get(b"content-length", b"")
         if announced.isdigit() and int(announced) > self._max_bytes:
             raise self._too_large()
+        if (encoding := headers.get(b"content-encoding", b"identity").strip().lower()) not in (b"identity", b""):
+            raise ProblemError(
+                "invalid",
+                f"The request's body is encoded as {encoding.decode('latin-1')[:40]!r}, which this server does not "
+                "decode. Send it without a content-encoding.",
+            )
+        meter = JsonMeter(self._json)
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -91,6 +104,12 @@ class BodyLimits:
             if size > self._max_bytes:
                 raise self._too_large()
             chunks.append(message.get("body", b""))
+            try:
+                meter.feed(chunks[-1])
+            except JsonBoundsError as error:
+                raise ProblemError(
+                    "too_large" if isinstance(error, TooManyValuesError) else "invalid", str(error)
+                ) from None
             if not message.get("more_body", False):
                 return b"".join(chunks)
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from graph_agent.server.gate import caller
 from graph_agent.server.keys import Caller
+from graph_agent.server.off_loop import BodyRoute
 from graph_agent.server.parameters import Services, services
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.replies import Accepted, ControlError, EventList, SessionIds, SessionInfo
@@ -36,7 +37,7 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
 }
 _SessionId = Annotated[str, Path(pattern=SESSION_ID, description="The session.")]
 
-router = APIRouter(tags=["Sessions"], responses=_ERRORS)
+router = APIRouter(tags=["Sessions"], responses=_ERRORS, route_class=BodyRoute)
 
 
 class Words(BaseModel):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from graph_agent.json_bounds import JsonBounds
 from graph_agent.server.body import BodyLimits
 from graph_agent.server.dialects import internal, refusal
 from graph_agent.server.keys import Caller, caller_of
@@ -41,6 +42,7 @@ class Gate:
             timeout_s=settings.body_timeout_s,
             refuse=refusal,
             held=lambda scope: arriving.held(scope["state"]["caller"].name),
+            json=JsonBounds(values=settings.max_body_values, depth=settings.max_body_depth),
         )
         self._keys = settings.keys
         self._origins = settings.cors_origins

@@ -8,12 +8,13 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from langchain_core.messages import AnyMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import BaseStore
@@ -27,6 +28,7 @@ from graph_agent.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.event_reader import EventReader
 from graph_agent.looking import look_again
 from graph_agent.models.aliases import ToolAliases
+from graph_agent.models.images import may_download_images
 from graph_agent.persistence import open_saver, open_store, strict_serializer
 from graph_agent.running import kept_idle
 from graph_agent.server.feeds import Feeds
@@ -73,6 +75,25 @@ class Host:
             ToolAliases([*self.tool_names, *names])
         except ConfigError as error:
             raise ProblemError("invalid", f"{error}", param="tools") from None
+
+    def check_images(self, messages: Sequence[AnyMessage]) -> None:
+        """Check that no image is given by an address that this process would connect to.
+
+        Raises:
+            ProblemError: When one is, and the client of a model of the agent downloads images.
+        """
+        builder = self.kept.builder
+        if not isinstance(builder, AgentStateGraph) or not any(map(_has_image_url, messages)):
+            return
+        fallbacks = builder.config.fallback_models if builder.config is not None else ()
+        models = [model for model in (builder.model, *fallbacks) if model is not None]
+        if any(map(may_download_images, models)):
+            raise ProblemError(
+                "invalid",
+                "An image is given by an address. The client of this agent's model would download it on this server, "
+                "which connects to no address that a request names. Send the image's bytes in base64.",
+                param="messages",
+            )
 
     def check_agentic_loops(self, asked: int | None) -> None:
         """Check that a request asks for no more reruns by hooks than the agent's configuration allows.
@@ -152,6 +173,11 @@ class Host:
             read += len(found)
             parked |= {item.key: item.value for item in found}
         return list(parked.values())
+
+
+def _has_image_url(message: AnyMessage) -> bool:
+    blocks = message.content if isinstance(message.content, list) else []
+    return any(isinstance(block, dict) and block.get("type") == "image" and "url" in block for block in blocks)
 
 
 def new_token() -> str:

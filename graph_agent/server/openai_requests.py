@@ -10,6 +10,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from graph_agent.config import ReasoningEffort
+from graph_agent.json_bounds import JsonBounds, JsonBoundsError, TooManyValuesError, count_values
 from graph_agent.server.asks import Ask
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.schemas import (
@@ -26,6 +27,8 @@ from graph_agent.server.schemas import (
 from graph_agent.text import plain
 
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
+_ARGUMENTS = JsonBounds(values=20_000, depth=200)
+"""What the arguments of all calls of a request may hold; the body's own bounds take each text for one string."""
 _INSTRUCTING = ("system", "developer")
 
 
@@ -160,6 +163,7 @@ def read_chat_request(body: ChatRequest) -> Ask:
     Raises:
         ProblemError: When something in it cannot be used.
     """
+    _check_arguments(body.messages)
     asked = _asked(body.messages)
     told = body.messages[:-1] if asked else body.messages
     system = [_text(message) for message in told if message.role in _INSTRUCTING]
@@ -250,6 +254,21 @@ def _call(call: CallInHistory) -> ToolCall:
     if not isinstance(arguments, dict):
         raise ProblemError("invalid", f"The arguments of the call {call.id!r} are no JSON object.", param="messages")
     return ToolCall(id=call.id, name=call.function.name, args=arguments, type="tool_call")
+
+
+def _check_arguments(messages: list[Message]) -> None:
+    left = _ARGUMENTS.values
+    for call in (call for message in messages for call in message.tool_calls or []):
+        try:
+            left -= count_values(call.function.arguments, JsonBounds(left, _ARGUMENTS.depth))
+        except TooManyValuesError:
+            raise ProblemError(
+                "too_large",
+                f"The calls' arguments hold more than {_ARGUMENTS.values} JSON values together. Send fewer calls.",
+                param="messages",
+            ) from None
+        except JsonBoundsError as error:
+            raise ProblemError("invalid", f"The arguments of the call {call.id!r}: {error}", param="messages") from None
 
 
 def _tool(tool: Tool) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from graph_agent.server.gate import caller
 from graph_agent.server.keys import Caller
+from graph_agent.server.off_loop import BodyRoute, off_loop
 from graph_agent.server.openai_requests import ChatRequest, read_chat_request
 from graph_agent.server.openai_shapes import OpenAIVoice
 from graph_agent.server.parameters import (
@@ -32,7 +33,7 @@ _ERRORS = error_responses(
     },
 )
 
-router = APIRouter(prefix="/v1", tags=["OpenAI"])
+router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=BodyRoute)
 
 
 @router.post(
@@ -50,7 +51,8 @@ async def create_chat_completion(
 ) -> Response:
     """Answer a conversation."""
     here.check_model(body.model)
-    ask = with_headers(read_chat_request(body), session, progress)
+    here.check_amount(body.messages, body.tools)
+    ask = with_headers(await off_loop(request, read_chat_request, body), session, progress)
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
     return await here.chat.answer(request, who, ask, OpenAIVoice(body.model, include_usage=include_usage))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
@@ -14,7 +14,7 @@ from graph_agent.server.chat import Chat
 from graph_agent.server.limits import Limits
 from graph_agent.server.problems import ProblemError, stopping
 from graph_agent.server.readiness import Readiness
-from graph_agent.server.schemas import SESSION_ID
+from graph_agent.server.schemas import SESSION_ID, check_amount
 
 SessionHeader = Annotated[
     str | None,
@@ -44,6 +44,15 @@ class Services:
         known = self.chat.runs.host.source.name
         if name != known:
             raise ProblemError("model", f"There is no model {name!r} here; known: {known}.", param="model")
+
+    def check_amount(self, messages: Sequence[Any], tools: Sequence[Any] | None) -> None:
+        """Check that a chat request has no more messages and tools than one may have.
+
+        Raises:
+            ProblemError: When it does.
+        """
+        settings = self.chat.runs.host.settings
+        check_amount(messages, tools, settings.max_messages, settings.max_tools)
 
 
 async def services(request: Request) -> Services:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import binascii
 import json
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from mimetypes import MimeTypes
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field
 
 from graph_agent.errors import ConfigError
 from graph_agent.schema import ResponseSchema
@@ -30,8 +30,15 @@ class _FirstFault(FailFast):
 
 
 _T = TypeVar("_T")
-ListOf = Annotated[list[_T], _FirstFault()]
-"""A list that is read up to its first fault: a body can hold millions of them, each a kilobyte when told."""
+
+
+def _between_items(item: Any) -> Any:
+    """Return the item; a call of Python code is where a thread that validates lets the event loop's thread run."""
+    return item
+
+
+ListOf = Annotated[list[Annotated[_T, BeforeValidator(_between_items)]], _FirstFault()]
+"""A list that is read up to its first fault: a body can hold many of them, each a kilobyte when told."""
 
 AgenticLoops = Annotated[
     int | None, Field(ge=0, description="Reruns that the agent's hooks may have; at most as many as the agent allows.")
@@ -66,9 +73,38 @@ def clean_body(data: Any) -> Any:
     Raises:
         ValueError: When it is nested too deeply, or holds credentials.
     """
+    if isinstance(data, BaseModel):
+        return data  # it was read off the loop, and is checked
     if brings_credentials(data):
         raise ValueError(NO_CREDENTIALS)
     return plain(data)
+
+
+def check_amount(messages: Sequence[Any], tools: Sequence[Any] | None, max_messages: int, max_tools: int) -> None:
+    """Check how much of what a run spends time on a chat request holds.
+
+    Args:
+        messages: The body's messages; content parts and calls count as messages do.
+        tools: The body's tools.
+        max_messages: How many messages there may be.
+        max_tools: How many tools there may be.
+
+    Raises:
+        ProblemError: When there are more.
+    """
+    found = sum(1 + _parts(message.content) + len(getattr(message, "tool_calls", None) or ()) for message in messages)
+    for name, amount, most in (("messages", found, max_messages), ("tools", len(tools or ()), max_tools)):
+        if amount > most:
+            counted = "messages, content parts and calls" if name == "messages" else name
+            raise ProblemError(
+                "too_large", f"{name}: the request has {amount} {counted}; it may have {most}. Send fewer.", param=name
+            )
+
+
+def _parts(content: Any) -> int:
+    if not isinstance(content, list):
+        return 0
+    return sum(1 + _parts(getattr(part, "content", None)) for part in content)
 
 
 NO_CREDENTIALS = (

@@ -37,6 +37,21 @@ class ServerSettings(BaseModel):
     """Size of one request's body."""
     max_header_bytes: PositiveInt = 65_536
     """Size of one request's line, headers and trailers; each header counts 32 bytes more than it has, as in HTTP/2."""
+    max_body_values: PositiveInt = 60_000
+    """JSON values (objects, arrays, strings, numbers, true, false, null) in one request's body; keys do not count. A
+    tool with ten described fields is about 80, a message about 4."""
+    max_body_depth: PositiveInt = 100
+    """Levels of objects and arrays inside one another in one request's body."""
+    max_messages: PositiveInt = 2_000
+    """Messages in one chat request, and calls, and content parts."""
+    max_tools: PositiveInt = 1_000
+    """Tools of the caller's in one chat request."""
+    max_a2a_values: PositiveInt = 8_000
+    """JSON values in one A2A request, whose data and metadata cost a hundred times as much to read."""
+    max_a2a_parts: PositiveInt = 200
+    """Parts in one A2A message."""
+    max_a2a_characters: PositiveInt = 1_000_000
+    """Characters of all text in one A2A request, the bytes of files aside."""
     body_timeout_s: PositiveFloat = 30
     """Seconds a client may take to send its request's headers, and again its body."""
     send_timeout_s: PositiveFloat = 30

@@ -105,6 +105,7 @@ async def turn_for(host: Host, caller: Caller, ask: Ask) -> Turn:
         ProblemError: When its messages do not fit together, or to the session.
     """
     host.check_client_tools([tool["function"]["name"] for tool in ask.client_tools])
+    host.check_images(ask.messages)
     host.check_agentic_loops(ask.options.get("max_agentic_loops"))
     if ask.session_id is not None:
         return await _in_session(host, caller, ask, ask.session_id)

@@ -1,0 +1,137 @@
+"""Bounds on JSON text, checked while its bytes arrive and before any parser builds objects from them.
+
+What a parser and its callers spend grows with the number of values, not with the number of bytes: a body of 10 MB is
+one image, or five million numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+
+_NUMBER_CHARS = 100
+"""Characters of one number: Python's conversions of longer ones take time that grows with their square."""
+_DIGITS = bytes(0x30 if chr(byte) in "-+.0123456789eE" else 0x20 for byte in range(256))
+"""Maps what a number is made of to `0`, and all else to a space."""
+_TOO_LONG = b"0" * (_NUMBER_CHARS + 1)
+_PIECE = 65_536
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\x00\x00")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+
+class JsonBoundsError(ValueError):
+    """JSON text outside its bounds; the text says which, and what was given."""
+
+
+class TooManyValuesError(JsonBoundsError):
+    """JSON text with more values than its bound."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonBounds:
+    """How much one JSON text may hold."""
+
+    values: int
+    """Values: each object, array, string, number, `true`, `false` and `null`; keys do not count."""
+    depth: int
+    """Levels of objects and arrays inside one another."""
+
+
+class JsonMeter:
+    """Counts the values and the depth of one JSON text in UTF-8, piece by piece.
+
+    It does not check that the text is JSON. Up to the first byte that is not JSON its counts are those of a parser;
+    behind it a parser reads nothing.
+
+    Args:
+        bounds: The bounds.
+    """
+
+    def __init__(self, bounds: JsonBounds) -> None:
+        self._bounds = bounds
+        self._values = 1
+        self._depth = 0
+        self._in_string = False
+        self._escape = b""
+        self._number = b""
+        self._ended = False
+
+    @property
+    def values(self) -> int:
+        """Values so far."""
+        return self._values
+
+    def feed(self, piece: bytes) -> None:
+        """Count the next bytes of the text.
+
+        Raises:
+            JsonBoundsError: When the text is outside its bounds, or holds a NUL byte, which UTF-8 JSON never does and
+                by which parsers recognise UTF-16 and UTF-32.
+        """
+        if self._ended:
+            return
+        if b"\0" in piece:
+            raise JsonBoundsError("The JSON holds a NUL byte. Send JSON in UTF-8.")
+        outside = self._outside_strings(self._escape + piece)
+        self._check_depth(outside)
+        self._check_numbers(outside)
+        self._values += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
+        if self._values > self._bounds.values:
+            raise TooManyValuesError(
+                f"The JSON holds more than {self._bounds.values} JSON values (objects, arrays, strings, "
+                "numbers). Send fewer, or several requests."
+            )
+
+    def _outside_strings(self, piece: bytes) -> bytes:
+        """The bytes of a piece outside strings; each string leaves one quotation mark."""
+        # A run of backslashes is even, and escapes itself, or odd, and escapes what follows.
+        backslashes = len(piece) - len(piece.rstrip(b"\\"))
+        self._escape = b"\\" if backslashes % 2 else b""
+        piece = piece.removesuffix(self._escape)
+        if b"\\" in piece:
+            piece = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
+        parts = piece.split(b'"')
+        outside = b'"'.join(parts[self._in_string :: 2])
+        if self._in_string:
+            outside = b'"' + outside
+        self._in_string ^= len(parts) % 2 == 0
+        return outside
+
+    def _check_numbers(self, outside: bytes) -> None:
+        digits = self._number + outside.translate(_DIGITS)
+        if _TOO_LONG in digits:
+            raise JsonBoundsError(
+                f"The JSON holds a number of more than {_NUMBER_CHARS} characters. Send it as a string."
+            )
+        self._number = digits.rpartition(b" ")[2]
+
+    def _check_depth(self, outside: bytes) -> None:
+        brackets = outside.translate(_STEPS, _NO_BRACKETS)
+        if not brackets:
+            return
+        depths = list(accumulate((1 if step else -1 for step in brackets), initial=self._depth))
+        self._depth = depths[-1]
+        # A closing bracket without its opening one is where every parser stops.
+        before = next((at for at, depth in enumerate(depths) if depth < 0), None)
+        self._ended = before is not None
+        if max(depths[:before], default=0) > self._bounds.depth:
+            raise JsonBoundsError(
+                f"The JSON is nested more than {self._bounds.depth} levels deep. Send it with fewer levels."
+            )
+
+
+def count_values(text: str, bounds: JsonBounds) -> int:
+    """Count the values of a JSON text inside a request.
+
+    Args:
+        text: The text.
+        bounds: What it may hold.
+
+    Raises:
+        JsonBoundsError: When it is outside its bounds.
+    """
+    meter = JsonMeter(bounds)
+    for at in range(0, len(text), _PIECE):
+        # Lone surrogates have no UTF-8 form, and are none of what is counted.
+        meter.feed(text[at : at + _PIECE].encode(errors="replace"))
+    return meter.values
