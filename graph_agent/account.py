@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from graph_agent.delegation import CALL_PREFIX
 from graph_agent.events import ResultStatus, StoredEvent
+from graph_agent.types import delegation_name
 
 Outcome = Literal["finished", "failed", "unknown", "skipped"]
 
@@ -32,5 +32,5 @@ def account(events: Sequence[StoredEvent]) -> dict[Outcome, list[str]]:
         if entry["type"] == "tool_result":
             found[OUTCOMES[entry["status"]]].append(entry["name"])
         elif entry["type"] == "delegation_response":
-            found[OUTCOMES[entry["status"]]].append(CALL_PREFIX + entry["target"])
+            found[OUTCOMES[entry["status"]]].append(delegation_name(entry["target"]))
     return {outcome: names[::-1] for outcome, names in found.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import RunnableConfig
@@ -18,13 +18,13 @@ from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext
 from graph_agent.errors import ConfigError
 from graph_agent.given_parts import checked_delegates, checked_hooks, checked_tools
-from graph_agent.hook_list import sort_hooks, surround
-from graph_agent.models.pool import ModelPool, Resolve, ready_only
+from graph_agent.hook_list import sort_hooks
+from graph_agent.models.pool import Around, ModelPool, Resolve, as_it_is, ready_only
 from graph_agent.nodes.delegate import delegate_node
 from graph_agent.nodes.finalize import finalize_node
 from graph_agent.nodes.plan import plan_node
 from graph_agent.nodes.tools import tools_node
-from graph_agent.parts import AgentParts
+from graph_agent.parts import AgentParts, AroundTool
 from graph_agent.prompts import Prompts
 from graph_agent.reading import with_reader
 from graph_agent.rollout import agentic_loop_from_env
@@ -37,6 +37,15 @@ from graph_agent.toolbox import Toolbox
 from graph_agent.types import Call
 from graph_agent.wave_reply import PLAN_TOOL
 from graph_agent.waves import PlanningResult
+
+
+class _Surroundings(NamedTuple):
+    """What middleware puts around an agent's work."""
+
+    around_model: Around = as_it_is
+    around_tool: AroundTool | None = None
+    whole_replies: bool = False
+    """Whether replies may be rewritten after their last token."""
 
 
 def assemble(
@@ -63,7 +72,7 @@ def assemble(
     registered = sort_hooks(checked_hooks(hooks))
     own = with_reader(checked_tools(tools), config)
     toolbox = Toolbox(own, checked_delegates(delegates), templates, registered.offered)
-    middleware = surround(registered.middleware, toolbox, templates)
+    middleware = _surround(registered.middleware, toolbox, templates)
     models = ModelPool(
         model,
         config=config,
@@ -94,6 +103,22 @@ def assemble(
         whole_replies=middleware.whole_replies,
     )
     return _join(parts)
+
+
+def _surround(middleware: Sequence[Any], toolbox: Toolbox, prompts: Prompts) -> _Surroundings:
+    """Make what middleware puts around model requests and tool calls; nothing without any.
+
+    Raises:
+        ConfigError: When one of them needs what this agent does not have.
+    """
+    if not middleware:
+        return _Surroundings()
+    # Whoever gives one has imported the package; everybody else is spared it.
+    from graph_agent.middleware import AroundModels, AroundTools, admit
+
+    admitted = [admit(one) for one in middleware]
+    models, tools = AroundModels(admitted, toolbox.tools, prompts), AroundTools(admitted, toolbox.tools)
+    return _Surroundings(models.around, tools if tools else None, any(one.rewrites for one in admitted))
 
 
 def _while_held(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
-from graph_agent.planned import calls_of
+from graph_agent.calls.messages import calls_of
 from graph_agent.references import BadReferenceError, referenced_ids, resolve
 from graph_agent.types import Call
 from graph_agent.wave_results import failed_ids, is_structured, recorded_ids, result_value, results_of_wave, since_plan

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from graph_agent.delegation import CALL_PREFIX, AskingDelegate, Delegate
+from graph_agent.delegation import AskingDelegate, Delegate
 from graph_agent.prompts import Prompts
 from graph_agent.remote import RemoteTask
+from graph_agent.types import delegation_name
 
 
 async def withdraw(delegates: Mapping[str, Delegate], tasks: Mapping[str, RemoteTask]) -> None:
@@ -20,7 +21,7 @@ async def withdraw(delegates: Mapping[str, Delegate], tasks: Mapping[str, Remote
     """
     withdrawn = []
     for task in tasks.values():
-        delegate: Any = delegates.get(CALL_PREFIX + task["delegate"])
+        delegate: Any = delegates.get(delegation_name(task["delegate"]))
         if isinstance(delegate, AskingDelegate):
             withdrawn.append(delegate.withdraw(task))
     await asyncio.gather(*withdrawn)

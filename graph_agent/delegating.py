@@ -10,14 +10,14 @@ from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 
 from graph_agent.config import LoopConfig
-from graph_agent.delegation import CALL_PREFIX, AskingDelegate, Delegate, Delegation, DelegationResult
+from graph_agent.delegation import AskingDelegate, Delegate, Delegation, DelegationResult
 from graph_agent.events import StoredEvent, event
 from graph_agent.fencing import fenced, source_of
 from graph_agent.remote import RemoteState, RemoteTask
 from graph_agent.shown import shown_output
 from graph_agent.telling import result_event
 from graph_agent.text import clean
-from graph_agent.types import NO_USAGE, Call, Usage
+from graph_agent.types import NO_USAGE, Call, Usage, delegate_name
 from graph_agent.usage import add_usage
 from graph_agent.values import stored_value
 
@@ -46,7 +46,7 @@ class Telling:
 
     def __call__(self, text: str) -> None:
         """Pass one line on."""
-        told = {"id": self._call["id"], "target": self._call["name"].removeprefix(CALL_PREFIX), "content": clean(text)}
+        told = {"id": self._call["id"], "target": delegate_name(self._call["name"]), "content": clean(text)}
         self._runtime.stream_writer({"type": "delegation_progress", "step": self._step, **told})
         if len(self.events) < MOST_LINES:
             self.events.append(event("delegation_progress", self._step, **told))
@@ -87,7 +87,7 @@ def ask_person(call: Call, task: RemoteTask) -> Any:
 
     The node runs from its start when the answer comes: nothing may have been sent before this.
     """
-    delegate = call["name"].removeprefix(CALL_PREFIX)
+    delegate = delegate_name(call["name"])
     return interrupt({"type": "delegation_input", "id": call["id"], "delegate": delegate, "question": task["question"]})
 
 
@@ -123,7 +123,7 @@ def answered(
         told: The events of its progress.
         waited: Whether its task had been waiting for a person.
     """
-    name, id_ = call["name"].removeprefix(CALL_PREFIX), call["id"]
+    name, id_ = delegate_name(call["name"]), call["id"]
     contexts = {name: result.context_id} if result.context_id else {}
     # The channel takes its first write as it is, so each is whole, and one that closes a task comes after another.
     tasks = {id_: result.waiting} if waited or result.waiting is not None else {}

@@ -14,7 +14,6 @@ from graph_agent.events import ResultStatus, StoredEvent
 from graph_agent.remote import RemoteTask
 from graph_agent.types import NO_USAGE, Usage
 
-CALL_PREFIX = "delegate_to_"
 DEPTH_LEFT = "__graph_agent_depth_left"
 """Key in a delegated run's `configurable`: how many further delegations may nest."""
 WATCHED = "__graph_agent_watched"
@@ -22,11 +21,6 @@ WATCHED = "__graph_agent_watched"
 
 What begins with two underscores stays out of checkpoints and traces.
 """
-
-
-def is_delegation(name: str) -> bool:
-    """Whether a call of this name is a delegation."""
-    return name.startswith(CALL_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)

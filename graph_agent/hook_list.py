@@ -9,10 +9,6 @@ from typing import Any, NamedTuple, get_args
 from graph_agent.errors import ConfigError
 from graph_agent.hooks import LoopHook, OnError, tool_schema
 from graph_agent.lending import copied
-from graph_agent.models.pool import Around, as_it_is
-from graph_agent.parts import AroundTool
-from graph_agent.prompts import Prompts
-from graph_agent.toolbox import Toolbox
 
 _METHODS = ("should_run", "build_plan")
 
@@ -28,15 +24,6 @@ class HookList(NamedTuple):
     """`AgentMiddleware`, outermost first."""
     offered: list[dict[str, Any]]
     """OpenAI schemas of the tools that hooks offer."""
-
-
-class Surroundings(NamedTuple):
-    """What middleware puts around an agent's work."""
-
-    around_model: Around = as_it_is
-    around_tool: AroundTool | None = None
-    whole_replies: bool = False
-    """Whether replies may be rewritten after their last token."""
 
 
 def sort_hooks(given: Sequence[Any]) -> HookList:
@@ -70,22 +57,6 @@ def sort_hooks(given: Sequence[Any]) -> HookList:
     # A reply that no hook looks at can be streamed.
     reviewers = tuple(hook for hook in hooks if hook not in rewriters or _overrides(hook, "should_run"))
     return HookList(reviewers, rewriters, tuple(middleware), offered)
-
-
-def surround(middleware: Sequence[Any], toolbox: Toolbox, prompts: Prompts) -> Surroundings:
-    """Make what middleware puts around model requests and tool calls; nothing without any.
-
-    Raises:
-        ConfigError: When one of them needs what this agent does not have.
-    """
-    if not middleware:
-        return Surroundings()
-    # Whoever gives one has imported the package; everybody else is spared it.
-    from graph_agent.middleware import AroundModels, AroundTools, admit
-
-    admitted = [admit(one) for one in middleware]
-    models, tools = AroundModels(admitted, toolbox.tools, prompts), AroundTools(admitted, toolbox.tools)
-    return Surroundings(models.around, tools if tools else None, any(one.rewrites for one in admitted))
 
 
 def _overrides(hook: Any, method: str) -> bool:

@@ -15,7 +15,6 @@ from graph_agent._compat import read_state
 from graph_agent.config import LoopConfig
 from graph_agent.current_wave import FIELDS, current_wave
 from graph_agent.cut_short import cut_short
-from graph_agent.delegation import is_delegation
 from graph_agent.effects import finished_before, may_begin, may_have_begun, note_started
 from graph_agent.events import ResultStatus, StoredEvent
 from graph_agent.idempotency import current_call
@@ -25,7 +24,7 @@ from graph_agent.settlement import UNKNOWN
 from graph_agent.spending import work_left_s
 from graph_agent.state import NOT_BEGUN, Bookkeeping
 from graph_agent.telling import announce, answer_event, result_event
-from graph_agent.types import Call
+from graph_agent.types import Call, is_delegation
 from graph_agent.wave_results import since_plan
 
 T = TypeVar("T")

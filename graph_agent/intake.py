@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolCall, ToolMessage
 
-from graph_agent.steering import STEERING_MARK
 from graph_agent.types import NOT_SHOWN
 
 CONTEXT_MARK = "graph_agent_context"
 """Key in `additional_kwargs` of a message that a delegator passes on: known to the model, not said by the user."""
+STEERING_MARK = "graph_agent_steering"
+"""Key in `additional_kwargs` of a message that steered a session at work."""
 _MARKS = {CONTEXT_MARK, STEERING_MARK}
 
 

@@ -16,8 +16,9 @@ from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext, set_fields
 from graph_agent.errors import ConfigError
 from graph_agent.events import StoredEvent, event
+from graph_agent.intake import STEERING_MARK
 from graph_agent.runs import Run
-from graph_agent.steering import STEERING_MARK, Note, NoteKind
+from graph_agent.steering import Note, NoteKind
 
 if TYPE_CHECKING:
     from graph_agent.state import Bookkeeping

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from graph_agent.config import LoopConfig
-from graph_agent.delegation import CALL_PREFIX
 from graph_agent.truncation import TruncateMode
+from graph_agent.types import is_delegation
 
 
 class OutputLimits(NamedTuple):
@@ -84,7 +84,7 @@ def _kind(name: str, marks: Mapping[str, Any]) -> str | None:
     marked = marks.get("kind")
     if isinstance(marked, str) and marked in _KINDS:
         return marked
-    if name.startswith(CALL_PREFIX):
+    if is_delegation(name):
         return "delegate"
     return _KIND_OF_NAME.get(name.rpartition(".")[2].lower())
 

@@ -6,18 +6,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall
+from langchain_core.messages import AIMessage
 
 from graph_agent.budget import usage_of
 from graph_agent.calls import new_call_id, split_tool_calls, unfinished_call
+from graph_agent.calls.messages import calls_of, canonical_calls, checked_call
 from graph_agent.config import Price
 from graph_agent.events import StoredEvent, event
 from graph_agent.models.cleaning import with_text, without_call_blocks
 from graph_agent.models.finish_reasons import CutOff, cause_of, cut_off
 from graph_agent.references import renamed
-from graph_agent.repair import repaired
 from graph_agent.sentinel import is_blank, without_sentinel
-from graph_agent.text import clean, plain
+from graph_agent.text import clean
 from graph_agent.types import Call, Usage
 
 
@@ -59,9 +59,6 @@ class Planned:
             **self.extra,
         )
 
-
-UNNAMED = "unnamed"
-"""What a call without a name is named: providers refuse a history with an empty name."""
 
 _FIXES: dict[CutOff, str] = {
     "length": "Call it again with shorter arguments, or do the work in several smaller calls.",
@@ -119,7 +116,7 @@ def read_reply(
     message = reply
     if text and not asked:
         found, prose = split_tool_calls(reply.text, tools)
-        asked = [_checked(call["id"], call["name"], call["arguments"]) for call in found]
+        asked = [checked_call(call["id"], call["name"], call["arguments"]) for call in found]
         if not asked and cut is not None and (begun := unfinished_call(reply.text, tools)) is not None:
             name, prose = begun
             asked = [Call(id="", name=name, arguments={})]
@@ -137,43 +134,6 @@ def read_reply(
         if canonical != message.tool_calls or message.invalid_tool_calls:
             message = message.model_copy(update={"tool_calls": canonical, "invalid_tool_calls": []})
     return planned_calls(message, calls, usage_of(reply, prices), reply.text)
-
-
-def calls_of(message: AIMessage) -> list[Call]:
-    """The structured calls of a message; an id may be empty, or stand there twice."""
-    return [*map(_structured, message.tool_calls), *map(_broken, message.invalid_tool_calls)]
-
-
-def canonical_calls(calls: list[Call]) -> list[ToolCall]:
-    """Calls in LangChain's form."""
-    return [ToolCall(id=call["id"], name=call["name"], args=call["arguments"], type="tool_call") for call in calls]
-
-
-def _structured(call: ToolCall) -> Call:
-    return _checked(call["id"] or "", call["name"], call["args"])
-
-
-def _checked(id_: str, name: str, arguments: Any) -> Call:
-    """A call with its arguments as plain JSON, or marked with what is wrong with them."""
-    read: Call = {"id": clean(id_), "name": clean(name) or UNNAMED, "arguments": {}}
-    try:
-        return {**read, "arguments": plain(arguments, finite=True)}
-    except ValueError as error:
-        return {**read, "fault": f"The arguments cannot be used: {error}."}
-
-
-def _broken(call: InvalidToolCall) -> Call:
-    """A call whose arguments the client could not read: repaired where that works, else marked with its fault."""
-    raw = call["args"] or ""
-    try:
-        arguments = repaired(raw)
-    except ValueError:
-        arguments = None
-    read = _checked(call["id"] or "", call["name"] or "", arguments if isinstance(arguments, dict) else {})
-    if isinstance(arguments, dict):
-        return read
-    shown = clean(raw if len(raw) <= 200 else raw[:200] + "…")
-    return {**read, "fault": f"The arguments are no JSON object: {shown!r}. Send one JSON object."}
 
 
 def _with_ids(calls: list[Call]) -> list[Call]:

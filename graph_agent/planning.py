@@ -10,6 +10,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from pydantic import BaseModel
 
 from graph_agent.budget import usage_of
+from graph_agent.calls.messages import canonical_calls
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.limits import LimitMet, LimitMetError
 from graph_agent.models.client import Mode
@@ -18,7 +19,7 @@ from graph_agent.models.refusals import refusal_in
 from graph_agent.models.spoken import Spoken
 from graph_agent.parts import AgentParts
 from graph_agent.plan_cache import through_cache
-from graph_agent.planned import Planned, action_of, canonical_calls, read_reply
+from graph_agent.planned import Planned, action_of, read_reply
 from graph_agent.request import plan_request
 from graph_agent.sentinel import is_blank, says_nothing, without_sentinel
 from graph_agent.text import plain

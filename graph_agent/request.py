@@ -9,10 +9,10 @@ from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.failure_report import as_sent
+from graph_agent.intake import STEERING_MARK
 from graph_agent.models.client import Mode
 from graph_agent.parts import AgentParts
 from graph_agent.state import Carried
-from graph_agent.steering import STEERING_MARK
 
 
 def plan_request(

@@ -10,9 +10,8 @@ from typing_extensions import TypedDict
 
 from graph_agent._compat import read_state
 from graph_agent.current_wave import FIELDS, current_wave
-from graph_agent.delegation import is_delegation
 from graph_agent.runs import is_running
-from graph_agent.types import Call
+from graph_agent.types import Call, is_delegation
 
 PATHS = ["tools", "delegate", "finalize"]
 """Where `after_plan` may lead; LangGraph cannot see it in a function that returns `Send`s."""

@@ -11,9 +11,6 @@ from typing import Any, Literal, Protocol
 
 NoteKind = Literal["steer", "follow_up", "abort", "configure"]
 
-STEERING_MARK = "graph_agent_steering"
-"""Key in `additional_kwargs` of a message that steered a session at work."""
-
 
 @dataclass(frozen=True, slots=True)
 class Note:

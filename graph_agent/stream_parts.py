@@ -8,7 +8,6 @@ from typing import Any, cast
 from langchain_core.messages import AIMessage, BaseMessage
 from langgraph.types import StreamMode
 
-from graph_agent.delegation import CALL_PREFIX
 from graph_agent.events import Event, StoredEvent
 from graph_agent.failure_report import failure_of
 from graph_agent.results import (
@@ -22,6 +21,7 @@ from graph_agent.results import (
     RunPart,
     Token,
 )
+from graph_agent.types import delegation_name
 
 MODES: list[StreamMode] = ["messages", "custom", "updates"]
 """The stream modes that parts are made of."""
@@ -131,10 +131,10 @@ def _parts_of(event: StoredEvent) -> list[RunPart]:
         case "tool_call":
             return [CallState(event["id"], event["name"], "started")]
         case "delegation_request":
-            return [CallState(event["id"], CALL_PREFIX + event["target"], "started")]
+            return [CallState(event["id"], delegation_name(event["target"]), "started")]
         case "tool_result":
             return [CallState(event["id"], event["name"], event["status"])]
         case "delegation_response":
-            return [CallState(event["id"], CALL_PREFIX + event["target"], event["status"])]
+            return [CallState(event["id"], delegation_name(event["target"]), event["status"])]
         case _:
             return []

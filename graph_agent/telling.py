@@ -7,10 +7,9 @@ from typing import Any
 
 from langchain_core.messages import ToolMessage
 
-from graph_agent.delegation import CALL_PREFIX
 from graph_agent.events import StoredEvent, event
 from graph_agent.text import plain
-from graph_agent.types import Call
+from graph_agent.types import Call, delegate_name, delegation_name, is_delegation
 
 
 def announce(
@@ -43,8 +42,8 @@ def answer_event(call: Call, message: ToolMessage, step: int) -> StoredEvent:
 
 def call_event(call: Call, step: int) -> StoredEvent:
     """The `tool_call` or `delegation_request` event of a call."""
-    if call["name"].startswith(CALL_PREFIX):
-        target, task = call["name"].removeprefix(CALL_PREFIX), str(call["arguments"].get("task", ""))
+    if is_delegation(call["name"]):
+        target, task = delegate_name(call["name"]), str(call["arguments"].get("task", ""))
         return event("delegation_request", step, id=call["id"], target=target, task=task)
     return event("tool_call", step, id=call["id"], name=call["name"], arguments=call["arguments"])
 
@@ -54,7 +53,7 @@ def call_of(entry: StoredEvent) -> Call | None:
     if entry["type"] == "tool_call":
         return {"id": entry["id"], "name": entry["name"], "arguments": entry["arguments"]}
     if entry["type"] == "delegation_request":
-        return {"id": entry["id"], "name": CALL_PREFIX + entry["target"], "arguments": {"task": entry["task"]}}
+        return {"id": entry["id"], "name": delegation_name(entry["target"]), "arguments": {"task": entry["task"]}}
     return None
 
 
@@ -63,7 +62,7 @@ def call_name(entry: StoredEvent) -> str | None:
     if entry["type"] in ("tool_call", "tool_result"):
         return str(entry["name"])
     if entry["type"] in ("delegation_request", "delegation_response"):
-        return CALL_PREFIX + str(entry["target"])
+        return delegation_name(str(entry["target"]))
     return None
 
 
@@ -78,15 +77,15 @@ def result_event(id_: str, name: str, status: str, content: Any, step: int, *, t
         step: The step the call belongs to.
         truncated: Whether the model is shown less.
     """
-    if name.startswith(CALL_PREFIX):
-        target = name.removeprefix(CALL_PREFIX)
+    if is_delegation(name):
+        target = delegate_name(name)
         return event("delegation_response", step, id=id_, target=target, status=status, content=content)
     return event("tool_result", step, id=id_, name=name, status=status, content=content, truncated=truncated)
 
 
 def progress_of(call: Call, step: int) -> dict[str, Any]:
     """The call's part of the custom stream; other programs rely on exactly these keys."""
-    if call["name"].startswith(CALL_PREFIX):
-        target = call["name"].removeprefix(CALL_PREFIX)
+    if is_delegation(call["name"]):
+        target = delegate_name(call["name"])
         return {"type": "progress", "step": step, "action": "delegate", "target": target}
     return {"type": "progress", "step": step, "action": "tool_call", "target": call["name"]}

@@ -16,7 +16,7 @@ from langgraph.runtime import Runtime
 from graph_agent._compat import InjectedArguments, read_state
 from graph_agent.client_tools import asked_of_client, bare_schema
 from graph_agent.delegates import delegate_schema, withdraw
-from graph_agent.delegation import CALL_PREFIX, Delegate, LateDelegate
+from graph_agent.delegation import Delegate, LateDelegate
 from graph_agent.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
 from graph_agent.events import ResultStatus
 from graph_agent.failures import log_failure, log_traceback
@@ -31,7 +31,7 @@ from graph_agent.state import AgentState
 from graph_agent.tool_faults import fault, may_have_run, misfit
 from graph_agent.tool_output import Output, read_output
 from graph_agent.tool_retry import ToolRetry, after_attempts
-from graph_agent.types import Call
+from graph_agent.types import Call, delegation_name, is_delegation
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Toolbox:
         self._live = LiveTools(list(self.tools.values()))
         self._versions = self._live.versions
         for delegate in delegates:
-            call_name = CALL_PREFIX + delegate.name
+            call_name = delegation_name(delegate.name)
             if not _DELEGATE_NAME.fullmatch(delegate.name):
                 raise ConfigError(
                     f"Delegate name {delegate.name!r} cannot be used; take 1 to 50 letters, digits, '_' or '-'."
@@ -83,7 +83,7 @@ class Toolbox:
                 raise ConfigError(f"The delegate {delegate.name!r} is named like a tool; rename one of them.")
             self.delegates[call_name] = delegate
         for name in self.tools:
-            if name.startswith(CALL_PREFIX):
+            if is_delegation(name):
                 raise ConfigError(f"The tool name {name!r} is kept for delegations; rename the tool.")
         self.names = [*self.tools, *self.delegates]
         self.return_direct = {name for name, tool in self.tools.items() if tool.return_direct}

@@ -9,6 +9,23 @@ from typing_extensions import TypedDict
 
 NOT_SHOWN = "do-not-render-"
 """How the id of a message begins that is for the model alone, as chat clients of this ecosystem expect."""
+CALL_PREFIX = "delegate_to_"
+"""Prefix of the call name of a delegation; the delegate's name follows."""
+
+
+def is_delegation(name: str) -> bool:
+    """Whether a call of this name is a delegation."""
+    return name.startswith(CALL_PREFIX)
+
+
+def delegation_name(delegate: str) -> str:
+    """Return the call name of a delegation, from the delegate's name."""
+    return CALL_PREFIX + delegate
+
+
+def delegate_name(call_name: str) -> str:
+    """Return the delegate's name, from the call name of a delegation; any other name is returned unchanged."""
+    return call_name.removeprefix(CALL_PREFIX)
 
 
 class SessionStatus(StrEnum):

@@ -15,7 +15,7 @@ from graph_agent._compat import read_state
 from graph_agent.budget import Left, has_budget, left_to_delegate
 from graph_agent.config import LoopConfig
 from graph_agent.delegating import Telling, Using, answered, ask_person, conversation_with, go_on, waiting_task
-from graph_agent.delegation import CALL_PREFIX, DEPTH_LEFT, WATCHED, Delegation, DelegationResult
+from graph_agent.delegation import DEPTH_LEFT, WATCHED, Delegation, DelegationResult
 from graph_agent.errors import did_you_mean
 from graph_agent.exception_text import exception_text
 from graph_agent.failure_report import as_sent
@@ -29,7 +29,7 @@ from graph_agent.runs import run_of
 from graph_agent.spending import spent
 from graph_agent.state import NOT_BEGUN
 from graph_agent.text import as_text, clean
-from graph_agent.types import NOT_SHOWN, Call, Usage
+from graph_agent.types import NOT_SHOWN, Call, Usage, delegate_name, is_delegation
 from graph_agent.usage import add_usage
 from graph_agent.wrapped_delegation import through_calls
 
@@ -69,7 +69,7 @@ async def delegate_node(
         answer = ask_person(call, waiting) if waiting is not None else None
 
         def failed(error: BaseException) -> DelegationResult:
-            name = call["name"].removeprefix(CALL_PREFIX)
+            name = delegate_name(call["name"])
             log_failure(logger, f"The delegate {name!r}", error, level=logging.WARNING)
             return _error(clean(f"The delegate {name!r} failed: {exception_text(error)}"))
 
@@ -145,7 +145,7 @@ def _share(config: RunnableConfig, state: dict[str, Any], settings: LoopConfig, 
         return Left()
     usage = add_usage(state["usage"], used_already)
     used = spent(run_of(config), state["loop"], usage, state["messages"], settings)
-    delegations = sum(call["name"].startswith(CALL_PREFIX) for call in state["ready"])
+    delegations = sum(is_delegation(call["name"]) for call in state["ready"])
     return left_to_delegate(used, settings).shared_by(max(1, delegations))
 
 

@@ -16,8 +16,9 @@ from langgraph.store.memory import InMemoryStore
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import InputError
+from graph_agent.intake import STEERING_MARK
 from graph_agent.persistence import open_saver, open_store
-from graph_agent.steering import STEERING_MARK, MemoryInbox, new_note
+from graph_agent.steering import MemoryInbox, new_note
 from graph_agent.store_inbox import StoreInbox
 from tests.agents import asks, dialogue, echo, kinds
 from tests.gates import Gate, GatedModel, gated_tool, until

@@ -9,7 +9,7 @@ from a2a.utils.constants import PROTOCOL_VERSION_0_3, PROTOCOL_VERSION_1_0, Tran
 
 from graph_agent.a2a.wire import EXTENSION
 from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
-from graph_agent.delegation import CALL_PREFIX
+from graph_agent.types import delegate_name, is_delegation
 
 INPUT_MODES = ["text/plain", "text/markdown", "text/csv", "text", "application/json"]
 """What a client may send; anything else is refused."""
@@ -71,9 +71,9 @@ def _own_skills(graph: CompiledAgentGraph) -> list[AgentSkill]:
     return [
         AgentSkill(
             id=function["name"],
-            name=function["name"].removeprefix(CALL_PREFIX),
+            name=delegate_name(function["name"]),
             description=function.get("description") or function["name"],
-            tags=["delegate" if function["name"].startswith(CALL_PREFIX) else "tool"],
+            tags=["delegate" if is_delegation(function["name"]) else "tool"],
         )
         for function in (schema["function"] for schema in schemas)
     ]

@@ -9,11 +9,11 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
+from graph_agent.calls.messages import canonical_calls
 from graph_agent.daemon_threads import call_in_thread
 from graph_agent.exception_text import exception_text
 from graph_agent.failures import log_failure
 from graph_agent.hooks import HookRequest, HookResponse, LoopHook, LoopPlan, OnError, RequestPatch
-from graph_agent.planned import canonical_calls
 from graph_agent.text import as_text, clean
 from graph_agent.types import Call
 

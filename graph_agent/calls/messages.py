@@ -1,0 +1,51 @@
+"""The calls of a message, in LangChain's form and in ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall
+
+from graph_agent.repair import repaired
+from graph_agent.text import clean, plain
+from graph_agent.types import Call
+
+UNNAMED = "unnamed"
+"""What a call without a name is named: providers refuse a history with an empty name."""
+
+
+def calls_of(message: AIMessage) -> list[Call]:
+    """The structured calls of a message; an id may be empty, or stand there twice."""
+    return [*map(_structured, message.tool_calls), *map(_broken, message.invalid_tool_calls)]
+
+
+def canonical_calls(calls: list[Call]) -> list[ToolCall]:
+    """Calls in LangChain's form."""
+    return [ToolCall(id=call["id"], name=call["name"], args=call["arguments"], type="tool_call") for call in calls]
+
+
+def _structured(call: ToolCall) -> Call:
+    return checked_call(call["id"] or "", call["name"], call["args"])
+
+
+def checked_call(id_: str, name: str, arguments: Any) -> Call:
+    """A call with its arguments as plain JSON, or marked with what is wrong with them."""
+    read: Call = {"id": clean(id_), "name": clean(name) or UNNAMED, "arguments": {}}
+    try:
+        return {**read, "arguments": plain(arguments, finite=True)}
+    except ValueError as error:
+        return {**read, "fault": f"The arguments cannot be used: {error}."}
+
+
+def _broken(call: InvalidToolCall) -> Call:
+    """A call whose arguments the client could not read: repaired where that works, else marked with its fault."""
+    raw = call["args"] or ""
+    try:
+        arguments = repaired(raw)
+    except ValueError:
+        arguments = None
+    read = checked_call(call["id"] or "", call["name"] or "", arguments if isinstance(arguments, dict) else {})
+    if isinstance(arguments, dict):
+        return read
+    shown = clean(raw if len(raw) <= 200 else raw[:200] + "…")
+    return {**read, "fault": f"The arguments are no JSON object: {shown!r}. Send one JSON object."}
