@@ -30,7 +30,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, tool
 from langgraph.types import interrupt
 
-from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent, postgres_saver
+from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent, postgres_saver, sqlite_connection
 from graph_agent.persistence import open_saver
 from tests.agents import asks
 from tests.attack.oracle import Effects, answer_to, call_id, calls_of
@@ -39,6 +39,8 @@ FOREIGN = "langgraph:"
 """Before an SQLite file: keep its sessions with LangGraph's own saver."""
 _PAUSE_S = 2
 """Seconds after which a writer in PostgreSQL ends one that is paused, so that an attack with many pauses is short."""
+_BUSY_S = 4
+"""Seconds to wait for one that is paused in an SQLite transaction, which nothing but its end can end."""
 
 
 class Kill:
@@ -188,6 +190,6 @@ async def main(url: str, effects: Path) -> None:
 
 
 if __name__ == "__main__":
-    postgres_saver.PAUSE_S = _PAUSE_S
+    postgres_saver.PAUSE_S, sqlite_connection.BUSY_S = _PAUSE_S, _BUSY_S
     shift_clock(float(os.environ.get("GRAPH_AGENT_ATTACK_CLOCK_S", "0")))
     asyncio.run(main(sys.argv[1], Path(sys.argv[2])))
