@@ -37,7 +37,7 @@ from starlette.applications import Starlette
 
 from graph_agent import A2ADelegate, LoopConfig, ScriptedChatModel, create_graph_agent
 from graph_agent.a2a.server import a2a_app
-from graph_agent.a2a.server_card import RPC_PATH, agent_card
+from graph_agent.a2a.server.card import RPC_PATH, agent_card
 from graph_agent.delegation import Delegation
 
 WORDS = " ".join(f"word{number}" for number in range(50))

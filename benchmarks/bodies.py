@@ -28,12 +28,12 @@ from pydantic import SecretStr
 
 from benchmarks.body_samples import SAMPLES, Sample
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.collector import spare_what_is_loaded
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.models.openai_chat import LeanChatOpenAI
 from graph_agent.server.app import create_app
-from graph_agent.server.settings import ServerSettings
-from graph_agent.server.sources import AgentSource
+from graph_agent.server.process.garbage_collection import spare_what_is_loaded
+from graph_agent.server.process.settings import ServerSettings
+from graph_agent.server.process.sources import AgentSource
 
 _CHUNK = 65_536
 

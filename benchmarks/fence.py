@@ -25,7 +25,7 @@ from langchain_core.messages import HumanMessage
 
 from benchmarks.loop import Case, lookup
 from graph_agent import LoopConfig, create_graph_agent
-from graph_agent.persistence import open_saver
+from graph_agent.persistence.open import open_saver
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.loop import Case, lookup
 from graph_agent import LoopConfig, LoopHook, create_graph_agent
-from graph_agent.hooks import HookRequest, HookResponse
+from graph_agent.hooks.protocol import HookRequest, HookResponse
 
 
 class Looks(LoopHook):

@@ -30,8 +30,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
-from graph_agent.persistence import strict_serializer
-from graph_agent.sqlite_saver import open_sqlite_saver
+from graph_agent.persistence.open import strict_serializer
+from graph_agent.persistence.sqlite_saver import open_sqlite_saver
 
 Run = Callable[..., Awaitable[list[AnyMessage]]]
 

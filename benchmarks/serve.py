@@ -160,7 +160,7 @@ def main() -> None:
         (folder / "agent.yaml").write_text(_AGENT)
         agent = ["--config", str(folder / "agent.yaml"), "--db", f"sqlite:///{folder / 'bench.db'}"]
         with (
-            started("graph-agent", ["graph_agent.cli", "serve", *agent], folder) as ours,
+            started("graph-agent", ["graph_agent.cli.app", "serve", *agent], folder) as ours,
             started("bare", ["uvicorn", "benchmarks.serve_bare:app", "--no-access-log"], folder) as bare,
         ):
             for clients in given.clients:

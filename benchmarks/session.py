@@ -24,7 +24,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from benchmarks.loop import Case, lookup
 from graph_agent import LoopConfig, create_graph_agent
-from graph_agent.persistence import open_saver, open_store
+from graph_agent.persistence.open import open_saver, open_store
 
 GUARDS: dict[str, Any] = {"deadline_s": 3600, "max_tokens_total": 10**9, "effect_ledger": True}
 VARIANTS: dict[str, tuple[dict[str, Any], bool]] = {

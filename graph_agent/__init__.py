@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from graph_agent.context import AgentContext
     from graph_agent.graph import build_graph
     from graph_agent.graph_delegate import GraphDelegate
-    from graph_agent.history import SessionMemory
-    from graph_agent.hooks import LoopHook, LoopPlan, RequestPatch
+    from graph_agent.hooks.protocol import LoopHook, LoopPlan, RequestPatch
     from graph_agent.models.scripted import ScriptedChatModel
-    from graph_agent.results import RunResult
-    from graph_agent.session import Session
+    from graph_agent.session.history import SessionMemory
+    from graph_agent.session.results import RunResult
+    from graph_agent.session.session import Session
     from graph_agent.types import SessionStatus
 
 __all__ = [
@@ -44,13 +44,13 @@ _HOMES = {
     "AgentContext": "context",
     "GraphDelegate": "graph_delegate",
     "LoopConfig": "config",
-    "LoopHook": "hooks",
-    "LoopPlan": "hooks",
-    "RequestPatch": "hooks",
-    "RunResult": "results",
+    "LoopHook": "hooks.protocol",
+    "LoopPlan": "hooks.protocol",
+    "RequestPatch": "hooks.protocol",
+    "RunResult": "session.results",
     "ScriptedChatModel": "models.scripted",
-    "Session": "session",
-    "SessionMemory": "history",
+    "Session": "session.session",
+    "SessionMemory": "session.history",
     "SessionStatus": "types",
     "build_graph": "graph",
     "create_graph_agent": "agent",

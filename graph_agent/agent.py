@@ -17,13 +17,13 @@ from graph_agent.context import AgentContext
 from graph_agent.delegation import Delegate
 from graph_agent.errors import ConfigError
 from graph_agent.graph import DEFAULT_SYSTEM_PROMPT, build_graph
-from graph_agent.hooks import LoopHook
+from graph_agent.hooks.protocol import LoopHook
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
     from graph_agent.compiled import CompiledAgentGraph
-    from graph_agent.waves import PlanningResult
+    from graph_agent.waves.schema import PlanningResult
 
 
 def create_graph_agent(
@@ -108,5 +108,5 @@ def _check_storage(name: str, given: object, kind: Any, opener: str) -> None:
     if given is not None and not isinstance(given, kind):
         raise ConfigError(
             f"{name}={given!r}: give an object of LangGraph's; `async with {opener}(address)` of "
-            "graph_agent.persistence gives one by its address."
+            "graph_agent.persistence.open gives one by its address."
         )

@@ -12,31 +12,31 @@ from langgraph.cache.base import BaseCache
 from langgraph.graph import END, START
 
 from graph_agent._compat import both_ways
-from graph_agent.blocking import blocking
+from graph_agent._internal.sync_bridge import blocking
 from graph_agent.compiled import AgentStateGraph
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext
+from graph_agent.deps import AgentParts, AroundTool
 from graph_agent.errors import ConfigError
-from graph_agent.given_parts import checked_delegates, checked_hooks, checked_tools
-from graph_agent.hook_list import sort_hooks
+from graph_agent.hooks.registry import sort_hooks
 from graph_agent.models.pool import Around, ModelPool, Resolve, as_it_is, ready_only
 from graph_agent.nodes.delegate import delegate_node
 from graph_agent.nodes.finalize import finalize_node
 from graph_agent.nodes.plan import plan_node
 from graph_agent.nodes.tools import tools_node
-from graph_agent.parts import AgentParts, AroundTool
+from graph_agent.planning.rollout import agentic_loop_from_env
 from graph_agent.prompts import Prompts
-from graph_agent.reading import with_reader
-from graph_agent.rollout import agentic_loop_from_env
+from graph_agent.prompts.system_prompt import system_prompt_source
+from graph_agent.response_format import ResponseSchema
 from graph_agent.routing import PATHS, after_plan
-from graph_agent.runs import run_of
-from graph_agent.schema import ResponseSchema
-from graph_agent.state import AgentInput, AgentOutput, AgentState, PlanState
-from graph_agent.system_prompt import system_prompt_source
-from graph_agent.toolbox import Toolbox
+from graph_agent.runs.run import run_of
+from graph_agent.state.schema import AgentInput, AgentOutput, AgentState, PlanState
+from graph_agent.tools.argument_checks import checked_delegates, checked_hooks, checked_tools
+from graph_agent.tools.read_result import with_reader
+from graph_agent.tools.toolbox import Toolbox
 from graph_agent.types import Call
-from graph_agent.wave_reply import PLAN_TOOL
-from graph_agent.waves import PlanningResult
+from graph_agent.waves.reply import PLAN_TOOL
+from graph_agent.waves.schema import PlanningResult
 
 
 class _Surroundings(NamedTuple):

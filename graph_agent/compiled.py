@@ -23,16 +23,16 @@ from graph_agent._compat import (
     inherits_durability,
     is_resuming,
 )
-from graph_agent.blocking import blocking, refuse_running_loop
-from graph_agent.checkpoint_metadata import keep_configurable_out
-from graph_agent.checkpoints import keep_ids_above_newest, namespaces_unseen
+from graph_agent._internal.sync_bridge import blocking, refuse_running_loop
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext, with_credentials
-from graph_agent.running import refuse_within, running, running_blocking
-from graph_agent.runs import RUN, Run
+from graph_agent.execution.checkpoints import keep_ids_above_newest, namespaces_unseen
+from graph_agent.runs.checkpoint_metadata import keep_configurable_out
+from graph_agent.runs.registry import refuse_within, running, running_blocking
+from graph_agent.runs.run import RUN, Run
 
 if TYPE_CHECKING:
-    from graph_agent.schema import ResponseSchema
+    from graph_agent.response_format import ResponseSchema
 
 _MOST_THREADS = 256
 
@@ -80,7 +80,7 @@ class CompiledAgentGraph(ClockedStateGraph):
             except GraphBubbleUp as stopped:
                 held = stopped
             if run.untouched:
-                from graph_agent.effects import note_untouched  # rarely needed
+                from graph_agent.execution.ledger import note_untouched  # rarely needed
 
                 blocking(note_untouched)(run, {"configurable": configurable}, self.checkpointer)
             if held is not None:
@@ -111,7 +111,7 @@ class CompiledAgentGraph(ClockedStateGraph):
             except GraphBubbleUp as stopped:
                 held = stopped
             if run.untouched:
-                from graph_agent.effects import note_untouched  # rarely needed
+                from graph_agent.execution.ledger import note_untouched  # rarely needed
 
                 await note_untouched(run, {"configurable": configurable}, self.checkpointer)
             if held is not None:

@@ -19,9 +19,9 @@ from pydantic import (
     model_validator,
 )
 
-from graph_agent.attribute_docs import described
+from graph_agent._internal.attribute_docs import described
+from graph_agent._internal.validation_text import explain
 from graph_agent.errors import ConfigError
-from graph_agent.validation_text import explain
 
 ToolCalling = Literal["auto", "native", "text", "wave"]
 OnLimit = Literal["answer", "message"]

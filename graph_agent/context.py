@@ -17,6 +17,7 @@ from pydantic import (
     ValidationError,
 )
 
+from graph_agent._internal.validation_text import explain
 from graph_agent.config import (
     FallbackModel,
     Finalize,
@@ -29,7 +30,6 @@ from graph_agent.config import (
     ToolCalling,
 )
 from graph_agent.errors import ConfigError
-from graph_agent.validation_text import explain
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig

@@ -8,10 +8,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from langchain_core.messages import AnyMessage
 
-from graph_agent.budget import Left
+from graph_agent.budgets import Left
 from graph_agent.config import Price
-from graph_agent.events import ResultStatus, StoredEvent
-from graph_agent.remote import RemoteTask
+from graph_agent.events.types import ResultStatus, StoredEvent
+from graph_agent.state.remote_tasks import RemoteTask
 from graph_agent.types import NO_USAGE, Usage
 
 DEPTH_LEFT = "__graph_agent_depth_left"

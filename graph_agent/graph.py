@@ -12,14 +12,14 @@ from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext
 from graph_agent.delegation import Delegate
 from graph_agent.errors import ConfigError
-from graph_agent.hooks import LoopHook
+from graph_agent.hooks.protocol import LoopHook
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
     from graph_agent.compiled import AgentStateGraph
     from graph_agent.models.pool import Resolve
-    from graph_agent.waves import PlanningResult
+    from graph_agent.waves.schema import PlanningResult
 
 DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
 

@@ -17,21 +17,21 @@ from langgraph.runtime import get_runtime
 from langgraph.types import StreamMode
 
 from graph_agent._compat import KEEPING_NOTHING, checkpointer_of, is_resuming
-from graph_agent.blocking import in_blocking_run
-from graph_agent.budget import BUDGET_LEFT, cost_of, usage_of
+from graph_agent._internal.daemon_threads import call_in_thread
+from graph_agent._internal.sync_bridge import in_blocking_run
+from graph_agent._internal.text import as_text, plain
+from graph_agent.budgets import BUDGET_LEFT, cost_of, usage_of
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.config import Price
 from graph_agent.context import AgentContext, coerce_context
-from graph_agent.daemon_threads import call_in_thread
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.errors import ConfigError, RunFailedError
-from graph_agent.events import StoredEvent
-from graph_agent.results import DelegatePart
-from graph_agent.stream_parts import MODES, StreamParts, is_event
-from graph_agent.text import as_text, plain
+from graph_agent.events.types import StoredEvent
+from graph_agent.events.values import as_value
+from graph_agent.session.results import DelegatePart
+from graph_agent.session.stream_parts import MODES, StreamParts, is_event
+from graph_agent.state.usage import add_usage, less_usage
 from graph_agent.types import NO_USAGE, SessionStatus, Usage
-from graph_agent.usage import add_usage, less_usage
-from graph_agent.values import as_value
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class GraphDelegate:
 
     def __post_init__(self) -> None:
         # Loaded with the first delegate: an import by a delegation would block the event loop.
-        importlib.import_module("graph_agent.usage_counter")
+        importlib.import_module("graph_agent.runs.usage_counter")
         importlib.import_module("graph_agent.models.finish_reasons")
         if not hasattr(self.graph, "ainvoke"):
             raise ConfigError(
@@ -68,7 +68,7 @@ class GraphDelegate:
     async def run(self, delegation: Delegation) -> DelegationResult:
         """Run the graph on the task and return its last message."""
         left, ours = delegation.left, isinstance(self.graph, CompiledAgentGraph)
-        from graph_agent.usage_counter import UsageCounter
+        from graph_agent.runs.usage_counter import UsageCounter
 
         counter = UsageCounter(delegation.prices, estimates=(left.tokens, left.cost) != (None, None))
         gathered = _Gathered(delegation, self.name, ours=ours)

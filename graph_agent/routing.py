@@ -9,8 +9,8 @@ from langgraph.types import Send
 from typing_extensions import TypedDict
 
 from graph_agent._compat import read_state
-from graph_agent.current_wave import FIELDS, current_wave
-from graph_agent.runs import is_running
+from graph_agent.execution.current_wave import FIELDS, current_wave
+from graph_agent.runs.run import is_running
 from graph_agent.types import Call, is_delegation
 
 PATHS = ["tools", "delegate", "finalize"]

@@ -12,26 +12,34 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent._compat import read_state
-from graph_agent.budget import Left, has_budget, left_to_delegate
+from graph_agent._internal.exception_text import exception_text
+from graph_agent._internal.failure_log import log_failure
+from graph_agent._internal.text import as_text, clean
+from graph_agent.budgets import Left, has_budget, left_to_delegate
 from graph_agent.config import LoopConfig
-from graph_agent.delegating import Telling, Using, answered, ask_person, conversation_with, go_on, waiting_task
 from graph_agent.delegation import DEPTH_LEFT, WATCHED, Delegation, DelegationResult
+from graph_agent.deps import AgentParts
 from graph_agent.errors import did_you_mean
-from graph_agent.exception_text import exception_text
-from graph_agent.failure_report import as_sent
-from graph_agent.failures import log_failure
-from graph_agent.in_turn import CallToRun, NotDone, call_to_run, in_turn
-from graph_agent.intake import CONTEXT_MARK
-from graph_agent.invoking import meant_for_the_run
-from graph_agent.parts import AgentParts
-from graph_agent.run_parts import parts_of_run
-from graph_agent.runs import run_of
-from graph_agent.spending import spent
-from graph_agent.state import NOT_BEGUN
-from graph_agent.text import as_text, clean
+from graph_agent.execution.delegate_call import (
+    Telling,
+    Using,
+    answered,
+    ask_person,
+    conversation_with,
+    go_on,
+    waiting_task,
+)
+from graph_agent.execution.run_call import CallToRun, NotDone, call_to_run, in_turn
+from graph_agent.execution.wrapped_delegation import through_calls
+from graph_agent.run_deps import parts_of_run
+from graph_agent.runs.run import run_of
+from graph_agent.runs.spending import spent
+from graph_agent.state.failure_message import as_sent
+from graph_agent.state.messages import CONTEXT_MARK
+from graph_agent.state.schema import NOT_BEGUN
+from graph_agent.state.usage import add_usage
+from graph_agent.tools.invoke import meant_for_the_run
 from graph_agent.types import NOT_SHOWN, Call, Usage, delegate_name, is_delegation
-from graph_agent.usage import add_usage
-from graph_agent.wrapped_delegation import through_calls
 
 logger = logging.getLogger(__name__)
 

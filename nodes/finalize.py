@@ -13,33 +13,33 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from graph_agent.account import account
-from graph_agent.budget import budget_met, exhausted, has_budget
+from graph_agent._internal.failure_log import log_traceback
+from graph_agent.budgets import budget_met, exhausted, has_budget
 from graph_agent.config import LoopConfig
+from graph_agent.deps import AgentParts
 from graph_agent.errors import SlowSchemaError, UserError
-from graph_agent.events import IN_HISTORY, StoredEvent, event
-from graph_agent.failure_account import failure_account
-from graph_agent.failure_report import failure_error, failure_message, stream_rest
-from graph_agent.failures import log_traceback
-from graph_agent.hooks import HookError
+from graph_agent.events.account import account
+from graph_agent.events.types import IN_HISTORY, StoredEvent, event
+from graph_agent.hooks.protocol import HookError
 from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMet, LimitMetError, limit_met
-from graph_agent.listening import Heard, listen
 from graph_agent.models.cleaning import with_text
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import CutOff, cut_off, cut_off_warning
-from graph_agent.models.spoken import Spoken
-from graph_agent.parts import AgentParts
-from graph_agent.planning import RefusedError
-from graph_agent.rerunning import AskingWithHooks
-from graph_agent.run_parts import parts_of_run
-from graph_agent.runs import run_of
-from graph_agent.sentinel import is_blank, says_nothing
-from graph_agent.spending import answer_left_s, spent
-from graph_agent.state import Bookkeeping, Outcome, PlanState
-from graph_agent.status import status_event
-from graph_agent.structured_answer import EMPTY_ANSWER, ask_for_structure
+from graph_agent.models.sentinel import is_blank, says_nothing
+from graph_agent.models.stream_watch import Spoken
+from graph_agent.planning.ask import RefusedError
+from graph_agent.planning.failure_account import failure_account
+from graph_agent.planning.hooked_requests import AskingWithHooks
+from graph_agent.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
+from graph_agent.run_deps import parts_of_run
+from graph_agent.runs.notes import Heard, listen
+from graph_agent.runs.run import run_of
+from graph_agent.runs.spending import answer_left_s, spent
+from graph_agent.state.channels import status_event
+from graph_agent.state.failure_message import failure_error, failure_message, stream_rest
+from graph_agent.state.schema import Bookkeeping, Outcome, PlanState
+from graph_agent.state.usage import add_usage
 from graph_agent.types import NO_USAGE, STATUS_OF, StopReason, Usage
-from graph_agent.usage import add_usage
 
 logger = logging.getLogger(__name__)
 

@@ -11,30 +11,30 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from graph_agent.client_tools import one_at_a_time
+from graph_agent._internal.failure_log import log_traceback
+from graph_agent.deps import AgentParts
 from graph_agent.errors import SlowSchemaError, UserError
-from graph_agent.events import IN_HISTORY, event
-from graph_agent.failures import log_traceback
-from graph_agent.hooks import HookError
+from graph_agent.events.queries import answered_ids
+from graph_agent.events.types import IN_HISTORY, event
+from graph_agent.execution.usage_notes import note_used, used_before
+from graph_agent.hooks.protocol import HookError
 from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMetError
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import cut_off
-from graph_agent.parts import AgentParts
-from graph_agent.plan_edits import go_on_after_edit, take_edits
-from graph_agent.planned import Planned, with_free_ids
-from graph_agent.planning import PlanningError, RefusedError
-from graph_agent.repetition import refused, stop_repetition
-from graph_agent.rerun_notes import note_used, used_before
-from graph_agent.rerunning import AskingWithHooks
-from graph_agent.run_parts import parts_of_run
-from graph_agent.schema import is_json
-from graph_agent.spending import work_left_s
-from graph_agent.state import Outcome, PlanState
-from graph_agent.step import Step
-from graph_agent.structured_answer import replaced_answer
+from graph_agent.planning.ask import PlanningError, RefusedError
+from graph_agent.planning.hooked_requests import AskingWithHooks
+from graph_agent.planning.loop_response import refused, stop_repetition
+from graph_agent.planning.plan_edits import go_on_after_edit, take_edits
+from graph_agent.planning.reply import Planned, with_free_ids
+from graph_agent.planning.structured_answer import replaced_answer
+from graph_agent.planning.update import Step
+from graph_agent.response_format import is_json
+from graph_agent.run_deps import parts_of_run
+from graph_agent.runs.spending import work_left_s
+from graph_agent.state.schema import Outcome, PlanState
+from graph_agent.tools.client import one_at_a_time
 from graph_agent.types import NO_USAGE, StopReason
-from graph_agent.wave_results import answered_ids
-from graph_agent.waves import Selection, select
+from graph_agent.waves.schema import Selection, select
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from a2a.types import AgentCapabilities, AgentCard, AgentInterface, AgentSkill, 
 from starlette.applications import Starlette
 
 from graph_agent.a2a.server import a2a_app
-from graph_agent.a2a.server_card import agent_card
+from graph_agent.a2a.server.card import agent_card
 from graph_agent.compiled import CompiledAgentGraph
 
 App = Callable[..., Awaitable[None]]

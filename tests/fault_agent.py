@@ -21,10 +21,10 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel
-from graph_agent.persistence import strict_serializer
-from graph_agent.postgres_saver import SharedPostgresSaver
-from graph_agent.sqlite_connection import BUSY_S
-from graph_agent.sqlite_saver import SharedSqliteSaver
+from graph_agent.persistence.open import strict_serializer
+from graph_agent.persistence.postgres_saver import SharedPostgresSaver
+from graph_agent.persistence.sqlite_connection import BUSY_S
+from graph_agent.persistence.sqlite_saver import SharedSqliteSaver
 
 Reach = Callable[[str], None]
 Log = Callable[[str, str], None]

@@ -19,7 +19,7 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.persistence import open_saver, strict_serializer
+from graph_agent.persistence.open import open_saver, strict_serializer
 from tests.agents import asks
 from tests.fault_agent import (
     ANSWER,

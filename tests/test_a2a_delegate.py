@@ -16,8 +16,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import A2ADelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.a2a.wire import EXTENSION
-from graph_agent.events import Event
-from graph_agent.results import DelegateProgress, EventAdded, Progress
+from graph_agent.events.types import Event
+from graph_agent.session.results import DelegateProgress, EventAdded, Progress
 from tests.a2a_servers import PlainAgent, answer, serving_plain
 from tests.agents import asks, says, thread
 

@@ -24,9 +24,9 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from graph_agent import A2ADelegate
-from graph_agent.a2a.client_auth import A2AAuth
+from graph_agent.a2a.client.auth import A2AAuth
 from graph_agent.a2a.wire import EXTENSION
-from graph_agent.budget import Left
+from graph_agent.budgets import Left
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import ConfigError
 from tests.a2a_servers import PlainAgent, answer, plain_card, serving, serving_plain

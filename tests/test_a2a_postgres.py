@@ -20,10 +20,10 @@ from a2a.types import (
 )
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.a2a import server_store
-from graph_agent.a2a.server_sessions import at_work
-from graph_agent.a2a.server_store import open_stores
-from graph_agent.persistence import open_saver
+from graph_agent.a2a.server import store as server_store
+from graph_agent.a2a.server.sessions import at_work
+from graph_agent.a2a.server.store import open_stores
+from graph_agent.persistence.open import open_saver
 from tests.a2a_process import a2a_process
 from tests.a2a_servers import serving_here
 from tests.agents import asks

@@ -15,8 +15,8 @@ from a2a.server.events.event_queue_v2 import EventQueueSource
 from a2a.types import SendMessageRequest, Task, TaskState, TaskStatus, TaskStatusUpdateEvent
 
 from graph_agent import Session
-from graph_agent.a2a.server_executor import A2A_DEFAULTS, GraphExecutor
-from graph_agent.a2a.server_store import Stores, open_stores
+from graph_agent.a2a.server.executor import A2A_DEFAULTS, GraphExecutor
+from graph_agent.a2a.server.store import Stores, open_stores
 from tests.agents import asks
 from tests.test_a2a_server import Held, agent, message, state_of
 

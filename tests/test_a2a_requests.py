@@ -10,7 +10,7 @@ import httpx
 import pytest
 from a2a.types import Message, Part
 
-from graph_agent.a2a import server_executor
+from graph_agent.a2a.server import executor as server_executor
 from graph_agent.a2a.wire import EXTENSION
 from tests.a2a_process import AGENT, a2a_process
 from tests.a2a_servers import serving_ours

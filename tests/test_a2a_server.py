@@ -44,15 +44,15 @@ from starlette.routing import Route
 
 from graph_agent import A2ADelegate, LoopConfig, LoopHook, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.a2a.server import a2a_app
-from graph_agent.a2a.server_card import agent_card
-from graph_agent.a2a.server_executor import NoPlaceError
-from graph_agent.a2a.server_push import open_push_http
-from graph_agent.a2a.server_sessions import session_id_of
-from graph_agent.a2a.server_store import open_stores
+from graph_agent.a2a.server.card import agent_card
+from graph_agent.a2a.server.executor import NoPlaceError
+from graph_agent.a2a.server.push import open_push_http
+from graph_agent.a2a.server.sessions import session_id_of
+from graph_agent.a2a.server.store import open_stores
 from graph_agent.a2a.wire import EXTENSION
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.hooks import HookRequest, HookResponse
-from graph_agent.persistence import open_saver
+from graph_agent.hooks.protocol import HookRequest, HookResponse
+from graph_agent.persistence.open import open_saver
 from tests.a2a_servers import serving, serving_here, serving_ours
 from tests.agents import asks, echo, kinds
 

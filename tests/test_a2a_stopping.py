@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from a2a.types import GetTaskRequest, StreamResponse
 
-from graph_agent.a2a.server_executor import STOPPED
-from graph_agent.history import SessionMemory
-from graph_agent.persistence import open_saver
-from graph_agent.spec import load_spec, open_agent
+from graph_agent.a2a.server.executor import STOPPED
+from graph_agent.persistence.open import open_saver
+from graph_agent.session.history import SessionMemory
+from graph_agent.spec.agent_file import load_spec, open_agent
 from tests.a2a_process import AGENT, a2a_process
 from tests.server.process import serving
 from tests.test_a2a_server import brief, calling, message, sent, state_of, words

@@ -14,8 +14,8 @@ from a2a.types import GetTaskRequest, SendMessageRequest, Task
 from a2a.utils.errors import InvalidParamsError, MethodNotFoundError, TaskNotFoundError, UnsupportedOperationError
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.a2a.server_store import open_stores
-from graph_agent.persistence import open_saver
+from graph_agent.a2a.server.store import open_stores
+from graph_agent.persistence.open import open_saver
 from tests.a2a_servers import serving_here, serving_ours
 from tests.agents import asks, echo
 from tests.test_a2a_server import BINDINGS, LOOKING, Held, agent, book, calling, message, sent, state_of, words

@@ -11,7 +11,7 @@ from langgraph.store.base import Op, Result
 from langgraph.store.memory import InMemoryStore
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.running import running
+from graph_agent.runs.registry import running
 from graph_agent.types import SessionStatus
 from tests.agents import asks
 from tests.gates import Gate, gated_tool

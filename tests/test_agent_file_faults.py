@@ -10,7 +10,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.context import AgentContext
 from graph_agent.errors import ConfigError, InputError
-from graph_agent.spec import load_spec, open_agent
+from graph_agent.spec.agent_file import load_spec, open_agent
 from tests.agents import echo
 
 MODULE = """

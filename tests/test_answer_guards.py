@@ -15,9 +15,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel
 
 from graph_agent import LoopConfig, LoopHook, LoopPlan, RequestPatch, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.hooks import HookRequest, HookResponse
-from graph_agent.hooks_shipped import HistoryCompression, WebSearchInterception
-from graph_agent.results import Token
+from graph_agent.hooks.history_compression import HistoryCompression
+from graph_agent.hooks.protocol import HookRequest, HookResponse
+from graph_agent.hooks.web_search import WebSearchInterception
+from graph_agent.session.results import Token
 from tests.agents import asks, echo, thread
 
 SECRET, MASKED = "Write to a@example.com today.", "Write to [REDACTED_EMAIL] today."

@@ -12,8 +12,8 @@ from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 
 from graph_agent import GraphDelegate, ScriptedChatModel, create_graph_agent
-from graph_agent.effects import STARTED, UNTOUCHED
-from graph_agent.settlement import NEVER_BEGUN, UNKNOWN
+from graph_agent.execution.ledger import STARTED, UNTOUCHED
+from graph_agent.execution.settlement import NEVER_BEGUN, UNKNOWN
 from tests.agents import asks, dialogue, says, thread
 
 WRITE = asks(("w", "write", {}))

@@ -14,7 +14,7 @@ from langgraph.types import interrupt
 from pydantic import BaseModel
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.budget import Left, Spent, budget_met, cost_of, exhausted, left_to_delegate, price_of
+from graph_agent.budgets import Left, Spent, budget_met, cost_of, exhausted, left_to_delegate, price_of
 from graph_agent.config import Price
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import ConfigError
@@ -72,7 +72,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("graph_agent.runs.time", SimpleNamespace(monotonic=lambda: clock.now, time_ns=time.time_ns))
+    monkeypatch.setattr("graph_agent.runs.run.time", SimpleNamespace(monotonic=lambda: clock.now, time_ns=time.time_ns))
     return clock
 
 

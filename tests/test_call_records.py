@@ -11,7 +11,7 @@ from langchain_core.tools import tool
 from langgraph.types import interrupt
 
 from graph_agent import LoopConfig, ScriptedChatModel
-from graph_agent.call_records import CallRecord
+from graph_agent.session.call_records import CallRecord
 from tests.agents import asks, echo
 from tests.gates import Gate, gated_tool
 from tests.steered_run import opened

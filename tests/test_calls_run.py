@@ -20,7 +20,7 @@ from langgraph.types import Command
 from pydantic import BaseModel, SecretStr
 
 from graph_agent import AgentContext, LoopConfig, ScriptedChatModel, SessionMemory, create_graph_agent
-from graph_agent.persistence import open_saver
+from graph_agent.persistence.open import open_saver
 from tests.agents import add, asks, echo, marked, says, thread
 
 UNKNOWN_EFFECT = "It is not known whether it took effect; check before repeating it."

@@ -25,7 +25,7 @@ from langgraph.types import Command, interrupt
 
 from graph_agent import GraphDelegate, ScriptedChatModel, create_graph_agent
 from graph_agent._compat import keep_checkpoint_ids_above
-from graph_agent.persistence import open_saver
+from graph_agent.persistence.open import open_saver
 from tests.agents import asks, dialogue, says, thread
 from tests.clocks import process_with_clock
 from tests.postgres_server import on_postgres

@@ -17,7 +17,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 
 from graph_agent import GraphDelegate, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.persistence import open_saver
+from graph_agent.persistence.open import open_saver
 from tests.agents import asks, says, thread
 
 CANARY = "canary-5f0d1c77"

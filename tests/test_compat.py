@@ -44,7 +44,7 @@ from graph_agent._compat import (
     uses_responses_api,
     with_stream_through,
 )
-from graph_agent.blocking import blocking
+from graph_agent._internal.sync_bridge import blocking
 from tests.agents import thread
 from tests.clocks import process_with_clock
 from tests.openai_stub import Failure, OpenAIStub

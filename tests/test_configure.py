@@ -14,7 +14,7 @@ from langgraph.store.memory import InMemoryStore
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.config import LoopConfig, ReasoningEffort
 from graph_agent.errors import ConfigError
-from graph_agent.steering import Note, new_note
+from graph_agent.runs.inbox import Note, new_note
 from tests.agents import asks, at_step_limit, echo
 from tests.gates import Gate, GatedModel, gated_tool
 from tests.openai_stub import OpenAIStub, Reply

@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.settlement import UNKNOWN
+from graph_agent.execution.settlement import UNKNOWN
 from tests.agents import asks, says
 from tests.gates import Gate, gated_tool
 

@@ -25,7 +25,7 @@ from graph_agent import (
 )
 from graph_agent.a2a.wire import EXTENSION
 from graph_agent.delegation import Delegation, DelegationResult
-from graph_agent.results import DelegateProgress, Done
+from graph_agent.session.results import DelegateProgress, Done
 from graph_agent.types import Usage
 from tests.a2a_servers import PlainAgent, serving_ours, serving_plain
 from tests.agents import echo

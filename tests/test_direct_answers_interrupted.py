@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, Session, create_graph_agent
-from graph_agent.results import Done, Part, Token
+from graph_agent.session.results import Done, Part, Token
 from tests.agents import asks, dialogue, echo, kinds, thread
 from tests.gates import Gate, GatedModel
 

@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.settlement import NEVER_BEGUN, UNKNOWN
+from graph_agent.execution.settlement import NEVER_BEGUN, UNKNOWN
 from tests.agents import asks, marked
 from tests.gates import Gate
 from tests.test_session_abort import has_results

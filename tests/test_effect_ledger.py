@@ -11,8 +11,8 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.effects import STARTED
-from graph_agent.settlement import NEVER_BEGUN, UNKNOWN
+from graph_agent.execution.ledger import STARTED
+from graph_agent.execution.settlement import NEVER_BEGUN, UNKNOWN
 from tests.agents import asks
 from tests.gates import Gate
 

@@ -12,8 +12,8 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import StructuredTool, ToolException
 
 from graph_agent import LoopConfig, LoopHook, ScriptedChatModel, create_graph_agent
+from graph_agent._internal.exception_text import exception_text
 from graph_agent.delegation import Delegation, DelegationResult
-from graph_agent.exception_text import exception_text
 from graph_agent.mcp.failures import root_cause
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from tests.agents import asks, says
@@ -179,7 +179,7 @@ async def never_ends() -> str:
 async def test_a_tools_exception_is_logged_once_in_a_line_and_once_with_its_traceback_without_secrets(
     caplog: pytest.LogCaptureFixture, tool: Callable[..., Awaitable[str]], line: str
 ) -> None:
-    caplog.set_level(logging.DEBUG, logger="graph_agent.toolbox")
+    caplog.set_level(logging.DEBUG, logger="graph_agent.tools.toolbox")
     await run("search", tools=[failing(tool, timeout_s=0.05)])
 
     (trace,) = logged(caplog, logging.DEBUG)
@@ -192,7 +192,7 @@ async def test_a_tools_exception_is_logged_once_in_a_line_and_once_with_its_trac
 
 
 async def test_attempts_before_the_last_are_logged_at_debug_only(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, logger="graph_agent.toolbox")
+    caplog.set_level(logging.DEBUG, logger="graph_agent.tools.toolbox")
     again = {"max_attempts": 3, "initial_interval": 0}
     await run("search", tools=[failing(refuses, retry=again)])
 

@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.settlement import UNKNOWN
+from graph_agent.execution.settlement import UNKNOWN
 from tests.agents import asks
 from tests.fault_agent import ANSWER
 from tests.fault_session import Watched

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from graph_agent.running import _under_way
+from graph_agent.runs.registry import _under_way
 from tests.fault_agent import ANSWER, open_watched_saver
 from tests.fault_session import Watched, turns
 

@@ -19,8 +19,8 @@ from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import InputError, SessionBusyError
-from graph_agent.persistence import open_saver
-from graph_agent.running import is_idle
+from graph_agent.persistence.open import open_saver
+from graph_agent.runs.registry import is_idle
 from tests.agents import asks, says, thread
 from tests.fault_server import ForkServer, fork_server
 from tests.gates import until

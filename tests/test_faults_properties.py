@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graph_agent.errors import SessionBusyError
-from graph_agent.intake import STEERING_MARK
-from graph_agent.results import open_interrupts
-from graph_agent.running import _under_way
-from graph_agent.session_control import SessionControl
-from graph_agent.status import NEXT
+from graph_agent.runs.registry import _under_way
+from graph_agent.session.control import SessionControl
+from graph_agent.session.results import open_interrupts
+from graph_agent.state.channels import NEXT
+from graph_agent.state.messages import STEERING_MARK
 from graph_agent.types import STATUS_OF, SessionStatus
 from tests.fault_agent import ANSWER, MARKS, Wave
 from tests.fault_session import Watched, turns

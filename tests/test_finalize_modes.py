@@ -10,7 +10,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.results import PlanText, Token
+from graph_agent.session.results import PlanText, Token
 from tests.agents import ECHO_SCRIPT, asks, dialogue, echo, says, thread
 
 CALL = asks(("c1", "echo", {"text": "x"}))

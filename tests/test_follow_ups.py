@@ -8,8 +8,8 @@ import pytest
 
 from graph_agent import ScriptedChatModel, Session
 from graph_agent.errors import ConfigError, SessionBusyError
-from graph_agent.results import Done, RunResult, Token
-from graph_agent.runs import Run
+from graph_agent.runs.run import Run
+from graph_agent.session.results import Done, RunResult, Token
 from tests.test_session_steering import session
 
 

@@ -15,8 +15,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 
 from graph_agent import LoopConfig, ScriptedChatModel, SessionMemory, create_graph_agent
-from graph_agent.persistence import open_saver
-from graph_agent.settlement import UNKNOWN
+from graph_agent.execution.settlement import UNKNOWN
+from graph_agent.persistence.open import open_saver
 from tests.agents import ECHO_SCRIPT, asks, dialogue, echo, finishing_in_reverse, kinds, says, thread
 
 

@@ -9,8 +9,8 @@ import pytest
 from langchain_core.messages import AIMessage
 
 from graph_agent import LoopConfig, LoopHook, LoopPlan, ScriptedChatModel, Session
-from graph_agent.hooks import HookRequest, HookResponse
-from graph_agent.results import Token
+from graph_agent.hooks.protocol import HookRequest, HookResponse
+from graph_agent.session.results import Token
 from tests.agents import echo, kinds
 from tests.gates import Gate, GatedModel
 from tests.test_budgets import PRICES, Clock, call, clock, used

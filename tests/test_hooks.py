@@ -25,10 +25,10 @@ from graph_agent import (
     Session,
     create_graph_agent,
 )
-from graph_agent.hooks import HookRequest, HookResponse
-from graph_agent.request import with_carried
-from graph_agent.results import Token
-from graph_agent.state import Carried
+from graph_agent.hooks.protocol import HookRequest, HookResponse
+from graph_agent.planning.prompt import with_carried
+from graph_agent.session.results import Token
+from graph_agent.state.schema import Carried
 from tests.agents import add, asks, dialogue, echo, kinds, says
 from tests.openai_stub import Failure, Reply, StubFactory, openai_stub
 

@@ -12,8 +12,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel
 
 from graph_agent import LoopConfig, LoopHook, LoopPlan, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.hooks import HookRequest, HookResponse
-from graph_agent.results import Done, Token
+from graph_agent.hooks.protocol import HookRequest, HookResponse
+from graph_agent.session.results import Done, Token
 from tests.agents import asks, echo
 from tests.openai_stub import Reply, StubFactory, openai_stub
 from tests.test_hooks import DONE, RERUN, Does

@@ -12,8 +12,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import ConfigError
-from graph_agent.hooks_shipped import WebSearchInterception
-from graph_agent.spec import load_spec, open_agent
+from graph_agent.hooks.web_search import WebSearchInterception
+from graph_agent.spec.agent_file import load_spec, open_agent
 from tests.agents import asks, dialogue, echo, says
 from tests.openai_stub import Reply, StubFactory, openai_stub
 
@@ -181,7 +181,7 @@ ready = Says("ready made")
         ("[{use: my_hooks.Says, with: {text: by its arguments}}]", "by its arguments"),
         ('["my_hooks.ready"]', "ready made"),
         (
-            "[{use: graph_agent.hooks_shipped.WebSearchInterception, with: {search: {use: my_hooks.search}}}]",
+            "[{use: graph_agent.hooks.web_search.WebSearchInterception, with: {search: {use: my_hooks.search}}}]",
             "Done.",
         ),
         (

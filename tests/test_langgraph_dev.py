@@ -21,8 +21,8 @@ import pytest
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 
-from graph_agent.steering import Note, new_note
-from graph_agent.store_inbox import inbox_namespace
+from graph_agent.runs.inbox import Note, new_note
+from graph_agent.runs.store_inbox import inbox_namespace
 
 ROOT = Path(__file__).parents[1]
 HANUKKAH = "one night in Hanukkah"

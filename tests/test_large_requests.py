@@ -13,8 +13,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from graph_agent import AgentContext, run_parts
-from graph_agent.json_bounds import JsonBounds
-from graph_agent.server.body import COLLECT_BYTES, BodyLimits
+from graph_agent._internal.json_bounds import JsonBounds
+from graph_agent.server.admission.body import COLLECT_BYTES, BodyLimits
 
 
 class _Cycle:

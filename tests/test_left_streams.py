@@ -13,7 +13,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import SessionBusyError
-from graph_agent.results import CallState, Done, Part
+from graph_agent.session.results import CallState, Done, Part
 from tests.agents import asks
 
 CALL = asks(("1", "wait", {}))

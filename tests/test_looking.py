@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from graph_agent.looking import look_again
+from graph_agent._internal.polling import look_again
 
 logger = logging.getLogger("graph_agent.tests")
 

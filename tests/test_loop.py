@@ -13,7 +13,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphRecursionError
 
 from graph_agent import AgentContext, LoopConfig, ScriptedChatModel, Session, SessionMemory, create_graph_agent
-from graph_agent.events import Event
+from graph_agent.events.types import Event
 from tests.agents import ECHO_SCRIPT, add, asks, at_step_limit, dialogue, echo, says, thread
 
 ECHO_CALL = asks(("c", "echo", {"text": "x"}))

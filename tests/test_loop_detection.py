@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from langchain_core.messages.content import create_text_block
 
 from graph_agent.calls import fingerprint
-from graph_agent.events import event
-from graph_agent.loops import REPEATS, Loop, find_loop, repetitions, unchanging
-from graph_agent.recent import RecentCalls, recent_calls
-from graph_agent.telling import call_event, result_event
+from graph_agent.events.calls import call_event, result_event
+from graph_agent.events.types import event
+from graph_agent.planning.loop_detection import REPEATS, Loop, find_loop, repetitions, unchanging
+from graph_agent.planning.recent_calls import RecentCalls, recent_calls
 from graph_agent.types import Call
 
 

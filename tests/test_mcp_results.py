@@ -21,13 +21,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent._internal.text import text_of
 from graph_agent.errors import SyncInLoopError
 from graph_agent.mcp import McpTools, hop, open_mcp_tools
 from graph_agent.mcp.connections import ServerConfig
 from graph_agent.mcp.server import Server
 from graph_agent.mcp.session import elicitation_for
 from graph_agent.mcp.tools import to_langchain_tool
-from graph_agent.text import text_of
 from tests.agents import asks
 from tests.mcp_servers import running
 from tests.mcp_servers.demo_server import PIXEL

@@ -33,7 +33,7 @@ from langgraph.types import Command
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import ConfigError
-from graph_agent.results import Token
+from graph_agent.session.results import Token
 from tests.agents import add, asks, at_step_limit, dialogue, echo, says
 from tests.openai_stub import Failure, Reply, StubFactory, openai_stub
 

@@ -17,7 +17,7 @@ from langgraph.types import interrupt
 
 from graph_agent import A2ADelegate, GraphDelegate, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.delegation import Delegation, DelegationResult
-from graph_agent.fencing import fenced, source_of
+from graph_agent.tools.untrusted import fenced, source_of
 from graph_agent.types import Usage
 from tests.a2a_servers import PlainAgent, answer, serving_plain
 from tests.agents import asks, echo

@@ -19,7 +19,7 @@ from pydantic import Field
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.models.retry import ask
 from graph_agent.models.single_attempt import without_client_retries
-from graph_agent.models.spoken import ReadAloud
+from graph_agent.models.stream_watch import ReadAloud
 from graph_agent.models.token_timeout import ModelTimeoutError
 from tests.agents import at_step_limit, echo
 from tests.openai_stub import Failure, Reply, StubFactory, openai_stub

@@ -17,13 +17,13 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent import ScriptedChatModel, SessionMemory, create_graph_agent
-from graph_agent.intake import in_order, rewrite
-from graph_agent.persistence import open_saver
-from graph_agent.repair import repaired
-from graph_agent.schema import ResponseSchema
-from graph_agent.settlement import UNKNOWN, settle
-from graph_agent.state import NOT_BEGUN
-from graph_agent.text import plain
+from graph_agent._internal.text import plain
+from graph_agent.calls.lenient_json import repaired
+from graph_agent.execution.settlement import UNKNOWN, settle
+from graph_agent.persistence.open import open_saver
+from graph_agent.response_format import ResponseSchema
+from graph_agent.state.messages import in_order, rewrite
+from graph_agent.state.schema import NOT_BEGUN
 from tests.agents import add, dialogue, echo, kinds, says, thread
 from tests.openai_stub import OpenAIStub
 

@@ -8,7 +8,7 @@ from typing import Literal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graph_agent.pieces import Pieces
+from graph_agent._internal.coalesce import Pieces
 
 NEVER_S = 3600.0
 

@@ -12,10 +12,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.lock_files import SUFFIX
-from graph_agent.persistence import open_saver
-from graph_agent.places import place_of, place_of_blocking
-from graph_agent.running import inbox_of
+from graph_agent.persistence.open import open_saver
+from graph_agent.runs.database_identity import place_of, place_of_blocking
+from graph_agent.runs.lock_files import SUFFIX
+from graph_agent.runs.registry import inbox_of
 from tests.agents import says, thread
 
 
@@ -79,6 +79,7 @@ async def test_an_inbox_is_forgotten_with_its_saver() -> None:
 
     del saver
     gc.collect()
-    from graph_agent import places, running
+    from graph_agent.runs import database_identity as places
+    from graph_agent.runs import registry as running
 
     assert (kept, identity in running._inboxes, identity in places._known) == (True, False, False)

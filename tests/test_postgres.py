@@ -15,14 +15,14 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_agent
-from graph_agent.advisory_locks import PostgresPlace
-from graph_agent.db_urls import without_password
 from graph_agent.errors import ConfigError, SessionBusyError, SessionLostError
-from graph_agent.persistence import open_saver, open_store, strict_serializer
-from graph_agent.places import place_of, place_of_blocking
-from graph_agent.postgres import SharedPostgresStore
-from graph_agent.running import inbox_of, is_idle
-from graph_agent.steering import new_note
+from graph_agent.persistence.open import open_saver, open_store, strict_serializer
+from graph_agent.persistence.postgres import SharedPostgresStore
+from graph_agent.persistence.urls import without_password
+from graph_agent.runs.database_identity import place_of, place_of_blocking
+from graph_agent.runs.inbox import new_note
+from graph_agent.runs.postgres_locks import PostgresPlace
+from graph_agent.runs.registry import inbox_of, is_idle
 from tests.agents import asks, echo, says, thread
 from tests.gates import Gate, gated_tool
 from tests.postgres_server import PostgresServer, on_postgres

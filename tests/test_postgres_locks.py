@@ -29,11 +29,11 @@ from graph_agent import (
     postgres_saver,
     running,
 )
-from graph_agent.advisory_locks import PostgresPlace
 from graph_agent.errors import SessionLostError
-from graph_agent.persistence import open_saver
-from graph_agent.places import place_of
-from graph_agent.postgres_saver import SharedPostgresSaver
+from graph_agent.persistence.open import open_saver
+from graph_agent.persistence.postgres_saver import SharedPostgresSaver
+from graph_agent.runs.database_identity import place_of
+from graph_agent.runs.postgres_locks import PostgresPlace
 from tests.agents import asks, dialogue, thread
 from tests.gates import Gate, gated_tool, until
 from tests.postgres_server import PostgresServer, on_postgres, postgres_server
@@ -152,7 +152,7 @@ async def test_a_run_whose_lock_is_behind_a_stalled_proxy_is_stopped_and_begins_
             run = asyncio.create_task(Session(graph, "s1").run("go"))
             await first.reached()
             proxy.stall(b"graph-agent locks")
-            held = running._locks._databases[await place_of(saver)]  # type: ignore[index]  # it is in PostgreSQL
+            held = running._locks._databases[await place_of(saver)]
             await until(lambda: time.monotonic() - held._verified_at > advisory_locks.FRESH_S)
             first.open()
             with pytest.raises(SessionLostError, match="did not answer within 4 seconds"):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.persistence import open_saver
+from graph_agent.persistence.open import open_saver
 from tests.fault_jobs import ALL
 from tests.fault_server import ForkServer, fork_server
 from tests.postgres_server import PostgresServer, on_postgres

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from graph_agent.spec import AgentSpec
+from graph_agent.spec.agent_file import AgentSpec
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -81,7 +81,7 @@ def test_the_hooks_it_shows_can_be_given(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     shown: dict[str, Any] = {}
 
-    exec(block("python", "hooks_shipped"), shown)
+    exec(block("python", "hooks.web_search"), shown)
 
     answered = shown["agent"].invoke({"messages": [("user", "When does the tide turn?")]})
     assert answered["messages"][-1].text == "Nobody knows."

@@ -16,8 +16,8 @@ from langgraph.prebuilt import ToolRuntime
 from pydantic import BaseModel, SecretStr
 
 from graph_agent import AgentContext, GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.results import EventAdded
-from graph_agent.settlement import UNKNOWN
+from graph_agent.execution.settlement import UNKNOWN
+from graph_agent.session.results import EventAdded
 from tests.agents import asks, at_step_limit, dialogue, echo, finishing_in_reverse, says, thread
 
 ECHO_CALL = asks(("c", "echo", {"text": "x"}))

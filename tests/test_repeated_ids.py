@@ -8,7 +8,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.call_records import CallRecord
+from graph_agent.session.call_records import CallRecord
 from tests.agents import asks, echo
 from tests.gates import Gate, gated_tool
 

@@ -89,7 +89,7 @@ async def test_a_port_that_is_taken_is_told() -> None:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "graph_agent.cli",
+            "graph_agent.cli.app",
             "a2a",
             "--config",
             "examples/research_team/analyst.yaml",

@@ -23,8 +23,8 @@ from pydantic import BaseModel, Field
 
 from graph_agent import GraphDelegate, LoopConfig, RunResult, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.mcp import open_mcp_tools
-from graph_agent.persistence import open_saver
-from graph_agent.results import run_result
+from graph_agent.persistence.open import open_saver
+from graph_agent.session.results import run_result
 from tests.agents import asks
 from tests.wave_helpers import of_type, plan, use, waves
 

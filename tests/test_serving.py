@@ -13,7 +13,7 @@ import pytest
 
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError
-from graph_agent.serving import ServedAgent, served
+from graph_agent.spec.served import ServedAgent, served
 from tests.agents import asks, says
 
 HOTEL_SERVER = Path(__file__).parents[1] / "examples" / "hotel" / "server.py"

@@ -20,13 +20,13 @@ from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import InputError
+from graph_agent.execution.settlement import UNKNOWN
 from graph_agent.mcp import open_mcp_tools
-from graph_agent.persistence import open_saver
-from graph_agent.results import Token
-from graph_agent.session_control import SessionControl
-from graph_agent.settlement import UNKNOWN
-from graph_agent.steering import Note
-from graph_agent.store_inbox import StoreInbox
+from graph_agent.persistence.open import open_saver
+from graph_agent.runs.inbox import Note
+from graph_agent.runs.store_inbox import StoreInbox
+from graph_agent.session.control import SessionControl
+from graph_agent.session.results import Token
 from graph_agent.types import SessionStatus
 from tests.agents import asks, dialogue, echo, marked, says, thread
 from tests.gates import Gate, GatedModel, gated_tool, nothing_under_way, until

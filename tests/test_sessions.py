@@ -17,8 +17,8 @@ from langgraph.types import Interrupt, interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, SessionMemory, create_graph_agent
 from graph_agent.errors import ConfigError, InputError, SyncInLoopError
-from graph_agent.persistence import open_saver
-from graph_agent.results import CallState, Done, EventAdded, PlanText, Progress, RunResult, Token
+from graph_agent.persistence.open import open_saver
+from graph_agent.session.results import CallState, Done, EventAdded, PlanText, Progress, RunResult, Token
 from graph_agent.types import SessionStatus
 from tests.agents import ECHO_SCRIPT, asks, dialogue, echo, kinds, marked, says, thread
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from graph_agent import sqlite_files
-from graph_agent.a2a.server_tables import open_tables
+from graph_agent.a2a.server.tables import open_tables
 from graph_agent.errors import ConfigError
-from graph_agent.persistence import open_saver, open_store
-from graph_agent.sqlite_files import Patience
+from graph_agent.persistence import sqlite_files
+from graph_agent.persistence.open import open_saver, open_store
+from graph_agent.persistence.sqlite_files import Patience
 
 
 @pytest.mark.parametrize(("patience_s", "tries"), [(30.0, 3), (0.0, 1)])

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from graph_agent import ScriptedChatModel, Session, cli, create_graph_agent, sqlite_connection, sqlite_files
-from graph_agent.a2a.server_tables import open_tables
-from graph_agent.persistence import open_saver, open_store
-from graph_agent.sqlite_connection import BUSY_S, DatabaseLockedError, PatientConnection
-from graph_agent.sqlite_files import check_database
+from graph_agent.a2a.server.tables import open_tables
+from graph_agent.persistence.open import open_saver, open_store
+from graph_agent.persistence.sqlite_connection import BUSY_S, DatabaseLockedError, PatientConnection
+from graph_agent.persistence.sqlite_files import check_database
 
 
 @pytest.fixture

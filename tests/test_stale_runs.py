@@ -19,7 +19,7 @@ from langgraph.types import Command, interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent, places
 from graph_agent.errors import SessionBusyError, SessionLostError
-from graph_agent.persistence import open_saver
+from graph_agent.persistence.open import open_saver
 from tests.agents import asks, dialogue, marked, says, thread
 from tests.gates import Gate, gated_tool
 from tests.postgres_server import on_postgres

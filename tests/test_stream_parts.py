@@ -18,7 +18,7 @@ from langgraph.prebuilt import ToolRuntime
 from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.results import (
+from graph_agent.session.results import (
     CallState,
     Custom,
     DelegatePart,

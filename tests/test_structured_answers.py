@@ -16,9 +16,9 @@ from typing_extensions import TypedDict
 
 from graph_agent import LoopConfig, RunResult, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.models.strict_schema import strict_schema
-from graph_agent.persistence import open_saver
-from graph_agent.results import run_result
-from graph_agent.typed_result import typed_result
+from graph_agent.persistence.open import open_saver
+from graph_agent.session.results import run_result
+from graph_agent.session.typed_result import typed_result
 from tests.agents import asks, echo, says, thread
 from tests.openai_stub import Failure, OpenAIStub, Reply, StubFactory, openai_stub
 

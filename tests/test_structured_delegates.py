@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.a2a.delegate import A2ADelegate
-from graph_agent.runs import RUN, Around
+from graph_agent.runs.run import RUN, Around
 from tests.a2a_servers import PlainAgent, answer, serving_ours, serving_plain
 from tests.agents import asks, says
 

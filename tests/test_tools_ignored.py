@@ -12,7 +12,7 @@ from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_age
 from graph_agent.calls import split_tool_calls
 from graph_agent.calls.opening import CallOpening
 from graph_agent.models.visibility import WithoutCalls
-from graph_agent.results import Token
+from graph_agent.session.results import Token
 from tests.agents import ECHO_SCRIPT, add, asks, dialogue, echo, thread
 from tests.openai_stub import Reply, StubFactory, openai_stub
 

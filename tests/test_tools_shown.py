@@ -14,10 +14,10 @@ from langchain_core.tools import BaseTool
 
 from graph_agent import GraphDelegate, LoopConfig, LoopHook, LoopPlan, RequestPatch, ScriptedChatModel
 from graph_agent import create_graph_agent as create
-from graph_agent.hooks import HookRequest, HookResponse
+from graph_agent.hooks.protocol import HookRequest, HookResponse
 from graph_agent.middleware.models import AroundModels
 from graph_agent.prompts import Prompts
-from graph_agent.tools_in_text import retold, tools_in_text
+from graph_agent.prompts.tools_in_text import retold, tools_in_text
 from tests.agents import add, asks, echo, says
 from tests.openai_stub import Reply, StubFactory, openai_stub
 

@@ -9,8 +9,8 @@ import regex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graph_agent.graphemes import LOOK_AROUND, boundary_after, boundary_before
-from graph_agent.truncation import truncate, truncate_texts
+from graph_agent.tools.graphemes import LOOK_AROUND, boundary_after, boundary_before
+from graph_agent.tools.truncation import truncate, truncate_texts
 
 KEPT = "the history keeps the whole output …]"
 

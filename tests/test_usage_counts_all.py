@@ -13,9 +13,9 @@ from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.outputs import ChatGenerationChunk
 
 from graph_agent import LoopConfig, LoopHook, LoopPlan, RunResult, ScriptedChatModel, Session
-from graph_agent.hooks import HookRequest, HookResponse
+from graph_agent.hooks.protocol import HookRequest, HookResponse
 from graph_agent.models.estimate import ESTIMATED, usage_until
-from graph_agent.results import Token
+from graph_agent.session.results import Token
 from tests.agents import echo
 from tests.gates import Gate, GatedModel, LateGate, until
 from tests.test_budgets import Clock, call, clock, used

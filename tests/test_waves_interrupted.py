@@ -11,8 +11,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.persistence import open_saver
-from graph_agent.settlement import NEVER_STARTED, UNKNOWN
+from graph_agent.execution.settlement import NEVER_STARTED, UNKNOWN
+from graph_agent.persistence.open import open_saver
 from graph_agent.types import SessionStatus
 from tests.agents import echo, kinds, marked, thread
 from tests.wave_helpers import DONE, answers, of_type, plan, plan_requests, results_told, use, waves

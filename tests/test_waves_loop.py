@@ -10,9 +10,9 @@ from langchain_core.messages import AIMessage
 from pydantic import BaseModel
 
 from graph_agent import AgentContext, ScriptedChatModel
-from graph_agent.results import RunResult
+from graph_agent.session.results import RunResult
 from graph_agent.types import SessionStatus
-from graph_agent.waves import PlanningResult
+from graph_agent.waves.schema import PlanningResult
 from tests.agents import add, echo, kinds, says, thread
 from tests.wave_helpers import DONE, answers, fail, find, of_type, plan, plan_requests, results_told, use, waves
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graph_agent.types import Call
-from graph_agent.waves import PlanError, PlanningResult, WaveCall, check_wave, select
+from graph_agent.waves.schema import PlanError, PlanningResult, WaveCall, check_wave, select
 from tests.wave_helpers import use
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from graph_agent.server import ServerSettings, create_app, of_served
-from graph_agent.server.keys import read_keys
-from graph_agent.serving import served
+from graph_agent.server.admission.keys import read_keys
+from graph_agent.spec.served import served
 
 make_graph = served(Path(__file__).with_name("agent.yaml"))
 app = create_app(of_served(make_graph), settings=ServerSettings(keys=read_keys()), mounted=True)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from graph_agent import Session
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.results import Done, EventAdded, Token
+from graph_agent.session.results import Done, EventAdded, Token
 from graph_agent.spec import load_spec, open_agent
 
 QUESTIONS = (

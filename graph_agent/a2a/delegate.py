@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from graph_agent.delegation import Delegation, DelegationResult
-from graph_agent.remote import RemoteTask
+from graph_agent.state.remote_tasks import RemoteTask
 
 if TYPE_CHECKING:
-    from graph_agent.a2a.client_auth import A2AAuth
+    from graph_agent.a2a.client.auth import A2AAuth
 
 
 class A2ADelegate:
@@ -47,7 +47,7 @@ class A2ADelegate:
     ) -> None:
         try:
             # Imported here: see the module.
-            from graph_agent.a2a.client import RemoteAgent
+            from graph_agent.a2a.client.remote_agent import RemoteAgent
         except ModuleNotFoundError as error:
             if error.name != "a2a":
                 raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from graph_agent.budget import BUDGET_LEFT, Left
+from graph_agent.budgets import BUDGET_LEFT, Left
 from graph_agent.delegation import DEPTH_LEFT, Delegation
 from graph_agent.types import NO_USAGE, Usage
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall
 
-from graph_agent.repair import repaired
-from graph_agent.text import clean, plain
+from graph_agent._internal.text import clean, plain
+from graph_agent.calls.lenient_json import repaired
 from graph_agent.types import Call
 
 UNNAMED = "unnamed"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from langchain_core.tools import ToolException
 
+from graph_agent._internal.exception_text import leaves
 from graph_agent.errors import McpServerError
-from graph_agent.exception_text import leaves
 
 
 class McpCallError(McpServerError, ToolException):

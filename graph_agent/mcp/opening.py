@@ -15,7 +15,7 @@ from langchain_core.tools import BaseTool
 from langchain_mcp_adapters.sessions import Connection
 
 from graph_agent.errors import ConfigError, McpServerError
-from graph_agent.events import IN_HISTORY
+from graph_agent.events.types import IN_HISTORY
 from graph_agent.mcp.connections import check_connections
 from graph_agent.mcp.hop import Hop
 from graph_agent.mcp.server import Server

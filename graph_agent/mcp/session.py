@@ -16,8 +16,8 @@ from mcp.client.session import ElicitationFnT
 from mcp.shared.context import RequestContext
 from mcp.shared.session import RequestResponder
 
+from graph_agent._internal.json_schema import SchemaCheck
 from graph_agent.errors import ConfigError, SlowSchemaError
-from graph_agent.schema_check import SchemaCheck
 
 logger = logging.getLogger("graph_agent.mcp")
 

@@ -13,10 +13,10 @@ from langchain_core.tools import StructuredTool
 from langchain_mcp_adapters.tools import _convert_call_tool_result
 from pydantic import AnyUrl, Field
 
-from graph_agent.idempotency import key_of_current_call
 from graph_agent.mcp.hop import Hop
 from graph_agent.mcp.progress import progress_to_stream
 from graph_agent.mcp.server import Server
+from graph_agent.tools.idempotency import key_of_current_call
 
 KEY_IN_META = "graph-agent/idempotency-key"
 """Name of the idempotency key in a call's `_meta`."""

@@ -12,7 +12,7 @@ from typing import Any
 from langchain.agents import middleware as shipped
 from langchain.agents.middleware import AgentMiddleware, AgentState, PIIMiddleware
 
-from graph_agent.daemon_threads import call_in_thread
+from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent.errors import ConfigError
 from graph_agent.middleware.pii import around_request
 

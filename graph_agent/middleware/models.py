@@ -14,22 +14,22 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime, get_runtime
 
-from graph_agent.aside import aside
 from graph_agent.config import LoopConfig
 from graph_agent.errors import ConfigError
-from graph_agent.hooks import tool_schema
-from graph_agent.lending import copied
+from graph_agent.hooks.copies import copied
+from graph_agent.hooks.protocol import tool_schema
 from graph_agent.middleware.admission import Admitted
 from graph_agent.middleware.chain import through
 from graph_agent.models.binding import Way
 from graph_agent.models.cleaning import without_calls
 from graph_agent.models.client import Mode, ModelClient
 from graph_agent.models.metering import note_replies
+from graph_agent.models.side_calls import aside
 from graph_agent.models.single_attempt import without_client_retries
-from graph_agent.models.spoken import Spoken
+from graph_agent.models.stream_watch import Spoken
 from graph_agent.models.structured import StructuredPlanner
 from graph_agent.prompts import Prompts
-from graph_agent.tools_in_text import retold, tools_in_text
+from graph_agent.prompts.tools_in_text import retold, tools_in_text
 
 Send = Callable[[ModelRequest[Any], list[AnyMessage]], Coroutine[Any, Any, AIMessage]]
 """Sends a request as middleware has left it; the second argument is its messages with the system prompt."""

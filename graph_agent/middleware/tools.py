@@ -13,15 +13,15 @@ from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
 
 from graph_agent._compat import read_state
-from graph_agent.exception_text import exception_text
-from graph_agent.failures import log_failure
-from graph_agent.invoking import meant_for_the_run, tool_runtime
-from graph_agent.lending import copied
+from graph_agent._internal.exception_text import exception_text
+from graph_agent._internal.failure_log import log_failure
+from graph_agent._internal.text import clean, plain
+from graph_agent.hooks.copies import copied
 from graph_agent.middleware.admission import Admitted
 from graph_agent.middleware.chain import through
-from graph_agent.state import AgentState
-from graph_agent.text import clean, plain
-from graph_agent.tool_output import Output, read_output, with_value_of
+from graph_agent.state.schema import AgentState
+from graph_agent.tools.invoke import meant_for_the_run, tool_runtime
+from graph_agent.tools.output import Output, read_output, with_value_of
 from graph_agent.types import Call
 
 logger = logging.getLogger(__name__)

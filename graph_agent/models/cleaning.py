@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage
 
-from graph_agent.text import clean, plain
+from graph_agent._internal.text import clean, plain
 
 M = TypeVar("M", bound=BaseMessage)
 

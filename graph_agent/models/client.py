@@ -11,7 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
 from langchain_core.runnables.config import ensure_config, merge_configs
 
-from graph_agent.bounded import Bounded
+from graph_agent._internal.lru import Bounded
 from graph_agent.config import LoopConfig
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.models.binding import Bound, Way, unbound, with_options
@@ -21,7 +21,7 @@ from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.prose import as_plans, as_prose
 from graph_agent.models.retry import QUIET, ask
 from graph_agent.models.schema_mode import ResponseFormat, SchemaMode
-from graph_agent.models.spoken import Spoken
+from graph_agent.models.stream_watch import Spoken
 
 Phase = Literal["plan", "answer"]
 Mode = Literal["native", "text", "wave"]

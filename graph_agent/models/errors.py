@@ -14,10 +14,10 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
+from graph_agent._internal.exception_text import exception_text, leaves
+from graph_agent._internal.redaction import mask_secrets
 from graph_agent.errors import GraphAgentError
-from graph_agent.exception_text import exception_text, leaves
 from graph_agent.models import wordings
-from graph_agent.redaction import mask_secrets
 
 ModelErrorKind = Literal[
     "transient",

@@ -17,8 +17,8 @@ from langchain_core.runnables import RunnableConfig
 from graph_agent.models.binding import Way
 from graph_agent.models.metering import note_cut_off
 from graph_agent.models.retry import ask, pause_before_retry
+from graph_agent.models.sentinel import without_sentinel
 from graph_agent.models.token_timeout import TokenTimeout
-from graph_agent.sentinel import without_sentinel
 
 # This run stands for the inner one: callbacks that heard of both would count its tokens twice.
 _UNHEARD: RunnableConfig = {"tags": ["nostream"], "callbacks": []}

@@ -17,7 +17,7 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 from graph_agent.models.errors import classify_model_error, retry_after_s
 from graph_agent.models.finish_reasons import with_end_checked
 from graph_agent.models.metering import note_cut_off
-from graph_agent.models.spoken import Spoken
+from graph_agent.models.stream_watch import Spoken
 from graph_agent.models.token_timeout import TokenTimeout
 
 LONGEST_WAIT_S = 60.0

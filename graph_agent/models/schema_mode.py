@@ -11,7 +11,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 
 from graph_agent._compat import uses_responses_api
-from graph_agent.bounded import Bounded
+from graph_agent._internal.lru import Bounded
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.strict_schema import strict_schema
 

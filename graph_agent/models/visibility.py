@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graph_agent.calls.opening import CallOpening
-from graph_agent.sentinel import visible_begin, visible_end
+from graph_agent.models.sentinel import visible_begin, visible_end
 
 
 class WithoutSentinel:

@@ -12,8 +12,8 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, Template, TemplateSyntaxError, meta
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from graph_agent._internal.yaml_files import parse_yaml
 from graph_agent.errors import ConfigError, did_you_mean
-from graph_agent.yaml_files import parse_yaml
 
 VARIABLES: dict[str, frozenset[str]] = {
     "planner": frozenset({"style", "max_calls", "answers", "schema"}),

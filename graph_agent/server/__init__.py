@@ -6,7 +6,7 @@ It needs the extra `server`; nothing outside this package imports it but the com
 from __future__ import annotations
 
 from graph_agent.server.app import create_app
-from graph_agent.server.settings import ServerSettings
-from graph_agent.server.sources import of_file, of_served
+from graph_agent.server.process.settings import ServerSettings
+from graph_agent.server.process.sources import of_file, of_served
 
 __all__ = ["ServerSettings", "create_app", "of_file", "of_served"]

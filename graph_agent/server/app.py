@@ -11,22 +11,25 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 
-from graph_agent.draining import draining_on_sigterm
-from graph_agent.server import anthropic_routes, control_routes, health_routes, openai_routes
-from graph_agent.server.a2a_mount import CARD_PATH, PATHS, a2a_routes
-from graph_agent.server.admission import guard
-from graph_agent.server.chat import Chat
-from graph_agent.server.dialects import on_invalid
-from graph_agent.server.gate import OPEN
-from graph_agent.server.host import open_host
-from graph_agent.server.metrics import Metrics
+from graph_agent._internal.signals import draining_on_sigterm
+from graph_agent.server.a2a.mount import CARD_PATH, PATHS, a2a_routes
+from graph_agent.server.admission.gate import OPEN
+from graph_agent.server.admission.guard import guard
+from graph_agent.server.anthropic import routes as anthropic_routes
+from graph_agent.server.chat.active_runs import Runs
+from graph_agent.server.chat.dialects import on_invalid
+from graph_agent.server.chat.handler import Chat
+from graph_agent.server.openai import routes as openai_routes
 from graph_agent.server.parameters import Services
-from graph_agent.server.readiness import Readiness
-from graph_agent.server.settings import ServerSettings
-from graph_agent.server.sources import AgentSource
-from graph_agent.server.supervisor import is_to_stop_at_once
-from graph_agent.server.under_way import Runs
-from graph_agent.server.workers import limits_of
+from graph_agent.server.process import health_routes
+from graph_agent.server.process.host import open_host
+from graph_agent.server.process.metrics import Metrics
+from graph_agent.server.process.readiness import Readiness
+from graph_agent.server.process.settings import ServerSettings
+from graph_agent.server.process.sources import AgentSource
+from graph_agent.server.process.supervisor import is_to_stop_at_once
+from graph_agent.server.process.workers import limits_of
+from graph_agent.server.sessions import control_routes
 
 GUARDED = (
     "/v1/*",

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 from fastapi import Header, Request
 from pydantic import BaseModel
 
-from graph_agent.server.asks import Ask
-from graph_agent.server.chat import Chat
-from graph_agent.server.limits import Limits
-from graph_agent.server.problems import ProblemError, stopping
-from graph_agent.server.readiness import Readiness
-from graph_agent.server.schemas import SESSION_ID, check_amount
+from graph_agent.server.admission.limits import Limits
+from graph_agent.server.admission.problems import ProblemError, stopping
+from graph_agent.server.chat.handler import Chat
+from graph_agent.server.chat.request import Ask
+from graph_agent.server.chat.schemas import SESSION_ID, check_amount
+from graph_agent.server.process.readiness import Readiness
 
 SessionHeader = Annotated[
     str | None,

@@ -19,7 +19,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from graph_agent.lock_files import SUFFIX
+from graph_agent.runs.lock_files import SUFFIX
 from tests.attack.oracle import Effects, Record, Turn, violations
 from tests.attack.worker import graph_over
 

@@ -10,16 +10,16 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.server.asks import Ask
-from graph_agent.server.host import Host, open_host
-from graph_agent.server.keys import Caller
-from graph_agent.server.metrics import Metrics
-from graph_agent.server.outcomes import Outcome
-from graph_agent.server.running import Ended, Running
-from graph_agent.server.settings import ServerSettings
-from graph_agent.server.sources import AgentSource
-from graph_agent.server.turns import turn_for
-from graph_agent.server.under_way import Runs
+from graph_agent.server.admission.keys import Caller
+from graph_agent.server.chat.active_runs import Runs
+from graph_agent.server.chat.outcomes import Outcome
+from graph_agent.server.chat.request import Ask
+from graph_agent.server.chat.run import Ended, Running
+from graph_agent.server.chat.turns import turn_for
+from graph_agent.server.process.host import Host, open_host
+from graph_agent.server.process.metrics import Metrics
+from graph_agent.server.process.settings import ServerSettings
+from graph_agent.server.process.sources import AgentSource
 
 NOBODY = Caller("")
 MINE: dict[str, Any] = {

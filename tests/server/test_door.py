@@ -15,8 +15,8 @@ from pydantic import SecretStr
 
 from graph_agent.errors import ConfigError
 from graph_agent.server import ServerSettings, create_app, of_file
-from graph_agent.server.keys import ApiKey, read_keys
-from graph_agent.server.metrics import Metrics
+from graph_agent.server.admission.keys import ApiKey, read_keys
+from graph_agent.server.process.metrics import Metrics
 from tests.server.process import ROOT, Served, serving
 
 KEY = "anna-0123456789abcdef"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
-from graph_agent.server.running import Ended, Running, Said
-from graph_agent.server.turns import turn_for
+from graph_agent.server.chat.run import Ended, Running, Said
+from graph_agent.server.chat.turns import turn_for
 from tests.agents import asks, echo
 from tests.server.hosting import NOBODY, ask, running
 

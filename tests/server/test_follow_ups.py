@@ -16,9 +16,9 @@ from a2a.types import SubscribeToTaskRequest
 from langchain_core.messages import HumanMessage
 
 from graph_agent import create_graph_agent
-from graph_agent.history import SessionMemory
-from graph_agent.server.sessions import Sessions
-from graph_agent.server.turns import turn_for
+from graph_agent.server.chat.turns import turn_for
+from graph_agent.server.sessions.sessions import Sessions
+from graph_agent.session.history import SessionMemory
 from tests.agents import asks
 from tests.gates import Gate, GatedModel, gated_tool
 from tests.server.hosting import MINE, NOBODY, ask, outcome_of, running

@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.event_reader import EventReader
-from graph_agent.server import feeds
-from graph_agent.server.sessions import Sessions
+from graph_agent.server.sessions import feeds
+from graph_agent.server.sessions.sessions import Sessions
+from graph_agent.session.event_reader import EventReader
 from tests.server.hosting import NOBODY, answered, ask, running
 from tests.server.process import serving
 from tests.server.test_sessions import chat

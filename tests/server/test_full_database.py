@@ -16,16 +16,16 @@ from langchain_core.messages import HumanMessage
 from langchain_core.tools import tool
 
 from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent._internal.failure_log import is_out_of_space
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import SessionLostError
-from graph_agent.failures import is_out_of_space
+from graph_agent.execution.settlement import UNKNOWN
+from graph_agent.persistence.sqlite_saver import SharedSqliteSaver
+from graph_agent.server.admission.problems import ProblemError, problem_of_failure
 from graph_agent.server.app import create_app
-from graph_agent.server.host import Host, open_host
-from graph_agent.server.problems import ProblemError, problem_of_failure
-from graph_agent.server.settings import ServerSettings
-from graph_agent.server.sources import AgentSource
-from graph_agent.settlement import UNKNOWN
-from graph_agent.sqlite_saver import SharedSqliteSaver
+from graph_agent.server.process.host import Host, open_host
+from graph_agent.server.process.settings import ServerSettings
+from graph_agent.server.process.sources import AgentSource
 from tests.agents import asks
 from tests.server.hosting import ask, begun, outcome_of
 

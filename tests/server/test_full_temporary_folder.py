@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from graph_agent.server import shared_folder, workers
-from graph_agent.server.limits import Limits
-from graph_agent.server.metric_files import ReservedFile
-from graph_agent.server.problems import ProblemError
-from graph_agent.server.shared_limits import SharedLimits
+from graph_agent.server.admission.limits import Limits
+from graph_agent.server.admission.problems import ProblemError
+from graph_agent.server.admission.shared_limits import SharedLimits
+from graph_agent.server.process import shared_folder, workers
+from graph_agent.server.process.metric_files import ReservedFile
 from tests.server.process import Served, serving
 from tests.server.test_sessions import CHAT, body
 from tests.small_disk import fill, small_disk

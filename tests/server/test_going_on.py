@@ -9,11 +9,11 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from graph_agent import create_graph_agent
-from graph_agent.history import SessionMemory
 from graph_agent.server import ServerSettings
-from graph_agent.server.problems import ProblemError
-from graph_agent.server.sessions import Sessions
-from graph_agent.server.turns import turn_for
+from graph_agent.server.admission.problems import ProblemError
+from graph_agent.server.chat.turns import turn_for
+from graph_agent.server.sessions.sessions import Sessions
+from graph_agent.session.history import SessionMemory
 from tests.agents import asks
 from tests.gates import Gate, GatedModel, gated_tool
 from tests.server.hosting import MINE, NOBODY, answered, ask, begun, outcome_of, running, with_results

@@ -13,16 +13,16 @@ from langchain_core.messages import HumanMessage
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.server.asks import Ask
-from graph_agent.server.host import Host, open_host
-from graph_agent.server.keys import Caller
-from graph_agent.server.metrics import Metrics
-from graph_agent.server.problems import ProblemError
-from graph_agent.server.running import Ended, Running
-from graph_agent.server.settings import ServerSettings
-from graph_agent.server.sources import AgentSource
-from graph_agent.server.turns import turn_for
-from graph_agent.server.under_way import Runs
+from graph_agent.server.admission.keys import Caller
+from graph_agent.server.admission.problems import ProblemError
+from graph_agent.server.chat.active_runs import Runs
+from graph_agent.server.chat.request import Ask
+from graph_agent.server.chat.run import Ended, Running
+from graph_agent.server.chat.turns import turn_for
+from graph_agent.server.process.host import Host, open_host
+from graph_agent.server.process.metrics import Metrics
+from graph_agent.server.process.settings import ServerSettings
+from graph_agent.server.process.sources import AgentSource
 
 _SOURCE_NAME = "scripted"
 
@@ -44,7 +44,7 @@ def ask(**fields: object) -> Ask:
 async def test_a_client_that_leaves_unread_all_that_was_said_holds_nothing_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("graph_agent.server.running._MOST_WAITING", 1)
+    monkeypatch.setattr("graph_agent.server.chat.run._MOST_WAITING", 1)
     async with hosting("word") as host:
         runs = Runs(host, Metrics())
         turn = await turn_for(host, Caller(""), ask())

@@ -10,7 +10,7 @@ from tests.server.process import PARROT, serving
 from tests.server.test_sessions import answer, chat
 
 MODULE = """
-from graph_agent import sqlite_connection
+from graph_agent.persistence import sqlite_connection
 from tests.server.parrot import make
 
 # The tests do not wait for half a minute.

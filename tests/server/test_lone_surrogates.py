@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graph_agent.text import escapes_lone_surrogate, find_lone_surrogate
+from graph_agent._internal.text import escapes_lone_surrogate, find_lone_surrogate
 from tests.server.process import Served, eventually
 from tests.server.test_sessions import CHAT
 

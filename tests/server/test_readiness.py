@@ -20,13 +20,13 @@ import pytest
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.server import readiness
-from graph_agent.server.host import Host, open_host
-from graph_agent.server.metrics import Metrics
-from graph_agent.server.readiness import Readiness
-from graph_agent.server.settings import ServerSettings
-from graph_agent.server.sources import AgentSource
-from graph_agent.server.under_way import Runs
+from graph_agent.server.chat.active_runs import Runs
+from graph_agent.server.process import readiness
+from graph_agent.server.process.host import Host, open_host
+from graph_agent.server.process.metrics import Metrics
+from graph_agent.server.process.readiness import Readiness
+from graph_agent.server.process.settings import ServerSettings
+from graph_agent.server.process.sources import AgentSource
 from tests.gates import Gate
 from tests.postgres_server import PostgresServer, on_postgres
 from tests.server.hosting import running

@@ -11,11 +11,11 @@ from langchain_core.tools import tool
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.results import run_result
-from graph_agent.server.host import Host
-from graph_agent.server.problems import ProblemError
-from graph_agent.server.sessions import Sessions
-from graph_agent.server.turns import turn_for
+from graph_agent.server.admission.problems import ProblemError
+from graph_agent.server.chat.turns import turn_for
+from graph_agent.server.process.host import Host
+from graph_agent.server.sessions.sessions import Sessions
+from graph_agent.session.results import run_result
 from tests.agents import asks
 from tests.server.hosting import MINE, NOBODY, answered, ask, outcome_of, running, with_results
 

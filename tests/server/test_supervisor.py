@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 from uvicorn.supervisors import multiprocess
 
-from graph_agent.server.supervisor import Supervisor
+from graph_agent.server.process.supervisor import Supervisor
 from tests.server.process import eventually
 
 

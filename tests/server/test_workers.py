@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from graph_agent.server.limits import Limits
-from graph_agent.server.problems import ProblemError
-from graph_agent.server.shared_limits import SharedLimits
+from graph_agent.server.admission.limits import Limits
+from graph_agent.server.admission.problems import ProblemError
+from graph_agent.server.admission.shared_limits import SharedLimits
 from tests.server.process import Served, eventually, refused, serving
 from tests.server.test_stopping import httpx_is_up
 

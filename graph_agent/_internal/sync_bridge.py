@@ -1,0 +1,116 @@
+"""How blocking entry points run nodes that are written once, as coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextvars import ContextVar, copy_context
+from typing import Any, ParamSpec, TypeVar
+
+import anyio
+
+from graph_agent._internal.daemon_threads import DaemonExecutor
+from graph_agent.errors import SyncInLoopError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+in_blocking_run: ContextVar[bool] = ContextVar("graph_agent_in_blocking_run", default=False)
+"""True inside a node that a blocking entry point runs."""
+
+
+def blocking(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Make a function that runs `coroutine` on the background loop and waits for it.
+
+    The caller's context variables are seen by the coroutine; an exception in the waiting thread, such as the
+    `KeyboardInterrupt` of a Ctrl-C, cancels it.
+    """
+
+    @functools.wraps(coroutine)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        done: Future[T] = Future()
+        tasks: list[asyncio.Task[None]] = []
+        context = copy_context()
+        context.run(in_blocking_run.set, True)
+        loop = _background_loop()
+
+        def start() -> None:
+            tasks.append(loop.create_task(_hand_over(coroutine(*args, **kwargs), done), context=context))
+
+        loop.call_soon_threadsafe(start)
+        try:
+            return done.result()
+        except BaseException:
+            if not done.done():
+                loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+            raise
+
+    return run
+
+
+def refuse_running_loop(entry: str, instead: str) -> None:
+    """Raise when the calling thread's event loop is running: it would stand still until the call returned.
+
+    Args:
+        entry: The blocking method, for the message.
+        instead: Its asynchronous twin.
+
+    Raises:
+        SyncInLoopError: In the thread of a running loop.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise SyncInLoopError(
+        f"{entry} was called from the thread of a running event loop, which it would block while MCP sessions and "
+        f"other clients of that loop are needed; use 'await {instead}(...)', or call it from another thread."
+    )
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await short work that may not be cut in two; a cancellation takes effect when it is done.
+
+    LangGraph's SQLite store, for one, is of no more use after an operation that was cancelled between its `BEGIN` and
+    its `COMMIT`.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait({task})
+        raise
+
+
+async def from_thread(future: Future[T]) -> T:
+    """What another thread works out, without giving way where it has; a cancellation takes effect when it is done."""
+    return future.result() if future.done() else await to_its_end(_awaited(future))
+
+
+async def _awaited(future: Future[T]) -> T:
+    return await asyncio.wrap_future(future)
+
+
+async def _hand_over(work: Coroutine[Any, Any, T], done: Future[T]) -> None:
+    try:
+        result = await work
+    except asyncio.CancelledError:
+        done.cancel()
+        raise
+    except BaseException as error:  # noqa: BLE001 - it belongs to the caller; a SystemExit let through would end the loop
+        done.set_exception(error)
+    else:
+        done.set_result(result)
+
+
+@functools.cache
+def _background_loop() -> asyncio.AbstractEventLoop:
+    # One loop for the life of the process: clients that a model opened in one call are of use in the next.
+    loop = asyncio.new_event_loop()
+    loop.set_default_executor(DaemonExecutor())
+    threading.Thread(target=loop.run_forever, name="graph-agent", daemon=True).start()
+    return loop

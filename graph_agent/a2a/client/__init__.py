@@ -1,0 +1,1 @@
+"""Calls to remote agents over A2A."""

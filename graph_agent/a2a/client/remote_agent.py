@@ -1,0 +1,258 @@
+"""Calls to a remote agent, over A2A."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from typing import Any, cast
+
+import anyio
+from a2a.client import Client, ClientConfig, ClientFactory
+from a2a.types import AgentCard, CancelTaskRequest, Message, Part, Role, TaskState
+from a2a.utils.constants import TransportProtocol
+from google.protobuf.json_format import ParseDict
+from google.protobuf.struct_pb2 import Value
+from langchain_core.messages import AnyMessage, HumanMessage
+
+from graph_agent._internal.text import clean, plain
+from graph_agent.a2a.client.auth import A2AAuth
+from graph_agent.a2a.client.card import describe, read_card
+from graph_agent.a2a.client.http import open_http, origin_of
+from graph_agent.a2a.client.reply import content_of
+from graph_agent.a2a.client.task import CANCEL_S, FollowedTask, RemoteTimeoutError
+from graph_agent.a2a.wire import EXTENSION, metadata_of, read_usage
+from graph_agent.delegation import Delegation, DelegationResult
+from graph_agent.errors import OperatorError
+from graph_agent.state.remote_tasks import RemoteTask
+from graph_agent.state.usage import add_usage, less_usage
+from graph_agent.types import NO_USAGE, Usage
+
+logger = logging.getLogger(__name__)
+
+CARD_TIMEOUT_S = 5.0
+_RETRY_CARD_S = 30.0
+_UNKNOWN = "A remote agent."
+
+
+class RemoteAgent:
+    """The work of an `A2ADelegate`; arguments as there."""
+
+    def __init__(
+        self,
+        name: str,
+        url: str,
+        description: str | None = None,
+        *,
+        timeout_s: float = 60.0,
+        auth: A2AAuth | None = None,
+        max_response_bytes: int = 10_000_000,
+        allowed_origins: Sequence[str] = (),
+    ) -> None:
+        self.name = name
+        self.url = url
+        self._given = description
+        self._timeout_s = timeout_s
+        self._auth = auth
+        self._max_bytes = max_response_bytes
+        self._origins = frozenset({origin_of(url), *map(origin_of, allowed_origins)})
+        self._card: AgentCard | None = None
+        self._described = ""
+        self._tried_at: float | None = None
+        self._busy: set[str] = set()
+
+    @property
+    def description(self) -> str:
+        """What it is good for: as configured, and as its card says once that was read."""
+        return " ".join(filter(None, [self._given, self._described])) or _UNKNOWN
+
+    async def prepare(self) -> bool:
+        """Read the card, unless it is known or was not to be had a moment ago; whether the description has changed."""
+        now = time.monotonic()
+        if self._card is not None or (self._tried_at is not None and now - self._tried_at < _RETRY_CARD_S):
+            return False
+        self._tried_at = now
+        try:
+            async with open_http(self._origins, self._headers(), self._max_bytes) as http:
+                await self._known_card(http)
+        except Exception as error:  # noqa: BLE001 - an agent that is down must not stop a run; a delegation tells why
+            logger.warning("The card of the agent %r cannot be read now: %s", self.name, self._harmless(error))
+            return False
+        return True
+
+    async def run(self, delegation: Delegation) -> DelegationResult:
+        """Send the task with what was said last, and wait for its end or its question."""
+        context_id = delegation.context_id if delegation.context_id not in self._busy else ""
+        message = self._message([*_conversation(delegation.context), Part(text=delegation.task)], delegation)
+        message.context_id = context_id
+        self._busy.add(context_id)
+        try:
+            result = await self._followed(delegation, "", lambda task: task.begin(message))
+        finally:
+            self._busy.discard(context_id)
+        # One that ran beside the session's conversation leaves that conversation as it is.
+        aside = delegation.context_id and not context_id
+        return replace(result, context_id="") if aside else result
+
+    async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
+        """Send the person's answer to the task that asked for it."""
+        message = self._message([_part(answer)], delegation)
+        message.task_id, message.context_id = task["task_id"], task["context_id"]
+        return await self._followed(delegation, task["task_id"], lambda remote: remote.go_on(message), _counted(task))
+
+    async def withdraw(self, task: RemoteTask) -> None:
+        """Cancel a task that waits for an answer; never raises."""
+        with anyio.move_on_after(CANCEL_S, shield=True), suppress(Exception):
+            async with self._client() as (client, _):
+                await client.cancel_task(CancelTaskRequest(id=task["task_id"]))
+
+    async def _followed(
+        self,
+        delegation: Delegation,
+        task_id: str,
+        work: Callable[[FollowedTask], Awaitable[None]],
+        counted: Usage = NO_USAGE,
+    ) -> DelegationResult:
+        try:
+            async with self._client() as (client, streams):
+                task = FollowedTask(
+                    client,
+                    streams=streams,
+                    timeout_s=self._timeout_s,
+                    deadline_s=delegation.left.deadline_s,
+                    tell=lambda text: delegation.tell(self._harmless(text)),
+                    task_id=task_id,
+                )
+                try:
+                    await work(task)
+                except RemoteTimeoutError:
+                    await task.cancel()
+                    told = "it was told to stop" if task.told_to_stop else "it may be at work still"
+                    silent = self._error(f"was silent for {self._timeout_s:g} seconds, or time ran out; {told}")
+                    return replace(silent, usage=less_usage(read_usage(task.metadata), counted))
+                except BaseException:
+                    await task.cancel()
+                    delegation.used(less_usage(read_usage(task.metadata), counted))
+                    raise
+                if task.status.state == TaskState.TASK_STATE_AUTH_REQUIRED:
+                    await task.cancel()
+        except Exception as error:  # noqa: BLE001 - whatever a remote agent causes is the result of that call alone
+            self._card = None
+            self._tried_at = None
+            logger.warning("The agent %r failed: %s", self.name, self._harmless(error))
+            return self._error(f"did not answer as it should: {self._harmless(error)}")
+        result = self._result(task)
+        # A task tells what all of it has used; what it had used when it asked a person is counted.
+        return replace(result, usage=less_usage(result.usage, counted))
+
+    def _result(self, task: FollowedTask) -> DelegationResult:
+        if task.message is not None:
+            return self._success(task, list(task.message.parts))
+        match task.status.state:
+            case TaskState.TASK_STATE_COMPLETED:
+                return self._success(task, task.artifacts.parts() or list(task.status.message.parts))
+            case TaskState.TASK_STATE_INPUT_REQUIRED:
+                question = self._harmless(task.said) if task.said else f"The agent {self.name!r} needs an answer."
+                waiting: RemoteTask = {
+                    "delegate": self.name,
+                    "task_id": task.id,
+                    "context_id": task.context_id,
+                    "question": question,
+                }
+                used = read_usage(task.metadata)
+                if used["model_calls"]:
+                    waiting["usage"] = {**used}
+                return DelegationResult(
+                    question, usage=used, context_id=task.context_id, waiting=waiting, untrusted=True
+                )
+            case state:
+                how = _ENDS.get(state, "stopped without an answer")
+                said = f" It said: {self._harmless(task.said)}" if task.said else ""
+                failed = self._error(f"{how}.{said}")
+                used = read_usage(task.metadata)
+                return replace(failed, usage=used, context_id=task.context_id, untrusted=bool(said))
+
+    def _success(self, task: FollowedTask, parts: list[Part]) -> DelegationResult:
+        content = content_of(parts)
+        usage = read_usage(task.metadata)
+        if not content.shown:
+            return DelegationResult(
+                f"The agent {self.name!r} gave no answer.", "error", usage, context_id=task.context_id
+            )
+        return DelegationResult(
+            self._without_secret(plain(content.shown)),
+            usage=usage,
+            value=self._without_secret(plain(content.value)),
+            artifact=self._without_secret(plain(content.kept)) or None,
+            untrusted=True,
+            context_id=task.context_id,
+        )
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator[tuple[Client, bool]]:
+        # One connection a delegation: a kept one belongs to one event loop, and nobody would close it.
+        async with open_http(self._origins, self._headers(), self._max_bytes) as http:
+            card = await self._known_card(http)
+            bindings = [TransportProtocol.JSONRPC.value, TransportProtocol.HTTP_JSON.value]
+            config = ClientConfig(httpx_client=http, supported_protocol_bindings=bindings)
+            yield ClientFactory(config).create(card), card.capabilities.streaming
+
+    async def _known_card(self, http: Any) -> AgentCard:
+        if self._card is None:
+            try:
+                with anyio.fail_after(CARD_TIMEOUT_S):
+                    self._card = await read_card(http, self.url, self._origins)
+            except TimeoutError:
+                raise OperatorError(f"its card did not come within {CARD_TIMEOUT_S:g} seconds") from None
+            # Kept when the card is read anew after a failure: the model's tools are to stay as they were.
+            self._described = describe(self._card)
+        return self._card
+
+    def _headers(self) -> dict[str, str]:
+        return self._auth.headers() if self._auth else {}
+
+    def _message(self, parts: list[Part], delegation: Delegation) -> Message:
+        message = Message(message_id=uuid.uuid4().hex, role=Role.ROLE_USER, parts=parts)
+        message.metadata.update(metadata_of(delegation))
+        return message
+
+    def _error(self, what: str) -> DelegationResult:
+        return DelegationResult(f"The agent {self.name!r} {what}", "error")
+
+    def _harmless(self, said: Any) -> str:
+        """Text for a person or a model: never empty of words, and without our secret, should the agent echo it."""
+        return str(self._without_secret(clean(str(said) or type(said).__name__)))
+
+    def _without_secret(self, value: Any) -> Any:
+        return self._auth.without_secret(value) if self._auth else value
+
+
+_ENDS = {
+    TaskState.TASK_STATE_FAILED: "failed",
+    TaskState.TASK_STATE_REJECTED: "rejected the task",
+    TaskState.TASK_STATE_CANCELED: "cancelled the task",
+    TaskState.TASK_STATE_AUTH_REQUIRED: "wants an authentication that this agent does not have",
+}
+
+
+def _conversation(context: Sequence[AnyMessage]) -> list[Part]:
+    """The conversation so far as a part of its own, before the task; nothing when there was none."""
+    if not context:
+        return []
+    said = [f"{'User' if isinstance(message, HumanMessage) else 'Assistant'}: {message.text}" for message in context]
+    part = Part(text="\n".join(["The conversation so far, for context:", *said, "", "The task:"]))
+    part.metadata.update({EXTENSION: "context"})
+    return [part]
+
+
+def _counted(task: RemoteTask) -> Usage:
+    return add_usage(cast("Usage | None", task.get("usage")), None)
+
+
+def _part(answer: Any) -> Part:
+    if isinstance(answer, str):
+        return Part(text=answer)
+    return Part(data=ParseDict(plain(answer), Value()))

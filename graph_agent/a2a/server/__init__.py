@@ -1,0 +1,20 @@
+"""An A2A server over a compiled agent graph."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from graph_agent.a2a.server.app import A2AServer
+
+if TYPE_CHECKING:
+    from graph_agent.server.a2a.standalone import a2a_app
+
+__all__ = ["A2AServer", "a2a_app"]
+
+
+def __getattr__(name: str) -> Any:
+    # The application is defined above this layer, since the servers' admission layer is a part of it.
+    if name != "a2a_app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module("graph_agent.server.a2a.standalone").a2a_app

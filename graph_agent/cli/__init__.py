@@ -1,0 +1,1 @@
+"""The command line: the commands, control of sessions, and how Ctrl-C ends a run."""

@@ -1,0 +1,86 @@
+"""`graph-agent a2a`: an agent file, served to A2A clients from a process of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graph_agent.errors import ConfigError
+from graph_agent.server.process.command_log import LogLevelOption, VerboseOption, chosen_level
+from graph_agent.spec.agent_file import load_spec, with_sources
+from graph_agent.spec.credentials import sources_from
+
+
+def a2a(
+    config: Annotated[Path, typer.Option("--config", "-c", help="The agent file.")] = Path("agent.yaml"),
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=0, max=65535, help="Where to listen; 0 for any free port.")
+    ] = 9000,
+    host: Annotated[
+        str, typer.Option("--host", help="Any but this machine's own address needs API keys.")
+    ] = "127.0.0.1",
+    url: Annotated[
+        str, typer.Option("--url", help="Where clients reach it; by default where they ask.", show_default=False)
+    ] = "",
+    db: Annotated[
+        str | None, typer.Option("--db", help="Another database than the file's: sqlite:///FILE or postgresql://….")
+    ] = None,
+    keys_file: Annotated[
+        Path | None, typer.Option("--keys-file", help="API keys, 'name:key' a line, beside GRAPH_AGENT_API_KEYS.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A limit or time of the server, e.g. max_body_bytes=1000000; more than one may be."),
+    ] = None,
+    credential: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--credential", help="A secret for tools: NAME=env:VARIABLE; more than one may be.", metavar="TEXT"
+        ),
+    ] = None,
+    show_outputs: Annotated[bool, typer.Option("--show-outputs", help="Tell clients what tools gave.")] = False,
+    push_notifications: Annotated[
+        bool, typer.Option("--push-notifications", help="Let clients have changes of their tasks sent to them.")
+    ] = False,
+    drain_s: Annotated[
+        int | None,
+        typer.Option(
+            "--drain-s", min=0, help="Seconds that tasks may take to their next step at SIGTERM.", show_default="30"
+        ),
+    ] = None,
+    list_settings: Annotated[
+        bool, typer.Option("--list-settings", help="List what --set takes, with the defaults, and exit.")
+    ] = False,
+    verbose: VerboseOption = 0,
+    log_level: LogLevelOption = None,
+) -> None:
+    """Serve an agent to A2A clients; needs the extra `server`."""
+    try:
+        # Imported here: these take longer to load than all other commands need to begin.
+        from graph_agent.server.process.serve import serve_a2a
+        from graph_agent.server.process.settings import settings_from, told_settings
+        from graph_agent.server.process.sources import of_spec
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"graph-agent a2a needs an extra ({error.name}): pip install 'graph-agent[server]'") from None
+    if list_settings:
+        typer.echo(told_settings())
+        return
+    given = {"public_url": url, "drain_s": drain_s}
+    options = settings_from(settings or []).model_copy(
+        update={name: value for name, value in given.items() if value not in ("", None)}
+    )
+    spec = with_sources(load_spec(config), sources_from(credential or []))
+    if push_notifications:
+        spec = spec.model_copy(update={"push_notifications": True})
+    serve_a2a(
+        replace(of_spec(spec), show_outputs=show_outputs),
+        host=host,
+        port=port,
+        db=db,
+        keys_file=keys_file,
+        settings=options,
+        log_level=chosen_level(verbose, log_level),
+    )

@@ -1,0 +1,319 @@
+"""The command line: `graph-agent run --config agent.yaml "question"`."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import sys
+import traceback
+import uuid
+from collections.abc import AsyncIterator
+from datetime import date, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graph_agent._internal.daemon_threads import call_in_thread
+from graph_agent._internal.printable import printable
+from graph_agent._internal.redaction import mask_named_secrets
+from graph_agent._internal.text import find_lone_surrogate, text_of
+from graph_agent.cli.a2a import a2a
+from graph_agent.cli.control import send, stop
+from graph_agent.cli.interrupts import STOPPED, Interrupts, leave_interrupted
+from graph_agent.cli.terminal import Terminal
+from graph_agent.errors import ConfigError, GraphAgentError
+from graph_agent.events.types import Event
+from graph_agent.persistence.open import open_saver
+from graph_agent.server.process.command_log import LogLevelOption, VerboseOption, chosen_level, log_at, log_warnings
+from graph_agent.session.history import list_threads
+from graph_agent.session.results import DelegatePart, Done, EventAdded, PlanText, Progress, Token
+from graph_agent.session.session import Session
+from graph_agent.spec.agent_file import AgentSpec, load_spec, open_agent, with_sources
+from graph_agent.spec.credentials import sources_from
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Run, serve and steer agents that are declared in a file.",
+    epilog='For a start: graph-agent run --config agent.yaml "What can you do?"',
+)
+out = Terminal()
+err = Terminal(stderr=True)
+
+
+def _session_id(value: str | None) -> str | None:
+    if value is not None and find_lone_surrogate(value) is not None:
+        raise typer.BadParameter(f"{printable(value)!r} is not UTF-8; no session can have such an id.")
+    return value
+
+
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The agent file.")]
+SessionOption = Annotated[
+    str,
+    typer.Option("--session", "-s", callback=_session_id, help="The session's id; `graph-agent sessions` lists them."),
+]
+TextArgument = Annotated[str, typer.Argument(help="What to say.", show_default=False)]
+DbOption = Annotated[
+    str | None, typer.Option("--db", help="Another database than the file's: sqlite:///FILE or postgresql://….")
+]
+
+
+CredentialOption = Annotated[
+    list[str] | None,
+    typer.Option("--credential", help="A secret for tools: NAME=env:VARIABLE; more than one may be.", metavar="TEXT"),
+]
+
+
+_AGENT = Path("agent.yaml")
+
+
+@app.command()
+def run(
+    questions: Annotated[
+        list[str] | None, typer.Argument(help="What to ask, one session each; with none, a conversation.")
+    ] = None,
+    config: ConfigOption = _AGENT,
+    session: Annotated[
+        str | None, typer.Option("--session", "-s", callback=_session_id, help="A session to begin or go on with.")
+    ] = None,
+    today: Annotated[
+        datetime | None, typer.Option("--today", formats=["%Y-%m-%d"], help="The date the agent takes for today.")
+    ] = None,
+    db: DbOption = None,
+    credential: CredentialOption = None,
+    verbose: VerboseOption = 0,
+    log_level: LogLevelOption = None,
+) -> None:
+    """Ask an agent, and watch it work."""
+    if (level := chosen_level(verbose, log_level)) is not None:
+        log_at(level)
+    else:
+        log_warnings(without_history=True)
+    spec = with_sources(load_spec(config), sources_from(credential or []))
+    status = asyncio.run(_ask(spec, questions or [], session, today.date() if today else None, db))
+    if status == STOPPED:
+        leave_interrupted()
+    sys.exit(status)
+
+
+@app.command()
+def serve(
+    config: ConfigOption = _AGENT,
+    host: Annotated[
+        str, typer.Option("--host", help="Any but this machine's own address needs API keys.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option("--port", "-p", min=0, max=65535, help="Where to listen; 0 for any free port.")
+    ] = 8000,
+    db: DbOption = None,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes on the one database.")] = 1,
+    keys_file: Annotated[
+        Path | None, typer.Option("--keys-file", help="API keys, 'name:key' a line, beside GRAPH_AGENT_API_KEYS.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A limit or time of the server, e.g. max_body_bytes=1000000; more than one may be."),
+    ] = None,
+    credential: CredentialOption = None,
+    list_settings: Annotated[
+        bool, typer.Option("--list-settings", help="Say what --set takes, with the defaults, and end.")
+    ] = False,
+    verbose: VerboseOption = 0,
+    log_level: LogLevelOption = None,
+) -> None:
+    """Serve an agent to OpenAI's, Anthropic's and A2A clients; needs the extra `server`."""
+    try:
+        from graph_agent.server.process import settings as server_settings
+        from graph_agent.server.process.serve import serve as serve_until_stopped
+    except ImportError as error:
+        raise ConfigError(
+            f"graph-agent serve needs an extra ({error.name}): pip install 'graph-agent[server]'"
+        ) from None
+    if list_settings:
+        out.print(server_settings.told_settings())
+        return
+    serve_until_stopped(
+        config,
+        host=host,
+        port=port,
+        db=db,
+        workers=workers,
+        keys_file=keys_file,
+        settings=server_settings.settings_from(settings or []),
+        credentials=sources_from(credential or []),
+        log_level=chosen_level(verbose, log_level),
+    )
+
+
+@app.command()
+def sessions(config: ConfigOption = _AGENT, db: DbOption = None) -> None:
+    """List the sessions in an agent's database, the newest first."""
+
+    async def ids() -> list[str]:
+        async with open_saver(db or load_spec(config).db) as saver:
+            return await list_threads(saver)
+
+    found = asyncio.run(ids())
+    for session_id in found:
+        out.line(session_id)
+    if not found:
+        err.print("There are no sessions yet.", style="dim")
+
+
+@app.command()
+def steer(text: TextArgument, session: SessionOption, config: ConfigOption = _AGENT, db: DbOption = None) -> None:
+    """Say something to a session before its next step, also while it runs in another process."""
+    asyncio.run(send(load_spec(config), db, session, "steer", text))
+
+
+@app.command()
+def follow_up(text: TextArgument, session: SessionOption, config: ConfigOption = _AGENT, db: DbOption = None) -> None:
+    """Queue an input for after the current answer."""
+    asyncio.run(send(load_spec(config), db, session, "follow_up", text))
+
+
+@app.command()
+def abort(session: SessionOption, config: ConfigOption = _AGENT, db: DbOption = None) -> None:
+    """Stop a session, also one that runs in another process; exit status 1 when there was nothing to stop."""
+    stopped = asyncio.run(stop(load_spec(config), db, session))
+    out.line(f"Session {session} {'was told to stop' if stopped else 'is not at work'}.")
+    sys.exit(0 if stopped else 1)
+
+
+app.command()(a2a)
+
+
+async def _ask(spec: AgentSpec, questions: list[str], session: str | None, today: date | None, db: str | None) -> int:
+    status, begun = 0, bool(session)
+    with Interrupts.handled() as interrupts:
+        async with open_agent(spec, today=today, db=db) as graph:
+            current = Session(graph, session or _new_id())
+            try:
+                async for question in _questions(questions):
+                    if questions and session is None:
+                        current = Session(graph, _new_id())
+                    begun = True
+                    status = max(status, await _show(current, question, interrupts))
+                    if status == STOPPED:
+                        break
+            except asyncio.CancelledError:
+                status = STOPPED
+                out.print()
+            if begun and (not questions or status == STOPPED):
+                err.line(f"Go on with this conversation: --session {current.id}", style="dim")
+    return status
+
+
+async def _questions(given: list[str]) -> AsyncIterator[str]:
+    """What to ask: the questions given, each shown first; without any, what the terminal says until it ends."""
+    for question in given:
+        _show_question(question)
+        yield question
+    while not given and (question := await _read_line()):
+        yield question
+
+
+async def _show(session: Session, question: str, interrupts: Interrupts) -> int:
+    """Print one run, and the follow-ups that come behind it, as they go; gives the exit status."""
+    said, answered, failed, status = "", False, "", 0
+    with interrupts.aborting(session):
+        # What fails is shown as it is told.
+        async for part in session.stream(question, context={"on_failure": "answer"}):
+            match part:
+                case Progress():
+                    out.line(f"  step {part.step}: {part.action} {part.target}", style="dim")
+                case DelegatePart(part=Progress() as step):
+                    out.line(f"    {part.target}: {step.action} {step.target}", style="dim")
+                case Token() if not part.reports_failure:
+                    out.print(part.text, end="")
+                    said += part.text
+                case PlanText() if said:
+                    out.print()
+                    said = ""
+                case EventAdded(event) if event["type"] == "agent_response" and "error" in event:
+                    if said:
+                        out.print()
+                    _show_account(text_of(event["content"]).removeprefix(said), failed)
+                    said = ""
+                case EventAdded(event) if event["type"] == "agent_response":
+                    # What cut an answer short, say, is added to it when its tokens are out.
+                    out.print(text_of(event["content"]).removeprefix(said))
+                    said, answered = "", True
+                case EventAdded(event) if event["type"] == "user_message" and answered:
+                    _show_question(text_of(event["content"]))
+                case EventAdded(event):
+                    _show_event(event)
+                    failed = event["message"] if event["type"] == "error" else failed
+                case Done(result):
+                    if said:
+                        out.print()
+                        said = ""
+                    for interrupt in result.interrupts:
+                        err.print(f"waiting for an answer: {interrupt.value}", style="yellow")
+                    if interrupts.count:
+                        return STOPPED
+                    status = max(status, result.status in ("FAILED", "ABORTED") or bool(result.interrupts))
+                case _:
+                    pass
+    return status
+
+
+def _show_question(question: str) -> None:
+    out.print(f"\n> {question}", style="bold")
+
+
+def _show_event(event: Event) -> None:
+    if event["type"] == "steering":
+        out.print(f"  told: {event['content']}", style="dim")
+    elif event["type"] == "warning":
+        err.print(f"warning: {mask_named_secrets(event['message'])}", style="yellow")
+    elif event["type"] == "error":
+        _show_error(f"error: {event['message']}")
+
+
+def _show_account(report: str, failed: str) -> None:
+    """Show, of the report of a failure, what the line of the error has not said: what was done."""
+    if account := report.rpartition(failed)[2].strip():
+        err.print(account)
+
+
+async def _read_line() -> str:
+    """One line from the terminal; empty at its end."""
+    try:
+        return (await call_in_thread(out.input, "\n> ")).strip()
+    except EOFError:
+        return ""
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex[:12]
+
+
+def main() -> None:
+    """Run the command line; what a user must fix is one line on standard error, and exit status 2."""
+    log_warnings()
+    try:
+        app()
+    except GraphAgentError as error:
+        _show_error(f"error: {error}")
+        sys.exit(2)
+    except sqlite3.Error as error:
+        _show_error(f"error: the database failed: {error}")
+        sys.exit(2)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        leave_interrupted()
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the interpreter would print it with secrets and control characters
+        err.print(mask_named_secrets("".join(traceback.format_exception(error)).rstrip()))
+        sys.exit(1)
+
+
+def _show_error(text: str) -> None:
+    err.print(mask_named_secrets(text), style="red")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The session's history: event types, events of calls, and queries over them."""

@@ -1,0 +1,91 @@
+"""How a call is told of before it runs: its event, and its progress on the custom stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from langchain_core.messages import ToolMessage
+
+from graph_agent._internal.text import plain
+from graph_agent.events.types import StoredEvent, event
+from graph_agent.types import Call, delegate_name, delegation_name, is_delegation
+
+
+def announce(
+    calls: Sequence[Call], wave: Sequence[StoredEvent], step: int, write: Callable[[Any], None]
+) -> list[StoredEvent]:
+    """The events of calls that run next; their progress is written to the custom stream.
+
+    A call that the wave's events show with the same name and arguments is left out.
+
+    Args:
+        calls: The calls.
+        wave: The wave's events so far; empty for a new wave.
+        step: The step the calls belong to.
+        write: Writes to the custom stream.
+    """
+    known = {entry["id"]: call for entry in wave if (call := call_of(entry)) is not None}
+    events: list[StoredEvent] = []
+    for call in calls:
+        made = call_event(call, step)
+        if known.get(call["id"]) != call_of(made):
+            write(progress_of(call, step))
+            events.append(made)
+    return events
+
+
+def answer_event(call: Call, message: ToolMessage, step: int) -> StoredEvent:
+    """The event of a result that a person gave in place of the call's own."""
+    return result_event(call["id"], call["name"], message.status, plain(message.content), step)
+
+
+def call_event(call: Call, step: int) -> StoredEvent:
+    """The `tool_call` or `delegation_request` event of a call."""
+    if is_delegation(call["name"]):
+        target, task = delegate_name(call["name"]), str(call["arguments"].get("task", ""))
+        return event("delegation_request", step, id=call["id"], target=target, task=task)
+    return event("tool_call", step, id=call["id"], name=call["name"], arguments=call["arguments"])
+
+
+def call_of(entry: StoredEvent) -> Call | None:
+    """The call that a `tool_call` or `delegation_request` event tells of; None for any other event."""
+    if entry["type"] == "tool_call":
+        return {"id": entry["id"], "name": entry["name"], "arguments": entry["arguments"]}
+    if entry["type"] == "delegation_request":
+        return {"id": entry["id"], "name": delegation_name(entry["target"]), "arguments": {"task": entry["task"]}}
+    return None
+
+
+def call_name(entry: StoredEvent) -> str | None:
+    """The name of the call that an event announces or answers; None for any other event."""
+    if entry["type"] in ("tool_call", "tool_result"):
+        return str(entry["name"])
+    if entry["type"] in ("delegation_request", "delegation_response"):
+        return delegation_name(str(entry["target"]))
+    return None
+
+
+def result_event(id_: str, name: str, status: str, content: Any, step: int, *, truncated: bool = False) -> StoredEvent:
+    """The `tool_result` or `delegation_response` event that answers a call.
+
+    Args:
+        id_: The call's id.
+        name: The call's name.
+        status: A `ResultStatus`.
+        content: The whole output.
+        step: The step the call belongs to.
+        truncated: Whether the model is shown less.
+    """
+    if is_delegation(name):
+        target = delegate_name(name)
+        return event("delegation_response", step, id=id_, target=target, status=status, content=content)
+    return event("tool_result", step, id=id_, name=name, status=status, content=content, truncated=truncated)
+
+
+def progress_of(call: Call, step: int) -> dict[str, Any]:
+    """The call's part of the custom stream; other programs rely on exactly these keys."""
+    if is_delegation(call["name"]):
+        target = delegate_name(call["name"])
+        return {"type": "progress", "step": step, "action": "delegate", "target": target}
+    return {"type": "progress", "step": step, "action": "tool_call", "target": call["name"]}

@@ -1,0 +1,143 @@
+"""Running one call of a wave in its turn: not twice where it may write, and no longer than the run may last."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import anyio.lowlevel
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.runtime import Runtime
+
+from graph_agent._compat import read_state
+from graph_agent.config import LoopConfig
+from graph_agent.deps import AgentParts
+from graph_agent.events.calls import announce, answer_event, result_event
+from graph_agent.events.queries import since_plan
+from graph_agent.events.types import ResultStatus, StoredEvent
+from graph_agent.execution.current_wave import FIELDS, current_wave
+from graph_agent.execution.ledger import finished_before, may_begin, may_have_begun, note_started
+from graph_agent.execution.settlement import UNKNOWN
+from graph_agent.runs.run import run_of
+from graph_agent.runs.spending import work_left_s
+from graph_agent.state.schema import NOT_BEGUN, Bookkeeping
+from graph_agent.tools.cut_short import cut_short
+from graph_agent.tools.idempotency import current_call
+from graph_agent.types import Call, is_delegation
+
+T = TypeVar("T")
+Update = list[tuple[str, Any]]
+"""A node's update, as pairs of field and value."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotDone:
+    """What is known of a call that was not run to its end."""
+
+    content: str
+    status: ResultStatus
+
+
+@dataclass(frozen=True, slots=True)
+class CallToRun:
+    """A call as a person may have left it, and what its task adds to the history."""
+
+    call: Call
+    events: list[StoredEvent]
+    """Its own event, where the history has none, or one that tells of other arguments; else empty."""
+
+
+async def call_to_run(
+    call: Call, config: RunnableConfig, runtime: Runtime[Any], parts: AgentParts
+) -> CallToRun | Update:
+    """The call that a task runs: the one it was sent, unless a person has edited it since it was planned.
+
+    Args:
+        call: The call that the task was sent.
+        config: The task's config.
+        runtime: The task's runtime.
+        parts: The agent.
+
+    Returns:
+        The call; or the task's update where there is nothing to run: the call has its result, or is gone.
+    """
+    run = run_of(config)
+    run.taken_up.add(call["id"])
+    if call["id"] in run.planned:
+        return CallToRun(call, [])
+    state = read_state(config, FIELDS)
+    wave, step = current_wave(state), state.get("loop", NOT_BEGUN)["step"]
+    current = wave.ready.get(call["id"])
+    if current in state.get("ready", ()) and (kept := await finished_before(call, config, runtime, run)) is not None:
+        return kept
+    if (answer := wave.answered.get(call["id"])) is not None:
+        return [("events", [answer_event(*answer, step)]), ("arrived", True)]
+    if current is not None and is_delegation(current["name"]) == is_delegation(call["name"]):
+        told = since_plan(state.get("events", ()))
+        return CallToRun(current, announce([current], told, step, runtime.stream_writer))
+    stays_open = any(other["id"] == call["id"] for other in wave.open)
+    writes = parts.toolbox.writes(call["name"]) and not parts.toolbox.repeatable(call["name"])
+    ledger = state.get("loop", NOT_BEGUN).get("ledger", False)
+    if stays_open and writes and not await may_begin(call, config, runtime, run, ledger=ledger):
+        message = ToolMessage(UNKNOWN, tool_call_id=call["id"], name=call["name"], status="error")
+        result = result_event(call["id"], call["name"], "unknown", UNKNOWN, step)
+        return [("messages", [message]), ("events", [result]), ("arrived", True)]
+    # What is left of it, `plan` takes up when the wave is back.
+    return [("arrived", True)]
+
+
+async def in_turn(
+    call: Call,
+    config: RunnableConfig,
+    runtime: Runtime[Any],
+    state: dict[str, Any],
+    settings: LoopConfig,
+    parts: AgentParts,
+    work: Callable[[], Awaitable[T]],
+) -> T | NotDone:
+    """Do the work of a call when a slot is free, unless an earlier run may have done it.
+
+    Args:
+        call: The call.
+        config: The task's config.
+        runtime: The task's runtime.
+        state: The state's `loop`.
+        settings: The configuration in force.
+        parts: The agent.
+        work: What the call is.
+
+    Returns:
+        What `work` returned; or what there is to say where it was not done, or was cut short by an abort or a deadline.
+    """
+    run, loop = run_of(config), state.get("loop", NOT_BEGUN)
+    writes, ledger = parts.toolbox.writes(call["name"]), loop.get("ledger", False)
+    # Asked outside the scope: a run that is stopped from its start must not deny what an earlier one did.
+    begun = await may_have_begun(call, config, runtime, run, writes=writes, ledger=ledger)
+    done: T | NotDone = NotDone(UNKNOWN, "unknown")
+    with run.interruptible(work_left_s(run, loop, settings)) as scope:
+        async with parts.slots.of_wave(runtime, settings.max_parallel_calls):
+            # A call would run on to its first wait otherwise, or ask a person once more.
+            if scope.cancel_called:
+                await anyio.lowlevel.checkpoint_if_cancelled()
+            if writes:
+                repeatable = parts.toolbox.repeatable(call["name"])
+                if not repeatable and not await may_begin(call, config, runtime, run, ledger=ledger):
+                    return done
+                if ledger or call["id"] not in run.planned:
+                    await note_started(call, config, runtime, run)
+            await run.confirm_held()
+            begun = True
+            run.begun.add(call["id"])
+            with current_call(run.session_id, call, _wave(config, loop)):
+                done = await work()
+    if not scope.cancelled_caught:
+        return done
+    return NotDone(*cut_short("abort" if run.aborted else "deadline", begun=begun, writes=writes))
+
+
+def _wave(config: RunnableConfig, loop: Bookkeeping) -> str:
+    """Names the wave a call is of, the same however often it is resumed, and no other wave of the session."""
+    graph = config["configurable"].get("checkpoint_ns", "").rpartition("|")[0]
+    return f"{graph}/{loop['last_input_id']}/{loop['turn']}/{loop['step']}"

@@ -1,0 +1,7 @@
+"""Loop hooks: their protocol, and those that are shipped."""
+
+from __future__ import annotations
+
+from graph_agent.hooks.protocol import HookError, HookRequest, HookResponse, LoopHook, LoopPlan, OnError, RequestPatch
+
+__all__ = ["HookError", "HookRequest", "HookResponse", "LoopHook", "LoopPlan", "OnError", "RequestPatch"]

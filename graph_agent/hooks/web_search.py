@@ -1,0 +1,94 @@
+"""Fulfilling a model's `web_search` calls behind its back, with any search there is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+
+from graph_agent._internal.daemon_threads import call_in_thread
+from graph_agent._internal.exception_text import exception_text
+from graph_agent._internal.failure_log import log_failure
+from graph_agent._internal.text import as_text, clean
+from graph_agent.calls.messages import canonical_calls
+from graph_agent.hooks.protocol import HookRequest, HookResponse, LoopHook, LoopPlan, OnError, RequestPatch
+from graph_agent.types import Call
+
+logger = logging.getLogger(__name__)
+
+Search = Callable[[str], Any | Awaitable[Any]]
+"""A query → what was found: text, or plain JSON."""
+
+
+class WebSearchInterception(LoopHook):
+    """Runs a search for each `web_search` call of a reply, and has the model asked again with what was found.
+
+    The agent needs no such tool: the hook offers it. Where the agent has one of that name, its calls are taken over.
+    What was found stays before the model until the input is answered. Other calls of the same reply are not run; the
+    model asks for them once it has read the results. A search that fails is an error result, so that the model may try
+    another. A call that waits for another's result (`needs`) is left alone.
+
+    Args:
+        search: The search, a function or a coroutine function of the query; a function runs in a thread.
+        name: Which tool's calls are fulfilled.
+        description: What the model is told of the tool.
+        on_error: As for every hook; a failing search is no failure of the hook.
+    """
+
+    sees_answers = False
+
+    def __init__(
+        self,
+        search: Search,
+        *,
+        name: str = "web_search",
+        description: str = "Search the web. Returns what was found.",
+        on_error: OnError = "fail",
+    ) -> None:
+        if not callable(search):
+            raise TypeError(f"search must be a function of the query, not {search!r}.")
+        self.on_error = on_error
+        self._search = search
+        self._name = name
+        query = {"type": "string", "description": "What to search for."}
+        parameters = {"type": "object", "properties": {"query": query}, "required": ["query"]}
+        self.tools = [
+            {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+        ]
+
+    async def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, list[Call]]:
+        """Whether the reply searches; the context is those calls."""
+        searches = [call for call in response.calls if call["name"] == self._name and not call.get("needs")]
+        return bool(searches), searches
+
+    async def build_plan(self, context: list[Call], response: HookResponse, request: HookRequest) -> LoopPlan:
+        """Search, all queries at once, and ask again with the results."""
+        results = await asyncio.gather(*(self._fulfil(call) for call in context))
+        asked = AIMessage(response.text, tool_calls=canonical_calls(context))
+        found: list[AnyMessage] = [asked, *results]
+        return LoopPlan(run_agentic_loop=True, request_patch=RequestPatch(messages=[*request.messages, *found]))
+
+    async def _fulfil(self, call: Call) -> ToolMessage:
+        query = call["arguments"].get("query")
+        if not isinstance(query, str) or not query.strip():
+            fault = f"{self._name} takes the query as text: {{'query': '…'}}, not {call['arguments']!r}."
+            return _result(call, fault, failed=True)
+        try:
+            found = await self._run(query)
+        except Exception as error:  # noqa: BLE001 - a search may raise anything; the model must hear it
+            log_failure(logger, "The search of a hook", error, level=logging.WARNING)
+            return _result(call, clean(f"The search failed: {exception_text(error)}"), failed=True)
+        return _result(call, clean(as_text(found)) or "Nothing was found.")
+
+    async def _run(self, query: str) -> Any:
+        if asyncio.iscoroutinefunction(self._search):
+            return await self._search(query)
+        found = await call_in_thread(self._search, query)
+        return await found if isinstance(found, Awaitable) else found
+
+
+def _result(call: Call, content: str, *, failed: bool = False) -> ToolMessage:
+    return ToolMessage(content, tool_call_id=call["id"], name=call["name"], status="error" if failed else "success")

@@ -1,0 +1,182 @@
+"""Where sessions are kept: savers that read plain types and LangChain messages, and never unpickle; and their Store.
+
+A cache for plans is opened in the same way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from graph_agent._compat import close_sqlite_cache
+from graph_agent.errors import ConfigError
+from graph_agent.persistence.urls import is_postgres, without_password
+
+if TYPE_CHECKING:
+    from langgraph.cache.base import BaseCache
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+    from langgraph.store.base import BaseStore
+
+logger = logging.getLogger(__name__)
+
+_SQLITE = "sqlite:///"
+_MEMORY = "memory:"
+
+
+class StrictSerializer(JsonPlusSerializer):
+    """LangGraph's serializer, without the constructors of `langchain_core.load` in JSON data.
+
+    LangGraph writes msgpack only, whose types are checked against its list of safe types. Its JSON reader, kept for old
+    checkpoints, builds every class of langchain-core (`{"lc": 1, "type": "constructor", …}`). Here such an object is
+    read as the plain dict that it is, and a warning names it.
+    """
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        """Return the stored value.
+
+        Raises:
+            NotImplementedError: On a type of data that is not read, e.g. `pickle`.
+        """
+        if data[0] == "json":
+            return json.loads(data[1], object_hook=_as_plain_data)
+        return super().loads_typed(data)
+
+
+def _as_plain_data(value: dict[str, Any]) -> dict[str, Any]:
+    if "lc" in value and value.get("type") == "constructor":
+        logger.warning(
+            "A checkpoint holds a constructor of %r. It is read as plain data: checkpoints build no object from JSON.",
+            value.get("id"),
+        )
+    return value
+
+
+def strict_serializer() -> StrictSerializer:
+    """A serializer that restores the types a checkpoint of ours holds and refuses to build any other."""
+    return StrictSerializer(allowed_msgpack_modules=None)
+
+
+@asynccontextmanager
+async def open_saver(url: str, folder: Path | None = None) -> AsyncIterator[BaseCheckpointSaver[Any]]:
+    """Open a saver by its address, and close it on leaving.
+
+    Args:
+        url: `sqlite:///FILE`, with a path taken from `folder` unless it is absolute; `postgresql://…`, as libpq has it
+            (needs the extra `postgres`); or `memory:`.
+        folder: Where relative paths start; None for the current folder.
+
+    Raises:
+        ConfigError: On an address of another kind, or a database that cannot be opened.
+    """
+    if url == _MEMORY:
+        yield InMemorySaver(serde=strict_serializer())
+        return
+    if is_postgres(url):
+        from graph_agent.persistence.postgres import open_postgres_saver
+
+        async with open_postgres_saver(url, strict_serializer()) as postgres_saver:
+            yield postgres_saver
+        return
+    path = _file(url, folder)
+    from graph_agent.persistence.sqlite_saver import open_sqlite_saver
+
+    async with open_sqlite_saver(path, strict_serializer()) as sqlite_saver:
+        yield sqlite_saver
+
+
+@asynccontextmanager
+async def open_store(url: str, folder: Path | None = None) -> AsyncIterator[BaseStore]:
+    """Open LangGraph's Store beside the sessions of a database, and close it on leaving.
+
+    Through it, sessions that another process runs are steered and stopped, with nothing else configured.
+
+    Args:
+        url: As for `open_saver`: the store is in the same database, over connections of its own.
+        folder: As for `open_saver`.
+
+    Raises:
+        ConfigError: As `open_saver`.
+    """
+    if url == _MEMORY:
+        from langgraph.store.memory import InMemoryStore
+
+        yield InMemoryStore()
+        return
+    if is_postgres(url):
+        from graph_agent.persistence.postgres import open_postgres_store
+
+        async with open_postgres_store(url) as postgres_store:
+            yield postgres_store
+        return
+    path = _file(url, folder)
+    from graph_agent.persistence.sqlite_store import open_sqlite_store
+
+    async with open_sqlite_store(path) as store:
+        yield store
+
+
+def check_cache(url: str) -> str:
+    """The address of a cache, once it is known to be of a kind that there is.
+
+    Raises:
+        ValueError: On any other; the message says which there are.
+    """
+    if url == "memory" or (url.startswith(_SQLITE) and url != _SQLITE):
+        return url
+    raise ValueError("no such kind of cache; use 'memory' or 'sqlite:///FILE'")
+
+
+@asynccontextmanager
+async def open_cache(url: str, folder: Path | None = None) -> AsyncIterator[BaseCache[Any]]:
+    """Open a cache for plans by its address, and close it on leaving.
+
+    Args:
+        url: `memory`, for as long as the process lives; or `sqlite:///FILE`, which processes share.
+        folder: As for `open_saver`.
+
+    Raises:
+        ConfigError: On an address of another kind, or a file that cannot be opened.
+    """
+    try:
+        check_cache(url)
+    except ValueError as error:
+        raise ConfigError(f"cache={without_password(url)!r}: {error}.") from None
+    if url == "memory":
+        from langgraph.cache.memory import InMemoryCache
+
+        yield InMemoryCache(serde=strict_serializer())
+        return
+    from langgraph.cache.sqlite import SqliteCache
+
+    path = _file(url, folder, "cache")
+    try:
+        cache = await asyncio.to_thread(lambda: SqliteCache[Any](path=str(path), serde=strict_serializer()))
+    except sqlite3.Error as error:
+        raise ConfigError(
+            f"cache={url!r}: the file {path} cannot be opened: {error}. It must be a database that this user may write."
+        ) from None
+    try:
+        yield cache
+    finally:
+        await asyncio.to_thread(close_sqlite_cache, cache)
+
+
+def _file(url: str, folder: Path | None, field: str = "db") -> Path:
+    if not url.startswith(_SQLITE) or url == _SQLITE:
+        shown = without_password(url)
+        raise ConfigError(
+            f"db={shown!r}: no such kind of database; use 'sqlite:///FILE', 'postgresql://…' or 'memory:'."
+        )
+    path = (folder or Path()) / url.removeprefix(_SQLITE)
+    if not path.parent.is_dir():
+        raise ConfigError(f"{field}={url!r}: the folder {path.parent} does not exist; create it first.")
+    return path

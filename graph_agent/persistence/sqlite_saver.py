@@ -1,0 +1,295 @@
+"""LangGraph's saver in SQLite, for a file that several processes open, and for many sessions at work in one of them.
+
+LangGraph's asynchronous saver hands each statement to a thread, and commits each of its operations. This one is its
+blocking saver on a thread of its own: an operation is one errand, and those that wait together share one commit.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    get_checkpoint_id,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.sqlite import SqliteSaver
+
+from graph_agent._compat import keep_checkpoint_ids_above
+from graph_agent._internal.daemon_threads import call_in_thread
+from graph_agent.persistence.session_index import SQLITE_INDEX, sqlite_threads
+from graph_agent.persistence.sqlite_connection import PatientConnection
+from graph_agent.persistence.sqlite_files import Patience, check_database
+from graph_agent.persistence.sqlite_writer import Writer
+from graph_agent.persistence.write_probe import check_space, check_sqlite, probe_sqlite
+from graph_agent.runs.checkpoint_fence import OWNER, owner_in
+from graph_agent.runs.run import fence_of
+
+_NEWEST = (
+    "SELECT c.checkpoint_id, coalesce((SELECT w.channel FROM writes w WHERE w.thread_id = c.thread_id"
+    " AND w.checkpoint_ns = c.checkpoint_ns AND w.checkpoint_id = c.checkpoint_id AND w.task_id = ?), '')"
+    " FROM checkpoints c WHERE c.thread_id = ? AND c.checkpoint_ns = ? ORDER BY c.checkpoint_id DESC LIMIT 1"
+)
+_COUNT_WRITES = "SELECT count(*) FROM writes WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
+_NOTE_OWNER = (
+    "INSERT OR REPLACE INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value)"
+    " VALUES (?, ?, ?, ?, 0, ?, ?, ?)"
+)
+
+_PROBE = (
+    "INSERT OR REPLACE INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value)"
+    " VALUES ('/ready', '', '', '', 0, '', '', ?)"
+)
+
+
+class SharedSqliteSaver(SqliteSaver):
+    """The saver, whose thread does all that writes, in one transaction with the check that its run may write.
+
+    Args:
+        file: The whole path of the database, which other processes may use too.
+        connection: An open connection to it that any thread may use.
+        serde: Writes checkpoints, and reads them.
+    """
+
+    def __init__(self, file: Path, connection: sqlite3.Connection, serde: SerializerProtocol) -> None:
+        super().__init__(connection, serde=serde)
+        self.database = file
+        """The file."""
+        self._has_index = False
+        self._writer = Writer(connection, self.lock, self.setup)
+
+    def setup(self) -> None:
+        """Make the tables, unless they are there.
+
+        Raises:
+            sqlite3.Error: When they cannot be made.
+        """
+        patience = Patience()
+        while not self._has_index:
+            try:
+                super().setup()
+                self.conn.execute(SQLITE_INDEX)
+                self._has_index = True
+            except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
+                time.sleep(patience.pause_s(error))
+
+    @contextmanager
+    def cursor(self, transaction: bool = True) -> Iterator[sqlite3.Cursor]:
+        """As `SqliteSaver.cursor`; on the thread, whose errands share a transaction, it takes no lock and ends none."""
+        if not self._writer.is_at_work_here:
+            with super().cursor(transaction) as cursor:
+                yield cursor
+            return
+        with closing(self.conn.cursor()) as cursor:
+            yield cursor
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """As `SqliteSaver.get_tuple`; a run that resumes is noted as the owner of its checkpoint."""
+        return self._writer.do_and_wait(partial(self._load, config), writes=self._claims(config))
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """As `get_tuple`."""
+        return await self._writer.do(partial(self._load, config), writes=self._claims(config))
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """As `list`; all that is asked for is read at once."""
+        listed = partial(super().list, config, filter=filter, before=before, limit=limit)
+        for found in await self._writer.do(lambda: [*listed()], writes=False):
+            yield found
+
+    async def list_threads(
+        self, *, group: str | None = None, after: str | None = None, limit: int | None = None
+    ) -> list[str]:
+        """The ids of the threads, over a connection of its own (see `graph_agent.session.history.list_threads`)."""
+        if not self._has_index:
+            await self._writer.do(lambda: None)
+        return await sqlite_threads(self.database, group, after, limit)
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """As `SqliteSaver.put`; it is stored when this returns.
+
+        Raises:
+            SessionLostError: When it is a run's, and another run has continued the session.
+        """
+        stored = self._writer.do_and_wait(partial(self._put, config, checkpoint, metadata, new_versions))
+        _note_stored(config, checkpoint)
+        return stored
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """As `put`."""
+        stored = await self._writer.do(partial(self._put, config, checkpoint, metadata, new_versions))
+        _note_stored(config, checkpoint)
+        return stored
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """As `SqliteSaver.put_writes`; they are stored when this returns.
+
+        Raises:
+            SessionLostError: When they are a run's, and another run has continued the session.
+        """
+        self._writer.do_and_wait(partial(self._put_writes, config, writes, task_id, task_path))
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        """As `put_writes`."""
+        await self._writer.do(partial(self._put_writes, config, writes, task_id, task_path))
+
+    def delete_thread(self, thread_id: str) -> None:
+        """As `SqliteSaver.delete_thread`."""
+        self._writer.do_and_wait(partial(super().delete_thread, thread_id))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """As `delete_thread`."""
+        await self._writer.do(partial(super().delete_thread, thread_id))
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """As `get_delta_channel_history`."""
+        history = partial(super().get_delta_channel_history, config=config, channels=channels)
+        return await self._writer.do(history, writes=False)
+
+    @staticmethod
+    def _claims(config: RunnableConfig) -> bool:
+        """Whether loading a checkpoint notes the run as its owner."""
+        fence = fence_of(config)
+        return fence is not None and fence.claims and not fence.has_loaded(*_at(config))
+
+    def _load(self, config: RunnableConfig) -> CheckpointTuple | None:
+        fence, at = fence_of(config), _at(config)
+        loads = fence is not None and not fence.has_loaded(*at)
+        if fence is not None and loads and get_checkpoint_id(config):
+            # It goes back to an older one, and must not do so over the head of another run.
+            newest, owner = self._newest(*at)
+            fence.load(*at, newest, owner, None)
+        found = super().get_tuple(config)
+        if fence is not None and loads:
+            pending = found.pending_writes or [] if found is not None else []
+            newest = found.checkpoint["id"] if found is not None else None
+            fence.load(*at, newest, owner_in(pending), len(pending))
+            if newest is not None and fence.claims and not get_checkpoint_id(config):
+                self._note_owner(*at, newest, fence.owner)
+        if found is not None:
+            keep_checkpoint_ids_above(found.checkpoint["id"])
+        return found
+
+    def _put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        self._admit(config, checkpoint["id"])
+        return super().put(config, checkpoint, metadata, new_versions)
+
+    def _put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    ) -> None:
+        self._admit(config)
+        super().put_writes(config, writes, task_id, task_path)
+
+    def _admit(self, config: RunnableConfig, new_id: str | None = None) -> None:
+        """Check a run's write in its own transaction."""
+        fence, at = fence_of(config), _at(config)
+        if fence is None:
+            return
+        newest, owner = self._newest(*at)
+        if fence.admit(*at, newest, owner, new_id) and newest is not None:
+            [[writes]] = self.conn.execute(_COUNT_WRITES, (*at, newest)).fetchall()
+            fence.check_untouched(*at, writes)
+            self._note_owner(*at, newest, fence.owner)
+
+    def _newest(self, thread_id: str, namespace: str) -> tuple[str | None, str]:
+        """The id of the newest checkpoint of a namespace, and the run that is noted as its owner."""
+        found = self.conn.execute(_NEWEST, (OWNER, thread_id, namespace)).fetchone()
+        return found or (None, "")
+
+    def _note_owner(self, thread_id: str, namespace: str, checkpoint_id: str, owner: str) -> None:
+        kind, nothing = self.serde.dumps_typed(None)
+        self.conn.execute(_NOTE_OWNER, (thread_id, namespace, checkpoint_id, OWNER, owner, kind, nothing))
+
+    async def aprobe(self) -> None:
+        """Find out whether the file takes writes (see `graph_agent.persistence.write_probe`).
+
+        Raises:
+            sqlite3.Error: When it does not, or is damaged.
+            OSError: When its disk is full.
+        """
+        await call_in_thread(self._probe)
+        await call_in_thread(check_space, self.database.parent)
+        await call_in_thread(check_sqlite, self.database)
+
+    def _probe(self) -> None:
+        # Between two rounds of the thread, so that no errand shares a transaction with it.
+        with self.lock:
+            self.setup()
+            probe_sqlite(self.conn, _PROBE)
+
+    async def aclose(self) -> None:
+        """Let the thread end when it has done what waits; what is asked of it afterwards is refused."""
+        await self._writer.aclose()
+
+
+def _at(config: RunnableConfig) -> tuple[str, str]:
+    """The thread and the checkpoint namespace of a config."""
+    at = config["configurable"]
+    return str(at["thread_id"]), at.get("checkpoint_ns", "")
+
+
+def _note_stored(config: RunnableConfig, checkpoint: Checkpoint) -> None:
+    if (fence := fence_of(config)) is not None:
+        fence.store(*_at(config), checkpoint["id"])
+
+
+@asynccontextmanager
+async def open_sqlite_saver(path: Path, serde: SerializerProtocol) -> AsyncIterator[SharedSqliteSaver]:
+    """Open the saver of a file, over a connection of its own, and close it on leaving.
+
+    Raises:
+        ConfigError: When the file cannot be opened.
+    """
+    # Files are looked for in threads: servers refuse code that holds their loop up.
+    await call_in_thread(check_database, path)
+    connection = await call_in_thread(lambda: PatientConnection(path, check_same_thread=False))
+    try:
+        saver = SharedSqliteSaver(await call_in_thread(path.resolve), connection, serde)
+        try:
+            yield saver
+        finally:
+            await saver.aclose()
+    finally:
+        await call_in_thread(connection.close)

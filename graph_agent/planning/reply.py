@@ -1,0 +1,170 @@
+"""What a model's planning reply asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from langchain_core.messages import AIMessage
+
+from graph_agent._internal.text import clean
+from graph_agent.budgets import usage_of
+from graph_agent.calls import new_call_id, split_tool_calls, unfinished_call
+from graph_agent.calls.messages import calls_of, canonical_calls, checked_call
+from graph_agent.config import Price
+from graph_agent.events.types import StoredEvent, event
+from graph_agent.models.cleaning import with_text, without_call_blocks
+from graph_agent.models.finish_reasons import CutOff, cause_of, cut_off
+from graph_agent.models.sentinel import is_blank, without_sentinel
+from graph_agent.types import Call, Usage
+from graph_agent.waves.references import renamed
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What the model planned, in any mode."""
+
+    message: AIMessage
+    """The reply as the history keeps it: as it came, with its calls in canonical form."""
+    calls: list[Call]
+    """The wave, each call after those it needs."""
+    usage: Usage
+    last: bool
+    """Whether nothing is to be planned after these calls."""
+    action: str
+    reasoning: str
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields of the `plan` event: `slots` and `planner` in wave mode, `cached`."""
+    answers: bool = False
+    """Whether `message` says something that may be the answer: it has no calls, and is not the sentinel."""
+    said: str = ""
+    """The reply's whole text, as it was streamed."""
+    empty: bool = False
+    """Whether the reply holds nothing: neither calls nor text."""
+    final: bool = False
+    """Whether `message` is the answer, whatever the configuration says of answers; no calls are run then."""
+    ended: bool = False
+    """Whether the loop ends here, with `calls` not run."""
+
+    def event(self, step: int) -> StoredEvent:
+        """The `plan` event."""
+        return event(
+            "plan",
+            step,
+            status="done" if self.last else "continue",
+            action=self.action,
+            reasoning=self.reasoning,
+            calls=[_brief(call) for call in self.calls],
+            **self.extra,
+        )
+
+
+_FIXES: dict[CutOff, str] = {
+    "length": "Call it again with shorter arguments, or do the work in several smaller calls.",
+    "content_filter": "Put the arguments in other words, or go on without it.",
+    "interrupted": "Call it again.",
+}
+"""What the model can do about a call of a reply that was cut off."""
+
+
+def planned_calls(message: AIMessage, calls: list[Call], usage: Usage, said: str) -> Planned:
+    """A plan that is no more than its calls: none means that planning is over."""
+    answer = "" if calls else without_sentinel(message.text)
+    if answer:
+        message = with_text(message, answer)
+    reasoning = message.text
+    empty = not calls and is_blank(reasoning)
+    return Planned(
+        message, calls, usage, not calls, action_of(calls), reasoning, answers=bool(answer), said=said, empty=empty
+    )
+
+
+def action_of(calls: list[Call]) -> str:
+    """What calls do, in a few words."""
+    names = list(dict.fromkeys(call["name"] for call in calls))
+    return f"call {', '.join(names)}" if names else "answer"
+
+
+def _brief(call: Call) -> dict[str, Any]:
+    brief: dict[str, Any] = {"id": call["id"], "name": call["name"]}
+    return {**brief, "needs": call["needs"]} if call.get("needs") else brief
+
+
+def read_reply(
+    reply: AIMessage,
+    tools: list[str],
+    *,
+    text: bool,
+    prices: Mapping[str, Price] | None = None,
+    max_tokens: int | None = None,
+) -> Planned:
+    """Find the calls in a reply: its structured ones first, those written in its text only in text mode.
+
+    The calls of a reply that was cut off are not to be run, as any of their arguments may be incomplete; each is marked
+    with its fault.
+
+    Args:
+        reply: The model's reply.
+        tools: Names of the tools and delegations there are.
+        text: Whether calls were asked for in text.
+        prices: What models cost.
+        max_tokens: Tokens that the reply was allowed; None where that is not known.
+    """
+    cut = cut_off(reply)
+    asked = calls_of(reply)
+    message = reply
+    if text and not asked:
+        found, prose = split_tool_calls(reply.text, tools)
+        asked = [checked_call(call["id"], call["name"], call["arguments"]) for call in found]
+        if not asked and cut is not None and (begun := unfinished_call(reply.text, tools)) is not None:
+            name, prose = begun
+            asked = [Call(id="", name=name, arguments={})]
+        if asked:
+            message = reply.model_copy(update={"content": clean(prose)})
+    calls = _with_ids(asked)
+    if cut is not None:
+        fault = (
+            f"Not run: the reply that holds this call was cut off {cause_of(cut, reply, max_tokens)}, so its arguments "
+            f"may be incomplete. {_FIXES[cut]}"
+        )
+        calls = [Call({**call, "fault": fault}) for call in calls]
+    if calls:
+        canonical = canonical_calls(calls)
+        if canonical != message.tool_calls or message.invalid_tool_calls:
+            message = message.model_copy(update={"tool_calls": canonical, "invalid_tool_calls": []})
+    return planned_calls(message, calls, usage_of(reply, prices), reply.text)
+
+
+def _with_ids(calls: list[Call]) -> list[Call]:
+    """The calls with an id each: a missing one, or one that another call of the reply has, is made new."""
+    seen: set[str] = set()
+    given: list[Call] = []
+    for call in calls:
+        id_ = call["id"] if call["id"] and call["id"] not in seen else new_call_id()
+        given.append(call if id_ == call["id"] else {**call, "id": id_})
+        seen.add(id_)
+    return given
+
+
+def with_free_ids(planned: Planned, taken: Collection[str], *, structured: bool = False) -> Planned:
+    """The plan with every call id that is taken replaced.
+
+    Args:
+        planned: The plan.
+        taken: The ids that its calls may not have.
+        structured: Whether its arguments may hold references, which are renamed then.
+    """
+    names = {call["id"]: new_call_id() for call in planned.calls if call["id"] in taken}
+    if not names:
+        return planned
+    calls: list[Call] = []
+    for call in planned.calls:
+        fresh: Call = {**call, "id": names.get(call["id"], call["id"])}
+        if structured:
+            fresh["arguments"] = renamed(call["arguments"], names)
+        if "needs" in call:
+            fresh["needs"] = [names.get(need, need) for need in call["needs"]]
+        calls.append(fresh)
+    message = without_call_blocks(planned.message).model_copy(update={"tool_calls": canonical_calls(calls)})
+    return replace(planned, message=message, calls=calls)

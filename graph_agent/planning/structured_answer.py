@@ -1,0 +1,92 @@
+"""The answer to an agent with a `response_format`: asked for, checked, and sent back where it does not fit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+
+from graph_agent.errors import SlowSchemaError
+from graph_agent.events.types import event
+from graph_agent.models.finish_reasons import cause_of, cut_off
+from graph_agent.models.sentinel import is_blank
+from graph_agent.planning.requests import Asking
+from graph_agent.response_format import ResponseSchema, is_json
+
+EMPTY_ANSWER = "Your answer was empty. No tool can be called any more: answer from what you know."
+"""What a model is told that has answered nothing."""
+REPAIRS = 2
+"""Times an answer that does not fit its schema is sent back."""
+
+
+def replaced_answer(fault: str) -> str:
+    """The warning that an answer which has been streamed is not the answer; `fault` says why it does not fit."""
+    return f"The answer did not fit the response format, and another takes its place. {fault}"
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredAnswer:
+    """The newest reply, and what it holds."""
+
+    message: AIMessage
+    value: Any = None
+    """Plain JSON; None where the reply does not fit."""
+    error: tuple[str, str] | None = None
+    """Kind and message of the `error` event; None for an answer that fits."""
+
+
+async def ask_for_structure(
+    asking: Asking,
+    response: ResponseSchema,
+    *,
+    quiet: bool,
+    was_empty: bool,
+    is_exhausted: Callable[[], bool],
+    max_tokens: int | None = None,
+) -> StructuredAnswer | None:
+    """Ask for an answer that fits a schema.
+
+    The first reply is streamed where the provider holds the model to the schema (see `Asking.answer`), repairs are not.
+
+    Args:
+        asking: The node's requests.
+        response: The shape of the answer.
+        quiet: Keep the first reply out of the message stream too.
+        was_empty: Whether an empty reply has come before: another one is not sent back.
+        is_exhausted: Whether a budget has no room for a repair.
+        max_tokens: Tokens that one reply may have; None if that is the provider's choice.
+
+    Returns:
+        The answer, which may be empty; None where a budget forbids the repair that it needs.
+
+    Raises:
+        RefusedError, Exception: As for `Asking.answer`.
+    """
+    tail, fault, reply = list[AnyMessage](), "", AIMessage("")
+    for attempt in range(1 + REPAIRS):
+        if attempt and is_exhausted():
+            return None
+        reply = await asking.answer(tail, quiet=quiet or attempt > 0, schema=response.json_schema)
+        if is_blank(reply.text):
+            if was_empty:
+                return StructuredAnswer(reply)
+            was_empty, fault = True, "The answer was empty."
+            tail.append(HumanMessage(EMPTY_ANSWER))
+            continue
+        try:
+            if (cut := cut_off(reply)) is not None and not is_json(reply.text):
+                # What a repair would make of it may fit, and lack the rest.
+                raise ValueError(f"The reply was cut off {cause_of(cut, reply, max_tokens)}.")
+            return StructuredAnswer(reply, await asyncio.to_thread(response.read, reply.text))
+        except SlowSchemaError as error:
+            return StructuredAnswer(reply, error=("response_schema", str(error)))
+        except ValueError as error:
+            fault = str(error)
+        if asking.spoken.seen and attempt < REPAIRS:
+            asking.events.append(event("warning", asking.loop["step"], message=replaced_answer(fault)))
+        tail += [reply, HumanMessage(f"That does not fit: {fault} Send the corrected object.")]
+    message = f"The answer did not fit the response format after {REPAIRS} repairs: {fault}"
+    return StructuredAnswer(reply, error=("response_format", message))

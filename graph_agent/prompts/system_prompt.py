@@ -1,0 +1,57 @@
+"""The system prompt as it is given: text, or a function that gives it at each request."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+from graph_agent._internal.exception_text import exception_text
+from graph_agent.errors import ConfigError
+
+
+def system_prompt_source(given: object) -> Callable[[], str]:
+    """Make the function that gives the system prompt at each request.
+
+    Args:
+        given: Text, or a function without parameters that returns text.
+
+    Raises:
+        ConfigError: When it is neither; the function that is returned raises it where a function given fails, or
+            returns no text.
+    """
+    if isinstance(given, str):
+        return lambda: given
+    if not callable(given):
+        raise ConfigError(f"system_prompt={given!r}: give text, or a function without parameters that returns text.")
+    name = getattr(given, "__name__", repr(given))
+    if inspect.iscoroutinefunction(given):
+        raise ConfigError(f"system_prompt: {name} is a coroutine function; give a plain function that returns text.")
+    if needed := _needed_parameters(given):
+        raise ConfigError(
+            f"system_prompt: the function {name} needs {', '.join(needed)}, and it is called without arguments; give "
+            "its parameters defaults, or pass e.g. functools.partial or a lambda."
+        )
+
+    def source() -> str:
+        try:
+            text = given()
+        except Exception as error:
+            raise ConfigError(f"system_prompt: the function {name} failed: {exception_text(error)}") from error
+        if not isinstance(text, str):
+            raise ConfigError(f"system_prompt: the function {name} returned {text!r}; return text.")
+        return text
+
+    return source
+
+
+def _needed_parameters(function: Callable[..., object]) -> list[str]:
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []  # some callables written in C show no signature
+    return [
+        repr(parameter.name)
+        for parameter in parameters
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]

@@ -1,0 +1,1 @@
+"""A run in progress: its lock, inbox, abort, deadline and usage."""

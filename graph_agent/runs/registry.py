@@ -1,0 +1,299 @@
+"""What surrounds each run of an agent: one run at a time in a session, reachable while it is under way."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import os
+import weakref
+from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from langchain_core.runnables.config import ensure_config
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.store.base import BaseStore
+from langgraph.types import Checkpointer
+
+from graph_agent._internal.polling import look_again
+from graph_agent._internal.sync_bridge import from_thread
+from graph_agent.errors import SessionBusyError
+from graph_agent.runs.database_identity import place_of, place_of_blocking
+from graph_agent.runs.inbox import Inbox, MemoryInbox
+from graph_agent.runs.locks import SessionLocks, guards_processes
+from graph_agent.runs.loop_executor import use_daemon_threads
+from graph_agent.runs.run import READERSHIP, RUN, Around, Run
+from graph_agent.runs.store_inbox import StoreInbox
+
+logger = logging.getLogger(__name__)
+
+ABORTED = "__graph_agent_aborted"
+"""Key in a run's `configurable` that makes it an aborted one from its start: it settles what is open, and ends."""
+
+POLL_S = 0.25
+"""Seconds between two looks for an abort that another process has put into the Store."""
+
+_ENDING_S = 10.0
+"""Seconds to wait for the end of a session's run that was stopped, or whose reader has left."""
+
+_under_way: dict[tuple[Hashable, str], Run] = {}
+_inboxes: dict[Hashable, MemoryInbox] = {}
+
+
+def _lost(place: Hashable, session_id: str, why: str) -> None:
+    """Stop the run of a session whose lock is lost."""
+    run = _under_way.get((place, session_id))
+    if run is not None:
+        run.lose(why)
+
+
+def _still_holds(place: Hashable, session_id: str, newest: str | None, owner: str) -> bool:
+    """Whether a run may go on whose lock was lost and taken anew: its session's newest checkpoint is its own."""
+    run = _under_way.get((place, session_id))
+    return run is not None and run.fence.holds(session_id, newest, owner)
+
+
+_locks = SessionLocks(_lost, _still_holds)
+
+
+async def inbox_of(saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> Inbox:
+    """Where notes to an agent's sessions wait: in its Store, or in this process without one.
+
+    Without one, all savers of one database share an inbox, and the notes to any other saver's sessions are kept
+    as long as the saver.
+    """
+    return _inbox(await place_of(saver), saver, store)
+
+
+def _inbox(place: Hashable, saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> Inbox:
+    if store is not None:
+        return StoreInbox(store)
+    if place not in _inboxes and place == id(saver):
+        # Another saver may get the same identity.
+        weakref.finalize(saver, _inboxes.pop, place, None).atexit = False
+    return _inboxes.setdefault(place, MemoryInbox())
+
+
+async def run_under_way(saver: BaseCheckpointSaver[Any], session_id: str) -> Run | None:
+    """The run of a session in this process; None when there is none."""
+    return _under_way.get((await place_of(saver), session_id))
+
+
+async def is_idle(saver: BaseCheckpointSaver[Any], session_id: str) -> bool:
+    """Whether no run of a session is under way, in this process or in another on the same database."""
+    place = await place_of(saver)
+    return await from_thread(_locks.is_free(place, session_id))
+
+
+@asynccontextmanager
+async def kept_idle(saver: BaseCheckpointSaver[Any], session_id: str) -> AsyncIterator[None]:
+    """While within, no run of a session begins, in this process or in another on the same database.
+
+    Raises:
+        SessionBusyError: When one is under way.
+    """
+    async with _session(await place_of(saver), Run(session_id=session_id)):
+        yield
+
+
+async def sees_other_processes(saver: BaseCheckpointSaver[Any]) -> bool:
+    """Whether `is_idle` knows of other processes' runs, too: where sessions are in an SQLite file or in PostgreSQL."""
+    return guards_processes(await place_of(saver))
+
+
+def refuse_within(session_id: str) -> None:
+    """Refuse a run of a session from inside that session's own run, such as by one of its tools.
+
+    Raises:
+        SessionBusyError: When the code that asks is part of the session's run.
+    """
+    around: Run | None = ensure_config().get("configurable", {}).get(RUN)
+    while around is not None:
+        if around.session_id == session_id:
+            raise _busy(session_id)
+        around = around.parent
+
+
+@asynccontextmanager
+async def running(
+    configurable: Mapping[str, Any], checkpointer: Checkpointer, store: BaseStore | None
+) -> AsyncIterator[Run]:
+    """Surround one run from an asynchronous entry point; gives the run.
+
+    Args:
+        configurable: Its config's `configurable`, complete.
+        checkpointer: The graph's.
+        store: The graph's.
+
+    Raises:
+        SessionBusyError: When a run of the session is under way.
+    """
+    use_daemon_threads()
+    run = _new_run(configurable)
+    run.task = asyncio.current_task()
+    with run.under():
+        if not isinstance(checkpointer, BaseCheckpointSaver) or not _has_session(run):
+            yield run
+            return
+        place = await place_of(checkpointer)
+        run.inbox = _inbox(place, checkpointer, store)
+        run.confirm_lock = _locks.confirmation(place)
+        async with _session(place, run):
+            around = run.parent if isinstance(run.parent, Around) else Around()
+            if around.before is not None:
+                await around.before()
+            for note in around.brought:
+                await run.inbox.add(run.session_id, note)
+            watcher = asyncio.create_task(_watch(run)) if store is not None else None
+            try:
+                yield run
+                if around.after is not None:
+                    await around.after(run)
+            finally:
+                if watcher is not None:
+                    watcher.cancel()
+                    # Not by awaiting itself: a cancellation of the run's own could not be told from the watcher's.
+                    await asyncio.wait([watcher])
+
+
+@contextmanager
+def running_blocking(
+    configurable: Mapping[str, Any], checkpointer: Checkpointer, store: BaseStore | None
+) -> Iterator[Run]:
+    """As `running`, from a blocking entry point; an abort in the Store is seen when the next step is planned."""
+    run = _new_run(configurable)
+    with run.under():
+        if not isinstance(checkpointer, BaseCheckpointSaver) or not _has_session(run):
+            yield run
+            return
+        place = place_of_blocking(checkpointer)
+        run.inbox = _inbox(place, checkpointer, store)
+        run.confirm_lock = _locks.confirmation(place)
+        key = (place, run.session_id)
+        taken = _take_blocking(key)
+        if not taken and (ending := _ending(key)) is not None:
+            concurrent.futures.wait([ending], _ENDING_S)
+            taken = _take_blocking(key)
+        try:
+            with _registered(key, run, taken=taken):
+                yield run
+        finally:
+            if taken:
+                _locks.give_back(*key).result()
+                run.ended.set_result(None)
+
+
+def _new_run(configurable: Mapping[str, Any]) -> Run:
+    parent: Run | None = configurable.get(RUN)
+    reader = parent.reader if isinstance(parent, Around) else None
+    run = Run(session_id=str(configurable.get("thread_id", "")), parent=parent, reader=reader)
+    run.readership = configurable.get(READERSHIP)
+    if configurable.get(ABORTED):
+        run.abort()
+    return run
+
+
+def _has_session(run: Run) -> bool:
+    """Whether a run is its session's own, and not a part of another run of it."""
+    if not run.session_id or (run.parent is not None and run.parent.session_id == run.session_id):
+        return False
+    # A node of somebody else's graph: what is one run at a time there is that graph's.
+    around = ensure_config().get("configurable", {})
+    return not (around.get("checkpoint_ns") and str(around.get("thread_id", "")) == run.session_id)
+
+
+@asynccontextmanager
+async def _session(place: Hashable, run: Run) -> AsyncIterator[None]:
+    key = (place, run.session_id)
+    taken = await _take(key)
+    if not taken and (ending := _ending(key)) is not None:
+        await asyncio.wait([asyncio.wrap_future(ending)], timeout=_ENDING_S)
+        taken = await _take(key)
+    try:
+        with _registered(key, run, taken=taken):
+            yield
+    finally:
+        if taken:
+            await from_thread(_locks.give_back(*key))
+            run.ended.set_result(None)
+
+
+async def _take(key: tuple[Hashable, str]) -> bool:
+    asked = _locks.take(*key)
+    try:
+        return await from_thread(asked)
+    except BaseException:
+        _forgo(asked, key)
+        raise
+
+
+def _take_blocking(key: tuple[Hashable, str]) -> bool:
+    asked = _locks.take(*key)
+    try:
+        return asked.result()
+    except BaseException:
+        _forgo(asked, key)
+        raise
+
+
+def _ending(key: tuple[Hashable, str]) -> Future[None] | None:
+    """Done when the run of a session has ended; None where it does not end soon, or is another process's."""
+    run = _under_way.get(key)
+    if run is None or not run.is_ending:
+        return None
+    if run.readership is not None:
+        run.readership.close_if_left()
+    return run.ended
+
+
+def _forgo(asked: Future[bool], key: tuple[Hashable, str]) -> None:
+    """Give a session back that nobody waits for any more, should it be had."""
+
+    def settle(asked: Future[bool]) -> None:
+        if asked.exception() is None and asked.result():
+            _locks.give_back(*key)
+
+    asked.add_done_callback(settle)
+
+
+@contextmanager
+def _registered(key: tuple[Hashable, str], run: Run, *, taken: bool) -> Iterator[None]:
+    if not taken:
+        raise _busy(run.session_id)
+    _under_way[key] = run
+    try:
+        yield
+    finally:
+        del _under_way[key]
+
+
+def _busy(session_id: str) -> SessionBusyError:
+    return SessionBusyError(
+        f"Session {session_id!r} is running already. Talk to that run (Session.steer, Session.follow_up), stop it "
+        "(Session.abort), or wait for its end."
+    )
+
+
+async def _watch(run: Run) -> None:
+    """Look for an abort from another process, as long as the run lasts.
+
+    It is taken out at once, which tells its sender that somebody has heard it.
+    """
+
+    async def look() -> None:
+        if heard := run.obey(await run.inbox.read(run.session_id)):
+            await run.inbox.forget(run.session_id, heard)
+
+    await look_again(look, POLL_S, logger, f"Looking in the Store whether session {run.session_id!r} is to be aborted")
+
+
+def _begin_anew() -> None:
+    _locks.forget()
+    _under_way.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    # The parent's runs and locks are not a forked child's.
+    os.register_at_fork(after_in_child=_begin_anew)

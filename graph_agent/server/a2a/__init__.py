@@ -1,0 +1,1 @@
+"""A2A on the server: mounted beside the chat APIs, or alone."""

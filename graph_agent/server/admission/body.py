@@ -1,0 +1,131 @@
+"""Bounds what a client sends: how large a body may be, and how long it may take to come."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, JsonMeter, TooManyValuesError
+from graph_agent.server.admission.paths import path_of
+from graph_agent.server.admission.problems import ProblemError
+
+COLLECT_BYTES = 64_000_000
+"""Bytes of answered requests after which the garbage collector is called: it counts objects, and a few of the cycles
+that requests leave hold all of a large body."""
+
+
+class BodyLimits:
+    """ASGI middleware that reads each body, as far as it is allowed to, before the application sees the request.
+
+    A body that says how large it is, and is too large, is not read at all; one that does not (chunked) is counted as
+    it comes.
+
+    Args:
+        app: The application.
+        max_bytes: Size of a body.
+        timeout_s: Seconds it may take to come.
+        refuse: Makes the response to a request that is turned away: its path, and why.
+        held: Holds a place for a body while it comes; raises a `ProblemError` where there is none left.
+        json: How many values a body may hold, and how deep. They are counted as the body comes, before it is parsed:
+            parsing and checking millions of them would stop every other request.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        max_bytes: int,
+        timeout_s: float,
+        refuse: Callable[[str, ProblemError], Response],
+        held: Callable[[Scope], AbstractContextManager[None]],
+        json: JsonBounds,
+    ) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+        self._timeout_s = timeout_s
+        self._refuse = refuse
+        self._held = held
+        self._json = json
+        self._answered = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As ASGI calls it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            with self._held(scope):
+                async with asyncio.timeout(self._timeout_s):
+                    body = await self._read(scope, receive)
+        except TimeoutError:
+            problem = ProblemError("timeout", f"The request's body did not come within {self._timeout_s:g} seconds.")
+        except ProblemError as refused:
+            problem = refused
+        else:
+            if body is not None:
+                await self._app(scope, _Replay(body, receive), send)
+                self._collect(len(body))
+            return
+        response = self._refuse(path_of(scope), problem)
+        response.headers["connection"] = "close"  # what is still to come of the body is nobody's request
+        await response(scope, receive, send)
+
+    def _collect(self, size: int) -> None:
+        self._answered += size
+        if self._answered >= COLLECT_BYTES:
+            self._answered = 0
+            gc.collect()
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
+        """The whole body; None when the client is gone."""
+        headers = dict(scope["headers"])
+        announced = headers.get(b"content-length", b"")
+        if announced.isdigit() and int(announced) > self._max_bytes:
+            raise self._too_large()
+        if (encoding := headers.get(b"content-encoding", b"identity").strip().lower()) not in (b"identity", b""):
+            raise ProblemError(
+                "invalid",
+                f"The request's body is encoded as {encoding.decode('latin-1')[:40]!r}, which this server does not "
+                "decode. Send it without a content-encoding.",
+            )
+        meter = JsonMeter(self._json)
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            size += len(message.get("body", b""))
+            if size > self._max_bytes:
+                raise self._too_large()
+            chunks.append(message.get("body", b""))
+            try:
+                meter.feed(chunks[-1])
+            except JsonBoundsError as error:
+                raise ProblemError(
+                    "too_large" if isinstance(error, TooManyValuesError) else "invalid", str(error)
+                ) from None
+            if not message.get("more_body", False):
+                return b"".join(chunks)
+
+    def _too_large(self) -> ProblemError:
+        return ProblemError("too_large", f"The request's body is larger than {self._max_bytes} bytes.")
+
+
+class _Replay:
+    """Gives a body that has been read once more, then whatever the client does next."""
+
+    def __init__(self, body: bytes, receive: Receive) -> None:
+        self._body: bytes | None = body
+        self._receive = receive
+
+    async def __call__(self) -> Message:
+        if self._body is None:
+            return await self._receive()
+        body, self._body = self._body, None
+        return {"type": "http.request", "body": body, "more_body": False}

@@ -1,0 +1,251 @@
+"""The body of Anthropic's messages, checked, and read as an `Ask`."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
+from langchain_core.messages.utils import count_tokens_approximately
+from langchain_core.tools import BaseTool
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from graph_agent.server.admission.problems import ProblemError
+from graph_agent.server.chat.request import Ask
+from graph_agent.server.chat.schemas import (
+    TOOL_NAME,
+    AgenticLoops,
+    CallId,
+    ListOf,
+    SessionMetadata,
+    checked_schema,
+    clean_body,
+    document,
+    image,
+)
+
+_SHOWN = ("text", "image", "document")
+
+
+class _Body(BaseModel):
+    """What we read of an object; its other fields are the client's own business."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+
+class Source(_Body):
+    """Where an image or a document is."""
+
+    type: Literal["base64", "url", "text"]
+    media_type: str = ""
+    data: str = ""
+    url: str = ""
+
+
+class Block(_Body):
+    """A piece of a message."""
+
+    type: Literal["text", "image", "document", "tool_use", "tool_result", "thinking", "redacted_thinking"]
+    text: str | None = None
+    source: Source | None = None
+    title: str | None = None
+    id: CallId | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: CallId | None = None
+    content: str | ListOf[Block] | None = None
+    is_error: bool | None = None
+
+
+class Message(_Body):
+    """One message of the conversation."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | ListOf[Block]
+
+
+class Tool(_Body):
+    """A tool of the caller's."""
+
+    name: str = Field(pattern=TOOL_NAME)
+    type: Literal["custom"] | None = None
+    description: str | None = None
+    input_schema: dict[str, Any]
+
+
+class ToolChoice(_Body):
+    """Whether the model must call a tool."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: bool | None = None
+
+
+class Format(_Body):
+    """The shape of the answer."""
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(_Body):
+    """How the answer is made."""
+
+    format: Format | None = None
+    effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
+
+
+class CountRequest(_Body):
+    """A request to count tokens. Fields that are not listed are taken and have no effect."""
+
+    model: str
+    messages: ListOf[Message] = Field(min_length=1)
+    system: str | ListOf[Block] | None = None
+    tools: ListOf[Tool] | None = None
+
+    _clean = model_validator(mode="before")(clean_body)
+
+
+class MessagesRequest(CountRequest):
+    """A request for a message. Fields that are not listed are taken and have no effect."""
+
+    max_tokens: int = Field(ge=1)
+    stream: bool | None = None
+    temperature: float | None = Field(None, ge=0, le=1)
+    top_p: float | None = Field(None, ge=0, le=1)
+    stop_sequences: ListOf[str] | None = None
+    metadata: SessionMetadata | None = None
+    tool_choice: ToolChoice | None = None
+    output_config: OutputConfig | None = None
+    output_format: Format | None = Field(None, description="As `output_config.format`, which goes before it.")
+    thread: dict[str, Any] | None = Field(None, description="Not kept here: anything but null is refused.")
+    max_agentic_loops: AgenticLoops = None
+
+
+def read_messages_request(body: MessagesRequest) -> Ask:
+    """What a request wants, without its headers.
+
+    Raises:
+        ProblemError: When something in it cannot be used.
+    """
+    if body.thread is not None:
+        # Clients begin one unasked, and send the whole conversation when they are told this code.
+        raise ProblemError(
+            "invalid",
+            "Threads are not kept here: leave thread out and send the whole conversation, or name a session with "
+            "X-Session-Id.",
+            param="thread",
+            details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
+        )
+    output = body.output_config or OutputConfig()
+    shape = output.format or body.output_format
+    options: dict[str, Any] = {
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "max_output_tokens": body.max_tokens,
+        "stop": tuple(body.stop_sequences) if body.stop_sequences else None,
+        "reasoning_effort": output.effort,
+        "response_schema": checked_schema(shape.schema_, "output_config") if shape else None,
+        "client_tool_choice": _choice(body),
+        "parallel_client_calls": False if body.tool_choice and body.tool_choice.disable_parallel_tool_use else None,
+        "max_agentic_loops": body.max_agentic_loops,
+    }
+    no_tools = body.tool_choice is not None and body.tool_choice.type == "none"
+    return Ask(
+        messages=[read for message in body.messages for read in _messages(message)],
+        instructions=_instructions(body),
+        options={name: value for name, value in options.items() if value is not None},
+        client_tools=[] if no_tools else [_tool(tool) for tool in body.tools or []],
+        session_id=body.metadata.session_id if body.metadata else None,
+        stream=bool(body.stream),
+    )
+
+
+def tokens_of(body: CountRequest) -> int:
+    """How many tokens a request is, about: four characters each; at least one."""
+    messages = [read for message in body.messages for read in _messages(message)]
+    tools: list[BaseTool | dict[str, Any]] = [_tool(tool) for tool in body.tools or []]
+    return max(1, count_tokens_approximately([HumanMessage(_instructions(body)), *messages], tools=tools or None))
+
+
+def _instructions(body: CountRequest) -> str:
+    said = [message.content for message in body.messages if message.role == "system"]
+    return "\n\n".join(text for content in (body.system, *said) if (text := _joined(content)))
+
+
+def _messages(message: Message) -> list[AnyMessage]:
+    if message.role == "system":
+        return []
+    if isinstance(message.content, str):
+        return [HumanMessage(message.content) if message.role == "user" else AIMessage(message.content)]
+    if message.role == "assistant":
+        calls = [_call(block) for block in message.content if block.type == "tool_use"]
+        return [AIMessage(_joined(message.content), tool_calls=calls)]
+    results: list[AnyMessage] = [_result(block) for block in message.content if block.type == "tool_result"]
+    said = [_shown(block) for block in message.content if block.type in _SHOWN]
+    return [*results, HumanMessage(_plainest(said))] if said or not results else results
+
+
+def _shown(block: Block) -> dict[str, Any]:
+    if block.type == "text":
+        return {"type": "text", "text": block.text or ""}
+    if block.source is None:
+        raise ProblemError("invalid", f"A block of type {block.type} has no source.", param="messages")
+    if block.type == "document":
+        return _document(block.source, block.title)
+    if block.source.type == "url":
+        return image(url=block.source.url)
+    if block.source.type == "text":
+        raise ProblemError("invalid", "An image is given by its address, or by its bytes in base64.", param="messages")
+    return image(mime_type=block.source.media_type, base64=block.source.data)
+
+
+def _document(source: Source, title: str | None) -> dict[str, Any]:
+    if source.type == "url":
+        raise ProblemError("invalid", "A document is given by its bytes in base64, or as text.", param="messages")
+    if source.type == "text":
+        return {"type": "text", "text": f"{title}\n\n{source.data}" if title else source.data}
+    return document(mime_type=source.media_type, base64=source.data, name=title)
+
+
+def _plainest(blocks: list[dict[str, Any]]) -> str | list[Any]:
+    if not blocks:
+        raise ProblemError("invalid", "A message of the user's has no content.", param="messages")
+    return str(blocks[0]["text"]) if len(blocks) == 1 and blocks[0]["type"] == "text" else list(blocks)
+
+
+def _call(block: Block) -> ToolCall:
+    if not block.id or not block.name:
+        raise ProblemError("invalid", "A block of type tool_use has no id or no name.", param="messages")
+    return ToolCall(id=block.id, name=block.name, args=block.input or {}, type="tool_call")
+
+
+def _result(block: Block) -> ToolMessage:
+    if not block.tool_use_id:
+        raise ProblemError("invalid", "A block of type tool_result has no tool_use_id.", param="messages")
+    content: str | list[Any] = block.content if isinstance(block.content, str) else ""
+    if isinstance(block.content, list):
+        shown = [_shown(part) for part in block.content if part.type in _SHOWN]
+        content = _plainest(shown) if shown else ""
+    return ToolMessage(content, tool_call_id=block.tool_use_id, status="error" if block.is_error else "success")
+
+
+def _joined(content: str | list[Block] | None) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n\n".join(block.text for block in content if block.type == "text" and block.text)
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description or "", "parameters": tool.input_schema}
+    return {"type": "function", "function": function}
+
+
+def _choice(body: MessagesRequest) -> str | None:
+    choice = body.tool_choice
+    if choice is None or choice.type in ("auto", "none"):
+        return None
+    if choice.type == "any":
+        return "any"
+    if choice.name is None or choice.name not in {tool.name for tool in body.tools or []}:
+        raise ProblemError("invalid", f"tool_choice names {choice.name!r}, which is not among the tools.")
+    return choice.name

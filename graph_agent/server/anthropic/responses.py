@@ -1,0 +1,143 @@
+"""What Anthropic's clients are sent: messages, events and errors."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+from graph_agent.server.admission.problems import Kind, ProblemError
+from graph_agent.server.admission.request_ids import ANTHROPIC_HEADER, new_request_id
+from graph_agent.server.chat.outcomes import Ending, Outcome
+from graph_agent.server.sse import frame
+
+_STOP: dict[Ending, str] = {
+    "stop": "end_turn",
+    "stop_sequence": "stop_sequence",
+    "length": "max_tokens",
+    "calls": "tool_use",
+    "filtered": "refusal",
+}
+_TYPES: dict[Kind, tuple[str, int]] = {
+    "invalid": ("invalid_request_error", 400),
+    "key": ("authentication_error", 401),
+    "origin": ("permission_error", 403),
+    "model": ("not_found_error", 404),
+    "not_found": ("not_found_error", 404),
+    "conflict": ("invalid_request_error", 409),
+    "too_large": ("request_too_large", 413),
+    "media_type": ("invalid_request_error", 415),
+    "timeout": ("timeout_error", 408),
+    "busy": ("rate_limit_error", 429),
+    "context": ("invalid_request_error", 400),
+    "filtered": ("invalid_request_error", 400),
+    "upstream": ("api_error", 500),
+    "stopping": ("overloaded_error", 529),
+    "taken_over": ("api_error", 503),
+    "storage": ("api_error", 507),
+    "locked": ("api_error", 503),
+    "internal": ("api_error", 500),
+}
+
+
+def anthropic_error(problem: ProblemError) -> dict[str, Any]:
+    """An error's body, which is also the data of an `error` event."""
+    about = {"details": problem.details, "category": problem.category}
+    told = {name: value for name, value in about.items() if value is not None}
+    return {"type": "error", "error": {"type": _TYPES[problem.kind][0], "message": problem.message, **told}}
+
+
+def anthropic_refusal(problem: ProblemError) -> JSONResponse:
+    """The response to a request that is turned away."""
+    request_id = new_request_id()
+    body = {**anthropic_error(problem), "request_id": request_id}
+    return JSONResponse(body, _TYPES[problem.kind][1], headers={**problem.headers, ANTHROPIC_HEADER: request_id})
+
+
+class AnthropicVoice:
+    """Tells one answer as a message.
+
+    Args:
+        model: The model's name.
+        input_tokens: An estimate for the first event; the last one has what was used.
+    """
+
+    def __init__(self, model: str, input_tokens: int) -> None:
+        self._model = model
+        self._id = f"msg_{uuid.uuid4().hex}"
+        self._input_tokens = input_tokens
+        self._blocks = 0
+        self._open = False
+
+    def begins(self) -> Iterable[str]:
+        """As `Voice.begins`."""
+        usage = {"input_tokens": self._input_tokens, "output_tokens": 1}
+        message = {**self._message([]), "stop_reason": None, "stop_sequence": None, "usage": usage}
+        yield _event("message_start", message=message)
+        yield _event("ping")
+
+    def says(self, text: str) -> Iterable[str]:
+        """As `Voice.says`."""
+        if not self._open:
+            self._open = True
+            yield _event("content_block_start", index=self._blocks, content_block={"type": "text", "text": ""})
+        yield _event("content_block_delta", index=self._blocks, delta={"type": "text_delta", "text": text})
+
+    def steps(self, progress: dict[str, Any]) -> Iterable[str]:
+        """As `Voice.steps`: a `ping`, which every client skips, with the field `progress`."""
+        yield _event("ping", progress=progress)
+
+    def ends(self, outcome: Outcome) -> Iterable[str]:
+        """As `Voice.ends`."""
+        yield from self._stops()
+        for call in outcome.calls:
+            empty = {"type": "tool_use", "id": call["id"], "name": call["name"], "input": {}}
+            arguments = json.dumps(call["arguments"], ensure_ascii=False)
+            yield _event("content_block_start", index=self._blocks, content_block=empty)
+            yield _event(
+                "content_block_delta",
+                index=self._blocks,
+                delta={"type": "input_json_delta", "partial_json": arguments},
+            )
+            self._open = True
+            yield from self._stops()
+        yield _event("message_delta", delta=_ending(outcome), usage=_usage(outcome))
+        yield _event("message_stop")
+
+    def breaks(self, problem: ProblemError) -> Iterable[str]:
+        """As `Voice.breaks`."""
+        yield frame(anthropic_error(problem), "error")
+
+    def whole(self, outcome: Outcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
+        """As `Voice.whole`."""
+        content: list[dict[str, Any]] = [{"type": "text", "text": outcome.text}] if outcome.text else []
+        content += [
+            {"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["arguments"]}
+            for call in outcome.calls
+        ]
+        extra = {"progress": progress} if progress else {}
+        return {**self._message(content), **_ending(outcome), "usage": _usage(outcome), **extra}
+
+    def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
+        return {"id": self._id, "type": "message", "role": "assistant", "model": self._model, "content": content}
+
+    def _stops(self) -> Iterable[str]:
+        if self._open:
+            yield _event("content_block_stop", index=self._blocks)
+            self._open = False
+            self._blocks += 1
+
+
+def _event(type_: str, **fields: Any) -> str:
+    return frame({"type": type_, **fields}, type_)
+
+
+def _ending(outcome: Outcome) -> dict[str, Any]:
+    return {"stop_reason": _STOP[outcome.ending], "stop_sequence": outcome.stop_sequence}
+
+
+def _usage(outcome: Outcome) -> dict[str, int]:
+    return {"input_tokens": outcome.input_tokens, "output_tokens": outcome.output_tokens}

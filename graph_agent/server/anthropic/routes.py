@@ -1,0 +1,70 @@
+"""Anthropic's API: messages, and how many tokens one is."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from graph_agent.server.admission.gate import caller
+from graph_agent.server.admission.keys import Caller
+from graph_agent.server.admission.off_loop import BodyRoute, off_loop
+from graph_agent.server.anthropic.requests import CountRequest, MessagesRequest, read_messages_request, tokens_of
+from graph_agent.server.anthropic.responses import AnthropicVoice
+from graph_agent.server.parameters import (
+    ProgressHeader,
+    Services,
+    SessionHeader,
+    error_responses,
+    services,
+    with_headers,
+)
+from graph_agent.server.sessions.replies import AnthropicError, AnthropicMessage, TokenCount
+
+_ERRORS = error_responses(
+    AnthropicError,
+    {
+        500: "We failed, or the model's provider did",
+        503: "Another process has the session, or the database is locked",
+        507: "The database is full",
+        529: "The server is being stopped",
+    },
+)
+
+router = APIRouter(prefix="/v1/messages", tags=["Anthropic"], route_class=BodyRoute)
+
+
+@router.post(
+    "",
+    response_model=AnthropicMessage,
+    responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}},
+)
+async def create_message(
+    request: Request,
+    body: MessagesRequest,
+    who: Annotated[Caller, Depends(caller)],
+    here: Annotated[Services, Depends(services)],
+    session: SessionHeader = None,
+    progress: ProgressHeader = None,
+) -> Response:
+    """Answer a conversation."""
+    here.check_model(body.model)
+    here.check_amount(body.messages, body.tools)
+    ask = with_headers(await off_loop(request, read_messages_request, body), session, progress)
+    tokens = await off_loop(request, tokens_of, body)
+    return await here.chat.answer(request, who, ask, AnthropicVoice(body.model, tokens))
+
+
+@router.post("/count_tokens", responses=_ERRORS)
+async def count_tokens(
+    request: Request,
+    body: CountRequest,
+    who: Annotated[Caller, Depends(caller)],
+    here: Annotated[Services, Depends(services)],
+) -> TokenCount:
+    """Say how many tokens a request is, about: four characters each."""
+    here.check_model(body.model)
+    here.check_amount(body.messages, body.tools)
+    with here.chat.limits.held(who.name):
+        return TokenCount(input_tokens=await off_loop(request, tokens_of, body))

@@ -1,0 +1,300 @@
+"""The body of OpenAI's chat completions, checked, and read as an `Ask`."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Literal
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, TooManyValuesError, count_values
+from graph_agent._internal.text import plain
+from graph_agent.config import ReasoningEffort
+from graph_agent.server.admission.problems import ProblemError
+from graph_agent.server.chat.request import Ask
+from graph_agent.server.chat.schemas import (
+    TOOL_NAME,
+    AgenticLoops,
+    CallId,
+    ListOf,
+    SessionMetadata,
+    checked_schema,
+    clean_body,
+    document,
+    image,
+)
+
+_DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
+_ARGUMENTS = JsonBounds(values=20_000, depth=200)
+"""What the arguments of all calls of a request may hold; the body's own bounds take each text for one string."""
+_INSTRUCTING = ("system", "developer")
+
+
+class _Body(BaseModel):
+    """What we read of an object; its other fields are the client's own business."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+
+class ImageUrl(_Body):
+    """Where an image is."""
+
+    url: str = Field(min_length=1, description="An address, or a `data:` URL with base64.")
+
+
+class File(_Body):
+    """A document."""
+
+    filename: str | None = None
+    file_data: str | None = Field(None, description="A `data:` URL with base64. Files are not kept here: no `file_id`.")
+
+
+class Part(_Body):
+    """A piece of a message."""
+
+    type: Literal["text", "image_url", "file", "refusal"]
+    text: str | None = None
+    refusal: str | None = None
+    image_url: ImageUrl | None = None
+    file: File | None = None
+
+
+class FunctionCall(_Body):
+    """What is called."""
+
+    name: str = Field(min_length=1)
+    arguments: str = Field("", description="A JSON object, written out.")
+
+
+class CallInHistory(_Body):
+    """A call the assistant made."""
+
+    id: CallId = Field(min_length=1)
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Message(_Body):
+    """One message of the conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | ListOf[Part] | None = None
+    tool_calls: ListOf[CallInHistory] | None = None
+    tool_call_id: CallId | None = None
+
+
+class Function(_Body):
+    """A function of the caller's."""
+
+    name: str = Field(pattern=TOOL_NAME)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+
+class Tool(_Body):
+    """A tool of the caller's."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(_Body):
+    """A function, by its name."""
+
+    name: str
+
+
+class NamedTool(_Body):
+    """The tool the model must call."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class NamedSchema(_Body):
+    """The shape of the answer."""
+
+    name: str = "response"
+    schema_: dict[str, Any] = Field(default={"type": "object"}, alias="schema")
+
+
+class ResponseFormat(_Body):
+    """Text, any JSON object, or JSON of a given shape."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+
+class StreamOptions(_Body):
+    """What a stream tells."""
+
+    include_usage: bool | None = None
+
+
+class ChatRequest(_Body):
+    """A request for a chat completion. Fields that are not listed are taken and have no effect."""
+
+    model: str
+    messages: ListOf[Message] = Field(min_length=1)
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    temperature: float | None = Field(None, ge=0, le=2)
+    top_p: float | None = Field(None, ge=0, le=1)
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    stop: str | ListOf[str] | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    n: Literal[1] | None = None
+    metadata: SessionMetadata | None = None
+    response_format: ResponseFormat | None = None
+    tools: ListOf[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    max_agentic_loops: AgenticLoops = None
+
+    _clean = model_validator(mode="before")(clean_body)
+
+
+def read_chat_request(body: ChatRequest) -> Ask:
+    """What a request wants, without its headers.
+
+    Raises:
+        ProblemError: When something in it cannot be used.
+    """
+    _check_arguments(body.messages)
+    asked = _asked(body.messages)
+    told = body.messages[:-1] if asked else body.messages
+    system = [_text(message) for message in told if message.role in _INSTRUCTING]
+    stop = [body.stop] if isinstance(body.stop, str) else body.stop
+    options: dict[str, Any] = {
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "max_output_tokens": body.max_completion_tokens or body.max_tokens,
+        "stop": tuple(stop) if stop else None,
+        "reasoning_effort": body.reasoning_effort,
+        "response_schema": _response_schema(body.response_format),
+        "client_tool_choice": _choice(body),
+        "parallel_client_calls": body.parallel_tool_calls,
+        "max_agentic_loops": body.max_agentic_loops,
+    }
+    return Ask(
+        messages=[*(read for message in told if (read := _message(message)) is not None), *asked],
+        instructions="\n\n".join(text for text in system if text),
+        options={name: value for name, value in options.items() if value is not None},
+        client_tools=[] if body.tool_choice == "none" else [_tool(tool) for tool in body.tools or []],
+        session_id=body.metadata.session_id if body.metadata else None,
+        stream=bool(body.stream),
+    )
+
+
+def _asked(messages: list[Message]) -> list[HumanMessage]:
+    """A last system message that is what is to be answered, as there is nothing else that is; one at most.
+
+    Clients with a system prompt alone send it so, and those that let several agents speak in turn.
+    """
+    *before, last = messages
+    roles = [message.role for message in before if message.role not in _INSTRUCTING]
+    open_ended = bool(roles) and roles[-1] != "assistant"
+    text = _text(last) if last.role in _INSTRUCTING and not open_ended else ""
+    return [HumanMessage(text)] if text else []
+
+
+def _message(message: Message) -> AnyMessage | None:
+    match message.role:
+        case "system" | "developer":
+            return None
+        case "user":
+            content = _content(message)
+            if not content:
+                raise ProblemError("invalid", "A message of the user's has no content.", param="messages")
+            return HumanMessage(content)
+        case "assistant":
+            return AIMessage(_text(message), tool_calls=[_call(call) for call in message.tool_calls or []])
+        case "tool":
+            if not message.tool_call_id:
+                raise ProblemError("invalid", "A tool's message names no tool_call_id.", param="messages")
+            return ToolMessage(_content(message), tool_call_id=message.tool_call_id)
+
+
+def _content(message: Message) -> str | list[Any]:
+    if message.content is None or isinstance(message.content, str):
+        return message.content or ""
+    blocks = [_block(part) for part in message.content]
+    return blocks[0]["text"] if len(blocks) == 1 and blocks[0]["type"] == "text" else list(blocks)
+
+
+def _block(part: Part) -> dict[str, Any]:
+    if part.type == "image_url":
+        if part.image_url is None:
+            raise ProblemError("invalid", "A part of type image_url has no image_url.", param="messages")
+        found = _DATA_URL.fullmatch(part.image_url.url)
+        return image(mime_type=found[1], base64=found[2]) if found else image(url=part.image_url.url)
+    if part.type == "file":
+        found = _DATA_URL.fullmatch(part.file.file_data or "") if part.file else None
+        if part.file is None or found is None:
+            raise ProblemError("invalid", "A file is given by file_data: a data: URL with base64.", param="messages")
+        return document(mime_type=found[1], base64=found[2], name=part.file.filename)
+    return {"type": "text", "text": (part.text if part.type == "text" else part.refusal) or ""}
+
+
+def _text(message: Message) -> str:
+    if message.content is None or isinstance(message.content, str):
+        return message.content or ""
+    return "".join(part.text or part.refusal or "" for part in message.content)
+
+
+def _call(call: CallInHistory) -> ToolCall:
+    try:
+        # The body was cleaned with these written out, so what they hold was not.
+        arguments = plain(json.loads(call.function.arguments or "{}"))
+    except (ValueError, RecursionError):
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise ProblemError("invalid", f"The arguments of the call {call.id!r} are no JSON object.", param="messages")
+    return ToolCall(id=call.id, name=call.function.name, args=arguments, type="tool_call")
+
+
+def _check_arguments(messages: list[Message]) -> None:
+    left = _ARGUMENTS.values
+    for call in (call for message in messages for call in message.tool_calls or []):
+        try:
+            left -= count_values(call.function.arguments, JsonBounds(left, _ARGUMENTS.depth))
+        except TooManyValuesError:
+            raise ProblemError(
+                "too_large",
+                f"The calls' arguments hold more than {_ARGUMENTS.values} JSON values together. Send fewer calls.",
+                param="messages",
+            ) from None
+        except JsonBoundsError as error:
+            raise ProblemError("invalid", f"The arguments of the call {call.id!r}: {error}", param="messages") from None
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    given = tool.function
+    function = {
+        "name": given.name,
+        "description": given.description or "",
+        "parameters": given.parameters or {"type": "object", "properties": {}},
+    }
+    return {"type": "function", "function": function}
+
+
+def _choice(body: ChatRequest) -> str | None:
+    if not isinstance(body.tool_choice, NamedTool):
+        return "any" if body.tool_choice == "required" else None
+    name = body.tool_choice.function.name
+    if name not in {tool.function.name for tool in body.tools or []}:
+        raise ProblemError("invalid", f"tool_choice names {name!r}, which is not among the tools.", param="tool_choice")
+    return name
+
+
+def _response_schema(given: ResponseFormat | None) -> dict[str, Any] | None:
+    if given is None or given.type == "text":
+        return None
+    if given.type == "json_object":
+        return {"type": "object"}
+    if given.json_schema is None:
+        raise ProblemError("invalid", "response_format has no json_schema.", param="response_format")
+    return checked_schema(given.json_schema.schema_, "response_format")

@@ -1,0 +1,136 @@
+"""What OpenAI's clients are sent: completions, chunks and errors."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterable
+from typing import Any
+
+from starlette.responses import JSONResponse
+
+from graph_agent.server.admission.problems import Kind, ProblemError
+from graph_agent.server.chat.outcomes import Ending, Outcome
+from graph_agent.server.sse import frame
+
+_FINISH: dict[Ending, str] = {
+    "stop": "stop",
+    "stop_sequence": "stop",
+    "length": "length",
+    "calls": "tool_calls",
+    "filtered": "content_filter",
+}
+_TYPES: dict[Kind, tuple[str, str | None]] = {
+    "invalid": ("invalid_request_error", None),
+    "key": ("authentication_error", "invalid_api_key"),
+    "origin": ("invalid_request_error", "origin_not_allowed"),
+    "model": ("invalid_request_error", "model_not_found"),
+    "not_found": ("invalid_request_error", "not_found"),
+    "conflict": ("invalid_request_error", "conflict"),
+    "too_large": ("invalid_request_error", "request_too_large"),
+    "media_type": ("invalid_request_error", "unsupported_media_type"),
+    "timeout": ("invalid_request_error", "request_timeout"),
+    "busy": ("rate_limit_error", "rate_limit_exceeded"),
+    "context": ("invalid_request_error", "context_length_exceeded"),
+    "filtered": ("invalid_request_error", "content_filter"),
+    "upstream": ("server_error", "model_failed"),
+    "stopping": ("server_error", "server_stopping"),
+    "taken_over": ("server_error", "session_taken_over"),
+    "storage": ("server_error", "storage_full"),
+    "locked": ("server_error", "database_locked"),
+    "internal": ("server_error", "internal_error"),
+}
+
+
+def openai_error(problem: ProblemError) -> dict[str, Any]:
+    """An error's body."""
+    type_, code = _TYPES[problem.kind]
+    category = {} if problem.category is None else {"category": problem.category}
+    return {"error": {"message": problem.message, "type": type_, "param": problem.param, "code": code, **category}}
+
+
+def openai_refusal(problem: ProblemError) -> JSONResponse:
+    """The response to a request that is turned away."""
+    return JSONResponse(openai_error(problem), problem.status, headers=problem.headers)
+
+
+class OpenAIVoice:
+    """Tells one answer as a chat completion.
+
+    Args:
+        model: The model's name.
+        include_usage: Whether a stream ends in a chunk with the usage.
+    """
+
+    def __init__(self, model: str, *, include_usage: bool) -> None:
+        self._include_usage = include_usage
+        self._about = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+
+    def begins(self) -> Iterable[str]:
+        """As `Voice.begins`."""
+        yield self._chunk({"role": "assistant", "content": ""})
+
+    def says(self, text: str) -> Iterable[str]:
+        """As `Voice.says`."""
+        yield self._chunk({"content": text})
+
+    def steps(self, progress: dict[str, Any]) -> Iterable[str]:
+        """As `Voice.steps`: a chunk that adds nothing, with the field `progress`."""
+        yield self._chunk({}, progress=progress)
+
+    def ends(self, outcome: Outcome) -> Iterable[str]:
+        """As `Voice.ends`."""
+        for index, call in enumerate(_calls(outcome)):
+            yield self._chunk({"tool_calls": [{"index": index, **call}]})
+        yield self._chunk({}, finish=_FINISH[outcome.ending])
+        if self._include_usage:
+            yield frame({**self._chunks(), "choices": [], "usage": _usage(outcome)})
+        yield "data: [DONE]\n\n"
+
+    def breaks(self, problem: ProblemError) -> Iterable[str]:
+        """As `Voice.breaks`."""
+        yield frame(openai_error(problem))
+
+    def whole(self, outcome: Outcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
+        """As `Voice.whole`."""
+        message: dict[str, Any] = {"role": "assistant", "content": outcome.text or None, "refusal": None}
+        if outcome.calls:
+            message["tool_calls"] = _calls(outcome)
+        elif not outcome.text:
+            message["content"] = ""
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _FINISH[outcome.ending]}
+        return {
+            **self._about,
+            "object": "chat.completion",
+            "choices": [choice],
+            "usage": _usage(outcome),
+            **({"progress": progress} if progress else {}),
+        }
+
+    def _chunks(self) -> dict[str, Any]:
+        return {**self._about, "object": "chat.completion.chunk"}
+
+    def _chunk(self, delta: dict[str, Any], finish: str | None = None, **extra: Any) -> str:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        usage = {"usage": None} if self._include_usage else {}
+        return frame({**self._chunks(), "choices": [choice], **usage, **extra})
+
+
+def _calls(outcome: Outcome) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": call["id"],
+            "type": "function",
+            "function": {"name": call["name"], "arguments": json.dumps(call["arguments"], ensure_ascii=False)},
+        }
+        for call in outcome.calls
+    ]
+
+
+def _usage(outcome: Outcome) -> dict[str, int]:
+    return {
+        "prompt_tokens": outcome.input_tokens,
+        "completion_tokens": outcome.output_tokens,
+        "total_tokens": outcome.input_tokens + outcome.output_tokens,
+    }

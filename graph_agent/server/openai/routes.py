@@ -1,0 +1,90 @@
+"""OpenAI's API: chat completions, and the models there are."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import Response
+
+from graph_agent.server.admission.gate import caller
+from graph_agent.server.admission.keys import Caller
+from graph_agent.server.admission.off_loop import BodyRoute, off_loop
+from graph_agent.server.openai.requests import ChatRequest, read_chat_request
+from graph_agent.server.openai.responses import OpenAIVoice
+from graph_agent.server.parameters import (
+    ProgressHeader,
+    Services,
+    SessionHeader,
+    error_responses,
+    services,
+    with_headers,
+)
+from graph_agent.server.sessions.replies import Completion, Model, ModelList, OpenAIError
+
+_ERRORS = error_responses(
+    OpenAIError,
+    {
+        500: "We failed",
+        502: "The model's provider failed",
+        503: "The server is being stopped, another process has the session, or the database is locked",
+        507: "The database is full",
+    },
+)
+
+router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=BodyRoute)
+
+
+@router.post(
+    "/chat/completions",
+    response_model=Completion,
+    responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}},
+)
+async def create_chat_completion(
+    request: Request,
+    body: ChatRequest,
+    who: Annotated[Caller, Depends(caller)],
+    here: Annotated[Services, Depends(services)],
+    session: SessionHeader = None,
+    progress: ProgressHeader = None,
+) -> Response:
+    """Answer a conversation."""
+    here.check_model(body.model)
+    here.check_amount(body.messages, body.tools)
+    ask = with_headers(await off_loop(request, read_chat_request, body), session, progress)
+    include_usage = bool(body.stream_options and body.stream_options.include_usage)
+    return await here.chat.answer(request, who, ask, OpenAIVoice(body.model, include_usage=include_usage))
+
+
+_MODEL_ERRORS: dict[int | str, dict[str, Any]] = {
+    status: error for status, error in _ERRORS.items() if status in (400, 401, 403, 404, 408, 413, 503)
+}
+
+
+@router.get("/models", responses=_MODEL_ERRORS)
+async def list_models(here: Annotated[Services, Depends(services)]) -> ModelList:
+    """List the models: this agent."""
+    model = _model(here)
+    return ModelList(object="list", data=[model], has_more=False, first_id=model.id, last_id=model.id)
+
+
+@router.get("/models/{model_id}", responses=_MODEL_ERRORS)
+async def get_model(model_id: str, here: Annotated[Services, Depends(services)]) -> Model:
+    """Describe one model."""
+    here.check_model(model_id)
+    return _model(here)
+
+
+def _model(here: Services) -> Model:
+    host = here.chat.runs.host
+    return Model(
+        id=host.source.name,
+        object="model",
+        created=host.started,
+        owned_by="graph-agent",
+        type="model",
+        display_name=host.source.description or host.source.name,
+        created_at=datetime.fromtimestamp(host.started, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        lifecycle="active",
+    )

@@ -1,0 +1,1 @@
+"""Server processes: settings, start, workers, metrics and readiness."""

@@ -1,0 +1,62 @@
+"""Whether the server lives, whether it can answer, and what it has counted."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import JSONResponse, Response
+
+from graph_agent.server.parameters import Services, services
+from graph_agent.server.process.readiness import OK
+from graph_agent.server.sessions.replies import ControlError, Health, Readiness
+
+_ERROR: dict[str, Any] = {"model": ControlError}
+_FOREIGN: dict[str, Any] = {**_ERROR, "description": "Sent by a page of another origin, to a server without keys"}
+
+router = APIRouter(tags=["Health"])
+metrics_router = APIRouter(tags=["Health"])
+
+
+@router.get("/health", responses={403: _FOREIGN})
+async def health() -> Health:
+    """Say that the process is alive."""
+    return Health(status="ok")
+
+
+@router.get(
+    "/ready",
+    response_model=Readiness,
+    responses={403: _FOREIGN, 503: {"model": Readiness, "description": "Requests cannot be answered"}},
+)
+async def ready(request: Request) -> Response:
+    """Say whether requests can be answered: the model, the MCP servers and the database, each within five seconds.
+
+    A model behind an OpenAI-compatible endpoint is asked for the list of its models, every ten seconds at most, which
+    takes no tokens; one that failed to answer a request within a minute is not ready.
+    """
+    here = getattr(request.app.state, "graph_agent", None)
+    if not isinstance(here, Services):
+        return _readiness({"server": "stopping"})
+    return _readiness(await here.readiness.checks())
+
+
+@metrics_router.get(
+    "/metrics",
+    response_class=Response,
+    responses={
+        200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
+        401: _ERROR,
+        403: _FOREIGN,
+        503: _ERROR,
+    },
+)
+async def metrics(here: Annotated[Services, Depends(services)]) -> Response:
+    """Give what was counted, in Prometheus's text format."""
+    return Response(here.chat.runs.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+
+def _readiness(checks: dict[str, str]) -> JSONResponse:
+    is_ready = all(state == OK for state in checks.values())
+    return JSONResponse({"ready": is_ready, "checks": checks}, 200 if is_ready else 503)

@@ -1,0 +1,1 @@
+"""Sessions over HTTP: their history, their control, and their events as they are stored."""

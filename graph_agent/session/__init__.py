@@ -1,0 +1,7 @@
+"""The conversation API: runs, streams, control, history and results of one session."""
+
+from __future__ import annotations
+
+from graph_agent.session.session import Session
+
+__all__ = ["Session"]

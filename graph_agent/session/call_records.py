@@ -1,0 +1,88 @@
+"""What has become of each call of a session's newest input, also while a wave runs and after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from langgraph.checkpoint.base import CheckpointTuple, PendingWrite
+from langgraph.types import StateSnapshot
+
+from graph_agent.events.account import OUTCOMES
+from graph_agent.events.types import StoredEvent
+from graph_agent.execution.ledger import Begun, begun_in
+from graph_agent.runs.run import Run
+from graph_agent.session.results import PlannedCall, planned_calls, since_last_input
+from graph_agent.state.schema import NOT_BEGUN
+
+CallProgress = Literal["planned", "started", "finished", "failed", "skipped", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallRecord:
+    """One call and how far it has come."""
+
+    id: str
+    name: str
+    """The tool's name, or `delegate_to_<name>`."""
+    state: CallProgress
+    """`planned`: not begun; `started`: begun, with no result yet; `finished` and `failed`: it has its result;
+    `skipped`: it was never run; `unknown`: nobody can say whether it ran or took effect."""
+
+
+def call_records(
+    snapshot: StateSnapshot,
+    stored: CheckpointTuple | None,
+    before: Sequence[CheckpointTuple],
+    run: Run | None,
+    *,
+    idle: bool,
+    writes: Callable[[str], bool] | None,
+) -> list[CallRecord]:
+    """The calls of the newest input, in the order they were planned.
+
+    Args:
+        snapshot: The session's state.
+        stored: Its checkpoint; None for none.
+        before: The checkpoints that it was edited from, newest first.
+        run: The session's run in this process; None for none.
+        idle: Whether no run is under way anywhere.
+        writes: Tells of a call's name whether it may change something; None where nobody can tell.
+    """
+    events = since_last_input(snapshot.values.get("events", []))
+    ledger = snapshot.values.get("loop", NOT_BEGUN).get("ledger", False)
+    begun = begun_in(stored, before)
+    pending = [("", *write) for writes in begun.finished.values() for write in writes]
+    pending += (stored.pending_writes if stored else None) or []
+    asking = _asking(snapshot, begun)
+
+    def state(call: PlannedCall) -> CallProgress:
+        id_, name = call.planned["id"], call.planned["name"]
+        if call.result is not None:
+            return OUTCOMES[call.result["status"]]
+        if not call.ready or (run is not None and id_ in run.planned and id_ not in run.begun):
+            return "planned"
+        if id_ in begun.noted or id_ in asking or not idle:
+            return "started"
+        noted = ledger and (writes is None or writes(name))
+        return "planned" if begun.is_certain(id_, ledger=noted) else "unknown"
+
+    calls = planned_calls([*events, *_events_in(pending)])
+    return [CallRecord(call.planned["id"], call.planned["name"], state(call)) for call in calls]
+
+
+def _asking(snapshot: StateSnapshot, begun: Begun) -> set[str]:
+    """Ids of the calls whose tasks wait for a person."""
+    waiting = {task.id for task in snapshot.tasks if task.interrupts or task.id in begun.asking}
+    return {id_ for id_, task in _calls_of(snapshot) if task in waiting}
+
+
+def _calls_of(snapshot: StateSnapshot) -> list[tuple[str, str]]:
+    """Call id and task id of the tasks that run calls: one a call that is ready, in order."""
+    tasks = [task.id for task in snapshot.tasks if task.name in ("tools", "delegate")]
+    return list(zip([call["id"] for call in snapshot.values.get("ready", [])], tasks, strict=False))
+
+
+def _events_in(pending: Sequence[PendingWrite]) -> list[StoredEvent]:
+    return [entry for _, channel, value in pending if channel == "events" for entry in value]

@@ -1,0 +1,85 @@
+"""Reading a session's new events: what was stored since the last reading, not the whole session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from graph_agent.events.types import StoredEvent
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+    from langgraph.graph.state import CompiledStateGraph
+
+_MOST_STEPS = 500
+"""Checkpoints that are walked back before the whole session is read instead."""
+
+
+class EventReader:
+    """Reads one session from the last position on.
+
+    A reading costs one checkpoint, and one more for each superstep that was stored since the last one.
+
+    Args:
+        graph: The compiled graph.
+        saver: Its checkpointer.
+        session_id: The session, which is the LangGraph thread id.
+    """
+
+    def __init__(
+        self, graph: CompiledStateGraph[Any, Any, Any, Any], saver: BaseCheckpointSaver[Any], session_id: str
+    ) -> None:
+        self._graph = graph
+        self._saver = saver
+        self._thread: RunnableConfig = {"configurable": {"thread_id": session_id}}
+        self._seen: str | None = None
+        self.count = 0
+        """Events read so far."""
+
+    async def read(self) -> Sequence[StoredEvent] | None:
+        """The events stored since the last reading; all of them at the first. None if there is no such session.
+
+        Where the session was changed otherwise than by going on (a fork, or deleted and begun again), the events
+        behind `count` of the session as it is now.
+        """
+        newest = await self._saver.aget_tuple(self._thread)
+        if newest is None:
+            return None
+        checkpoint_id = newest.checkpoint["id"]
+        if checkpoint_id == self._seen:
+            return ()
+        events = await self._since(newest) if self._seen is not None else None
+        if events is None:
+            events = (await self._events_at(newest))[self.count :]
+        self._seen = checkpoint_id
+        self.count += len(events)
+        return events
+
+    async def read_all(self) -> list[StoredEvent]:
+        """Every event of the session as it is now; `read` goes on from its own position."""
+        return await self._events_at(await self._saver.aget_tuple(self._thread))
+
+    async def _since(self, newest: CheckpointTuple) -> list[StoredEvent] | None:
+        """The events written between the last position and a checkpoint; None if it does not follow from there."""
+        batches: list[list[Any]] = []
+        at: CheckpointTuple | None = newest
+        for _ in range(_MOST_STEPS):
+            if at is None or at.parent_config is None:
+                return None
+            at = await self._saver.aget_tuple(at.parent_config)
+            if at is None:
+                return None
+            writes = [value for _, channel, value in at.pending_writes or [] if channel == "events"]
+            if not all(isinstance(write, list) for write in writes):
+                return None
+            batches.append([event for write in writes for event in write])
+            if at.checkpoint["id"] == self._seen:
+                return [event for batch in reversed(batches) for event in batch]
+        return None
+
+    async def _events_at(self, checkpoint: CheckpointTuple | None) -> list[StoredEvent]:
+        if checkpoint is None:
+            return []
+        state = await self._graph.aget_state(checkpoint.config)
+        return list(state.values.get("events", []))

@@ -1,0 +1,92 @@
+"""Reading sessions back from their checkpoints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from graph_agent.errors import ConfigError
+from graph_agent.events.types import Event, read_events
+
+if TYPE_CHECKING:
+    from langchain_core.runnables import RunnableConfig
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+    from langgraph.graph.state import CompiledStateGraph
+
+
+class SessionMemory:
+    """The history of an agent's sessions.
+
+    Args:
+        graph: The compiled graph, with its checkpointer.
+
+    Raises:
+        ConfigError: When the graph has no checkpointer.
+    """
+
+    def __init__(self, graph: CompiledStateGraph[Any, Any, Any, Any]) -> None:
+        if not graph.checkpointer or graph.checkpointer is True:
+            raise ConfigError("This graph keeps nothing: compile it with a checkpointer to read its sessions.")
+        self._graph = graph
+        self._saver = graph.checkpointer
+
+    async def get_session_events(self, session_id: str, checkpoint_id: str | None = None) -> list[Event]:
+        """Every event of a session, oldest first.
+
+        Args:
+            session_id: The session, which is the LangGraph thread id.
+            checkpoint_id: An earlier checkpoint, for the events up to then; None for the newest.
+
+        Returns:
+            The events; empty for a session that does not exist.
+        """
+        config: RunnableConfig = {"configurable": {"thread_id": session_id}}
+        if checkpoint_id is not None:
+            config["configurable"]["checkpoint_id"] = checkpoint_id
+        state = await self._graph.aget_state(config)
+        return read_events(state.values.get("events", []), session_id)
+
+    async def list_sessions(self) -> list[str]:
+        """The ids of all sessions, the one begun last first."""
+        return await list_threads(self._saver)
+
+
+async def list_threads(
+    saver: BaseCheckpointSaver[Any], *, group: str | None = None, after: str | None = None, limit: int | None = None
+) -> list[str]:
+    """The ids of a database's threads, the one begun last first.
+
+    In SQLite and PostgreSQL, a page is read by an index; of other savers, one checkpoint of each thread is read.
+
+    Args:
+        saver: Where the threads are.
+        group: Only threads whose id is this text and one part more: it ends with the id's first slash, or is empty for
+            ids without a slash. None for all threads.
+        after: Only threads behind this one; None to begin with the first.
+        limit: Threads at most; None for all.
+
+    Raises:
+        KeyError: If there is no thread `after`.
+    """
+    page = getattr(saver, "list_threads", None)
+    if page is not None:
+        return list(await page(group=group, after=after, limit=limit))
+    found = await _all_threads(saver)
+    if group is not None:
+        found = [thread for thread in found if thread.startswith(group) and "/" not in thread[len(group) :]]
+    if after is not None:
+        if after not in found:
+            raise KeyError(after)
+        found = found[found.index(after) + 1 :]
+    return found[:limit]
+
+
+async def _all_threads(saver: BaseCheckpointSaver[Any]) -> list[str]:
+    # A thread begins with an input at step -1 or an update at step 0: one row a session is read, not one a superstep.
+    begun: dict[str, str] = {}
+    for first in ({"step": -1}, {"step": 0, "source": "update"}):
+        async for found in saver.alist(None, filter=first):
+            at = found.config["configurable"]
+            if found.parent_config is None and not at.get("checkpoint_ns"):
+                begun[at["thread_id"]] = at["checkpoint_id"]
+    # Checkpoint ids grow with time, across threads too.
+    return sorted(begun, key=lambda thread_id: begun[thread_id], reverse=True)

@@ -1,0 +1,328 @@
+"""A conversation with an agent, for programs that want more than a graph's raw stream."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
+from langchain_core.runnables import RunnableConfig
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.pregel import Pregel
+from langgraph.runtime import RunControl
+from langgraph.types import Command
+
+from graph_agent._internal.closing_stream import ClosingStream, Readership
+from graph_agent._internal.failure_log import log_failure
+from graph_agent.context import AgentContext, checked_context
+from graph_agent.delegation import WATCHED
+from graph_agent.errors import ConfigError, InputError, SessionBusyError
+from graph_agent.events.types import Event
+from graph_agent.runs.inbox import Note
+from graph_agent.runs.notes import message_of
+from graph_agent.runs.registry import refuse_within
+from graph_agent.runs.run import READERSHIP, Run
+from graph_agent.session.control import SessionControl
+from graph_agent.session.history import SessionMemory
+from graph_agent.session.input_run import InputRun
+from graph_agent.session.interrupts import answers_by_id
+from graph_agent.session.results import Done, Part, RunResult, open_interrupts, run_result
+from graph_agent.session.stream_parts import MODES, StreamParts
+from graph_agent.session.typed_result import typed_result
+from graph_agent.types import SessionStatus
+
+if TYPE_CHECKING:
+    from graph_agent.session.call_records import CallRecord
+
+logger = logging.getLogger(__name__)
+
+Context = AgentContext | Mapping[str, Any]
+Given = str | Sequence[BaseMessage]
+
+
+class Session:
+    """One session of an agent: a LangGraph thread, with its runs, its status and its history.
+
+    It has one run at a time; any number of `Session` objects, in any thread or process, may talk to it.
+
+    Args:
+        graph: A compiled agent with a checkpointer.
+        session_id: The thread's id; an unknown one begins a new session.
+        configurable: Further keys of the runs' `configurable`.
+
+    Raises:
+        ConfigError: When the graph has no checkpointer.
+    """
+
+    def __init__(
+        self,
+        graph: CompiledStateGraph[Any, Any, Any, Any],
+        session_id: str,
+        *,
+        configurable: Mapping[str, Any] | None = None,
+    ) -> None:
+        if not isinstance(graph, Pregel):
+            raise ConfigError(f"A session needs a compiled agent, not {graph!r}; make one with create_graph_agent().")
+        if not isinstance(session_id, str) or not session_id:
+            raise ConfigError(f"session_id={session_id!r}: a session needs an id; pass any text that is not empty.")
+        self.id = session_id
+        self._graph = graph
+        self._memory = SessionMemory(graph)
+        self._control = SessionControl(graph, session_id)
+        self._configurable: dict[str, Any] = {**(configurable or {}), "thread_id": session_id}
+        self._config: RunnableConfig = {"configurable": self._configurable}
+
+    async def run(self, given: Given, *, context: Context | None = None) -> RunResult:
+        """Take one input to its end, and then each follow-up that is queued by then.
+
+        Args:
+            given: What the user says, as text or as messages.
+            context: Overrides for this run, and its credentials; for its follow-ups too.
+
+        Returns:
+            What this input came to; the follow-ups' own results are in `follow_ups`. A follow-up that raises is logged.
+
+        Raises:
+            InputError: When it is empty.
+            SessionBusyError: When the session is running.
+            RunFailedError: When the input failed, and `on_failure="raise"` is set.
+        """
+        return await self._to_end(_input(given), context)
+
+    async def resume(self, answer: Any = None, *, context: Context | None = None) -> RunResult:
+        """Go on where the session stopped: with an answer for the interrupt it waits on, or after a crash.
+
+        Args:
+            answer: What the person said; a mapping of interrupt id → answer when there are several. None after a crash.
+            context: As for `run`.
+
+        Raises:
+            InputError: When there is nothing to go on with, or the answer is to nothing that is asked now.
+            SessionBusyError: When the session is running.
+        """
+        return await self._to_end(await self._answer(answer), context)
+
+    def stream(
+        self, given: Given, *, context: Context | None = None, control: RunControl | None = None
+    ) -> AsyncGenerator[Part]:
+        """Take one input to its end and tell of it as it goes; `Done` comes last.
+
+        What tools write with `get_stream_writer` is a `Custom` part. The run of a delegate in this process, its tokens
+        included, is in `DelegatePart`s; the `Token`s outside of these are the agent's own.
+
+        The parts of each follow-up that is queued by then come behind that, up to a `Done` of its own; one whose parts
+        are not asked for stays queued.
+
+        The run goes on while its parts are asked for. A loop that is left before the last part stops the run: at once
+        where nothing refers to the generator any more, else when the generator is closed or the session is given its
+        next input.
+
+        Args:
+            given: What the user says, as text or as messages.
+            context: Overrides for this run, and its credentials; for its follow-ups too.
+            control: Lets the run be stopped at its next boundary; it then ends with LangGraph's `GraphDrained`.
+
+        Raises:
+            InputError: When it is empty.
+            SessionBusyError: When the session is running; raised by the first part.
+            RunFailedError: In place of `Done`, when the input failed, and `on_failure="raise"` is set.
+        """
+        readership = Readership()
+        return ClosingStream(self._stream(_input(given), context, control, readership), readership)
+
+    def stream_resume(
+        self, answer: Any = None, *, context: Context | None = None, control: RunControl | None = None
+    ) -> AsyncGenerator[Part]:
+        """As `resume`, and tell of it as `stream` does."""
+        readership = Readership()
+        return ClosingStream(self._stream_answer(answer, context, control, readership), readership)
+
+    async def _stream_answer(
+        self, answer: Any, context: Context | None, control: RunControl | None, readership: Readership
+    ) -> AsyncGenerator[Part]:
+        async with aclosing(self._stream(await self._answer(answer), context, control, readership)) as parts:
+            async for part in parts:
+                yield part
+
+    async def steer(self, text: str) -> None:
+        """Say something to the model before its next plan, also while a wave runs; with the next input when idle.
+
+        Raises:
+            InputError: When the text is empty; or when another process runs the session, and there is no Store.
+        """
+        await self._control.steer(text)
+
+    async def follow_up(self, text: str) -> None:
+        """Queue an input for after the current answer; for after the next one when idle.
+
+        It is run by what runs the session then: `run`, `stream`, the command line or a server, and its answer is its
+        own: see `RunResult.follow_ups`. A run of the bare graph leaves it queued. Nothing that is queued is lost by an
+        abort or a failure: it is taken after the next answer.
+
+        Raises:
+            InputError: When the text is empty; or when another process runs the session, and there is no Store.
+        """
+        await self._control.follow_up(text)
+
+    async def run_follow_ups(
+        self, *, context: Context | None = None, control: RunControl | None = None
+    ) -> list[RunResult]:
+        """Run the follow-ups that are queued, one after the other, as `run` does after its own input.
+
+        Args:
+            context: Overrides for these runs, and their credentials.
+            control: Lets the runs be stopped at their next boundary.
+
+        Returns:
+            Their results, in order; empty where none is queued, the session is running, or its newest input was not
+            answered.
+        """
+        refuse_within(self.id)
+        results: list[RunResult] = []
+        await self._run_queued(results, context, control)
+        return results
+
+    async def abort(self) -> bool:
+        """Stop the session's run, from any task, thread or process, without waiting for its end.
+
+        The model's stream and the tools at work are cancelled, every call gets a true result, and the run ends with
+        status `ABORTED` and an answer that says what was done; one whose answer was complete ends `COMPLETED` all the
+        same. A session that waits for a person, or that a crash left in the middle, is settled before this returns.
+
+        Whether another process runs the session is known with an SQLite or PostgreSQL database only. With any other
+        saver, a run elsewhere is reached through the Store; without one it cannot be aborted from here.
+
+        Returns:
+            False when there was nothing to stop.
+
+        Raises:
+            InputError: When another process runs the session, and there is no Store to reach it through.
+        """
+        return await self._control.abort()
+
+    async def configure(self, **fields: Any) -> None:
+        """Change fields of `LoopConfig` from the next model call on, also of a run under way.
+
+        A change lasts as long as the session, or until an input whose own context sets the field.
+
+        Raises:
+            ConfigError: On a field that there is not, or a value that does not fit.
+            InputError: When another process runs the session, and there is no Store to reach it through.
+        """
+        await self._control.configure(**fields)
+
+    async def _stream(
+        self, given: Any, context: Context | None, control: RunControl | None, readership: Readership
+    ) -> AsyncGenerator[Part]:
+        refuse_within(self.id)
+        note: Note | None = None
+        while True:
+            run = self._input_run(note, context)
+            try:
+                made = StreamParts(self.id, len(await self.events()))
+                with run.begun({**self._configurable, READERSHIP: readership, WATCHED: True}) as config:
+                    stream = self._graph.astream(
+                        given, config, context=checked_context(context), stream_mode=MODES, control=control
+                    )
+                    async with aclosing(cast("AsyncGenerator[tuple[str, Any]]", stream)) as chunks:
+                        async for mode, payload in chunks:
+                            for part in made.take(mode, payload):
+                                yield part
+            except SessionBusyError:
+                if note is None:
+                    raise
+                return  # the run that has the session takes the follow-up
+            yield Done(await run.result())
+            if run.aborted or (note := await self._next_follow_up(control)) is None:
+                return
+            given = _input([message_of(note)])
+
+    async def events(self) -> list[Event]:
+        """The session's history, oldest first."""
+        return await self._memory.get_session_events(self.id)
+
+    async def calls(self) -> list[CallRecord]:
+        """What has become of each call of the newest input, in the order they were planned; also while it runs."""
+        return await self._control.calls()
+
+    async def status(self) -> SessionStatus:
+        """Where the session is; `CREATED` before its first input."""
+        return (await self._result()).status
+
+    async def _to_end(self, given: Any, context: Context | None) -> RunResult:
+        refuse_within(self.id)
+        run = await self._run_one(given, context)
+        result, follow_ups = await run.result(), list[RunResult]()
+        try:
+            if not run.aborted:
+                await self._run_queued(follow_ups, context)
+        except Exception as error:  # noqa: BLE001 - whatever a follow-up raises, the input before it has its answer
+            log_failure(logger, f"A follow-up of the session {self.id!r}", error)
+        return replace(result, follow_ups=tuple(follow_ups))
+
+    async def _run_queued(
+        self, results: list[RunResult], context: Context | None, control: RunControl | None = None
+    ) -> None:
+        """Run the queued follow-ups; each one's result is added to `results` as it ends."""
+        while (note := await self._next_follow_up(control)) is not None:
+            try:
+                run = await self._run_one(_input([message_of(note)]), context, control, note)
+            except SessionBusyError:
+                return  # the run that has the session takes the follow-up
+            results.append(await run.result())
+            if run.aborted:
+                return
+
+    async def _next_follow_up(self, control: RunControl | None) -> Note | None:
+        stopping = control is not None and control.drain_requested
+        return None if stopping else await self._control.next_follow_up()
+
+    async def _run_one(
+        self, given: Any, context: Context | None, control: RunControl | None = None, note: Note | None = None
+    ) -> InputRun:
+        run = self._input_run(note, context)
+        with run.begun(self._configurable) as config:
+            await self._graph.ainvoke(given, config, context=checked_context(context), control=control)
+        return run
+
+    def _input_run(self, note: Note | None, context: Context | None) -> InputRun:
+        async def read(run: Run | None) -> RunResult:
+            return typed_result(await self._result(run), self._graph, context)
+
+        return InputRun(read, partial(self._control.check_next, note) if note is not None else None)
+
+    async def _answer(self, answer: Any) -> Any:
+        """The graph's input that goes on with a session."""
+        # After a crash between a step's last write and its checkpoint, `next` is empty and the step is not over.
+        state = await self._graph.aget_state(self._config)
+        if not state.tasks:
+            raise InputError(f"Session {self.id!r} has nothing to resume: its last input was taken to its end.")
+        return None if answer is None else Command(resume=answers_by_id(answer, open_interrupts(state)))
+
+    async def _result(self, run: Run | None = None) -> RunResult:
+        """The newest result; that of a run whose end is not the session's newest checkpoint any more."""
+        state = await self._graph.aget_state(self._config)
+        newest = state.config["configurable"].get("checkpoint_id")
+        if run is not None and (end := run.fence.end_before(self.id, newest)) is not None:
+            state = await self._graph.aget_state({"configurable": {**self._configurable, "checkpoint_id": end}})
+            if state.tasks:
+                raise run.fence.lost(self.id, f"its newest checkpoint is {newest}, and this run has not ended")
+        return run_result(state)
+
+
+def _input(given: Given) -> dict[str, Any]:
+    if isinstance(given, str) and given.strip():
+        return {"messages": [HumanMessage(given)]}
+    if isinstance(given, Sequence) and not isinstance(given, str) and given:
+        try:
+            return {"messages": convert_to_messages(given)}
+        except (ValueError, NotImplementedError) as error:
+            why = str(error).splitlines()[0].rstrip(".")
+            raise InputError(f"A run takes messages, such as HumanMessage('hello'); got {given!r}: {why}.") from None
+    raise InputError(
+        f"A run takes what the user says, as text that is not empty, or as messages; it was given {given!r}."
+    )

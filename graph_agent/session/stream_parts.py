@@ -1,0 +1,140 @@
+"""The parts of one run's stream, made of LangGraph's chunks: of a session's run, or of a delegate's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, cast
+
+from langchain_core.messages import AIMessage, BaseMessage
+from langgraph.types import StreamMode
+
+from graph_agent.events.types import Event, StoredEvent
+from graph_agent.session.results import (
+    CallState,
+    Custom,
+    DelegatePart,
+    DelegateProgress,
+    EventAdded,
+    PlanText,
+    Progress,
+    RunPart,
+    Token,
+)
+from graph_agent.state.failure_message import failure_of
+from graph_agent.types import delegation_name
+
+MODES: list[StreamMode] = ["messages", "custom", "updates"]
+"""The stream modes that parts are made of."""
+
+_PROGRESS = {"type", "step", "action", "target"}
+_DELEGATE_PROGRESS = {"type", "step", "id", "target", "content"}
+_ANSWERING = ("finalize", "plan")
+_CALLS = ("tool_call", "delegation_request")
+_ENDS = ("tool_result", "delegation_response", "delegation_progress")
+"""What the events of a call's task begin with; a delegate's progress is in the history when it has ended."""
+
+
+class StreamParts:
+    """Makes the parts of one run.
+
+    Args:
+        session_id: The session of its events.
+        seq: Index of its first event in the history.
+        ours: Whether the run is an agent's of this package, whose answer comes from certain nodes.
+    """
+
+    def __init__(self, session_id: str, seq: int = 0, *, ours: bool = True) -> None:
+        self._session_id = session_id
+        self._order = _HistoryOrder(seq)
+        self._ours = ours
+
+    def take(self, mode: str, payload: Any) -> Iterator[RunPart]:
+        """The parts that one chunk makes.
+
+        Args:
+            mode: One of `MODES`; any other makes no part.
+            payload: The chunk.
+        """
+        if mode == "messages":
+            yield from self._tokens(*payload)
+        elif mode == "custom":
+            yield _custom(payload)
+        elif mode == "updates":
+            for seq, event in self._order.add(_added_events(payload)):
+                yield EventAdded(cast(Event, {**event, "seq": seq, "session_id": self._session_id}))
+                yield from _parts_of(event)
+
+    def _tokens(self, message: BaseMessage, metadata: Mapping[str, Any]) -> Iterator[Token]:
+        answers = not self._ours or metadata.get("langgraph_node") in _ANSWERING
+        # A follow-up, which is the user's, is stored by the same node.
+        if answers and isinstance(message, AIMessage) and message.text:
+            yield Token(message.text, reports_failure=failure_of(message) is not None)
+
+
+class _HistoryOrder:
+    """Puts events in the order the history keeps: a wave's results in call order, whichever came first."""
+
+    def __init__(self, seq: int) -> None:
+        self._seq = seq
+        self._open: list[str] = []
+        self._early: dict[str, list[StoredEvent]] = {}
+
+    def add(self, events: list[StoredEvent]) -> list[tuple[int, StoredEvent]]:
+        """Take one task's events; give those whose place is certain, each with its index."""
+        placed: list[StoredEvent] = []
+        id_ = events[0].get("id", "") if events else ""
+        if events and events[0]["type"] in _ENDS and id_ in self._open:
+            self._early[id_] = events
+            while self._open and self._open[0] in self._early:
+                placed += self._early.pop(self._open.pop(0))
+        else:
+            placed = events
+        for event in events:
+            if event["type"] in _CALLS:
+                self._open.append(event["id"])
+        first = self._seq
+        self._seq += len(placed)
+        return list(enumerate(placed, first))
+
+
+def _custom(payload: Any) -> RunPart:
+    """What was written to the custom stream: by the loop, recognized by its exact keys, or by other code."""
+    if isinstance(payload, DelegatePart):
+        return payload
+    if isinstance(payload, dict):
+        if payload.keys() == _PROGRESS and payload["type"] == "progress":
+            return Progress(payload["step"], payload["action"], payload["target"])
+        if payload.keys() == _DELEGATE_PROGRESS and payload["type"] == "delegation_progress":
+            return DelegateProgress(payload["id"], payload["target"], payload["content"])
+    return Custom(payload)
+
+
+def _added_events(update: Mapping[str, Any]) -> list[StoredEvent]:
+    return [
+        event
+        for change in update.values()
+        if isinstance(change, dict)
+        for event in change.get("events") or ()
+        if is_event(event)
+    ]
+
+
+def is_event(value: Any) -> bool:
+    """Whether it is an event of ours: a graph that is not may have a field of that name."""
+    return isinstance(value, dict) and {"type", "ts", "step"} <= value.keys()
+
+
+def _parts_of(event: StoredEvent) -> list[RunPart]:
+    match event["type"]:
+        case "plan":
+            return [PlanText(event["reasoning"])] if event["calls"] and event["reasoning"] else []
+        case "tool_call":
+            return [CallState(event["id"], event["name"], "started")]
+        case "delegation_request":
+            return [CallState(event["id"], delegation_name(event["target"]), "started")]
+        case "tool_result":
+            return [CallState(event["id"], event["name"], event["status"])]
+        case "delegation_response":
+            return [CallState(event["id"], delegation_name(event["target"]), event["status"])]
+        case _:
+            return []

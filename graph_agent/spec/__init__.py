@@ -1,0 +1,7 @@
+"""The agent file: an agent declared in YAML, checked and opened."""
+
+from __future__ import annotations
+
+from graph_agent.spec.agent_file import AgentSpec, load_spec, open_agent
+
+__all__ = ["AgentSpec", "load_spec", "open_agent"]

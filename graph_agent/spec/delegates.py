@@ -1,0 +1,139 @@
+"""The parts of an agent file that are about other agents."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
+
+from graph_agent._internal.validation_text import explain
+from graph_agent.delegation import Delegate
+from graph_agent.errors import ConfigError
+from graph_agent.graph_delegate import GraphDelegate
+from graph_agent.spec.imports import load_attribute, make
+
+
+class DelegateSpec(BaseModel):
+    """One delegate of an agent file: a graph in this process, or a remote agent."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    description: str = ""
+    """What it is good for; a remote agent's card says it too."""
+    graph: str | None = None
+    """`module:factory` of a compiled graph."""
+    url: str | None = None
+    """Address of a remote agent, over A2A, or its card's own; `${NAME}` or `${NAME:-default}` is read from the
+    environment.
+    """
+    auth: dict[str, str] | None = None
+    """Where a remote agent's secret is: `{bearer_env: NAME}`, or `{api_key_env: NAME, header: X-API-Key}`."""
+    timeout_s: PositiveFloat | None = None
+    """Seconds a remote agent may be silent; 60 by default."""
+    max_response_bytes: PositiveInt | None = None
+    """Bytes of one response of a remote agent; 10 000 000 by default."""
+    allowed_origins: list[str] = []
+    """Further addresses that a remote agent's card may name."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_agent_file(cls, given: Any) -> Any:
+        if isinstance(given, str) or (isinstance(given, Mapping) and "agent" in given):
+            raise ValueError(
+                "a delegate is a mapping of its name and one of 'graph' and 'url'; for another agent file, serve it "
+                "with 'graph-agent a2a --config FILE' and write {name: …, url: 'http://127.0.0.1:9000'}, or name a "
+                "compiled graph, {name: …, graph: 'module:factory'}"
+            )
+        return given
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.graph is None) == (self.url is None):
+            raise ValueError(
+                f"delegate {self.name!r}: name its 'graph', as 'module:factory', or its 'url'; one of them"
+            )
+        if self.graph is not None and (remote := sorted(self.model_fields_set & _REMOTE)):
+            raise ValueError(f"delegate {self.name!r}: {', '.join(remote)} is for a remote agent, with a 'url'")
+        return self
+
+    def build(self, folder: Path) -> Delegate:
+        """Make the delegate; a remote agent is not asked for anything yet.
+
+        Args:
+            folder: The agent file's, where modules are looked for first.
+
+        Raises:
+            ConfigError: When it cannot be made.
+        """
+        return self._graph(self.graph, folder) if self.graph is not None else self._remote()
+
+    def _graph(self, name: str, folder: Path) -> Delegate:
+        factory = load_attribute(name, folder)
+        graph = factory if hasattr(factory, "ainvoke") else make(name, factory, "a compiled graph")
+        if not hasattr(graph, "ainvoke"):
+            raise ConfigError(f"{name!r} gave {graph!r}; a delegate's factory returns a compiled graph.")
+        return GraphDelegate(self.name, self.description, graph)
+
+    def _remote(self) -> Delegate:
+        try:
+            from graph_agent.a2a.client.auth import A2AAuth
+            from graph_agent.a2a.delegate import A2ADelegate
+        except ModuleNotFoundError as error:
+            raise self._without_extra(error) from None
+        assert self.url is not None
+        given: dict[str, Any] = {
+            name: value
+            for name in ("timeout_s", "max_response_bytes", "allowed_origins")
+            if (value := getattr(self, name))
+        }
+        try:
+            auth = A2AAuth(**self.auth) if self.auth is not None else None
+        except ValidationError as error:
+            raise ConfigError(explain(error, f"delegate {self.name!r}: auth", A2AAuth)) from None
+        try:
+            return A2ADelegate(self.name, _from_environment(self.url), self.description or None, auth=auth, **given)
+        except ImportError as error:
+            raise self._without_extra(error) from None
+        except ValueError as error:
+            raise ConfigError(f"delegate {self.name!r}: {_first_fault(error)}") from None
+
+    def _without_extra(self, error: ImportError) -> ConfigError:
+        return ConfigError(
+            f"delegate {self.name!r}: a remote agent needs {error.name!r}; install 'graph-agent[server]'."
+        )
+
+
+class SkillSpec(BaseModel):
+    """One skill of an agent, as its card tells it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str = Field(min_length=1)
+    name: str = ""
+    """Empty for the id."""
+    description: str
+    tags: list[str] = []
+    examples: list[str] = []
+
+
+_VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")
+_REMOTE = {"auth", "timeout_s", "max_response_bytes", "allowed_origins"}
+
+
+def _from_environment(text: str) -> str:
+    def value(found: re.Match[str]) -> str:
+        if (given := os.environ.get(found["name"]) or found["default"]) is None:
+            raise ValueError(f"the environment variable {found['name']} in {text!r} is not set")
+        return given
+
+    return _VARIABLE.sub(value, text)
+
+
+def _first_fault(error: ValueError) -> str:
+    faults = getattr(error, "errors", None)
+    return str(faults()[0]["msg"]).removeprefix("Value error, ") if faults else str(error)

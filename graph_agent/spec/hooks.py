@@ -1,0 +1,60 @@
+"""Hooks named in an agent file: made of a dotted name and its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from graph_agent.errors import ConfigError
+from graph_agent.spec.imports import is_dotted_name, load_attribute, make
+
+
+class HookSpec(BaseModel):
+    """One hook of an agent file: `my_module.MyHook`, or `{use: my_module.MyHook, with: {limit: 3}}`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    use: str = Field(min_length=1)
+    """Dotted name of a class, of a function that makes a hook, or of a hook."""
+    with_: dict[str, Any] | None = Field(None, alias="with")
+    """Arguments of the class or function. One written `{use: my_module.search}` is that object itself."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_alone(cls, given: Any) -> Any:
+        return {"use": given} if isinstance(given, str) else given
+
+    @model_validator(mode="after")
+    def _dotted(self) -> Self:
+        if not is_dotted_name(self.use):
+            raise ValueError(f"{self.use!r} is no dotted name; write 'module.Class', e.g. 'my_module.MyHook'")
+        return self
+
+
+def load_hook(spec: HookSpec, folder: Path) -> Any:
+    """Make the hook that an agent file names.
+
+    Args:
+        spec: What the file says.
+        folder: Where the file's dotted names are looked for first.
+
+    Raises:
+        ConfigError: When the name means nothing, or the arguments do not fit.
+    """
+    named = load_attribute(spec.use, folder)
+    is_hook = hasattr(named, "should_run") and not isinstance(named, type)
+    if is_hook or not callable(named):
+        if spec.with_:
+            raise ConfigError(f"{spec.use!r} is no class, so it takes no 'with'.")
+        return named
+    arguments = {name: _argument(value, folder) for name, value in (spec.with_ or {}).items()}
+    return make(spec.use, named, "a class of hooks", **arguments)
+
+
+def _argument(value: Any, folder: Path) -> Any:
+    if isinstance(value, Mapping) and set(value) == {"use"} and isinstance(value["use"], str):
+        return load_attribute(value["use"], folder)
+    return value

@@ -1,0 +1,117 @@
+"""`read_result`: the tool by which the model reads the parts of an output that it was not shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from langchain_core.tools import BaseTool, StructuredTool, ToolException
+from langgraph.prebuilt import InjectedState
+from pydantic import Field
+
+from graph_agent._internal.text import text_of
+from graph_agent.config import LoopConfig
+from graph_agent.errors import ConfigError
+from graph_agent.events.types import StoredEvent
+from graph_agent.tools.untrusted import fenced_text, source_of
+
+READ_RESULT = "read_result"
+MOST_CHARS = 20_000
+"""Characters that one call of `read_result` gives at most."""
+
+_IDS_LISTED = 20
+_DESCRIPTION = (
+    "Read a part of an earlier call's output that was too long to be shown whole. "
+    "The place of the cut names the call's id and the offset to go on from; offsets and lengths are in characters."
+)
+
+_Events = Annotated[Any, InjectedState("events")]
+"""Not declared as a list, or pydantic would copy the whole history to check it."""
+
+
+def with_reader(tools: Sequence[BaseTool], config: LoopConfig) -> Sequence[BaseTool]:
+    """The agent's tools, with `read_result` behind them where outputs are offloaded.
+
+    Raises:
+        ConfigError: When a tool of the user's has that name.
+    """
+    if config.offload_over_chars is None:
+        return tools
+    for tool in tools:
+        if tool.name == READ_RESULT:
+            raise ConfigError(
+                f"A tool is named {READ_RESULT!r}, which offload_over_chars={config.offload_over_chars} keeps for the "
+                "agent's own; rename the tool, or leave offload_over_chars out."
+            )
+    reader = StructuredTool.from_function(
+        coroutine=_read_result,
+        name=READ_RESULT,
+        description=_DESCRIPTION,
+        # What it gives is bounded already, and must be shown as it is.
+        metadata={"effect": "read", "max_output_chars": 10 * MOST_CHARS, "max_output_lines": 10 * MOST_CHARS},
+    )
+    return [*tools, reader]
+
+
+def how_to_read_on(id_: str, offset: int) -> str:
+    """What a model is told at the place of a cut.
+
+    Args:
+        id_: The id of the call whose output was cut.
+        offset: Where what is missing begins, in characters.
+    """
+    return f"read on with {READ_RESULT}(id={json.dumps(id_, ensure_ascii=False)}, offset={offset})"
+
+
+def read_part(events: Sequence[StoredEvent], id_: str, offset: int, length: int) -> str:
+    """Read a part of the whole output of a call, under a line that says which part it is.
+
+    Args:
+        events: The stored history, newest last.
+        id_: The call's id; the newest call with it counts.
+        offset: Characters before the part.
+        length: Characters of the part at most.
+
+    Returns:
+        The part. Of an output in content blocks, the text in them, run together.
+
+    Raises:
+        ToolException: When no call of that id has a result, or its output ends before the offset.
+    """
+    results = (entry for entry in reversed(events) if entry["type"] in ("tool_result", "delegation_response"))
+    ids: dict[str, None] = {}
+    for entry in results:
+        if entry.get("name") == READ_RESULT:
+            continue
+        if entry["id"] == id_:
+            part = _part(text_of(entry["content"]), id_, offset, length)
+            return fenced_text(part, source_of(entry["target"])) if entry.get("untrusted") else part
+        ids[entry["id"]] = None
+    raise ToolException(f"No call {id_!r} has a result yet; {_listed(list(ids))}")
+
+
+def _part(text: str, id_: str, offset: int, length: int) -> str:
+    size = len(text)
+    if offset > max(0, size - 1):
+        raise ToolException(f"The output of {id_!r} has {size} characters; an offset of {offset} is past its end.")
+    end = min(size, offset + length)
+    rest = f"go on at offset {end}" if end < size else "this is the end"
+    return f"[Characters {offset} to {end} of {size}; {rest}]\n{text[offset:end]}"
+
+
+def _listed(newest_first: list[str]) -> str:
+    if not newest_first:
+        return "there is no result to read."
+    more = len(newest_first) - _IDS_LISTED
+    ids = ", ".join(repr(id_) for id_ in newest_first[:_IDS_LISTED])
+    return f"those that can be read, newest first: {ids}{f', and {more} older ones' if more > 0 else ''}."
+
+
+async def _read_result(
+    id: Annotated[str, Field(description="The id of the call whose output to read.")],
+    offset: Annotated[int, Field(ge=0, description="Where to begin.")] = 0,
+    length: Annotated[int, Field(ge=1, description=f"How much to read; {MOST_CHARS} at most.")] = MOST_CHARS,
+    events: _Events = None,
+) -> str:
+    return read_part(events or [], id, offset, min(length, MOST_CHARS))

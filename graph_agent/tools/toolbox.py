@@ -1,0 +1,285 @@
+"""The tools and delegates of one agent, by name, and how one tool call is run."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import re
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
+from langgraph.runtime import Runtime
+
+from graph_agent._compat import InjectedArguments, read_state
+from graph_agent._internal.failure_log import log_failure, log_traceback
+from graph_agent.delegates import delegate_schema, withdraw
+from graph_agent.delegation import Delegate, LateDelegate
+from graph_agent.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
+from graph_agent.events.types import ResultStatus
+from graph_agent.prompts import Prompts
+from graph_agent.state.remote_tasks import RemoteTask
+from graph_agent.state.schema import AgentState
+from graph_agent.tools.argument_checks import openai_schema
+from graph_agent.tools.client import asked_of_client, bare_schema
+from graph_agent.tools.faults import fault, may_have_run, misfit
+from graph_agent.tools.finite_numbers import check_finite
+from graph_agent.tools.invoke import Invoker, meant_for_the_run, tool_runtime
+from graph_agent.tools.live import LiveTools
+from graph_agent.tools.output import Output, read_output
+from graph_agent.tools.retry import ToolRetry, after_attempts
+from graph_agent.tools.returned import recording
+from graph_agent.types import Call, delegation_name, is_delegation
+
+logger = logging.getLogger(__name__)
+
+_DELEGATE_NAME = re.compile(r"[A-Za-z0-9_-]{1,50}")
+
+
+class Toolbox:
+    """What the model may call.
+
+    Args:
+        tools: The agent's own tools.
+        delegates: Agents to hand tasks to, offered as `delegate_to_<name>`.
+        prompts: Where the delegates' descriptions come from.
+        offered: OpenAI schemas of tools that are offered and that somebody else fulfils; those named like one of the
+            agent's own are left out.
+
+    Raises:
+        ConfigError: On two tools of one name, a delegate named like a tool, a name that cannot be used, or a
+            mark that cannot be.
+    """
+
+    def __init__(
+        self,
+        tools: Sequence[BaseTool],
+        delegates: Sequence[Delegate],
+        prompts: Prompts,
+        offered: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        self.tools: dict[str, BaseTool] = {}
+        self.delegates: dict[str, Delegate] = {}
+        self._injected: dict[str, InjectedArguments] = {}
+        self._invokers: dict[str, Invoker] = {}
+        self._retries: dict[str, ToolRetry] = {}
+        for tool in tools:
+            if tool.name in self.tools:
+                raise ConfigError(f"Two tools are named {tool.name!r}; rename one of them.")
+            self._add(tool)
+        self._live = LiveTools(list(self.tools.values()))
+        self._versions = self._live.versions
+        for delegate in delegates:
+            call_name = delegation_name(delegate.name)
+            if not _DELEGATE_NAME.fullmatch(delegate.name):
+                raise ConfigError(
+                    f"Delegate name {delegate.name!r} cannot be used; take 1 to 50 letters, digits, '_' or '-'."
+                )
+            if call_name in self.delegates:
+                raise ConfigError(f"Two delegates are named {delegate.name!r}; rename one of them.")
+            if delegate.name in self.tools or call_name in self.tools:
+                raise ConfigError(f"The delegate {delegate.name!r} is named like a tool; rename one of them.")
+            self.delegates[call_name] = delegate
+        for name in self.tools:
+            if is_delegation(name):
+                raise ConfigError(f"The tool name {name!r} is kept for delegations; rename the tool.")
+        self.names = [*self.tools, *self.delegates]
+        self.return_direct = {name for name, tool in self.tools.items() if tool.return_direct}
+        """Tools whose result is the answer."""
+        self.client_tools: set[str] = set()
+        self.withdrawn: set[str] = set()
+        """Those of the caller's tools that are not on offer any more: only calls made before are taken up."""
+        self._made_before: frozenset[str] = frozenset()
+        self._client_schemas: list[dict[str, Any]] = []
+        reading = all(self.marks(name).get("effect") == "read" for name in self.tools)
+        self.may_write = bool(self.delegates) or not reading or self._live.announces
+        """Whether some call may change something; a tool without a mark is taken to write, as MCP has it."""
+        self._prompts = prompts
+        self._tool_schemas = [openai_schema(tool) for tool in self.tools.values()]
+        self._late = [delegate for delegate in self.delegates.values() if isinstance(delegate, LateDelegate)]
+        self._offered_schemas = [schema for schema in offered if schema["function"]["name"] not in self.names]
+        self._offered = {schema["function"]["name"] for schema in self._offered_schemas}
+        self.names += self._offered
+        self.schemas = self._schemas()
+
+    def offering(self, schemas: Sequence[dict[str, Any]]) -> Toolbox:
+        """A toolbox that offers these; what it can run is the same."""
+        other = copy.copy(self)
+        other.names = [schema["function"]["name"] for schema in schemas]
+        other.schemas = list(schemas)
+        return other
+
+    def without(self, names: Collection[str]) -> Toolbox:
+        """A toolbox that offers none of these; what it can run is the same."""
+        return self.offering([schema for schema in self.schemas if schema["function"]["name"] not in names])
+
+    def __bool__(self) -> bool:
+        return bool(self.names)
+
+    def with_client_tools(self, schemas: Sequence[dict[str, Any]], called: Mapping[str, str]) -> Toolbox:
+        """These tools and delegates, and tools that the caller of a run will run.
+
+        Args:
+            schemas: The caller's tools as OpenAI functions, under names that are free.
+            called: Calls made before, of tools that may be withdrawn since: call id → the tool's name.
+        """
+        both = copy.copy(self)
+        names = [schema["function"]["name"] for schema in schemas]
+        both.withdrawn = set(called.values()) - set(names)
+        both._made_before = frozenset(called)
+        # These too, for providers that refuse a history with calls in a request without tools.
+        both._client_schemas = [*schemas, *map(bare_schema, sorted(both.withdrawn))]
+        both.client_tools = {*names, *both.withdrawn}
+        both.names = [*self.names, *names, *sorted(both.withdrawn)]
+        both.schemas = [*self.schemas, *both._client_schemas]
+        return both
+
+    @property
+    def outdated(self) -> bool:
+        """Whether a source of tools has changed since the last `refresh`."""
+        return self._live.pending or self._live.versions != self._versions
+
+    async def refresh(self) -> bool:
+        """Take in new descriptions of delegates and new tools of sources; whether `schemas` has changed."""
+        if not self._late and not self.outdated:
+            return False
+        await asyncio.gather(self._live.settle(), *(delegate.prepare() for delegate in self._late))
+        self._take_changes()
+        # Another toolbox with the same delegates may be the one that had them learn it.
+        before, self.schemas = self.schemas, self._schemas()
+        return self.schemas != before
+
+    def _take_changes(self) -> None:
+        if self._live.versions == self._versions:
+            return
+        self._versions = self._live.versions
+        current = {tool.name: tool for tool in self._live.current(self.delegates)}
+        # Copies of this toolbox share these mappings, and other threads may read them.
+        for name in set(self.tools) - set(current):
+            del self.tools[name]
+        for name, tool in current.items():
+            if tool is not self.tools.get(name):
+                self._add(tool)
+        self._tool_schemas = [openai_schema(tool) for tool in current.values()]
+        client = [schema["function"]["name"] for schema in self._client_schemas]
+        self.names = [*current, *self.delegates, *self._offered, *client]
+
+    def _add(self, tool: BaseTool) -> None:
+        self._injected[tool.name] = InjectedArguments(tool)
+        self._invokers[tool.name] = Invoker(tool)
+        self._retries[tool.name] = ToolRetry.of(tool.name, tool.metadata or {})
+        self.tools[tool.name] = tool
+
+    async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
+        """Tell the agents whose tasks wait for a person that no answer will come.
+
+        Args:
+            tasks: Call id → the task.
+        """
+        await withdraw(self.delegates, tasks)
+
+    def _schemas(self) -> list[dict[str, Any]]:
+        delegates = self.delegates.items()
+        told = (delegate_schema(name, each, self._prompts) for name, each in delegates)
+        return [*self._tool_schemas, *told, *self._offered_schemas, *self._client_schemas]
+
+    def marks(self, name: str) -> dict[str, Any]:
+        """The marks of a tool, e.g. `{"effect": "read", "timeout_s": 5}`; empty for an unknown one."""
+        if name in self.client_tools:
+            return {"effect": "read"}  # asking for it changes nothing; what its owner does is not done here
+        tool = self.tools.get(name)
+        return (tool.metadata or {}) if tool else {}
+
+    def writes(self, name: str) -> bool:
+        """Whether a call may change something: all but those of tools marked as reading; a delegation may."""
+        return self.marks(name).get("effect") != "read"
+
+    def repeatable(self, name: str) -> bool:
+        """Whether a call that may write can be run again after a crash without writing twice.
+
+        A tool says so with the mark `idempotent`, a delegate by going on by itself where it stopped (`resumes`).
+        """
+        if name in self.delegates:
+            return bool(getattr(self.delegates[name], "resumes", False))
+        return self.marks(name).get("idempotent") is True
+
+    async def run(
+        self, call: Call, config: RunnableConfig, runtime: Runtime[Any], *, timeout_s: float | None
+    ) -> Output:
+        """Run one tool call; whatever goes wrong is an error output, so that siblings run on.
+
+        Args:
+            call: The call.
+            config: The task's config.
+            runtime: The task's runtime, for injected arguments.
+            timeout_s: Seconds an attempt may run unless the tool is marked otherwise; None for no limit.
+
+        Raises:
+            GraphBubbleUp: When the tool interrupts the graph to ask a person.
+        """
+        if call["name"] in self.withdrawn and call["id"] not in self._made_before:
+            return Output(f"{call['name']} did not run: it is not on offer any more. Answer without it.", "error")
+        if call["name"] in self.client_tools:
+            return asked_of_client(call)
+        tool = self.tools.get(call["name"])
+        if tool is None:
+            if call["name"] in self._offered:
+                return Output(f"{call['name']} did not run: what fulfils its calls let this one pass.", "error")
+            known = did_you_mean(call["name"], [name for name in self.names if name not in self._offered])
+            return Output(str(UnknownToolError(f"Unknown tool {call['name']!r}; {known}")), "error")
+        marks, retry, attempt = self.marks(tool.name), self._retries[tool.name], 1
+        status: ResultStatus = "error"
+        timeout_s = marks.get("timeout_s", timeout_s)
+        while True:
+            clock = asyncio.timeout(timeout_s)
+            try:
+                check_finite(tool, call["arguments"])
+                arguments = self._inject(tool, call, config, runtime)
+                with recording() as given:
+                    async with clock:
+                        returned = await self._invokers[tool.name](arguments, call["id"], config)
+                return read_output(returned, call, given)
+            except BaseException as error:
+                if meant_for_the_run(error):
+                    raise
+                cut_off, unfit = may_have_run(clock, error), misfit(tool, error)
+                if cut_off and not clock.expired() and self.writes(tool.name):
+                    # Also when another attempt follows: what the last one says is not all that happened. A time limit
+                    # is an error of that call, whose text says what is not known.
+                    status = "unknown"
+                if unfit or not retry.again(error, attempt, cut_off=cut_off, marks=marks):
+                    text = fault(tool, clock, error, timeout_s=timeout_s, writes=self.writes(tool.name))
+                    if not unfit:
+                        log_failure(logger, f"The tool {tool.name!r}", error, level=logging.WARNING)
+                    return Output(after_attempts(text, attempt), status, raised=None if unfit else error)
+                log_traceback(logger, f"Attempt {attempt} of the tool {tool.name!r}", error)
+            await asyncio.sleep(retry.wait_s(attempt))
+            attempt += 1
+
+    def _inject(self, tool: BaseTool, call: Call, config: RunnableConfig, runtime: Runtime[Any]) -> dict[str, Any]:
+        """The call's arguments with the framework's own filled in, by the rules of LangGraph's `ToolNode`."""
+        injected = self._injected[tool.name]
+        if not injected:
+            return call["arguments"]
+        arguments = {name: value for name, value in call["arguments"].items() if name not in injected.hidden}
+        state: dict[str, Any] = {}
+        if injected.state or injected.runtime:
+            wanted = {field for field in injected.state.values() if field}
+            everything = injected.runtime is not None or None in injected.state.values()
+            state = read_state(config, list(AgentState.__annotations__) if everything else sorted(wanted))
+        for parameter, field in injected.state.items():
+            if field is None:
+                arguments[parameter] = state
+            elif field in state:
+                arguments[parameter] = state[field]
+            elif parameter not in injected.optional_state:
+                raise ToolArgumentsError(f"The tool {tool.name!r} wants the state field {field!r}, which is not set.")
+        if injected.store:
+            if runtime.store is None:
+                raise ToolArgumentsError(f"The tool {tool.name!r} wants a store, and this agent was built without one.")
+            arguments[injected.store] = runtime.store
+        if injected.runtime:
+            arguments[injected.runtime] = tool_runtime(call["id"], state, config, runtime, list(self.tools.values()))
+        return arguments

@@ -1,0 +1,7 @@
+"""Structured plans: the schema of a wave, references between its calls, and reading it from a reply."""
+
+from __future__ import annotations
+
+from graph_agent.waves.schema import PlanError, PlanningResult, WaveCall, check_wave, select
+
+__all__ = ["PlanError", "PlanningResult", "WaveCall", "check_wave", "select"]

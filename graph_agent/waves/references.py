@@ -1,0 +1,134 @@
+"""References in a call's arguments to the results of other calls: `${id.path.to[0].field}`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from graph_agent._internal.text import as_text
+from graph_agent.errors import CallError
+from graph_agent.events.values import decode
+
+# `$${` stands for a literal `${`; it is matched first, so that it never opens a reference.
+_REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}")
+_PATH = re.compile(r"([A-Za-z0-9_-]+)((?:\.[^.\[\]]+|\[\d{1,9}\])*)")
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d{1,9})\]")
+
+
+class BadReferenceError(CallError):
+    """A reference that cannot be read, or that finds nothing; the text is for the model."""
+
+
+def referenced_ids(arguments: Any) -> Iterator[str]:
+    """The call ids that a value's references name, in order, repeats included.
+
+    Raises:
+        BadReferenceError: On a reference that is not of the form `${id.path[0]}`.
+    """
+    for text in _strings(arguments):
+        for found in _REFERENCE.finditer(text):
+            if found[1] is not None:
+                yield _parse(found[1])[0]
+
+
+def resolve(arguments: Any, results: Mapping[str, Any]) -> Any:
+    """The value with its references filled in.
+
+    A string that is one reference and nothing else becomes the value it finds, in its own type; within a longer string
+    a reference becomes text. A path also leads into a text that holds JSON.
+
+    Args:
+        arguments: Plain JSON; left as it is.
+        results: Call id → result, plain JSON.
+
+    Raises:
+        BadReferenceError: When a reference finds nothing.
+    """
+    if isinstance(arguments, dict):
+        return {key: resolve(value, results) for key, value in arguments.items()}
+    if isinstance(arguments, list):
+        return [resolve(value, results) for value in arguments]
+    if not isinstance(arguments, str) or "${" not in arguments:
+        return arguments
+    whole = _REFERENCE.fullmatch(arguments)
+    if whole is not None and whole[1] is not None:
+        return _find(whole[1], results)
+    return _REFERENCE.sub(_filled(results), arguments)
+
+
+def renamed(arguments: Any, names: Mapping[str, str]) -> Any:
+    """The value with the ids in its references replaced.
+
+    Args:
+        arguments: Plain JSON; left as it is.
+        names: Old id → new id; others stay.
+    """
+    if isinstance(arguments, dict):
+        return {key: renamed(value, names) for key, value in arguments.items()}
+    if isinstance(arguments, list):
+        return [renamed(value, names) for value in arguments]
+    if not isinstance(arguments, str) or "${" not in arguments:
+        return arguments
+
+    def rename(found: re.Match[str]) -> str:
+        id_ = _PATH.fullmatch((found[1] or "").strip())
+        if id_ is None or id_[1] not in names:
+            return found[0]
+        return f"${{{names[id_[1]]}{id_[2]}}}"
+
+    return _REFERENCE.sub(rename, arguments)
+
+
+def _filled(results: Mapping[str, Any]) -> Callable[[re.Match[str]], str]:
+    def fill(found: re.Match[str]) -> str:
+        return "${" if found[1] is None else as_text(_find(found[1], results))
+
+    return fill
+
+
+def _find(reference: str, results: Mapping[str, Any]) -> Any:
+    id_, steps = _parse(reference)
+    if id_ not in results:
+        raise BadReferenceError(f"${{{reference[:80]}}}: the call {id_!r} has no result.")
+    value, walked = results[id_], id_
+    for step in steps:
+        value = _opened(value)
+        if isinstance(step, int) and isinstance(value, list) and step < len(value):
+            value, walked = value[step], f"{walked}[{step}]"
+        elif isinstance(step, str) and isinstance(value, dict) and step in value:
+            value, walked = value[step], f"{walked}.{step}"
+        else:
+            shown = repr(step if isinstance(step, int) else step[:40])
+            raise BadReferenceError(f"${{{reference[:80]}}}: {walked[:80]} has no {shown}; it is {_shape(value)}.")
+    return value
+
+
+def _opened(value: Any) -> Any:
+    """The object or list that a text holds as JSON, which many tools return; any other value as it is."""
+    if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
+        return value
+    decoded = decode(value)
+    return value if decoded is None else decoded[0]
+
+
+def _parse(reference: str) -> tuple[str, list[str | int]]:
+    parsed = _PATH.fullmatch(reference.strip())
+    if parsed is None:
+        shown = f"${{{reference[:80]}}}"
+        raise BadReferenceError(f"{shown} is no reference; write ${{id.field[0]}}, or $${{ for a plain ${{.")
+    return parsed[1], [name or int(index) for name, index in _STEP.findall(parsed[2])]
+
+
+def _shape(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"an object with {', '.join(name[:40] for name in list(value)[:20]) or 'no fields'}"
+    return f"a list of {len(value)}" if isinstance(value, list) else f"the {type(value).__name__} {as_text(value)[:80]}"
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for inner in value.values() if isinstance(value, dict) else value:
+            yield from _strings(inner)

@@ -1,0 +1,185 @@
+"""One wave of a structured plan: its schema, what may be wrong with it, and which of its calls can run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+
+from graph_agent._internal.text import NotFiniteError, plain
+from graph_agent.errors import CallError
+from graph_agent.types import Call
+from graph_agent.waves.references import BadReferenceError, referenced_ids, resolve
+
+CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What a call of a plan may be named."""
+_MOST_FAULTS = 10
+
+
+class WaveCall(BaseModel):
+    """One call of a structured plan."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    id: str = Field(description="A short name for the call, unique in the plan: letters, digits, _ and -.")
+    tool: str = Field(description="The tool's name.")
+    args: dict[str, Any] = Field(default={}, description="The tool's arguments; ${id.field[0]} takes another's result.")
+    needs: list[str] = Field(default=[], description="Ids of calls of this plan that must have finished before.")
+    _fault: str = PrivateAttr(default="")
+
+    def mark_faulty(self, why: str) -> None:
+        """Have the call answered with what is wrong with it, in place of running; its arguments are dropped."""
+        self.args, self._fault = {}, why
+
+    def as_call(self) -> Call:
+        """The call, without what it needs."""
+        made = Call(id=self.id, name=self.tool, arguments=self.args)
+        return {**made, "fault": self._fault} if self._fault else made
+
+
+class PlanningResult(BaseModel):
+    """What a model plans: one wave of calls, and whether it is the last.
+
+    Subclass it to give `slots` a shape of your own.
+    """
+
+    model_config = ConfigDict(extra="ignore")
+
+    status: Literal["continue", "done"] = Field(
+        description="continue: plan again after these calls; done: these calls, if any, are the last."
+    )
+    action: str = Field(default="", description="What this plan does, in a few words.")
+    slots: Any = Field(default={}, description="Parameters read from the user's message, by name.")
+    tools: list[WaveCall] = Field(default=[], description="The calls to run; they run in parallel, save for needs.")
+    reasoning: str = Field(default="", description="Why, in a sentence or two.")
+    answer: str = Field(
+        default="", description="The answer to the user, where the instructions ask for it; empty otherwise."
+    )
+
+
+class PlanError(CallError):
+    """A plan that cannot be carried out; the text lists every fault, for the model."""
+
+
+class _Faults:
+    """What is wrong with a plan: the first faults in words, the rest as a number, however many there are."""
+
+    def __init__(self) -> None:
+        self._told: list[str] = []
+        self._more = 0
+
+    def add(self, fault: str) -> None:
+        if len(self._told) < _MOST_FAULTS:
+            self._told.append(fault)
+        else:
+            self._more += 1
+
+    def __bool__(self) -> bool:
+        return bool(self._told)
+
+    def __str__(self) -> str:
+        return "\n".join([*self._told, *([f"… and {self._more} more."] if self._more else [])])
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What can happen next in a wave."""
+
+    ready: list[Call]
+    """Calls whose needs have their results, references filled in."""
+    skipped: list[tuple[Call, str]]
+    """Calls that will never run, each with the reason for the model."""
+    waiting: list[Call]
+    """Calls that wait for others still."""
+
+
+def check_wave(plan: PlanningResult, max_calls: int) -> list[Call]:
+    """Turn a plan's calls into a wave, in an order in which each comes after those it needs.
+
+    A reference makes its call need the one it names. An unknown tool is no fault of the wave: its call is answered
+    with the known ones.
+
+    Args:
+        plan: The plan.
+        max_calls: Calls allowed in one wave.
+
+    Raises:
+        PlanError: On too many calls, ids that are doubled or malformed, needs that are unknown or go round in a circle,
+            or references that cannot be read.
+    """
+    if len(plan.tools) > max_calls:
+        raise PlanError(f"The plan has {len(plan.tools)} calls; at most {max_calls} are allowed in one. Plan fewer.")
+    faults = _Faults()
+    needs: dict[str, list[str]] = {}
+    ids = {call.id for call in plan.tools}
+    for call in plan.tools:
+        name = repr(call.id[:80])
+        if not CALL_ID.fullmatch(call.id):
+            faults.add(f"The id {name} cannot be used; take up to 64 letters, digits, _ and -.")
+        if call.id in needs:
+            faults.add(f"The id {name} is used twice.")
+        try:
+            wanted = dict.fromkeys([*call.needs, *referenced_ids(call.args)])
+        except BadReferenceError as fault:
+            faults.add(f"Call {name}: {fault}")
+            wanted = dict.fromkeys(call.needs)
+        for need in wanted:
+            if need not in ids:
+                faults.add(f"Call {name} needs {need[:80]!r}, no call of this plan.")
+        needs[call.id] = list(wanted)
+    order: list[str] = []
+    if not faults:
+        try:
+            order = list(TopologicalSorter(needs).static_order())
+        except CycleError as error:
+            faults.add(f"These calls need each other in a circle: {' → '.join(error.args[1][:20])}.")
+    if faults:
+        raise PlanError(f"The plan cannot be carried out:\n{faults}")
+    by_id = {call.id: call for call in plan.tools}
+    # Within one level the plan's own order stays: results are told in call order.
+    place = {call.id: index for index, call in enumerate(plan.tools)}
+    depth: dict[str, int] = {}
+    for id_ in order:
+        depth[id_] = 1 + max((depth[need] for need in needs[id_]), default=-1)
+    wave: list[Call] = []
+    for id_ in sorted(order, key=lambda id_: (depth[id_], place[id_])):
+        made = by_id[id_].as_call()
+        wave.append({**made, "needs": needs[id_]} if needs[id_] else made)
+    return wave
+
+
+def select(waiting: Sequence[Call], results: Mapping[str, Any], failed: Collection[str]) -> Selection:
+    """Find what can run now.
+
+    Args:
+        waiting: Calls not yet run, each after those it needs.
+        results: Results of the wave's finished calls, by id.
+        failed: Ids of the wave's calls that failed or were skipped.
+    """
+    ready: list[Call] = []
+    skipped: list[tuple[Call, str]] = []
+    still: list[Call] = []
+    lost = set(failed)
+    for call in waiting:
+        needs = call.get("needs", [])
+        missing = [need for need in needs if need in lost]
+        if missing:
+            reason = f"Not run: it needs {', '.join(map(repr, missing))}, which failed or was not run."
+            skipped.append((call, reason))
+            lost.add(call["id"])
+        elif all(need in results for need in needs):
+            try:
+                ready.append({**call, "arguments": plain(resolve(call["arguments"], results), finite=True)})
+            except BadReferenceError as fault:
+                skipped.append((call, f"Not run: {fault}"))
+                lost.add(call["id"])
+            except NotFiniteError as error:
+                skipped.append((call, f"Not run: the arguments cannot be used: {error}."))
+                lost.add(call["id"])
+        else:
+            still.append(call)
+    return Selection(ready, skipped, still)
