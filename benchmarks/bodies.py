@@ -31,7 +31,7 @@ from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.models.openai_chat import LeanChatOpenAI
 from graph_agent.server.app import create_app
-from graph_agent.server.process.garbage_collection import spare_what_is_loaded
+from graph_agent.server.process.serve import spare_what_is_loaded
 from graph_agent.server.process.settings import ServerSettings
 from graph_agent.server.process.sources import AgentSource
 

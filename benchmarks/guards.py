@@ -18,8 +18,7 @@ from benchmarks.loop import measure
 from graph_agent import LoopConfig
 from graph_agent.events.calls import call_event, result_event
 from graph_agent.events.types import StoredEvent, event
-from graph_agent.planning.loop_detection import find_loop, unchanging
-from graph_agent.planning.recent_calls import recent_calls
+from graph_agent.planning.loop_detection import find_loop, recent_calls, unchanging
 from graph_agent.tools.display import shown_output
 from graph_agent.types import Call
 

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import RunnableConfig
 from langgraph.cache.base import BaseCache
 from langgraph.graph import END, START
+from langgraph.types import Send
+from typing_extensions import TypedDict
 
-from graph_agent._compat import both_ways
+from graph_agent._compat import both_ways, read_state
 from graph_agent._internal.sync_bridge import blocking
 from graph_agent.compiled import AgentStateGraph
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext
 from graph_agent.deps import AgentParts, AroundTool
 from graph_agent.errors import ConfigError
+from graph_agent.execution.current_wave import FIELDS, current_wave
 from graph_agent.hooks.registry import sort_hooks
 from graph_agent.models.pool import Around, ModelPool, Resolve, as_it_is, ready_only
 from graph_agent.nodes.delegate import delegate_node
@@ -28,13 +31,12 @@ from graph_agent.planning.rollout import agentic_loop_from_env
 from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import system_prompt_source
 from graph_agent.response_format import ResponseSchema
-from graph_agent.routing import PATHS, after_plan
-from graph_agent.runs.run import run_of
+from graph_agent.runs.run import is_running, run_of
 from graph_agent.state.schema import AgentInput, AgentOutput, AgentState, PlanState
 from graph_agent.tools.argument_checks import checked_delegates, checked_hooks, checked_tools
 from graph_agent.tools.read_result import with_reader
 from graph_agent.tools.toolbox import Toolbox
-from graph_agent.types import Call
+from graph_agent.types import Call, is_delegation
 from graph_agent.waves.reply import PLAN_TOOL
 from graph_agent.waves.schema import PlanningResult
 
@@ -164,3 +166,29 @@ def _join(parts: AgentParts) -> AgentStateGraph:
     graph.add_edge("delegate", "plan")
     graph.add_edge("finalize", END)
     return graph
+
+
+PATHS = ["tools", "delegate", "finalize"]
+"""Where `after_plan` may lead; LangGraph cannot see it in a function that returns `Send`s."""
+
+
+class Route(TypedDict, total=False):
+    """What the edge reads: LangGraph copies no more of the state than this."""
+
+    ready: list[Call]
+
+
+async def after_plan(state: Route, config: RunnableConfig) -> list[Send] | Literal["finalize"]:
+    """One task for each call that is ready; `finalize` when there is none.
+
+    `plan` has just written `ready` with its messages. An update from outside (`update_state`) may have changed the
+    messages alone, which decide then; where nothing is left to run, `finalize` leads back to `plan`.
+    """
+    calls = state.get("ready", []) if is_running(config) else _calls_after_edit(config)
+    return [Send("delegate" if is_delegation(call["name"]) else "tools", call) for call in calls] or "finalize"
+
+
+def _calls_after_edit(config: RunnableConfig) -> list[Call]:
+    state = read_state(config, FIELDS, fresh=True)
+    waiting = [call["id"] for call in state["loop"]["waiting"]] if "loop" in state else []
+    return current_wave(state).next_calls(waiting)

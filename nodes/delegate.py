@@ -18,7 +18,7 @@ from graph_agent._internal.text import as_text, clean
 from graph_agent.budgets import Left, has_budget, left_to_delegate
 from graph_agent.config import LoopConfig
 from graph_agent.delegation import DEPTH_LEFT, WATCHED, Delegation, DelegationResult
-from graph_agent.deps import AgentParts
+from graph_agent.deps import AgentParts, parts_of_run
 from graph_agent.errors import did_you_mean
 from graph_agent.execution.delegate_call import (
     Telling,
@@ -27,11 +27,10 @@ from graph_agent.execution.delegate_call import (
     ask_person,
     conversation_with,
     go_on,
+    through_calls,
     waiting_task,
 )
 from graph_agent.execution.run_call import CallToRun, NotDone, call_to_run, in_turn
-from graph_agent.execution.wrapped_delegation import through_calls
-from graph_agent.run_deps import parts_of_run
 from graph_agent.runs.run import run_of
 from graph_agent.runs.spending import spent
 from graph_agent.state.failure_message import as_sent

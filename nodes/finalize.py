@@ -14,14 +14,13 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent._internal.failure_log import log_traceback
-from graph_agent.budgets import budget_met, exhausted, has_budget
+from graph_agent.budgets import STEPS_FOR_A_WAVE, LimitMet, LimitMetError, budget_met, exhausted, has_budget, limit_met
 from graph_agent.config import LoopConfig
-from graph_agent.deps import AgentParts
+from graph_agent.deps import AgentParts, parts_of_run
 from graph_agent.errors import SlowSchemaError, UserError
-from graph_agent.events.account import account
+from graph_agent.events.queries import account
 from graph_agent.events.types import IN_HISTORY, StoredEvent, event
 from graph_agent.hooks.protocol import HookError
-from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMet, LimitMetError, limit_met
 from graph_agent.models.cleaning import with_text
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import CutOff, cut_off, cut_off_warning
@@ -31,7 +30,6 @@ from graph_agent.planning.ask import RefusedError
 from graph_agent.planning.failure_account import failure_account
 from graph_agent.planning.hooked_requests import AskingWithHooks
 from graph_agent.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
-from graph_agent.run_deps import parts_of_run
 from graph_agent.runs.notes import Heard, listen
 from graph_agent.runs.run import run_of
 from graph_agent.runs.spending import answer_left_s, spent

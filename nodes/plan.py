@@ -12,13 +12,13 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent._internal.failure_log import log_traceback
-from graph_agent.deps import AgentParts
+from graph_agent.budgets import STEPS_FOR_A_WAVE, LimitMetError
+from graph_agent.deps import AgentParts, parts_of_run
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events.queries import answered_ids
 from graph_agent.events.types import IN_HISTORY, event
 from graph_agent.execution.usage_notes import note_used, used_before
 from graph_agent.hooks.protocol import HookError
-from graph_agent.limits import STEPS_FOR_A_WAVE, LimitMetError
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import cut_off
 from graph_agent.planning.ask import PlanningError, RefusedError
@@ -29,7 +29,6 @@ from graph_agent.planning.reply import Planned, with_free_ids
 from graph_agent.planning.structured_answer import replaced_answer
 from graph_agent.planning.update import Step
 from graph_agent.response_format import is_json
-from graph_agent.run_deps import parts_of_run
 from graph_agent.runs.spending import work_left_s
 from graph_agent.state.schema import Outcome, PlanState
 from graph_agent.tools.client import one_at_a_time

@@ -11,10 +11,9 @@ from langgraph.types import Command
 
 from graph_agent._compat import read_state
 from graph_agent.config import LoopConfig
-from graph_agent.deps import AgentParts
+from graph_agent.deps import AgentParts, parts_of_run
 from graph_agent.events.calls import result_event
 from graph_agent.execution.run_call import CallToRun, NotDone, call_to_run, in_turn
-from graph_agent.run_deps import parts_of_run
 from graph_agent.state.schema import NOT_BEGUN
 from graph_agent.tools.display import shown_output
 from graph_agent.tools.output import Output

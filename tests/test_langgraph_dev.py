@@ -21,8 +21,7 @@ import pytest
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 
-from graph_agent.runs.inbox import Note, new_note
-from graph_agent.runs.store_inbox import inbox_namespace
+from graph_agent.runs.inbox import Note, inbox_namespace, new_note
 
 ROOT = Path(__file__).parents[1]
 HANUKKAH = "one night in Hanukkah"

@@ -12,8 +12,15 @@ from langchain_core.messages.content import create_text_block
 from graph_agent.calls import fingerprint
 from graph_agent.events.calls import call_event, result_event
 from graph_agent.events.types import event
-from graph_agent.planning.loop_detection import REPEATS, Loop, find_loop, repetitions, unchanging
-from graph_agent.planning.recent_calls import RecentCalls, recent_calls
+from graph_agent.planning.loop_detection import (
+    REPEATS,
+    Loop,
+    RecentCalls,
+    find_loop,
+    recent_calls,
+    repetitions,
+    unchanging,
+)
 from graph_agent.types import Call
 
 

@@ -10,8 +10,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, create_graph_agent
-from graph_agent.tools.display import shown_output
-from graph_agent.tools.output_limits import OutputLimits, output_limits
+from graph_agent.tools.display import OutputLimits, output_limits, shown_output
 from tests.agents import asks, says, thread
 
 

@@ -23,8 +23,7 @@ from graph_agent.errors import InputError
 from graph_agent.execution.settlement import UNKNOWN
 from graph_agent.mcp import open_mcp_tools
 from graph_agent.persistence.open import open_saver
-from graph_agent.runs.inbox import Note
-from graph_agent.runs.store_inbox import StoreInbox
+from graph_agent.runs.inbox import Note, StoreInbox
 from graph_agent.session.control import SessionControl
 from graph_agent.session.results import Token
 from graph_agent.types import SessionStatus

@@ -17,8 +17,7 @@ from langgraph.store.memory import InMemoryStore
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import InputError
 from graph_agent.persistence.open import open_saver, open_store
-from graph_agent.runs.inbox import MemoryInbox, new_note
-from graph_agent.runs.store_inbox import StoreInbox
+from graph_agent.runs.inbox import MemoryInbox, StoreInbox, new_note
 from graph_agent.state.messages import STEERING_MARK
 from tests.agents import asks, dialogue, echo, kinds
 from tests.gates import Gate, GatedModel, gated_tool, until

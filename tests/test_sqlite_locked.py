@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from graph_agent import ScriptedChatModel, Session, cli, create_graph_agent, sqlite_connection, sqlite_files
+from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.a2a.server.tables import open_tables
+from graph_agent.cli import app as cli
+from graph_agent.persistence import sqlite_connection, sqlite_files
 from graph_agent.persistence.open import open_saver, open_store
 from graph_agent.persistence.sqlite_connection import BUSY_S, DatabaseLockedError, PatientConnection
 from graph_agent.persistence.sqlite_files import check_database

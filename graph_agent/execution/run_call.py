@@ -23,8 +23,8 @@ from graph_agent.execution.settlement import UNKNOWN
 from graph_agent.runs.run import run_of
 from graph_agent.runs.spending import work_left_s
 from graph_agent.state.schema import NOT_BEGUN, Bookkeeping
-from graph_agent.tools.cut_short import cut_short
 from graph_agent.tools.idempotency import current_call
+from graph_agent.tools.output import cut_short
 from graph_agent.types import Call, is_delegation
 
 T = TypeVar("T")

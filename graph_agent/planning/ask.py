@@ -10,11 +10,10 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from pydantic import BaseModel
 
 from graph_agent._internal.text import plain
-from graph_agent.budgets import usage_of
+from graph_agent.budgets import LimitMet, LimitMetError, usage_of
 from graph_agent.calls.messages import canonical_calls
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.deps import AgentParts
-from graph_agent.limits import LimitMet, LimitMetError
 from graph_agent.models.client import Mode
 from graph_agent.models.finish_reasons import cut_off
 from graph_agent.models.refusals import refusal_in

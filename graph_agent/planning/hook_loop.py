@@ -9,13 +9,13 @@ from typing import Any
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 
+from graph_agent.budgets import LimitMet, LimitMetError
 from graph_agent.calls import fingerprint
 from graph_agent.deps import AgentParts
 from graph_agent.errors import SlowSchemaError
 from graph_agent.hooks.copies import LentRequest, copied
 from graph_agent.hooks.faults import fail_or_skip
 from graph_agent.hooks.protocol import HookRequest, HookResponse, LoopHook, LoopPlan, RequestPatch, sees_answers
-from graph_agent.limits import LimitMet, LimitMetError
 from graph_agent.models.cleaning import without_calls
 from graph_agent.models.sentinel import says_nothing
 from graph_agent.models.side_calls import call_aside

@@ -8,10 +8,9 @@ from dataclasses import replace
 from langchain_core.messages import AIMessage, AnyMessage
 
 from graph_agent._internal.lru import Bounded
-from graph_agent.budgets import usage_of
+from graph_agent.budgets import LimitMet, usage_of
 from graph_agent.deps import AgentParts
 from graph_agent.hooks.protocol import HookRequest, sees_answers
-from graph_agent.limits import LimitMet
 from graph_agent.models.cleaning import with_text
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import classify_model_error

@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from langchain_core.messages import HumanMessage
 
 from graph_agent.events.types import event
-from graph_agent.planning.loop_detection import REPEATS, Loop, find_loop, repetitions, unchanging
-from graph_agent.planning.recent_calls import recent_calls
+from graph_agent.planning.loop_detection import REPEATS, Loop, find_loop, recent_calls, repetitions, unchanging
 from graph_agent.planning.update import Step
 from graph_agent.types import NOT_SHOWN, Call
 

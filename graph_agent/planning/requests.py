@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Literal, Self, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.messages.ai import UsageMetadata
 from langchain_core.runnables import RunnableConfig
 
-from graph_agent.budgets import usage_of
+from graph_agent.budgets import LimitMet, usage_of
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.deps import AgentParts
 from graph_agent.errors import SlowSchemaError
-from graph_agent.limits import LimitMet
 from graph_agent.models.binding import Way
 from graph_agent.models.cleaning import with_text
+from graph_agent.models.metering import metered
 from graph_agent.models.pool import ReadyModel
 from graph_agent.models.refusals import REFUSED, refusal_in, refused_by
 from graph_agent.models.sentinel import is_sentinel, without_sentinel
@@ -28,12 +29,43 @@ from graph_agent.planning.fallback import InForce
 from graph_agent.planning.prompt import answer_request
 from graph_agent.planning.reply import Planned
 from graph_agent.planning.rollout import planner_of
-from graph_agent.planning.side_usage import counts_beside
 from graph_agent.planning.text_correction import WrittenCall, written_call
 from graph_agent.runs.run import run_of
 from graph_agent.state.schema import Bookkeeping
 from graph_agent.state.usage import add_usage
 from graph_agent.types import NO_USAGE, Usage
+
+
+class Counts(Protocol):
+    """What sends requests and counts what they took."""
+
+    _settings: LoopConfig
+    usage: Usage
+    cut_off: AIMessage | None
+
+
+P = ParamSpec("P")
+C = TypeVar("C", bound=Counts)
+
+
+def counts_beside(
+    send: Callable[Concatenate[C, P], Awaitable[T]],
+) -> Callable[Concatenate[C, P], Coroutine[Any, Any, T]]:
+    """Make a method that sends requests count, however it ends, the calls that nobody else does."""
+
+    @functools.wraps(send)
+    async def counted(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with metered() as beside:
+            try:
+                return await send(self, *args, **kwargs)
+            finally:
+                self.cut_off = beside.cut_off
+                for reply in beside.replies:
+                    self.usage = add_usage(self.usage, usage_of(reply, self._settings.prices))
+                self.usage = add_usage(self.usage, {**NO_USAGE, "model_calls": -beside.uncalled})
+
+    return counted
+
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 
 from graph_agent._internal.text import as_text, plain, text_of
-from graph_agent.budgets import budget_met, has_budget
+from graph_agent.budgets import LOGGED, RECURSION_LIMIT, STEPS_FOR_A_WAVE, LimitMet, budget_met, has_budget, limit_met
 from graph_agent.context import coerce_context, set_fields
 from graph_agent.deps import AgentParts
 from graph_agent.events.calls import announce
@@ -19,7 +19,6 @@ from graph_agent.events.queries import answers_of_wave, failed_ids, is_structure
 from graph_agent.events.types import IN_HISTORY, StoredEvent, event
 from graph_agent.execution.delegate_call import calls_that_wait, unanswered
 from graph_agent.execution.settlement import never_run, settle
-from graph_agent.limits import LOGGED, RECURSION_LIMIT, STEPS_FOR_A_WAVE, LimitMet, limit_met
 from graph_agent.models.stream_watch import Spoken
 from graph_agent.runs.inbox import NoteKind
 from graph_agent.runs.notes import listen, take_follow_ups
@@ -27,8 +26,7 @@ from graph_agent.runs.run import run_of
 from graph_agent.runs.spending import spent
 from graph_agent.state.channels import status_event
 from graph_agent.state.messages import new_user_messages, rewrite
-from graph_agent.state.remote_tasks import RemoteTask
-from graph_agent.state.schema import NOT_BEGUN, Bookkeeping, Outcome, PlanState
+from graph_agent.state.schema import NOT_BEGUN, Bookkeeping, Outcome, PlanState, RemoteTask
 from graph_agent.state.usage import add_usage, fresh
 from graph_agent.types import NO_USAGE, Call, SessionStatus, StopReason, Usage
 from graph_agent.waves.schema import Selection, select

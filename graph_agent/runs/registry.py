@@ -21,11 +21,10 @@ from graph_agent._internal.polling import look_again
 from graph_agent._internal.sync_bridge import from_thread
 from graph_agent.errors import SessionBusyError
 from graph_agent.runs.database_identity import place_of, place_of_blocking
-from graph_agent.runs.inbox import Inbox, MemoryInbox
+from graph_agent.runs.inbox import Inbox, MemoryInbox, StoreInbox
 from graph_agent.runs.locks import SessionLocks, guards_processes
 from graph_agent.runs.loop_executor import use_daemon_threads
 from graph_agent.runs.run import READERSHIP, RUN, Around, Run
-from graph_agent.runs.store_inbox import StoreInbox
 
 logger = logging.getLogger(__name__)
 

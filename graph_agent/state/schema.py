@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Annotated, Any, NotRequired, Self
+from typing import Annotated, Any, NotRequired, Self, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, BaseMessageChunk, RemoveMessage
 from langgraph.channels import DeltaChannel, EphemeralValue
@@ -17,7 +17,6 @@ from typing_extensions import TypedDict
 from graph_agent._compat import messages_delta_reducer
 from graph_agent.events.types import StoredEvent, append_events
 from graph_agent.state.channels import StatusChannel
-from graph_agent.state.remote_tasks import RemoteState, change_remote
 from graph_agent.state.usage import add_usage
 from graph_agent.types import Call, StopReason, Usage
 
@@ -259,3 +258,50 @@ class PlanState(AgentState, total=False):
     """What ``plan`` reads: the state, and how many supersteps LangGraph still allows."""
 
     remaining_steps: RemainingSteps
+
+
+class RemoteTask(TypedDict):
+    """A task of another agent that waits for a person."""
+
+    delegate: str
+    """The delegate's name."""
+    task_id: str
+    """The task's id, as the other agent gave it."""
+    context_id: str
+    """The conversation it belongs to there; empty where the agent keeps none."""
+    question: str
+    """What the other agent wants to know."""
+    usage: NotRequired[dict[str, Any]]
+    """What the task had used when it asked, as a `Usage`, which is counted by then; absent where nobody told."""
+
+
+class RemoteState(TypedDict):
+    """What a session keeps of other agents."""
+
+    contexts: dict[str, str]
+    """Delegate name → the conversation this session has with it."""
+    open: dict[str, RemoteTask]
+    """Call id → the task behind it that waits for a person."""
+
+
+class RemoteChange(TypedDict):
+    """A write: what is new."""
+
+    contexts: dict[str, str]
+    open: dict[str, RemoteTask | None]
+    """None for a task that waits no longer."""
+
+
+NOTHING_REMOTE: RemoteState = {"contexts": {}, "open": {}}
+
+
+def change_remote(state: RemoteState | None, change: RemoteChange | None) -> RemoteState | None:
+    """Reducer of `remote`: the change laid over what is kept."""
+    if not change:
+        return state
+    state = state or NOTHING_REMOTE
+    tasks = {**state["open"], **change["open"]}
+    return {
+        "contexts": {**state["contexts"], **change["contexts"]},
+        "open": cast("dict[str, RemoteTask]", {id_: task for id_, task in tasks.items() if task is not None}),
+    }

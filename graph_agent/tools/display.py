@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from graph_agent.config import LoopConfig
-from graph_agent.tools.output_limits import output_limits
 from graph_agent.tools.read_result import READ_RESULT, how_to_read_on
 from graph_agent.tools.result_cuts import truncated_content
-from graph_agent.types import Call
+from graph_agent.tools.truncation import TruncateMode
+from graph_agent.types import Call, is_delegation
 
 
 def shown_output(
@@ -40,3 +40,87 @@ def shown_output(
 
     kept = truncated_content(content, **limits._asdict(), hint=None if threshold is None else hint)
     return (content, False) if kept is None else (kept, True)
+
+
+class OutputLimits(NamedTuple):
+    """What `truncate` takes."""
+
+    max_chars: int
+    max_lines: int
+    mode: TruncateMode = "head_tail"
+
+
+class _Kind(NamedTuple):
+    limits: OutputLimits
+    names: frozenset[str]
+    """Tools that are of this kind without being marked."""
+
+
+_KINDS = {
+    # A file is read to be worked on, so as much of it as will do; source files have some 30 characters a line.
+    "file_read": _Kind(
+        OutputLimits(50_000, 2_000),
+        frozenset({"read_file", "read_text_file", "read", "cat", "open_file", "view_file", "get_file_contents"}),
+    ),
+    # The command's first words say what it did, its last what came of it.
+    "shell": _Kind(
+        OutputLimits(30_000, 256),
+        frozenset({"bash", "shell", "sh", "terminal", "run_command", "run_shell_command", "execute_command"}),
+    ),
+    # The first matches are the best ones where they are ranked, and the last line is often their number: both ends.
+    "search": _Kind(
+        OutputLimits(20_000, 200),
+        frozenset({"grep", "rg", "search", "search_files", "file_search", "web_search"}),
+    ),
+    "listing": _Kind(
+        OutputLimits(20_000, 500),
+        frozenset({"ls", "glob", "find", "list_directory", "list_dir", "list_files", "directory_tree"}),
+    ),
+    # An agent's answer begins with its finding and ends with its conclusion.
+    "delegate": _Kind(OutputLimits(20_000, 500), frozenset()),
+}
+"""Kind → what is shown by default. A tool says its kind with the mark `kind`; those with a well-known name need not."""
+
+_KIND_OF_NAME = {name: kind for kind, (_, names) in _KINDS.items() for name in names}
+
+
+def output_limits(name: str, marks: Mapping[str, Any], settings: LoopConfig) -> OutputLimits:
+    """The limits for one tool's output, each of the two by itself, the first of these that there is:
+
+    1. The tool's mark: `max_output_chars`, `max_output_lines`, `truncate`.
+    2. The default of its kind, or the run's limit where that has been set, to a smaller value. A run's limit
+       that equals `LoopConfig`'s default counts as not set. To raise a kind's default, mark the tool.
+    3. The run's limit.
+
+    Args:
+        name: The call's name; in `files.read_file` the part behind the last dot is what counts.
+        marks: The tool's marks; empty for a delegate.
+        settings: The run's limits.
+    """
+    own = OutputLimits(settings.max_output_chars, settings.max_output_lines)
+    if kind := _kind(name, marks):
+        limits = _KINDS[kind].limits
+        own = OutputLimits(
+            _lowered(limits.max_chars, own.max_chars, "max_output_chars"),
+            _lowered(limits.max_lines, own.max_lines, "max_output_lines"),
+            limits.mode,
+        )
+    return OutputLimits(
+        marks.get("max_output_chars", own.max_chars),
+        marks.get("max_output_lines", own.max_lines),
+        marks.get("truncate", own.mode),
+    )
+
+
+def _kind(name: str, marks: Mapping[str, Any]) -> str | None:
+    marked = marks.get("kind")
+    if isinstance(marked, str) and marked in _KINDS:
+        return marked
+    if is_delegation(name):
+        return "delegate"
+    return _KIND_OF_NAME.get(name.rpartition(".")[2].lower())
+
+
+def _lowered(default: int, of_the_run: int, field: str) -> int:
+    is_set = of_the_run != LoopConfig.model_fields[field].default
+    return min(default, of_the_run) if is_set else default

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool, ToolException
 from langgraph.types import Command
+from pydantic import ValidationError
 
+from graph_agent._internal.exception_text import exception_text
 from graph_agent._internal.text import as_text, clean, plain, text_of
+from graph_agent.errors import AbandonedCallsError, CallError, McpServerError
 from graph_agent.events.types import ResultStatus
 from graph_agent.events.values import as_json, decode, structured_content
 from graph_agent.tools.returned import Returned
@@ -105,3 +110,77 @@ def _content(content: str | list[Any]) -> str | list[Any]:
         blocks: list[Any] = plain(content)
         return blocks
     return as_text(content)
+
+
+def misfit(tool: BaseTool, error: BaseException) -> bool:
+    """Whether an exception says that the model's arguments do not fit."""
+    return isinstance(error, ValidationError) and error.title == getattr(tool.args_schema, "__name__", None)
+
+
+def may_have_run(clock: asyncio.Timeout, error: BaseException) -> bool:
+    """Whether a call may have taken effect though it ended with this exception, whose cause lies outside its tool."""
+    if isinstance(error, McpServerError):
+        return error.may_have_run
+    return isinstance(error, TimeoutError) and clock.expired()
+
+
+def fault(
+    tool: BaseTool, clock: asyncio.Timeout, error: BaseException, *, timeout_s: float | None, writes: bool
+) -> str:
+    """The text of an exception, for the model.
+
+    Args:
+        tool: The tool.
+        clock: The call's time limit.
+        error: The exception.
+        timeout_s: The time limit in seconds; None for none.
+        writes: Whether the tool may change something.
+    """
+    if isinstance(error, CallError):
+        return str(error)
+    if isinstance(error, ToolException):
+        return clean(str(error)) or f"{tool.name} failed without saying why."
+    if isinstance(error, TimeoutError) and clock.expired():
+        return f"{tool.name} was stopped at its time limit of {timeout_s:g} s. {effect_text(writes=writes)}"
+    if isinstance(error, AbandonedCallsError):
+        return f"{tool.name} did not run: {error}"
+    if isinstance(error, ValidationError) and misfit(tool, error):
+        faults = [f"{'.'.join(map(str, one['loc'])) or 'arguments'}: {one['msg']}" for one in error.errors()]
+        return (
+            f"The arguments do not fit the tool {tool.name!r}: {'; '.join(faults)}. It takes: {', '.join(tool.args)}."
+        )
+    return clean(f"{tool.name} failed: {exception_text(error)}")
+
+
+Cause = Literal["abort", "deadline"]
+
+_BECAUSE: dict[Cause, str] = {
+    "abort": "the run was stopped",
+    "deadline": "the time for this input ran out",
+}
+
+
+def cut_short(cause: Cause, *, begun: bool, writes: bool) -> tuple[str, ResultStatus]:
+    """The result of a call that was cut short, and its status.
+
+    Args:
+        cause: What cut it short.
+        begun: Whether it had been begun.
+        writes: Whether it may change something.
+    """
+    because = _BECAUSE[cause]
+    if not begun:
+        return f"Not run: {because} before this call was begun.", "skipped"
+    text = f"Stopped before it had finished: {because}. {effect_text(writes=writes)}"
+    return text, "unknown" if writes else "error"
+
+
+def effect_text(*, writes: bool) -> str:
+    """What is known of the effect of a call that was stopped before its end, as one sentence.
+
+    Args:
+        writes: Whether the call may change something.
+    """
+    if not writes:
+        return "It only reads, so nothing was changed."
+    return "It is not known whether it took effect; check before repeating it."

@@ -15,20 +15,17 @@ from langgraph.runtime import Runtime
 
 from graph_agent._compat import InjectedArguments, read_state
 from graph_agent._internal.failure_log import log_failure, log_traceback
-from graph_agent.delegates import delegate_schema, withdraw
-from graph_agent.delegation import Delegate, LateDelegate
+from graph_agent.delegation import Delegate, LateDelegate, delegate_schema, withdraw
 from graph_agent.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
 from graph_agent.events.types import ResultStatus
 from graph_agent.prompts import Prompts
-from graph_agent.state.remote_tasks import RemoteTask
-from graph_agent.state.schema import AgentState
+from graph_agent.state.schema import AgentState, RemoteTask
 from graph_agent.tools.argument_checks import openai_schema
 from graph_agent.tools.client import asked_of_client, bare_schema
-from graph_agent.tools.faults import fault, may_have_run, misfit
 from graph_agent.tools.finite_numbers import check_finite
 from graph_agent.tools.invoke import Invoker, meant_for_the_run, tool_runtime
 from graph_agent.tools.live import LiveTools
-from graph_agent.tools.output import Output, read_output
+from graph_agent.tools.output import Output, fault, may_have_run, misfit, read_output
 from graph_agent.tools.retry import ToolRetry, after_attempts
 from graph_agent.tools.returned import recording
 from graph_agent.types import Call, delegation_name, is_delegation

@@ -20,9 +20,8 @@ from langgraph.store.base import BaseStore
 
 from graph_agent._internal.polling import look_again
 from graph_agent.a2a.server.store import LiveTaskStore
-from graph_agent.runs.inbox import new_note
+from graph_agent.runs.inbox import StoreInbox, new_note
 from graph_agent.runs.registry import POLL_S
-from graph_agent.runs.store_inbox import StoreInbox
 
 logger = logging.getLogger(__name__)
 

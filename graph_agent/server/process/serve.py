@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
@@ -22,7 +23,6 @@ from graph_agent.server.admission.keys import read_keys
 from graph_agent.server.app import create_app
 from graph_agent.server.process.addresses import bound, url_of
 from graph_agent.server.process.command_log import log_at
-from graph_agent.server.process.garbage_collection import spare_what_is_loaded
 from graph_agent.server.process.settings import ServerSettings
 from graph_agent.server.process.sources import AgentSource, of_file
 from graph_agent.server.process.startup_errors import STARTUP_FAILURE, PlainStart, has_failed
@@ -206,3 +206,18 @@ def _application(
     app = create_app(source, settings=settings, shared=shared, db=db, handle_signals=True, a2a_only=a2a_only)
     spare_what_is_loaded()
     return PlainStart(app, shared)
+
+
+_YOUNG, _MIDDLE, _OLD = 20_000, 20, 20
+"""Objects made before the youngest are looked at, and looks before the next older ones are too."""
+
+
+def spare_what_is_loaded() -> None:
+    """Keep the collector from walking through every module again and again, half of a busy server's time.
+
+    What is loaded by now stays to the end, and is left out; requests leave few cycles, which may wait a little longer.
+    For programs that own their process, once, when everything is imported.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG, _MIDDLE, _OLD)
