@@ -12,7 +12,7 @@ import pytest
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from graph_agent import AgentContext, run_parts
+from graph_agent import AgentContext, deps
 from graph_agent._internal.json_bounds import JsonBounds
 from graph_agent.server.admission.body import COLLECT_BYTES, BodyLimits
 
@@ -54,13 +54,13 @@ async def test_the_cycles_of_large_bodies_are_collected(size: int, left: bool) -
 
 
 def test_what_runs_bring_is_kept_as_long_as_it_is_not_much(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_parts, "_with", lambda parts, context: context)
+    monkeypatch.setattr(deps, "_with", lambda parts, context: context)
     parts: Any = SimpleNamespace(context_schema=AgentContext, variants={})
 
     kept: list[int] = []
     for size in (10, 900_000, 900_000, 900_000, 5_000_000, 10):
         runtime: Any = SimpleNamespace(context={"instructions": f"{len(kept)}" * size})
-        run_parts.parts_of_run(parts, runtime)
+        deps.parts_of_run(parts, runtime)
         kept.append(len(parts.variants))
 
     assert kept == [1, 2, 3, 2, 1, 1]

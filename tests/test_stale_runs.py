@@ -17,9 +17,10 @@ from langchain_core.messages import AIMessage
 from langchain_core.tools import BaseTool, tool
 from langgraph.types import Command, interrupt
 
-from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent, places
+from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.errors import SessionBusyError, SessionLostError
 from graph_agent.persistence.open import open_saver
+from graph_agent.runs import database_identity as places
 from tests.agents import asks, dialogue, marked, says, thread
 from tests.gates import Gate, gated_tool
 from tests.postgres_server import on_postgres

@@ -30,7 +30,8 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, tool
 from langgraph.types import interrupt
 
-from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent, postgres_saver, sqlite_connection
+from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.persistence import postgres_saver, sqlite_connection
 from graph_agent.persistence.open import open_saver
 from tests.agents import asks
 from tests.attack.oracle import Effects, answer_to, call_id, calls_of
