@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.postgres_server import PostgresServer, binaries, postgres_server
+from tests.support.postgres_server import PostgresServer, binaries, postgres_server
 
 REQUIRED = "GRAPH_AGENT_REQUIRE_POSTGRES"
 """Variable that makes it a failure when no PostgreSQL is there, as where every change is checked."""

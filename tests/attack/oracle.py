@@ -12,7 +12,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage, ToolMessage
 
-from tests.fault_truth import orphans
+from tests.support.fault_truth import orphans
 
 Turn = tuple[str, str]
 """A session, and the text of a turn or of a call, which is different in each."""

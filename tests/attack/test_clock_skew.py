@@ -11,7 +11,7 @@ import pytest
 
 from tests.attack.fleet import SCALE, Attack
 from tests.attack.worker import FOREIGN
-from tests.postgres_server import on_postgres
+from tests.support.postgres_server import on_postgres
 
 pytestmark = pytest.mark.attack
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.attack.fleet import SCALE, Attack, Worker
-from tests.postgres_server import on_postgres, postgres_server
+from tests.support.postgres_server import on_postgres, postgres_server
 
 pytestmark = [pytest.mark.attack, on_postgres]
 

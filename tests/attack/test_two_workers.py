@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.attack.fleet import SCALE, Attack, Worker, database, drop_locks
-from tests.postgres_server import on_postgres
+from tests.support.postgres_server import on_postgres
 
 pytestmark = pytest.mark.attack
 

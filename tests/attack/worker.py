@@ -33,8 +33,8 @@ from langgraph.types import interrupt
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.persistence import postgres_saver, sqlite_connection
 from graph_agent.persistence.open import open_saver
-from tests.agents import asks
 from tests.attack.oracle import Effects, answer_to, call_id, calls_of
+from tests.support.agents import asks
 
 FOREIGN = "langgraph:"
 """Before an SQLite file: keep its sessions with LangGraph's own saver."""

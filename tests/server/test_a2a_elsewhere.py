@@ -15,11 +15,11 @@ from a2a.client import Client
 from a2a.types import CancelTaskRequest, GetTaskRequest, SubscribeToTaskRequest, Task
 from a2a.utils.errors import UnsupportedOperationError
 
-from tests.postgres_server import on_postgres
+from tests.a2a.test_a2a_server import brief, message, state_of
 from tests.server.process import Served, serving
 from tests.server.test_a2a import AGENT, calling, said, text_of
 from tests.server.test_sessions import events
-from tests.test_a2a_server import brief, message, state_of
+from tests.support.postgres_server import on_postgres
 
 CANCELED, COMPLETED = "TASK_STATE_CANCELED", "TASK_STATE_COMPLETED"
 

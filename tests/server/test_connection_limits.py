@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.a2a_process import a2a_process
 from tests.server.process import PARROT, eventually, serving
+from tests.support.a2a_process import a2a_process
 
 CARD = b"GET /.well-known/agent-card.json HTTP/1.1\r\nhost: localhost\r\n"
 POST = b"POST /a2a HTTP/1.1\r\nhost: localhost\r\na2a-version: 1.0\r\n"

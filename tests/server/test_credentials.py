@@ -13,10 +13,10 @@ import httpx
 import openai
 import pytest
 
-from tests.a2a_process import a2a_process
 from tests.server.parrot import digest
 from tests.server.process import PARROT, Served, refused, serving
 from tests.server.test_sessions import body, chat, events, until
+from tests.support.a2a_process import a2a_process
 
 CANARY, OWN = "canary-5f0d1c77-of-a-user", "canary-90b2e4aa-of-the-agent"
 VAULT = "!call vault {}"

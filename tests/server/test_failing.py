@@ -10,8 +10,8 @@ import pytest
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
 from graph_agent.server.chat.run import Ended, Running, Said
 from graph_agent.server.chat.turns import turn_for
-from tests.agents import asks, echo
 from tests.server.hosting import NOBODY, ask, running
+from tests.support.agents import asks, echo
 
 
 class OverloadedError(Exception):

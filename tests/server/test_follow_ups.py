@@ -19,13 +19,13 @@ from graph_agent import create_graph_agent
 from graph_agent.server.chat.turns import turn_for
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.history import SessionMemory
-from tests.agents import asks
-from tests.gates import Gate, GatedModel, gated_tool
+from tests.a2a.test_a2a_server import message
 from tests.server.hosting import MINE, NOBODY, ask, outcome_of, running
 from tests.server.process import Served, eventually, serving
 from tests.server.test_a2a import calling
 from tests.server.test_sessions import body, chat, events, until
-from tests.test_a2a_server import message
+from tests.support.agents import asks
+from tests.support.gates import Gate, GatedModel, gated_tool
 
 
 @pytest.fixture(scope="module")

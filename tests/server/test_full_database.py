@@ -26,8 +26,8 @@ from graph_agent.server.app import create_app
 from graph_agent.server.process.host import Host, open_host
 from graph_agent.server.process.settings import ServerSettings
 from graph_agent.server.process.sources import AgentSource
-from tests.agents import asks
 from tests.server.hosting import ask, begun, outcome_of
+from tests.support.agents import asks
 
 
 def source(graph: CompiledAgentGraph, file: Path) -> AgentSource:

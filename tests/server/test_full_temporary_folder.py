@@ -18,7 +18,7 @@ from graph_agent.server.process import shared_folder, workers
 from graph_agent.server.process.metric_files import ReservedFile
 from tests.server.process import Served, serving
 from tests.server.test_sessions import CHAT, body
-from tests.small_disk import fill, small_disk
+from tests.support.small_disk import fill, small_disk
 
 
 def refused(limits: Limits, caller: str, begin: Callable[[Limits, str], None]) -> bool:

@@ -14,9 +14,9 @@ from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.chat.turns import turn_for
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.history import SessionMemory
-from tests.agents import asks
-from tests.gates import Gate, GatedModel, gated_tool
 from tests.server.hosting import MINE, NOBODY, answered, ask, begun, outcome_of, running, with_results
+from tests.support.agents import asks
+from tests.support.gates import Gate, GatedModel, gated_tool
 
 CALLS_MINE = asks(("c1", "mine", {}))
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.server import ServerSettings
 from graph_agent.server.process.host import Host
-from tests.gates import Gate, GatedModel
 from tests.server.hosting import MINE, ask, begun, outcome_of, running
+from tests.support.gates import Gate, GatedModel
 
 
 async def parked(host: Host) -> list[str]:

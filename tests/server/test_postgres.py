@@ -12,11 +12,11 @@ import httpx
 import pytest
 from a2a.types import GetTaskRequest
 
-from tests.postgres_server import on_postgres
 from tests.server.process import serving
 from tests.server.test_a2a import AGENT, calling, said, text_of
 from tests.server.test_sessions import chat, events, until
 from tests.server.test_stopping import abort_from_elsewhere, one_more, orders, until_at_work
+from tests.support.postgres_server import on_postgres
 
 pytestmark = on_postgres
 

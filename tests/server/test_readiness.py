@@ -27,11 +27,11 @@ from graph_agent.server.process.metrics import Metrics
 from graph_agent.server.process.readiness import Readiness
 from graph_agent.server.process.settings import ServerSettings
 from graph_agent.server.process.sources import AgentSource
-from tests.gates import Gate
-from tests.postgres_server import PostgresServer, on_postgres
 from tests.server.hosting import running
 from tests.server.process import PARROT, serving
-from tests.small_disk import fill, small_disk
+from tests.support.gates import Gate
+from tests.support.postgres_server import PostgresServer, on_postgres
+from tests.support.small_disk import fill, small_disk
 
 AGENT = {"name": "real", "model": "openai:gpt-4o-mini"}
 
@@ -269,7 +269,7 @@ DOWN = {
     **PARROT,
     "mcp_servers": {
         "down": {"transport": "stdio", "command": "python", "args": ["down.py"], "connect_timeout_s": 10},
-        "up": {"transport": "stdio", "command": "python", "args": ["-m", "tests.mcp_servers.demo_server"]},
+        "up": {"transport": "stdio", "command": "python", "args": ["-m", "tests.support.mcp_servers.demo_server"]},
     },
 }
 STARTS = "import pathlib\nwith pathlib.Path(__file__).with_name('starts').open('a') as starts:\n    starts.write('x')\n"

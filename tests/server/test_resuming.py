@@ -16,8 +16,8 @@ from graph_agent.server.chat.turns import turn_for
 from graph_agent.server.process.host import Host
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.results import run_result
-from tests.agents import asks
 from tests.server.hosting import MINE, NOBODY, answered, ask, outcome_of, running, with_results
+from tests.support.agents import asks
 
 
 @tool

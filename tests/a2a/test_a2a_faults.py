@@ -1,0 +1,352 @@
+"""What a remote agent may do wrong: each is the result of that call alone, and the run goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a2a.server.agent_execution import RequestContext
+from a2a.server.events import EventQueue
+from a2a.server.routes import create_agent_card_routes
+from a2a.server.tasks import TaskUpdater
+from a2a.types import AgentCard, Part, TaskState
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from graph_agent import A2ADelegate
+from graph_agent.a2a.client.auth import A2AAuth
+from graph_agent.a2a.wire import EXTENSION
+from graph_agent.budgets import Left
+from graph_agent.delegation import Delegation, DelegationResult
+from graph_agent.errors import ConfigError
+from tests.a2a.test_a2a_delegate import delegating, told
+from tests.support.a2a_servers import PlainAgent, answer, plain_card, serving, serving_plain
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+async def asked(delegate: A2ADelegate, **options: Any) -> DelegationResult:
+    """One delegation, without a graph around it."""
+    return await delegate.run(Delegation("1", "Bergen", [], "s1", 0, **options))
+
+
+def serving_badly(endpoint: Endpoint, card: Callable[[str], AgentCard] = plain_card) -> Any:
+    """Serve a card that is as it should be, and whatever `endpoint` does behind it."""
+    return serving(
+        lambda url: Starlette(
+            routes=[*create_agent_card_routes(card(url)), Route("/rpc", endpoint, methods=["GET", "POST"])]
+        )
+    )
+
+
+def event_of(payload: dict[str, Any]) -> bytes:
+    """One event of a stream, as the protocol has it."""
+    return f"data: {json.dumps({'jsonrpc': '2.0', 'id': '1', 'result': payload})}\n\n".encode()
+
+
+WORKING = event_of({"task": {"id": "t1", "contextId": "c1", "status": {"state": "TASK_STATE_WORKING"}}})
+
+
+async def breaks_off(request: Request) -> Response:
+    async def stream() -> AsyncIterator[bytes]:
+        yield WORKING
+        raise ConnectionError("the end")
+
+    if (await request.json())["method"] != "SendStreamingMessage":
+        return Response("gone", 503)
+    return StreamingResponse(stream(), media_type="text/event-stream")
+
+
+async def talks_nonsense(request: Request) -> Response:
+    return Response("<html>hello</html>", media_type="text/html")
+
+
+async def sends_bad_json(request: Request) -> Response:
+    return Response(b"data: {not json\n\n", media_type="text/event-stream")
+
+
+async def sends_the_wrong_shape(request: Request) -> Response:
+    return Response(event_of({"task": {"id": 5, "status": []}}), media_type="text/event-stream")
+
+
+async def sends_nothing(request: Request) -> Response:
+    return Response(b"", media_type="text/event-stream")
+
+
+async def sends_too_much(request: Request) -> Response:
+    async def stream() -> AsyncIterator[bytes]:
+        yield WORKING
+        for _ in range(100):
+            yield b": " + b"x" * 1_000_000 + b"\n\n"
+
+    return StreamingResponse(stream(), media_type="text/event-stream")
+
+
+async def claims_too_much(request: Request) -> Response:
+    return Response(b"x" * 10_000_001, media_type="application/json")
+
+
+async def leads_astray(request: Request) -> Response:
+    return RedirectResponse("http://example.invalid/rpc", 307)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "words"),
+    [
+        (breaks_off, "HTTP Error 503"),
+        (talks_nonsense, "Invalid JSON-RPC response"),
+        (sends_bad_json, "Invalid JSON-RPC response in SSE stream"),
+        (sends_the_wrong_shape, "Failed to parse"),
+        (sends_nothing, "stopped without an answer"),
+        (sends_too_much, "its response is larger than 10,000,000 bytes"),
+        (claims_too_much, "its response is larger than 10,000,000 bytes"),
+        (leads_astray, "it leads to another host, 'example.invalid', which was not configured"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+async def test_an_agent_that_does_not_keep_to_the_protocol(endpoint: Endpoint, words: str) -> None:
+    with serving_badly(endpoint) as url:
+        session, _ = delegating(url, "Bergen")
+        result = await session.run("go")
+
+    (_, (kind, id_, status, content)) = told(await session.events())
+    assert (kind, id_, status, words in content, result.answer) == ("response", "1", "error", True, "Done."), content
+
+
+async def test_an_agent_that_nobody_can_reach() -> None:
+    with serving_plain(PlainAgent(never)) as url:
+        pass
+    session, model = delegating(url, "Bergen", description="Knows the weather.")
+
+    result = await session.run("go")
+
+    description = model.requests[0].tools[0]["function"]["description"]
+    assert (result.results["1"]["error"].split(":")[0], "Knows the weather." in description, result.answer) == (
+        "The agent 'researcher' did not answer as it should",
+        True,
+        "Done.",
+    )
+
+
+async def never(text: str, updater: TaskUpdater, context: RequestContext) -> None:
+    await asyncio.Event().wait()
+
+
+async def silent(text: str, updater: TaskUpdater, context: RequestContext) -> None:
+    await updater.start_work()
+    await asyncio.Event().wait()
+
+
+async def test_an_agent_that_falls_silent_is_told_to_stop() -> None:
+    with serving_plain(agent := PlainAgent(silent)) as url:
+        result = await asked(A2ADelegate("researcher", url, timeout_s=0.3))
+        cancelled = await asyncio.to_thread(agent.cancelled.wait, 30)
+
+    text = "The agent 'researcher' was silent for 0.3 seconds, or time ran out; it was told to stop"
+    assert (result, cancelled) == (DelegationResult(text, "error"), True)
+
+
+async def test_an_agent_that_names_no_task_cannot_be_told_to_stop() -> None:
+    agent = PlainAgent(never)
+    agent.makes_tasks = False
+    with serving_plain(agent) as url:
+        result = await asked(A2ADelegate("researcher", url, timeout_s=0.3))
+
+    text = "The agent 'researcher' was silent for 0.3 seconds, or time ran out; it may be at work still"
+    assert result == DelegationResult(text, "error")
+
+
+class Late(PlainAgent):
+    """An agent that takes its time before it names the task."""
+
+    def __init__(self) -> None:
+        super().__init__(silent)
+        self.asked, self.may_name = threading.Event(), threading.Event()
+
+    async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
+        self.asked.set()
+        await asyncio.to_thread(self.may_name.wait, 30)
+        await super().execute(context, event_queue)
+
+
+async def test_a_run_cancelled_before_the_first_event_stops_the_task_all_the_same() -> None:
+    with serving_plain(agent := Late()) as url:
+        run = asyncio.create_task(asked(A2ADelegate("researcher", url)))
+        await asyncio.to_thread(agent.asked.wait, 30)
+        run.cancel()
+        await asyncio.sleep(0)
+        agent.may_name.set()
+        await asyncio.wait([run])
+        cancelled = await asyncio.to_thread(agent.cancelled.wait, 30)
+
+    assert (run.cancelled(), cancelled) == (True, True)
+
+
+async def test_what_an_agent_says_while_it_works_gives_it_more_time() -> None:
+    steps = 5
+
+    async def slow(text: str, updater: TaskUpdater, context: RequestContext) -> None:
+        for _ in range(steps):
+            # Each pause is shorter than the timeout, and all of them together are longer.
+            await asyncio.sleep(0.7)
+            await updater.start_work()
+        await answer(updater, Part(text="at last"))
+
+    with serving_plain(PlainAgent(slow)) as url:
+        result = await asked(A2ADelegate("researcher", url, timeout_s=3))
+
+    assert result.content == "at last"
+
+
+async def test_an_agent_that_answers_after_the_deadline_is_not_waited_for() -> None:
+    async def chatty(text: str, updater: TaskUpdater, context: RequestContext) -> None:
+        while True:
+            await updater.start_work()
+            await asyncio.sleep(0.05)
+
+    with serving_plain(agent := PlainAgent(chatty)) as url:
+        result = await asked(A2ADelegate("researcher", url, timeout_s=60), left=Left(deadline_s=0.4))
+        cancelled = await asyncio.to_thread(agent.cancelled.wait, 30)
+
+    assert (result.status, cancelled) == ("error", True)
+
+
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [
+        ("failed", "The agent 'researcher' failed. It said: no way"),
+        ("reject", "The agent 'researcher' rejected the task. It said: no way"),
+        ("cancel", "The agent 'researcher' cancelled the task. It said: no way"),
+        (
+            "requires_auth",
+            "The agent 'researcher' wants an authentication that this agent does not have. It said: no way",
+        ),
+    ],
+)
+async def test_a_task_that_does_not_succeed(end: str, text: str) -> None:
+    async def ends(given: str, updater: TaskUpdater, context: RequestContext) -> None:
+        await getattr(updater, end)(updater.new_agent_message([Part(text="no way")]))
+
+    with serving_plain(PlainAgent(ends)) as url:
+        result = await asked(A2ADelegate("researcher", url))
+
+    assert (result.status, result.content, result.untrusted) == ("error", text, True)
+
+
+async def test_a_usage_that_cannot_be_is_none() -> None:
+    async def boasts(given: str, updater: TaskUpdater, context: RequestContext) -> None:
+        await updater.add_artifact([Part(text="Rain.")])
+        usage = {"totalTokens": 1e300, "inputTokens": 1.5, "outputTokens": -1, "modelCalls": "many"}
+        await updater.update_status(TaskState.TASK_STATE_COMPLETED, metadata={EXTENSION: {"usage": usage}})
+
+    with serving_plain(PlainAgent(boasts)) as url:
+        session, _ = delegating(url, "Bergen")
+        result = await session.run("go")
+        own = result.usage["total_tokens"] < 10_000
+
+    assert (result.status, result.results["1"], own) == ("COMPLETED", "Rain.", True)
+
+
+async def test_a_process_that_is_killed_in_the_middle() -> None:
+    command = [sys.executable, "-m", "tests.support.a2a_stuck_agent"]
+    root = Path(__file__).parents[2]
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, cwd=root)
+    try:
+        assert process.stdout is not None
+        url = (await process.stdout.readline()).decode().strip()
+        heard: list[str] = []
+
+        def kill(text: str) -> None:
+            heard.append(text)
+            process.kill()
+
+        result = await asked(A2ADelegate("researcher", url), tell=kill)
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+    words = "The agent 'researcher' did not answer as it should"
+    assert (result.status, str(result.content).split(":")[0], heard) == ("error", words, ["begun"])
+
+
+def elsewhere(url: str) -> AgentCard:
+    return plain_card(url, at="http://example.invalid/rpc")
+
+
+async def test_a_card_that_leads_to_another_host_is_refused() -> None:
+    with serving_badly(talks_nonsense, elsewhere) as url:
+        result = await asked(A2ADelegate("researcher", url))
+
+    assert result.content == (
+        "The agent 'researcher' did not answer as it should: its card says it is to be reached at "
+        "http://example.invalid/rpc, which is not a configured host; correct the card, or allow that host with "
+        "'allowed_origins'"
+    )
+
+
+async def test_a_host_that_is_allowed_may_be_named_by_the_card() -> None:
+    async def plainly(text: str, updater: TaskUpdater, context: RequestContext) -> None:
+        await answer(updater, Part(text="ok"))
+
+    with ExitStack() as stack:
+        other = stack.enter_context(serving_plain(PlainAgent(plainly)))
+        url = stack.enter_context(serving_badly(talks_nonsense, lambda url: plain_card(url, at=f"{other}/rpc")))
+        refused = await asked(A2ADelegate("researcher", url))
+        allowed = await asked(A2ADelegate("researcher", url, allowed_origins=[other]))
+
+    assert (refused.status, allowed.content) == ("error", "ok")
+
+
+@pytest.mark.parametrize(
+    ("auth", "header", "value"),
+    [
+        (A2AAuth(bearer_env="TEST_A2A_SECRET"), "authorization", "Bearer s3cret-token"),
+        (A2AAuth(api_key_env="TEST_A2A_SECRET"), "x-api-key", "s3cret-token"),
+        (A2AAuth(api_key_env="TEST_A2A_SECRET", header="X-Mine"), "x-mine", "s3cret-token"),
+    ],
+    ids=["bearer", "key", "own header"],
+)
+async def test_a_secret_is_sent_and_never_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, auth: A2AAuth, header: str, value: str
+) -> None:
+    async def parrot(text: str, updater: TaskUpdater, context: RequestContext) -> None:
+        given = context.call_context.state["headers"][header]
+        await updater.start_work(updater.new_agent_message([Part(text=f"you sent {given}")]))
+        await answer(updater, Part(text=f"your secret is {given}"))
+
+    monkeypatch.setenv("TEST_A2A_SECRET", "s3cret-token")
+    with serving_plain(agent := PlainAgent(parrot)) as url, caplog.at_level(logging.DEBUG, "graph_agent"):
+        session, model = delegating(url, "Bergen", auth=auth)
+        await session.run("go")
+
+    everything = json.dumps([await session.events(), str(model.requests)])
+    assert (agent.headers[0][header], "s3cret-token" in everything, "[secret]" in everything) == (value, False, True)
+    assert "s3cret-token" not in caplog.text
+
+
+async def test_a_secret_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TEST_A2A_SECRET", raising=False)
+
+    result = await asked(A2ADelegate("r", "http://127.0.0.1:1", auth=A2AAuth(bearer_env="TEST_A2A_SECRET")))
+
+    assert result.content == (
+        "The agent 'r' did not answer as it should: the environment variable TEST_A2A_SECRET is not set; "
+        "it holds the secret for this agent"
+    )
+
+
+@pytest.mark.parametrize("url", ["ftp://x", "127.0.0.1:9001", "", "http://"])
+def test_an_address_that_is_none(url: str) -> None:
+    with pytest.raises(ConfigError, match="is no address of an agent"):
+        A2ADelegate("r", url)

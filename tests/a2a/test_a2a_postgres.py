@@ -1,0 +1,143 @@
+"""A2A tasks, and whom to notify of them, in a real PostgreSQL server."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a2a.auth.user import UnauthenticatedUser
+from a2a.server.context import ServerCallContext
+from a2a.types import (
+    GetTaskRequest,
+    ListTasksRequest,
+    Task,
+    TaskPushNotificationConfig,
+    TaskState,
+    TaskStatus,
+)
+
+from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent.a2a.server import store as server_store
+from graph_agent.a2a.server.sessions import at_work
+from graph_agent.a2a.server.store import open_stores
+from graph_agent.persistence.open import open_saver
+from tests.a2a.test_a2a_server import book, calling, message, sent, state_of, words
+from tests.support.a2a_process import a2a_process
+from tests.support.a2a_servers import serving_here
+from tests.support.agents import asks
+from tests.support.gates import Gate, gated_tool
+from tests.support.postgres_server import on_postgres
+
+pytestmark = on_postgres
+
+LONG = "a conversation's name, longer than any UUID: " + "x" * 200
+
+
+async def test_tasks_and_conversations_outlive_a_restart(postgres_url: str) -> None:
+    tasks: list[Task] = []
+    listed: list[Task] = []
+    for script, said in ((["Hello Ada.", asks(("1", "book", {"room": "1"}))], "one"), (["Booked.", "Ada."], "two")):
+        async with open_saver(postgres_url) as saver, open_stores(postgres_url) as stores:
+            graph = create_graph_agent(ScriptedChatModel(script), tools=[book], checkpointer=saver)
+            async with serving_here(graph, stores=stores) as url, calling(url, streaming=False) as client:
+                if said == "one":
+                    tasks.append(await sent(client, message("I am Ada \U0001f600.", context_id=LONG)))
+                    tasks.append(await sent(client, message("Book room 1", context_id=LONG)))
+                else:
+                    tasks.append(await client.get_task(GetTaskRequest(id=tasks[0].id)))
+                    tasks.append(await sent(client, message("yes", tasks[1])))
+                    page = await client.list_tasks(ListTasksRequest(context_id=LONG, page_size=1))
+                    more = ListTasksRequest(context_id=LONG, page_token=page.next_page_token)
+                    listed = [*page.tasks, *(await client.list_tasks(more)).tasks]
+
+    assert [(state_of(task), words(task)) for task in tasks] == [
+        ("TASK_STATE_COMPLETED", ["Hello Ada."]),
+        ("TASK_STATE_INPUT_REQUIRED", []),
+        ("TASK_STATE_COMPLETED", ["Hello Ada."]),
+        ("TASK_STATE_COMPLETED", ["Booked."]),
+    ]
+    assert [task.id for task in listed] == [tasks[1].id, tasks[0].id]
+
+
+async def test_who_is_to_be_notified_outlives_a_restart(postgres_url: str) -> None:
+    context = ServerCallContext(user=UnauthenticatedUser())
+    given = TaskPushNotificationConfig(task_id="t1", id="mine", url="https://example.com/hook", token="t0ken")
+    async with open_stores(postgres_url) as stores:
+        await stores.push.set_info("t1", given, context)
+    async with open_stores(postgres_url) as stores:
+        found = await stores.push.get_info("t1", context)
+        await stores.push.delete_info("t1", context, "mine")
+        left = await stores.push.get_info("t1", context)
+
+    assert ([(each.url, each.token) for each in found], left) == ([("https://example.com/hook", "t0ken")], [])
+
+
+async def test_stores_are_opened_by_several_at_once(postgres_url: str) -> None:
+    async def opened() -> bool:
+        async with open_stores(postgres_url) as stores:
+            return await stores.tasks.get("none", ServerCallContext()) is None
+
+    assert await asyncio.gather(*(opened() for _ in range(5))) == [True] * 5
+
+
+async def test_a_task_is_lost_when_nobody_works_on_its_session(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_store, "LOST_AFTER_S", 0.0)
+    nobody, gate = ServerCallContext(), Gate()
+    states: list[str] = []
+    async with open_saver(postgres_url) as saver, open_saver(postgres_url) as other:
+        script = [asks(("1", "work", {})), "No more actions.", "Done."]
+        graph = create_graph_agent(ScriptedChatModel(script), tools=[gated_tool(gate)], checkpointer=saver)
+        elsewhere = create_graph_agent(ScriptedChatModel([]), checkpointer=other)
+        working = TaskStatus(state=TaskState.TASK_STATE_WORKING)
+        working.timestamp.GetCurrentTime()
+        async with open_stores(postgres_url, at_work=at_work(graph)) as stores:
+            await stores.tasks.save(Task(id="t1", context_id="c1", status=working), nobody)
+        run = asyncio.create_task(graph.ainvoke({"messages": "go"}, {"configurable": {"thread_id": "c1"}}))
+        await gate.reached()
+        async with open_stores(postgres_url, at_work=at_work(elsewhere)) as stores:
+            for _ in range(2):
+                found = await stores.tasks.get("t1", nobody)
+                assert found is not None
+                states.append(state_of(found))
+                gate.open()
+                await run
+            listed = await stores.tasks.list(ListTasksRequest(), nobody)
+
+    assert (states, [state_of(task) for task in listed.tasks]) == (
+        ["TASK_STATE_WORKING", "TASK_STATE_FAILED"],
+        ["TASK_STATE_FAILED"],
+    )
+
+
+async def test_a_killed_process_leaves_its_tasks_to_the_next(postgres_url: str, tmp_path: Path) -> None:
+    go, cut = tmp_path / "go", ""
+    with a2a_process(tmp_path, "--db", postgres_url) as (url, process):
+        async with calling(url, streaming=False) as client:
+            done = await sent(client, message("first", context_id="talk"))
+        async with calling(url) as client:
+            stream: Any = client.send_message(message(f'!call wait_for {{"file": "{go}"}}', context_id="talk"))
+            async with aclosing(stream) as events:
+                async for event in events:
+                    if "wait_for: started" in str(event):
+                        cut = event.status_update.task_id
+                        process.kill()
+                        break
+            process.wait()
+    with a2a_process(tmp_path, "--db", postgres_url) as (url, _):
+        async with calling(url, streaming=False) as client:
+            kept = [await client.get_task(GetTaskRequest(id=task_id)) for task_id in (done.id, cut)]
+            after = await sent(client, message("again", context_id="talk"))
+
+    assert state_of(kept[0]) == "TASK_STATE_COMPLETED"
+    # Lost tasks count as working until `LOST_AFTER_S` has passed, which the start of the second process may take.
+    assert state_of(kept[1]) in {"TASK_STATE_WORKING", "TASK_STATE_FAILED"}
+    assert (words(kept[0]), "You said: first" in words(after)[0], "again" in words(after)[0]) == (
+        ["You said: first"],
+        True,
+        True,
+    )

@@ -1,0 +1,98 @@
+"""What may happen to an A2A task between two of its steps."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from a2a.auth.user import UnauthenticatedUser
+from a2a.server.agent_execution import RequestContext
+from a2a.server.cluster import ConcurrentTaskModificationError
+from a2a.server.context import ServerCallContext
+from a2a.server.events import Event
+from a2a.server.events.event_queue_v2 import EventQueueSource
+from a2a.types import SendMessageRequest, Task, TaskState, TaskStatus, TaskStatusUpdateEvent
+
+from graph_agent import Session
+from graph_agent.a2a.server.executor import A2A_DEFAULTS, GraphExecutor
+from graph_agent.a2a.server.store import Stores, open_stores
+from tests.a2a.test_a2a_server import Held, agent, message, state_of
+from tests.support.agents import asks
+
+NOBODY = ServerCallContext(user=UnauthenticatedUser())
+
+
+class Cancelling(EventQueueSource):
+    """The queue of a task that is cancelled between its word that it works and the beginning of its run."""
+
+    def __init__(self, executor: GraphExecutor, request: RequestContext) -> None:
+        super().__init__()
+        self._executor = executor
+        self._request = request
+        self.cancelled: asyncio.Task[None] | None = None
+
+    async def enqueue_event(self, event: Event) -> None:
+        await super().enqueue_event(event)
+        if self.cancelled is None and isinstance(event, TaskStatusUpdateEvent):
+            self.cancelled = asyncio.create_task(self._executor.cancel(self._request, self))
+            await asyncio.sleep(0)
+
+
+async def states(queue: EventQueueSource) -> list[str]:
+    """The states that a task has told, to its end."""
+    told: list[str] = []
+    while True:
+        event: Event = await queue.dequeue_event()
+        queue.task_done()
+        if isinstance(event, TaskStatusUpdateEvent):
+            told.append(TaskState.Name(event.status.state))
+            if event.status.state != TaskState.TASK_STATE_WORKING:
+                return told
+
+
+def request_of(said: SendMessageRequest) -> RequestContext:
+    return RequestContext(NOBODY, said, task_id="t1", context_id=said.message.context_id)
+
+
+async def test_cancelling_a_task_leaves_another_run_of_its_session() -> None:
+    held = Held()
+    graph = agent([asks(("1", "hold", {})), "Done."], tools=[held.tool])
+    executor, request = GraphExecutor(graph), request_of(message("me too", context_id="s1"))
+    queue = Cancelling(executor, request)
+    other = asyncio.create_task(Session(graph, "s1").run("go", context=A2A_DEFAULTS))
+    await held.begun.wait()
+    await executor.execute(request, queue)
+    assert queue.cancelled is not None
+    await queue.cancelled
+    held.let_go.set()
+    ended = await other
+    told = await states(queue)
+    await queue.close(immediate=True)
+
+    assert (ended.status, ended.answer, told) == (
+        "COMPLETED",
+        "Done.",
+        ["TASK_STATE_WORKING", "TASK_STATE_CANCELED"],
+    )
+
+
+async def test_a_task_that_another_process_has_ended_is_not_taken_up_again(tmp_path: Path) -> None:
+    async def nobody_is(task: Task, context: ServerCallContext) -> bool:
+        return False
+
+    async def put(stores: Stores, state: TaskState) -> None:
+        await stores.tasks.save(Task(id="t1", context_id="c1", status=TaskStatus(state=state)), NOBODY)
+
+    url = f"sqlite:///{tmp_path}/tasks.db"
+    async with open_stores(url, at_work=nobody_is) as one, open_stores(url, at_work=nobody_is) as other:
+        await put(one, TaskState.TASK_STATE_SUBMITTED)
+        await put(one, TaskState.TASK_STATE_INPUT_REQUIRED)
+        await put(other, TaskState.TASK_STATE_CANCELED)
+        for state in (TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_WORKING):
+            with pytest.raises(ConcurrentTaskModificationError):
+                await put(one, state)
+        kept = await one.tasks.get("t1", NOBODY)
+
+    assert kept is not None
+    assert state_of(kept) == "TASK_STATE_CANCELED"

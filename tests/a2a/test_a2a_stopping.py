@@ -1,0 +1,128 @@
+"""A2A tasks at work when their server is told to stop: `graph-agent a2a`, and `graph-agent serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a2a.types import GetTaskRequest, StreamResponse
+
+from graph_agent.a2a.server.executor import STOPPED
+from graph_agent.persistence.open import open_saver
+from graph_agent.session.history import SessionMemory
+from graph_agent.spec.agent_file import load_spec, open_agent
+from tests.a2a.test_a2a_server import brief, calling, message, sent, state_of, words
+from tests.server.process import serving
+from tests.support.a2a_process import AGENT, a2a_process
+
+BY_SIGNAL = -signal.SIGTERM
+
+
+def order(folder: Path) -> Any:
+    text = f'!call wait_for {{"file": "{folder / "go"}"}}\n!then look_up {{"key": "k"}}'
+    return message(text, context_id="talk")
+
+
+async def until_at_work(events: AsyncIterator[StreamResponse], folder: Path) -> str:
+    """The id of a task, when its first tool is at work."""
+    async for event in events:
+        if "wait_for: started" in str(event):
+            while not await asyncio.to_thread((folder / "go.pid").exists):
+                await asyncio.sleep(0.01)
+            return event.status_update.task_id
+    raise AssertionError("the task ended")
+
+
+@asynccontextmanager
+async def server(surface: str, folder: Path) -> AsyncIterator[tuple[str, Any]]:
+    """The agent, served by either command; gives its address and its process."""
+    database = f"sqlite:///{folder / 'sessions.db'}"
+    if surface == "a2a":
+        with a2a_process(folder, "--db", database) as (url, process):
+            yield url, process
+    else:
+        with serving(folder, agent=AGENT) as served:
+            yield served.url, served.process
+
+
+@pytest.mark.parametrize("surface", ["a2a", "serve"])
+async def test_sigterm_lets_a_task_come_to_its_next_boundary(surface: str, tmp_path: Path) -> None:
+    async with server(surface, tmp_path) as (url, process), calling(url) as client:
+        stream: Any = client.send_message(order(tmp_path))
+        async with aclosing(stream) as events:
+            cut = await until_at_work(events, tmp_path)
+            process.send_signal(signal.SIGTERM)
+            (tmp_path / "go").touch()
+            told = [brief(event) async for event in events]
+        status = await asyncio.to_thread(process.wait, 60)
+    async with server(surface, tmp_path) as (url, _), calling(url, streaming=False) as client:
+        kept = await client.get_task(GetTaskRequest(id=cut))
+        after = await sent(client, message("and now?", context_id="talk"))
+    results = await tool_results(tmp_path)
+
+    assert (told[-1], status, state_of(kept), state_of(after)) == (
+        ("TASK_STATE_FAILED", STOPPED),
+        BY_SIGNAL,
+        "TASK_STATE_FAILED",
+        "TASK_STATE_COMPLETED",
+    )
+    # What had finished keeps its result, and the next wave was not begun.
+    assert (results, "and now?" in words(after)[0]) == ([("wait_for", "success")], True)
+
+
+async def tool_results(folder: Path) -> list[tuple[str, str]]:
+    """The tools' results in the conversation's history."""
+    async with (
+        open_agent(load_spec(folder / "agent.yaml"), db="") as agent,
+        open_saver(f"sqlite:///{folder / 'sessions.db'}") as saver,
+    ):
+        graph: Any = agent.builder.compile(checkpointer=saver)
+        found = await SessionMemory(graph).get_session_events("talk")
+    return [(event["name"], event["status"]) for event in found if event["type"] == "tool_result"]
+
+
+async def test_a_task_that_nobody_watches_comes_to_its_boundary_too(tmp_path: Path) -> None:
+    async with server("a2a", tmp_path) as (url, process):
+        async with calling(url) as client:
+            stream: Any = client.send_message(order(tmp_path))
+            async with aclosing(stream) as events:
+                cut = await until_at_work(events, tmp_path)
+        process.send_signal(signal.SIGTERM)
+        (tmp_path / "go").touch()
+        status = await asyncio.to_thread(process.wait, 60)
+    async with server("a2a", tmp_path) as (url, _), calling(url) as client:
+        kept = await client.get_task(GetTaskRequest(id=cut))
+
+    said = "".join(part.text for part in kept.status.message.parts)
+    assert (status, state_of(kept), said) == (BY_SIGNAL, "TASK_STATE_FAILED", STOPPED)
+
+
+async def test_a_second_sigterm_stops_a_task_at_once(tmp_path: Path) -> None:
+    async with server("a2a", tmp_path) as (url, process), calling(url) as client:
+        stream: Any = client.send_message(order(tmp_path))
+        async with aclosing(stream) as events:
+            await until_at_work(events, tmp_path)
+            process.send_signal(signal.SIGTERM)
+            await refused(url)
+            process.send_signal(signal.SIGTERM)
+            status = await asyncio.to_thread(process.wait, 60)
+
+    assert (status, (tmp_path / "go").exists()) == (BY_SIGNAL, False)
+
+
+async def refused(url: str) -> None:
+    """Return when a server takes no connections any more."""
+    _, _, address = url.partition("://")
+    host, _, port = address.partition(":")
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(host, int(port))
+        except OSError:
+            return
+        writer.close()
+        await asyncio.sleep(0.01)

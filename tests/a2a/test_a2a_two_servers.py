@@ -1,0 +1,91 @@
+"""Two servers on one SQLite file, as while one replaces the other: each knows what the other is working on."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from a2a.types import CancelTaskRequest, GetTaskRequest, ListTasksRequest
+
+from tests.a2a.test_a2a_server import calling, message, state_of
+from tests.server.process import serving
+from tests.server.test_a2a_elsewhere import Watched
+from tests.support.a2a_process import AGENT, a2a_process
+from tests.support.gates import until
+
+WORKING, COMPLETED, CANCELED = "TASK_STATE_WORKING", "TASK_STATE_COMPLETED", "TASK_STATE_CANCELED"
+
+
+@contextmanager
+def served(kind: str, folder: Path, name: str) -> Iterator[tuple[str, Any]]:
+    """A server on the folder's database; gives its address and its process."""
+    home = folder / name
+    home.mkdir()
+    database = ["--db", f"sqlite:///{folder / 'sessions.db'}"]
+    if kind == "a2a":
+        with a2a_process(home, *database) as (url, process):
+            yield url, process
+    else:
+        with serving(home, *database, agent=AGENT) as server:
+            yield server.url, server.process
+
+
+def age_tasks(folder: Path) -> None:
+    """Make the tasks look as if nothing had been heard of them for years."""
+    with closing(sqlite3.connect(folder / "sessions.db", timeout=30)) as connection, connection:
+        old = "2020-01-01T00:00:00Z"
+        changed = connection.execute("UPDATE tasks SET status = json_set(status, '$.timestamp', ?)", [old]).rowcount
+    assert changed == 1
+
+
+@pytest.mark.parametrize("kind", ["a2a", "serve"])
+async def test_a_task_at_work_in_one_server_is_at_work_for_the_other(kind: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    with served(kind, tmp_path, "one") as (first, _), served(kind, tmp_path, "two") as (second, _):
+        async with calling(first) as one, calling(second, streaming=False) as two:
+            watched = Watched(one, message(f'!call wait_for {{"file": "{go}"}}', context_id="talk"))
+            id_ = await watched.known()
+            await until((tmp_path / "go.pid").exists)
+            seen = [state_of(await two.get_task(GetTaskRequest(id=id_)))]
+            age_tasks(tmp_path)
+            seen.append(state_of(await two.get_task(GetTaskRequest(id=id_))))
+            listed = [state_of(task) for task in (await two.list_tasks(ListTasksRequest())).tasks]
+            go.touch()
+            await watched.over
+            ended = [state_of(await client.get_task(GetTaskRequest(id=id_))) for client in (one, two)]
+
+    assert (seen, listed, ended, watched.seen[-1][0]) == ([WORKING] * 2, [WORKING], [COMPLETED] * 2, COMPLETED)
+
+
+async def test_a_task_at_work_in_one_server_is_cancelled_through_the_other(tmp_path: Path) -> None:
+    with served("serve", tmp_path, "one") as (first, _), served("serve", tmp_path, "two") as (second, _):
+        async with calling(first) as one, calling(second, streaming=False) as two:
+            order = f'!call wait_for {{"file": "{tmp_path / "go"}"}}'
+            watched = Watched(one, message(order, context_id="talk"))
+            id_ = await watched.known()
+            await until((tmp_path / "go.pid").exists)
+            cancelled = state_of(await two.cancel_task(CancelTaskRequest(id=id_)))
+            await watched.over
+
+    assert (cancelled, watched.seen[-1][0]) == (CANCELED, CANCELED)
+
+
+async def test_a_task_of_a_server_that_was_killed_has_failed_for_the_other(tmp_path: Path) -> None:
+    with served("a2a", tmp_path, "one") as (first, process), served("a2a", tmp_path, "two") as (second, _):
+        async with calling(first) as one, calling(second, streaming=False) as two:
+            order = f'!call wait_for {{"file": "{tmp_path / "go"}"}}'
+            watched = Watched(one, message(order, context_id="talk"))
+            id_ = await watched.known()
+            await until((tmp_path / "go.pid").exists)
+            process.kill()
+            process.wait()
+            await asyncio.gather(watched.over, return_exceptions=True)
+            age_tasks(tmp_path)
+            found = await two.get_task(GetTaskRequest(id=id_))
+
+    assert (state_of(found), "stopped while it worked" in str(found.status.message)) == ("TASK_STATE_FAILED", True)

@@ -1,0 +1,74 @@
+"""Count words of everyday speech in docstrings and comments, and fail above the bound.
+
+Docstrings and comments are read at speed, so they use the verbs of the field with the thing as subject or object.
+`python tests/checks/register.py [FOLDER ...]` prints the rate per 1,000 words and the files with the most; without a
+folder it checks the package's own code and its tests.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+OWN = ("graph_agent", "nodes", "tests", "benchmarks", "examples")
+BOUND = 1.0
+"""Occurrences per 1,000 words at most."""
+MOST_LISTED = 15
+
+DIALECT = re.compile(
+    r"""\b(?:
+        say|says|said|saying|tell|tells|told|telling|hear|hears|heard|hearing|speak|speaks|spoke|spoken|speaking
+        |whoever|nobody|somebody|beside|besides
+        |what\ (?:is|was|are|were|has\ been|have\ been|had\ been)\ (?:\w+\ )?\w+ed
+    )\b""",
+    re.VERBOSE | re.IGNORECASE,
+)
+WORD = re.compile(r"[A-Za-z][A-Za-z'-]*")
+
+
+def prose(source: str) -> Iterator[str]:
+    """Yield every docstring (attribute docstrings included) and every comment of a module."""
+    for node in ast.walk(ast.parse(source)):
+        for statement in getattr(node, "body", ()) if not isinstance(node, ast.Lambda | ast.IfExp) else ():
+            value = getattr(statement, "value", None)
+            if isinstance(statement, ast.Expr) and isinstance(value, ast.Constant) and isinstance(value.value, str):
+                yield value.value
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+
+
+def count(path: Path) -> tuple[int, Counter[str]]:
+    """Count the words of a module's prose, and the dialect's words among them."""
+    words, found = 0, Counter[str]()
+    for text in prose(path.read_text(encoding="utf-8")):
+        words += len(WORD.findall(text))
+        found.update(" ".join(match.lower().split()) for match in DIALECT.findall(text))
+    return words, found
+
+
+def main(folders: list[str]) -> None:
+    """Print the counts; exit with status 1 above the bound."""
+    roots = [Path(folder) for folder in folders] or [ROOT / name for name in OWN]
+    counts = {path: count(path) for root in roots for path in sorted(root.rglob("*.py")) if not path.is_symlink()}
+    words = sum(number for number, _ in counts.values())
+    found: Counter[str] = sum((each for _, each in counts.values()), Counter())
+    rate = 1000 * found.total() / max(words, 1)
+    print(f"{found.total()} of {words} words of docstrings and comments are everyday speech: {rate:.2f} per 1,000.")
+    if rate <= BOUND:
+        return
+    print("Most frequent:", ", ".join(f"{word} {number}" for word, number in found.most_common(12)))
+    for path, (_, each) in sorted(counts.items(), key=lambda item: -item[1][1].total())[:MOST_LISTED]:
+        print(f"  {each.total():4} {path}")
+    sys.exit(f"The bound is {BOUND:g} per 1,000; use the terms of CONTRIBUTING.md.")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,366 @@
+"""The command line, as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.support.agents import ECHO_SCRIPT, asks
+
+HOTEL = Path(__file__).parents[2] / "examples" / "hotel" / "agent.yaml"
+AGENT = """
+name: echoing
+model: openai:gpt-4o-mini
+tools: ["my_tools:echo"]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "agent.yaml").write_text(AGENT)
+    (tmp_path / "my_tools.py").write_text("def echo(text: str) -> str:\n    'Say it again.'\n    return text\n")
+    return tmp_path
+
+
+def graph_agent(
+    folder: Path, *arguments: str, script: list[str] | None = None, given: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run the command in a folder, with a scripted model or none."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
+    scripted = {"DEBUG_MOCK_RESPONSES": json.dumps(script)} if script is not None else {}
+    return subprocess.run(
+        [sys.executable, "-m", "graph_agent.cli", *arguments],
+        cwd=folder,
+        env={**inherited, **scripted, **environment},
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_a_question_shows_its_steps_and_streams_its_answer(folder: Path) -> None:
+    done = graph_agent(folder, "run", "say hello", script=ECHO_SCRIPT)
+
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        "\n> say hello\n  step 1: tool_call echo\nThe echo returned: hello\n",
+        "",
+    )
+
+
+def test_a_session_goes_on_in_another_process(folder: Path) -> None:
+    graph_agent(folder, "run", "--session", "mine", "one", script=["No more actions.", "One."])
+    graph_agent(folder, "run", "--session", "mine", "two", script=["No more actions.", "Two."])
+    graph_agent(folder, "run", "--session", "other", "one", script=["No more actions.", "One."])
+
+    listed = graph_agent(folder, "sessions")
+
+    assert (listed.stdout, (folder / "graph_agent.db").is_file()) == ("other\nmine\n", True)
+
+
+def test_with_no_question_it_is_a_conversation(folder: Path) -> None:
+    done = graph_agent(
+        folder,
+        "run",
+        "--session",
+        "mine",
+        script=["No more actions.", "One.", "No more actions.", "Two."],
+        given="one\ntwo\n",
+    )
+
+    assert (done.returncode, "One.\n" in done.stdout, "Two.\n" in done.stdout, done.stderr) == (
+        0,
+        True,
+        True,
+        "Go on with this conversation: --session mine\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "--config", "missing.yaml", "hi"], "missing.yaml"),
+        (["run", "--config", "typo.yaml", "hi"], "unknown field 'modle'"),
+        (["run", "--db", "mysql://x", "hi"], "no such kind of database"),
+        (["run", "hi"], "OPENAI_API_KEY"),
+        (["run", "--config", ".", "hi"], "it is a folder; name a YAML file"),
+    ],
+    ids=["missing", "typo", "db", "no key", "folder"],
+)
+def test_what_the_user_must_fix_is_said_without_a_traceback(folder: Path, arguments: list[str], said: str) -> None:
+    (folder / "typo.yaml").write_text(AGENT + "modle: x\n")
+
+    done = graph_agent(folder, *arguments)
+
+    assert (done.returncode, done.stderr.startswith("error: "), said in done.stderr, "Traceback" in done.stderr) == (
+        2,
+        True,
+        True,
+        False,
+    )
+
+
+def test_a_script_that_runs_dry_says_which_step(folder: Path) -> None:
+    done = graph_agent(folder, "run", "hi", script=["No more actions."])
+
+    said = "error: The script has 1 reply and was asked for a 2nd."
+    assert (done.returncode, done.stderr.startswith(said)) == (2, True)
+
+
+def test_a_run_that_fails_says_so_and_ends_with_one(folder: Path) -> None:
+    (folder / "agent.yaml").write_text(AGENT + "config: {model_retries: 0}\n")
+
+    # Nothing listens there.
+    done = graph_agent(folder, "run", "hi", OPENAI_API_KEY="x", OPENAI_BASE_URL="http://127.0.0.1:9/v1")
+
+    said = "The model provider did not answer as it should"
+    assert (done.returncode, done.stderr.startswith(f"error: {said}"), done.stderr.count(said)) == (1, True, 1)
+
+
+def test_a_run_that_fails_tells_what_was_done_and_leaves_standard_output_to_answers(folder: Path) -> None:
+    (folder / "agent.yaml").write_text(AGENT.replace("name:", "hooks: [failing.Failing]\nname:", 1))
+    (folder / "failing.py").write_text(
+        "from graph_agent import LoopHook\n\nclass Failing(LoopHook):\n"
+        "    async def should_run(self, response, request):\n"
+        "        if not response.calls:\n            raise ValueError('no such thing')\n"
+        "        return False, None\n"
+    )
+
+    done = graph_agent(folder, "run", "hi", script=[asks(("1", "echo", {"text": "a"})), "No more actions."])
+
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "\n> hi\n  step 1: tool_call echo\n",
+        "error: The hook Failing failed: ValueError: no such thing\nDone: echo.\n",
+    )
+
+
+def test_a_database_without_sessions_says_so(folder: Path) -> None:
+    done = graph_agent(folder, "sessions")
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "There are no sessions yet.\n")
+
+
+def test_a_command_whose_extra_is_missing_names_it(folder: Path) -> None:
+    (folder / "uvicorn.py").write_text("raise ModuleNotFoundError('away', name='uvicorn')")
+
+    done = graph_agent(folder, "a2a", PYTHONPATH=os.pathsep.join([str(folder), str(HOTEL.parents[2])]))
+
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: graph-agent a2a needs an extra (uvicorn): pip install 'graph-agent[server]'\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("question", "steps", "answer"),
+    [
+        (
+            "Check availability for January 17-19",
+            ["step 1: tool_call pms.get_availability"],
+            "from Sunday 17 January 2027 to Tuesday 19 January 2027 (2 nights)",
+        ),
+        (
+            "one night in Hanukkah",
+            ["step 1: tool_call calendar.resolve_holiday", "step 2: tool_call pms.get_availability"],
+            "from Friday 4 December 2026 to Saturday 5 December 2026 (1 night)",
+        ),
+        (
+            "Check availability for Hanukkah and also next weekend",
+            [
+                "step 1: tool_call calendar.resolve_holiday",
+                "step 1: tool_call calendar.resolve_date_hint",
+                "step 2: tool_call pms.get_availability",
+                "step 2: tool_call pms.get_availability",
+            ],
+            "from Friday 27 November 2026 to Sunday 29 November 2026 (2 nights)",
+        ),
+    ],
+    ids=["explicit", "holiday", "two at once"],
+)
+def test_the_hotel_answers_its_questions(tmp_path: Path, question: str, steps: list[str], answer: str) -> None:
+    done = graph_agent(
+        tmp_path,
+        "run",
+        "--config",
+        str(HOTEL),
+        "--today",
+        "2026-11-21",
+        question,
+        HOTEL_DB=str(tmp_path / "hotel.db"),
+    )
+
+    taken = [line.strip() for line in done.stdout.splitlines() if line.startswith("  step")]
+    assert (done.returncode, taken, answer in done.stdout) == (0, steps, True)
+
+
+WORKING = "import time, pathlib\ndef work() -> str:\n    'Work.'\n    pathlib.Path('log').open('a').write('w')\n"
+WORKING += "    while not pathlib.Path('go').exists(): time.sleep(0.01)\n    return 'worked'\n"
+WORK = '{"tool_calls": [{"id": "1", "name": "work", "arguments": {}}]}'
+
+
+@pytest.fixture
+def working(tmp_path: Path) -> Path:
+    (tmp_path / "agent.yaml").write_text(AGENT.replace("echo", "work"))
+    (tmp_path / "my_tools.py").write_text(WORKING)
+    return tmp_path
+
+
+@contextmanager
+def at_work(folder: Path, *script: str) -> Iterator[subprocess.Popen[str]]:
+    """`graph-agent run`, in the middle of its first wave."""
+    environment = {**os.environ, "DEBUG_MOCK_RESPONSES": json.dumps([WORK, *script])}
+    command = [sys.executable, "-m", "graph_agent.cli", "run", "--session", "mine", "do it"]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+    try:
+        deadline = time.monotonic() + 30
+        log = folder / "log"
+        while not (log.exists() and log.read_text()) and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+STOPPED = "\n> do it\n  step 1: tool_call work\nStopped on request\n\n" + (
+    "Begun, and it is not known whether it took effect: work.\n"
+)
+
+
+def test_ctrl_c_stops_the_run_and_the_session_goes_on(working: Path) -> None:
+    with at_work(working) as process:
+        process.send_signal(signal.SIGINT)
+        # The tool's thread hangs to the end.
+        stdout, stderr = process.communicate(timeout=30)
+        status = process.returncode
+
+    done = graph_agent(working, "run", "--session", "mine", "and now?", script=["No more actions.", "Here I am."])
+
+    assert (stdout, stderr, status, done.stdout) == (
+        STOPPED,
+        "Go on with this conversation: --session mine\n",
+        130,
+        "\n> and now?\nHere I am.\n",
+    )
+
+
+def test_a_second_ctrl_c_ends_the_wait(folder: Path) -> None:
+    slow = "import asyncio, pathlib\nasync def work() -> str:\n    'Work.'\n    pathlib.Path('log').touch()\n"
+    slow += "    try:\n        await asyncio.sleep(600)\n    finally:\n        pathlib.Path('stopping').touch()\n"
+    slow += "        await asyncio.sleep(600)\n"
+    (folder / "agent.yaml").write_text(AGENT.replace("echo", "work"))
+    (folder / "my_tools.py").write_text(slow)
+    with at_work(folder) as process:
+        process.send_signal(signal.SIGINT)
+        while not (folder / "stopping").exists() and process.poll() is None:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+
+    assert process.returncode == 130
+
+
+def test_another_process_steers_and_follows_up(working: Path) -> None:
+    with at_work(working, "No more actions.", "Done.", "No more actions.", "And.") as process:
+        told = [
+            graph_agent(working, "steer", "--session", "mine", "Be brief.").returncode,
+            graph_agent(working, "follow-up", "--session", "mine", "and then?").returncode,
+        ]
+        (working / "go").touch()
+        stdout, _ = process.communicate(timeout=30)
+
+    assert (told, process.returncode, stdout) == (
+        [0, 0],
+        0,
+        "\n> do it\n  step 1: tool_call work\n  told: Be brief.\nDone.\n\n> and then?\nAnd.\n",
+    )
+
+
+def test_another_process_aborts(working: Path) -> None:
+    with at_work(working) as process:
+        told = graph_agent(working, "abort", "--session", "mine")
+        lines = [process.stdout.readline() for _ in STOPPED.splitlines()] if process.stdout else []
+        (working / "go").touch()
+        process.communicate(timeout=30)
+        status = process.returncode
+    again = graph_agent(working, "abort", "--session", "mine")
+
+    assert (told.returncode, told.stdout, "".join(lines), status, again.returncode, again.stdout) == (
+        0,
+        "Session mine was told to stop.\n",
+        STOPPED,
+        1,
+        1,
+        "Session mine is not at work.\n",
+    )
+
+
+def test_a_session_that_a_killed_process_left_is_aborted(working: Path) -> None:
+    with at_work(working) as process:
+        process.kill()
+        process.wait()
+
+    told = graph_agent(working, "abort", "--session", "mine", script=["never"])
+
+    assert (told.returncode, told.stdout) == (0, "Session mine was told to stop.\n")
+
+
+@pytest.mark.parametrize("command", ["steer", "follow-up"])
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--session", "nobody", "x"], "There is no session 'nobody'"),
+        (["--session", "nobody", " "], "There is nothing to say"),
+        (["--session", "nobody", "--db", "memory:", "x"], "is this process's alone"),
+    ],
+)
+def test_what_cannot_be_said_is_one_line(folder: Path, command: str, arguments: list[str], complaint: str) -> None:
+    done = graph_agent(folder, command, *arguments)
+
+    assert (done.returncode, done.stderr.count("\n"), complaint in done.stderr) == (2, 1, True)
+
+
+def test_one_ctrl_c_ends_a_run_whose_coroutine_blocks_the_event_loop(working: Path) -> None:
+    tool = working / "my_tools.py"
+    tool.write_text(tool.read_text().replace("def work", "async def work"))
+    with at_work(working) as process:
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+
+    blocked = "something blocks the event loop, such as a coroutine of a tool that makes a blocking call"
+    assert (process.returncode, stderr) == (130, f"Stopped at once: {blocked}.\n")
+
+
+def test_one_ctrl_c_ends_a_conversation_that_waits_for_a_line(folder: Path) -> None:
+    terminal, theirs = pty.openpty()
+    command = [sys.executable, "-m", "graph_agent.cli", "run", "--db", "memory:"]
+    script = {"DEBUG_MOCK_RESPONSES": json.dumps(["never"])}
+    process = subprocess.Popen(
+        command, cwd=folder, env={**os.environ, **script}, stdin=theirs, stdout=theirs, stderr=theirs, process_group=0
+    )
+    try:
+        shown = b""
+        while b"> " not in shown.replace(b"\x1b[0m", b""):
+            shown += os.read(terminal, 1000)
+        process.send_signal(signal.SIGINT)
+        status = process.wait(30)
+    finally:
+        process.kill()
+        os.close(theirs)
+        os.close(terminal)
+
+    assert status == 130

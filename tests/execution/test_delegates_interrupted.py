@@ -1,0 +1,136 @@
+"""Delegates and subgraphs that write: what a crash leaves of them, with a memory of their own steps or without."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langchain_core.tools import BaseTool, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.execution.settlement import UNKNOWN
+from tests.support.agents import asks, says
+from tests.support.gates import Gate, gated_tool
+
+DELEGATE = [asks(("d", "delegate_to_scribe", {"task": "write"})), "No more actions.", "Done."]
+
+
+def writer(ran: list[str]) -> BaseTool:
+    @tool
+    async def write() -> str:
+        """Change something."""
+        ran.append("write")
+        return "written"
+
+    return write
+
+
+async def stopped_within(gate: Gate, ran: list[str], *, checkpointer: Any, ledger: bool = False) -> Session:
+    """A session whose run was cancelled when its delegate had written, and stood in front of the gate."""
+    script = [asks(("w", "write", {})), asks(("r", "look", {})), "No more actions.", "Written."]
+    tools = [writer(ran), gated_tool(gate, "look", effect="read")]
+    inner = create_graph_agent(ScriptedChatModel(script), tools=tools, checkpointer=checkpointer)
+    outer = create_graph_agent(
+        ScriptedChatModel(DELEGATE),
+        delegates=[GraphDelegate("scribe", "Writes.", inner)],
+        checkpointer=InMemorySaver(),
+        config=LoopConfig(effect_ledger=ledger),
+    )
+    talk = Session(outer, "s1")
+    run = asyncio.create_task(talk.run("go"))
+    await gate.reached()
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    gate.open()
+    return talk
+
+
+@pytest.mark.parametrize("ledger", [False, True])
+async def test_new_input_says_that_nobody_knows_what_a_delegate_did(ledger: bool) -> None:
+    ran: list[str] = []
+    talk = await stopped_within(Gate(), ran, checkpointer=None, ledger=ledger)
+
+    await talk.run("never mind")
+
+    told = [(e["status"], e["content"]) for e in await talk.events() if e["type"] == "delegation_response"]
+    assert (ran, told) == (["write"], [("unknown", UNKNOWN)])
+
+
+@pytest.mark.parametrize(
+    ("checkpointer", "outcome"),
+    [(None, "Written."), (True, "Written."), (False, {"error": UNKNOWN})],
+    ids=["with its caller", "its own history", "nothing kept"],
+)
+async def test_a_delegate_that_keeps_nothing_is_not_asked_twice(checkpointer: Any, outcome: Any) -> None:
+    ran: list[str] = []
+    talk = await stopped_within(Gate(), ran, checkpointer=checkpointer)
+
+    result = await talk.resume()
+
+    assert (ran, result.results) == (["write"], {"d": outcome})
+
+
+@pytest.mark.parametrize("durability", [None, "sync", "async", "exit"])
+async def test_a_plain_graph_that_keeps_nothing_can_be_a_delegate(durability: Any) -> None:
+    graph: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)
+    graph.add_node("say", lambda state: {"messages": [("ai", "Said.")]})
+    graph.add_edge(START, "say")
+    graph.add_edge("say", END)
+    delegate = GraphDelegate("scribe", "Writes.", graph.compile(checkpointer=False))
+    outer = create_graph_agent(ScriptedChatModel(DELEGATE), delegates=[delegate], checkpointer=InMemorySaver())
+
+    result = await outer.ainvoke(says("go"), {"configurable": {"thread_id": "s1"}}, durability=durability)
+
+    assert result["messages"][2].text == "Said."
+
+
+class SlowSaver(InMemorySaver):
+    """Takes its time to store a checkpoint, and notes when it has stored a plan's calls."""
+
+    def __init__(self, order: list[str]) -> None:
+        super().__init__()
+        self.order = order
+
+    async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+        for _ in range(50):
+            await asyncio.sleep(0)
+        stored = await super().aput(config, checkpoint, metadata, new_versions)
+        if "ready" in new_versions:
+            self.order.append("plan stored")
+        return stored
+
+
+def under_a_parent(order: list[str], child: Any, saver: Any) -> Any:
+    parent: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)
+    parent.add_node("child", child)
+    parent.add_edge(START, "child")
+    parent.add_edge("child", END)
+    return parent.compile(checkpointer=saver)
+
+
+@pytest.mark.parametrize(
+    ("durability", "first"), [(None, "plan stored"), ("sync", "plan stored"), ("exit", "write")], ids=str
+)
+async def test_a_subgraphs_plan_is_stored_before_it_writes(durability: Any, first: str) -> None:
+    order: list[str] = []
+    model = ScriptedChatModel([asks(("w", "write", {})), "No more actions.", "Done."])
+    graph = under_a_parent(order, create_graph_agent(model, tools=[writer(order)]), SlowSaver(order))
+
+    await graph.ainvoke(says("go"), {"configurable": {"thread_id": "s1"}}, durability=durability)
+
+    assert order[0] == first
+
+
+@pytest.mark.parametrize("durability", [None, "sync", "async", "exit"])
+async def test_a_subgraph_that_keeps_nothing_runs_under_every_durability(durability: Any) -> None:
+    order: list[str] = []
+    model = ScriptedChatModel([asks(("w", "write", {})), "No more actions.", "Done."])
+    child = create_graph_agent(model, tools=[writer(order)], checkpointer=False)
+    graph = under_a_parent(order, child, InMemorySaver())
+
+    result = await graph.ainvoke(says("go"), {"configurable": {"thread_id": "s1"}}, durability=durability)
+
+    assert (order, result["messages"][-1].text) == (["write"], "Done.")

@@ -1,0 +1,224 @@
+"""`update_state` on a session that a crash left in the middle of a wave: what had been begun stays begun."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langchain_core.tools import BaseTool, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import interrupt
+
+from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.execution.settlement import NEVER_BEGUN, UNKNOWN
+from tests.runs.test_session_abort import has_results
+from tests.support.agents import asks, marked
+from tests.support.gates import Gate
+
+DONE = ["No more actions.", "Done."]
+TASK = {"task": "write"}
+
+
+class Stopped:
+    """A session that was cancelled when one call had finished, and another stood in front of a gate."""
+
+    def __init__(self, *, ledger: bool = False, **marks: Any) -> None:
+        """`marks` are the gated tool's."""
+        self.ran: list[str] = []
+        self.gate = Gate()
+        wave = asks(("1", "write", {"text": "one"}), ("2", "hold", {"text": "two"}), ("3", "delegate_to_d", TASK))
+        self.graph = create_graph_agent(
+            ScriptedChatModel([wave, *DONE, *DONE]),
+            tools=[self._write(), marked(self._hold(), **marks)],
+            delegates=[GraphDelegate("d", "Writes.", self._delegate())],
+            checkpointer=InMemorySaver(),
+            config=LoopConfig(effect_ledger=ledger),
+        )
+        self.talk = Session(self.graph, "s1")
+        self.config: Any = {"configurable": {"thread_id": "s1"}}
+
+    def _write(self) -> BaseTool:
+        @tool
+        async def write(text: str) -> str:
+            """Change something."""
+            self.ran.append(text)
+            return f"wrote {text}"
+
+        return write
+
+    def _hold(self) -> BaseTool:
+        @tool
+        async def hold(text: str) -> str:
+            """Change something, and take long."""
+            self.ran.append(text)
+            await self.gate.passing()
+            return f"held {text}"
+
+        return hold
+
+    def _delegate(self) -> Any:
+        script = [asks(("w", "write", {"text": "delegated"})), "No more actions.", "Written."]
+        return create_graph_agent(ScriptedChatModel(script * 2), tools=[self._write()])
+
+    async def stop(self) -> None:
+        run = asyncio.create_task(self.talk.run("go"))
+        await self.gate.reached()
+        await has_results(self.talk, 2)
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+        self.gate.open()
+
+    async def edit(self, **changes: Any) -> None:
+        """Change the plan's message; by default what it says beside its calls."""
+        await edit_plan(self.graph, self.config, **changes)
+
+
+async def edit_plan(graph: Any, config: Any, **changes: Any) -> Any:
+    messages = (await graph.aget_state(config)).values["messages"]
+    plan = next(message for message in reversed(messages) if message.type == "ai")
+    edited = plan.model_copy(update=changes or {"content": "A note."})
+    return await graph.aupdate_state(config, {"messages": [edited]}, as_node="plan")
+
+
+@pytest.mark.parametrize("ledger", [False, True], ids=["no ledger", "ledger"])
+@pytest.mark.parametrize("edits", [1, 2])
+async def test_an_edit_runs_nothing_twice(edits: int, ledger: bool) -> None:
+    stopped = Stopped(ledger=ledger)
+    await stopped.stop()
+    for _ in range(edits):
+        await stopped.edit()
+    before = [record.state for record in await stopped.talk.calls()]
+
+    result = await stopped.talk.resume()
+
+    assert (sorted(stopped.ran), before, result.results, result.usage["model_calls"]) == (
+        ["delegated", "one", "two"],
+        ["finished", "started" if ledger else "unknown", "finished"],
+        {"1": "wrote one", "2": {"error": UNKNOWN}, "3": "Written."},
+        6,
+    )
+
+
+async def test_a_call_that_can_be_repeated_is_run_again_after_an_edit() -> None:
+    stopped = Stopped(idempotent=True)
+    await stopped.stop()
+    await stopped.edit()
+
+    result = await stopped.talk.resume()
+
+    assert (sorted(stopped.ran), result.results["2"]) == (["delegated", "one", "two", "two"], "held two")
+
+
+@pytest.mark.parametrize("ledger", [False, True], ids=["no ledger", "ledger"])
+async def test_an_edit_of_calls_that_may_have_begun_does_not_run_them(ledger: bool) -> None:
+    stopped = Stopped(ledger=ledger)
+    await stopped.stop()
+    other = {"text": "other"}
+    calls: list[Any] = [{"id": "1", "name": "write", "args": other}, {"id": "2", "name": "hold", "args": other}]
+    await stopped.edit(tool_calls=calls)
+
+    result = await stopped.talk.resume()
+
+    assert (sorted(stopped.ran), result.results) == (
+        ["delegated", "one", "two"],
+        {"1": {"error": UNKNOWN}, "2": {"error": UNKNOWN}, "3": "Written."},
+    )
+
+
+@pytest.mark.parametrize("ledger", [False, True], ids=["no ledger", "ledger"])
+async def test_new_input_after_an_edit_tells_the_truth_of_every_call(ledger: bool) -> None:
+    stopped = Stopped(ledger=ledger)
+    await stopped.stop()
+    await stopped.edit()
+
+    await stopped.talk.run("never mind")
+
+    told = [
+        (event["status"], event["content"])
+        for event in await stopped.talk.events()
+        if event["type"] == "tool_result" or event["type"] == "delegation_response"
+    ]
+    assert (sorted(stopped.ran), told) == (
+        ["delegated", "one", "two"],
+        [("success", "wrote one"), ("unknown", UNKNOWN), ("success", "Written.")],
+    )
+
+
+async def test_an_edit_at_a_point_that_is_left_behind_does_its_work_again() -> None:
+    stopped = Stopped()
+    stopped.gate.open()
+    await stopped.talk.run("go")
+    history = stopped.graph.aget_state_history(stopped.config)
+    planned = await anext(state async for state in history if "tools" in state.next)
+    edited = await edit_plan(stopped.graph, planned.config)
+
+    await stopped.graph.ainvoke(None, edited)
+
+    assert sorted(stopped.ran) == ["delegated", "delegated", "one", "one", "two", "two"]
+
+
+async def test_a_call_that_asked_a_person_asks_again_after_an_edit() -> None:
+    ran: list[str] = []
+
+    @tool
+    async def ask() -> str:
+        """Ask a person, and do as they say."""
+        ran.append(interrupt("May I?"))
+        return "done"
+
+    model = ScriptedChatModel([asks(("1", "ask", {})), *DONE])
+    graph: Any = create_graph_agent(model, tools=[ask], checkpointer=InMemorySaver())
+    talk = Session(graph, "s1")
+    await talk.run("go")
+    await edit_plan(graph, {"configurable": {"thread_id": "s1"}})
+
+    asked = await talk.resume()
+    result = await talk.resume("yes")
+
+    assert ([question.value for question in asked.interrupts], ran, result.results) == (
+        ["May I?"],
+        ["yes"],
+        {"1": "done"},
+    )
+
+
+async def test_what_a_breakpoint_held_back_is_not_begun_by_an_edit() -> None:
+    stopped = Stopped()
+    await stopped.graph.ainvoke({"messages": [("user", "go")]}, stopped.config, interrupt_before=["tools", "delegate"])
+    await stopped.edit()
+
+    await stopped.talk.run("never mind")
+
+    told = [event["content"] for event in await stopped.talk.events() if event["type"] == "tool_result"]
+    assert (stopped.ran, told) == ([], [NEVER_BEGUN] * 2)
+
+
+async def test_a_call_that_asked_and_was_edited_is_begun_once() -> None:
+    ran: list[str] = []
+    gate = Gate()
+
+    @tool
+    async def ask(text: str) -> str:
+        """Ask a person about the first text only."""
+        if text == "one":
+            interrupt("May I?")
+        ran.append(text)
+        await gate.passing()
+        return f"did {text}"
+
+    model = ScriptedChatModel([asks(("1", "ask", {"text": "one"})), *DONE])
+    graph: Any = create_graph_agent(model, tools=[ask], checkpointer=InMemorySaver())
+    talk = Session(graph, "s1")
+    await talk.run("go")
+    calls: list[Any] = [{"id": "1", "name": "ask", "args": {"text": "other"}}]
+    await edit_plan(graph, {"configurable": {"thread_id": "s1"}}, tool_calls=calls)
+    run = asyncio.create_task(talk.resume())
+    await gate.reached()
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    gate.open()
+
+    result = await talk.resume()
+
+    assert (ran, result.results) == (["other"], {"1": {"error": UNKNOWN}})

@@ -1,0 +1,173 @@
+"""What an input may spend, where hooks would have the model asked again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+
+from graph_agent import LoopConfig, LoopHook, LoopPlan, ScriptedChatModel, Session
+from graph_agent.hooks.protocol import HookRequest, HookResponse
+from graph_agent.session.results import Token
+from tests.runs.test_budgets import PRICES, Clock, call, clock, used
+from tests.runs.test_session_steering import session
+from tests.support.agents import echo, kinds
+from tests.support.gates import Gate, GatedModel
+
+__all__ = ["clock"]
+
+
+class Never(LoopHook):
+    """Wants every planning reply again, however it looks."""
+
+    def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
+        return request.phase == "plan", None
+
+    def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:
+        return LoopPlan(run_agentic_loop=True)
+
+
+def plan(number: int, tokens: int = 100) -> AIMessage:
+    wave = f'{{"status": "continue", "tools": [{{"id": "{number}", "tool": "echo", "args": {{"text": "{number}"}}}}]}}'
+    return used(wave, tokens - 10, 10)
+
+
+async def ended(talk: Session, **context: Any) -> Any:
+    """One input's end: status, reason, answer, ids of results, model calls."""
+    result = await talk.run("go", context=context)
+    return result.status, result.stop_reason, result.answer, list(result.results), result.usage["model_calls"]
+
+
+SAID = used("Best I can say.", 90, 10)
+
+
+@pytest.mark.parametrize(
+    ("mode", "script"),
+    [("native", [call(1), call(2), SAID]), ("wave", [plan(1), plan(2), SAID])],
+)
+async def test_a_rerun_that_the_tokens_do_not_allow_is_not_made(mode: Any, script: list[Any]) -> None:
+    model = ScriptedChatModel(script)
+    talk = session(model, echo, hooks=[Never()])
+
+    # Two plans leave room for the answer, and none for a third.
+    end = await ended(talk, max_tokens_total=350, tool_calling=mode)
+
+    model.assert_spent()
+    answer = "Reached the token budget (350 tokens)\n\nBest I can say."
+    assert (end, kinds(await talk.events())) == (
+        ("ROUND_LIMIT", "token_limit", answer, [], 3),
+        ["user_message", "status", "warning", "limit", "agent_response", "status"],
+    )
+
+
+async def test_a_rerun_that_the_money_does_not_allow_is_not_made() -> None:
+    name = {"model_name": "gpt-4o-mini"}
+    first = used(("1", "echo", {"text": "x"}), 1_000_000, 100_000, **name)
+    model = ScriptedChatModel([first, used("Best I can say.", 1_000_000, 0, **name)])
+    talk = session(model, echo, hooks=[Never()], config=LoopConfig(prices=PRICES, max_cost=0.4))
+
+    end = await ended(talk)
+
+    model.assert_spent()
+    answer = "Reached the cost budget (0.4)\n\nBest I can say."
+    assert end == ("ROUND_LIMIT", "cost_limit", answer, [], 2)
+
+
+async def test_a_rerun_that_the_time_does_not_allow_is_not_made(clock: Clock) -> None:
+    model = ScriptedChatModel([call(1), "Best I can say."])
+
+    class SetsForward(Never):
+        def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:
+            clock.forward(950)
+            return LoopPlan(run_agentic_loop=True)
+
+    end = await ended(session(model, echo, hooks=[SetsForward()]), deadline_s=1000)
+
+    model.assert_spent()
+    answer = "Reached the deadline (1000.0 s)\n\nBest I can say."
+    assert end == ("ROUND_LIMIT", "deadline", answer, [], 2)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_every_rerun_is_a_turn_of_the_session(streaming: bool) -> None:
+    model = ScriptedChatModel([call(1), call(2), "Best I can say."])
+    talk = session(model, echo, hooks=[Never()], config=LoopConfig(max_turns=2))
+
+    if streaming:
+        said = "".join([part.text async for part in talk.stream("go") if isinstance(part, Token)])
+    else:
+        said = (await talk.run("go")).answer
+
+    model.assert_spent()
+    assert (said, await talk.status()) == ("Reached maximum model turns (2)\n\nBest I can say.", "TURN_LIMIT")
+
+
+async def test_a_wish_that_a_limit_forbids_is_told() -> None:
+    talk = session(ScriptedChatModel([call(1), "Best I can say."]), echo, hooks=[Never()])
+
+    await talk.run("go", context={"max_turns": 1})
+
+    assert [event["message"] for event in await talk.events() if event["type"] == "warning"] == [
+        "The hook Never wants the model asked again, but a limit forbids it; its last reply is not followed."
+    ]
+
+
+async def test_an_answer_that_a_hook_wants_replaced_is_not_given_where_a_limit_forbids_the_rerun() -> None:
+    model = ScriptedChatModel([used("A first try.", 90, 10), used("Best I can say.", 90, 10)])
+    talk = session(model, echo, hooks=[Never()], config=LoopConfig(finalize="direct"))
+
+    end = await ended(talk, max_tokens_total=250)
+
+    model.assert_spent()
+    answer = "Reached the token budget (250 tokens)\n\nBest I can say."
+    assert end == ("ROUND_LIMIT", "token_limit", answer, [], 2)
+
+
+class Once(LoopHook):
+    """Wants a reply with calls again, once."""
+
+    def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
+        return request.depth == 0 and bool(response.calls), None
+
+    def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:
+        return LoopPlan(run_agentic_loop=True)
+
+
+@pytest.mark.parametrize("kills", [1, 2])
+async def test_what_a_run_used_that_was_killed_in_a_rerun_is_not_lost(kills: int) -> None:
+    gates = {2 + number: Gate() for number in range(kills)}
+    replies = [*[call(9)] * (1 + kills), call(1), used("No more actions.", 90, 10), SAID]
+    talk = session(GatedModel(responses=replies, before=gates), echo, hooks=[Once()])
+    for number, gate in gates.items():
+        running = asyncio.create_task(talk.run("go") if number == 2 else talk.resume())
+        await gate.reached()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        gate.open()
+
+    result = await talk.resume()
+
+    warnings = [event["message"] for event in await talk.events() if event["type"] == "warning"]
+    assert (result.answer, list(result.results), result.usage["model_calls"], warnings) == (
+        "Best I can say.",
+        ["1"],
+        4 + kills,
+        [f"A run that was cut off had made {kills} model call(s) for this plan, which count; it is planned anew."],
+    )
+
+
+async def test_a_run_that_was_killed_in_a_rerun_has_used_its_turns() -> None:
+    gate = Gate()
+    model = GatedModel(responses=[call(1), call(2), "Best I can say."], before={2: gate})
+    talk = session(model, echo, hooks=[Never()], config=LoopConfig(max_turns=2))
+    running = asyncio.create_task(talk.run("go"))
+    await gate.reached()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    gate.open()
+
+    result = await talk.resume()
+
+    assert (result.stop_reason, result.usage["model_calls"]) == ("turn_limit", 3)

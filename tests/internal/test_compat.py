@@ -1,0 +1,364 @@
+"""The private names this package relies on: each test fails when one moves or means something else."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, TypedDict, cast
+
+import pytest
+from langchain_core.messages import content
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import StructuredTool, tool
+from langgraph.cache.sqlite import SqliteCache
+from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.base.id import uuid6
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import InjectedState, InjectedStore, ToolRuntime
+from langgraph.types import Command, Send, interrupt
+from openai import APIStatusError
+
+from graph_agent import ScriptedChatModel
+from graph_agent._compat import (
+    ClockedStateGraph,
+    InjectedArguments,
+    SubPattern,
+    answers_at_hand,
+    as_tool_output,
+    both_ways,
+    cache_block_types,
+    checkpointer_of,
+    close_sqlite_cache,
+    config_parameter,
+    inherits_durability,
+    is_resuming,
+    keep_checkpoint_ids_above,
+    loads_older_checkpoint,
+    messages_delta_reducer,
+    parse_pattern,
+    read_state,
+    surrounding_context,
+    uses_responses_api,
+    with_stream_through,
+)
+from graph_agent._internal.sync_bridge import blocking
+from tests.support.agents import thread
+from tests.support.clocks import process_with_clock
+from tests.support.openai_stub import Failure, OpenAIStub
+
+REDUCER: Any = messages_delta_reducer
+
+
+class State(TypedDict, total=False):
+    word: str
+    seen: Any
+
+
+async def test_a_send_task_reads_the_state_and_finds_the_saver() -> None:
+    saver = InMemorySaver()
+
+    async def task(state: State, config: RunnableConfig) -> dict[str, Any]:
+        return {"seen": (read_state(config, ["word", "seen"]), checkpointer_of(config) is saver)}
+
+    async def fan_out(state: State) -> list[Send]:
+        return [Send("task", {})]
+
+    graph = StateGraph(State)
+    graph.add_node("task", both_ways(blocking(task), task, "task"), input_schema=State)
+    graph.add_conditional_edges(START, fan_out, ["task"])
+    graph.add_edge("task", END)
+
+    result = await graph.compile(checkpointer=saver).ainvoke({"word": "hi"}, thread())
+
+    assert result["seen"] == ({"word": "hi"}, True)
+
+
+async def test_a_run_in_a_node_finds_the_context_around_it() -> None:
+    async def node(state: State, config: RunnableConfig) -> dict[str, Any]:
+        given: list[RunnableConfig | None] = [config, None, {"tags": ["x"]}, {"configurable": {"thread_id": "own"}}]
+        return {"seen": [surrounding_context(one) for one in given]}
+
+    schema: Any = dict
+    graph: Any = StateGraph(State, context_schema=schema)
+    graph.add_node("node", node)
+    graph.add_edge(START, "node")
+    compiled: Any = graph.compile()
+
+    result = await compiled.ainvoke({"word": "hi"}, context={"tenant": "acme"})
+
+    assert (result["seen"], surrounding_context(None)) == ([{"tenant": "acme"}] * 3 + [None], None)
+
+
+@pytest.mark.parametrize(("given", "responses"), [({}, False), ({"use_responses_api": True}, True)])
+async def test_an_openai_model_says_which_api_it_uses(given: dict[str, Any], responses: bool) -> None:
+    with OpenAIStub(Failure(400, "No.")) as stub:
+        async with stub.chat_model(**given) as model:
+            with suppress(APIStatusError):
+                await model.ainvoke("hi")
+
+    assert (uses_responses_api(model, {}), stub.requests[0].path) == (
+        responses,
+        "/v1/responses" if responses else "/v1/chat/completions",
+    )
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+async def test_a_task_knows_how_many_of_its_questions_are_answered(by_id: bool) -> None:
+    counted: list[int] = []
+
+    async def task(state: State, config: RunnableConfig) -> dict[str, Any]:
+        counted.append(answers_at_hand(config))
+        return {"seen": [interrupt("first?"), interrupt("second?")]}
+
+    graph = StateGraph(State)
+    graph.add_node("task", both_ways(blocking(task), task, "task"))
+    graph.add_edge(START, "task")
+    compiled = graph.compile(checkpointer=InMemorySaver())
+    given: Any = {"word": "hi"}
+    for answer in ("a", "b"):
+        result = await compiled.ainvoke(given, thread())
+        given = Command(resume={result["__interrupt__"][0].id: answer} if by_id else answer)
+
+    result = await compiled.ainvoke(given, thread())
+
+    assert (counted, result["seen"]) == ([0, 1, 2], ["a", "b"])
+
+
+async def test_a_node_knows_whether_its_run_goes_on() -> None:
+    resuming: list[bool] = []
+
+    async def task(state: State, config: RunnableConfig) -> dict[str, Any]:
+        resuming.append(is_resuming(config))
+        return {"seen": interrupt("first?")}
+
+    graph = StateGraph(State)
+    graph.add_node("task", both_ways(blocking(task), task, "task"))
+    graph.add_edge(START, "task")
+    compiled = graph.compile(checkpointer=InMemorySaver())
+    await compiled.ainvoke({"word": "hi"}, thread())
+
+    await compiled.ainvoke(Command(resume="a"), thread())
+
+    assert resuming == [False, True]
+
+
+def test_a_node_runs_both_ways() -> None:
+    async def slow(state: State) -> dict[str, Any]:
+        return {"word": "asynchronous"}
+
+    def fast(state: State) -> dict[str, Any]:
+        return {"word": "blocking"}
+
+    graph = StateGraph(State)
+    graph.add_node("node", both_ways(fast, slow, "node"), input_schema=State)
+    graph.add_edge(START, "node")
+    graph.add_edge("node", END)
+
+    assert graph.compile().invoke({"word": ""})["word"] == "blocking"
+
+
+async def test_pairs_are_stamped_where_our_reducer_stands() -> None:
+    class Messages(TypedDict):
+        messages: Annotated[list[Any], DeltaChannel(REDUCER)]
+
+    async def nothing(state: Messages) -> None:
+        return None
+
+    graph = StateGraph(Messages)
+    graph.add_node("nothing", nothing)
+    graph.add_edge(START, "nothing")
+    graph.add_edge("nothing", END)
+    compiled = graph.compile(checkpointer=InMemorySaver())
+    await compiled.ainvoke({"messages": [("user", "hi")]}, thread())
+
+    first = (await compiled.aget_state(thread())).values["messages"][0].id
+
+    assert (first is not None, first) == (True, (await compiled.aget_state(thread())).values["messages"][0].id)
+
+
+def test_what_a_tool_wants_injected() -> None:
+    @tool
+    def look(
+        text: str,
+        runtime: ToolRuntime,
+        state: Annotated[dict[str, Any], InjectedState],
+        word: Annotated[str, InjectedState("word")],
+        store: Annotated[Any, InjectedStore()],
+    ) -> str:
+        """Look."""
+        return text
+
+    found = InjectedArguments(look)
+
+    assert (found.state, found.store, found.runtime, found.hidden, bool(found)) == (
+        {"state": None, "word": "word"},
+        "store",
+        "runtime",
+        {"runtime", "state", "word", "store"},
+        True,
+    )
+
+
+def test_the_config_parameter_of_a_tool() -> None:
+    def plain(text: str) -> str:
+        return text
+
+    def wants(text: str, settings: RunnableConfig) -> str:
+        return text
+
+    assert (config_parameter(plain), config_parameter(wants)) == (None, "settings")
+
+
+def test_a_tools_output_becomes_its_message() -> None:
+    made = StructuredTool.from_function(func=lambda: 1, name="t", description="d")
+
+    message = as_tool_output({"a": 1}, None, made, "c1")
+
+    assert (message.content, message.tool_call_id, message.name, message.status) == ('{"a": 1}', "c1", "t", "success")
+
+
+@pytest.mark.parametrize(("durability", "inherited"), [(None, False), ("exit", True)], ids=str)
+async def test_a_node_knows_whether_its_run_was_given_a_durability(durability: Any, inherited: bool) -> None:
+    found: list[bool] = []
+
+    def look(state: MessagesState, config: RunnableConfig) -> None:
+        found.append(inherits_durability(config["configurable"]))
+
+    graph: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)
+    graph.add_node("look", look)
+    graph.add_edge(START, "look")
+
+    given: Any = {"messages": []}
+    saver = InMemorySaver()
+    await graph.compile(checkpointer=saver).ainvoke(given, {"configurable": {"thread_id": "t"}}, durability=durability)
+
+    assert found == [inherited]
+
+
+def test_a_parsed_pattern_tells_its_repeats() -> None:
+    [(_, (least, most, inside)), (_, members)] = parse_pattern("(?:a|b){2,3}[xy]")
+
+    assert (int(least), int(most), isinstance(inside, SubPattern), len(members)) == (2, 3, True, 2)
+
+
+def test_a_closed_cache_is_of_no_more_use(tmp_path: Path) -> None:
+    cache = SqliteCache[Any](path=str(tmp_path / "cache.db"))
+
+    close_sqlite_cache(cache)
+
+    with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+        cache.get([(("a",), "b")])
+
+
+async def test_a_fresh_read_sees_what_the_update_writes() -> None:
+    seen: list[Any] = []
+
+    async def route(state: State, config: RunnableConfig) -> str:
+        seen.append((read_state(config, ["word"]), read_state(config, ["word"], fresh=True)))
+        return END
+
+    graph = StateGraph(State)
+    graph.add_node("say", lambda state: {"word": "said"})
+    graph.add_edge(START, "say")
+    graph.add_conditional_edges("say", both_ways(blocking(route), route, "route"), [END])
+    compiled = graph.compile(checkpointer=InMemorySaver())
+    await compiled.ainvoke({"word": "hi"}, thread())
+
+    await compiled.aupdate_state(thread(), {"word": "edited"}, as_node="say")
+
+    assert seen[-1] == ({"word": "said"}, {"word": "edited"})
+
+
+def test_checkpoint_ids_are_made_from_a_clock_that_can_be_raised() -> None:
+    with process_with_clock(3600):
+        later = str(uuid6())
+    with process_with_clock(0):
+        before = str(uuid6())
+        keep_checkpoint_ids_above(later)
+        after = str(uuid6())
+
+    assert before < later < after
+
+
+async def test_a_compiled_graph_learns_of_each_checkpoint_that_it_loads() -> None:
+    builder = StateGraph(MessagesState)
+    builder.add_node("node", lambda state: {})
+    builder.add_edge(START, "node")
+    graph = builder.compile(checkpointer=InMemorySaver())
+    graph.__class__ = ClockedStateGraph
+    with process_with_clock(3600):
+        await graph.ainvoke({"messages": []}, thread())
+        loaded = (await graph.aget_state(thread())).config["configurable"]["checkpoint_id"]
+    with process_with_clock(0):
+        await graph.ainvoke({"messages": []}, thread())
+        made = (await graph.aget_state(thread())).config["configurable"]["checkpoint_id"]
+
+    assert made > loaded
+
+
+async def test_a_run_from_an_older_checkpoint_is_recognized_also_in_its_subgraphs() -> None:
+    seen: list[bool] = []
+
+    async def inner(state: State, config: RunnableConfig) -> dict[str, Any]:
+        return {}
+
+    class Watched(ClockedStateGraph):
+        def astream(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
+            seen.append(loads_older_checkpoint(config["configurable"]))
+            return super().astream(input, config, **kwargs)
+
+    child = StateGraph(State)
+    child.add_node("inner", inner)
+    child.add_edge(START, "inner")
+    compiled = child.compile(checkpointer=True)
+    compiled.__class__ = Watched
+    parent = StateGraph(State)
+    parent.add_node("child", compiled)
+    parent.add_edge(START, "child")
+    graph = parent.compile(checkpointer=InMemorySaver())
+    await graph.ainvoke({"word": "hi"}, thread())
+    history = [state async for state in graph.aget_state_history(thread())]
+    await graph.ainvoke(None, history[1].config)
+
+    assert seen == [False, True]
+
+
+async def test_the_message_stream_of_a_model_call_goes_through_a_gate() -> None:
+    passed: list[Any] = []
+
+    def gate(send: Callable[[Any], None], seen: set[int | str]) -> Callable[[Any], None]:
+        def take(entry: Any) -> None:
+            namespace, mode, (message, metadata) = entry
+            passed.append((namespace, mode, message.text, metadata["langgraph_node"], message.id in seen))
+            send(entry)
+
+        return take
+
+    async def node(state: State, config: RunnableConfig) -> dict[str, Any]:
+        await ScriptedChatModel(["One two."]).ainvoke("hi", with_stream_through(config, gate))
+        return {}
+
+    graph = StateGraph(State)
+    graph.add_node("node", node)
+    graph.add_edge(START, "node")
+    graph.add_edge("node", END)
+
+    shown = [
+        cast(Any, chunk).text async for chunk, _ in graph.compile().astream({"word": "hi"}, stream_mode="messages")
+    ]
+
+    assert (passed, shown) == (
+        [((), "messages", text, "node", True) for text in ("One", " two.", "")],
+        ["One", " two.", ""],
+    )
+
+
+def test_types_of_content_blocks_are_found_once() -> None:
+    found = content._get_data_content_block_types()
+    cache_block_types()
+    kept = content._get_data_content_block_types
+
+    assert (kept(), kept() is kept(), "image" in found) == (found, True, True)

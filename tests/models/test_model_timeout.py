@@ -1,0 +1,276 @@
+"""How long a model may take: to its first token and between tokens, not in all, unless that is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_openai import ChatOpenAI
+from langgraph.checkpoint.memory import InMemorySaver
+from pydantic import Field
+
+from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.models.retry import ask
+from graph_agent.models.single_attempt import without_client_retries
+from graph_agent.models.stream_watch import ReadAloud
+from graph_agent.models.token_timeout import ModelTimeoutError
+from tests.support.agents import at_step_limit, echo
+from tests.support.openai_stub import Failure, Reply, StubFactory, openai_stub
+
+__all__ = ["openai_stub"]
+
+CALL = (("echo", {"text": "a"}),)
+ANSWER = "one two three four five"
+
+
+class Clock:
+    """The running loop's clock, which a test moves forward; timers of the loop follow it."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._now, self._ahead_s = self.loop.time, 0.0
+        self.loop.time = lambda: self._now() + self._ahead_s  # type: ignore[method-assign]  # a clock to move
+
+    def move(self, seconds: float) -> None:
+        self._ahead_s += seconds
+
+    def move_from_thread(self, seconds: float) -> None:
+        """Move it, and return once it has moved."""
+        moved = threading.Event()
+        self.loop.call_soon_threadsafe(self.move, seconds)
+        self.loop.call_soon_threadsafe(moved.set)
+        assert moved.wait(30)
+
+
+@pytest.fixture
+async def clock() -> Clock:
+    return Clock()
+
+
+class Slow(ChatOpenAI):
+    """The real client, to which each chunk of a stream comes so many seconds after the one before."""
+
+    clock: Any = Field(exclude=True)
+    seconds: float = 100
+    taken: Any = Field(default_factory=list, exclude=True)
+    """One for each chunk that was taken in, over the life of the client and its copies."""
+
+    async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
+        async for chunk in super()._astream(*args, **kwargs):
+            self.clock.move(self.seconds)
+            await asyncio.sleep(0)
+            yield chunk
+            self.taken.append(None)
+
+
+def stalls(clock: Clock, *, at: int = 0, taken: Sequence[None] = ()) -> Any:
+    """What a stub does before one of its chunks: once the client has taken in those before, it stalls."""
+    before: list[int] = []
+
+    def stall(number: int) -> None:
+        if not before:
+            before.append(len(taken))
+        if number == at:
+            deadline = time.monotonic() + 30
+            while len(taken) - before[0] < at and time.monotonic() < deadline:
+                time.sleep(0.002)
+            clock.move_from_thread(130)
+
+    return stall
+
+
+async def streamed(stub: Any, kind: dict[str, Any] | None = None, **config: Any) -> dict[str, Any]:
+    """Stream one input, and gather what came of it."""
+    async with stub.chat_model(**(kind or {})) as model:
+        settings = LoopConfig(**{"max_steps": 9, "model_retries": 1, "tool_calling": "native", **config})
+        graph = create_graph_agent(model, tools=[echo], config=settings, checkpointer=InMemorySaver())
+        session = Session(graph, "s1")
+        parts = [part async for part in session.stream("go")]
+        (result,) = [part.result for part in parts if part.type == "done"]
+    return {
+        "read": "".join(part.text for part in parts if part.type == "token"),
+        "status": result.status.value,
+        "error": result.error,
+        "requests": [bool(body.get("stream")) for body in stub.bodies],
+    }
+
+
+PLAN = '{"status": "done", "tools": []}'
+
+
+@pytest.mark.parametrize(
+    ("config", "before"),
+    [
+        ({"finalize": "compose"}, ["No more actions."]),
+        ({"finalize": "direct"}, []),
+        ({"finalize": "direct", "tool_calling": "text"}, []),
+        ({"tool_calling": "wave", "temperature": 0}, [PLAN]),
+    ],
+    ids=["compose", "direct", "text", "wave"],
+)
+async def test_a_stream_whose_tokens_keep_coming_is_not_cut(
+    openai_stub: StubFactory, clock: Clock, config: dict[str, Any], before: list[str]
+) -> None:
+    replies = [*before, ANSWER]
+
+    got = await streamed(openai_stub(*replies), {"kind": Slow, "clock": clock}, model_timeout_s=120, **config)
+
+    assert got == {"read": ANSWER, "status": "COMPLETED", "error": "", "requests": [True] * len(replies)}
+
+
+async def test_a_stream_below_a_limit_is_not_cut(openai_stub: StubFactory, clock: Clock) -> None:
+    stub = openai_stub(Reply(tool_calls=CALL), ANSWER)
+
+    got = await streamed(stub, {"kind": Slow, "clock": clock}, model_timeout_s=120, max_steps=1)
+
+    assert (got["read"], got["status"]) == (at_step_limit(1, ANSWER), "ROUND_LIMIT")
+
+
+@pytest.mark.parametrize("steps", [9, 1], ids=["completed", "limit"])
+@pytest.mark.parametrize("chunk", [0, 1], ids=["nothing", "the role"])
+async def test_a_stream_that_stalls_before_its_first_token_is_sent_again(
+    openai_stub: StubFactory, clock: Clock, steps: int, chunk: int
+) -> None:
+    taken: list[None] = []
+    stalled = Reply("never read", before=stalls(clock, at=chunk, taken=taken))
+    planned: list[Any] = [Reply(tool_calls=CALL)] if steps == 1 else ["No more actions."]
+    stub = openai_stub(*planned, stalled, ANSWER)
+    slow = {"kind": Slow, "clock": clock, "seconds": 0, "taken": taken}
+
+    got = await streamed(stub, slow, model_timeout_s=120, max_steps=steps, finalize="compose")
+
+    read = at_step_limit(1, ANSWER) if steps == 1 else ANSWER
+    assert (got["read"], got["error"], got["requests"]) == (read, "", [True] * 3)
+
+
+async def test_a_plan_that_stalls_in_the_middle_is_sent_again_because_nobody_has_read_it(
+    openai_stub: StubFactory, clock: Clock
+) -> None:
+    taken: list[None] = []
+    stub = openai_stub(Reply(tool_calls=CALL, before=stalls(clock, at=2, taken=taken)), "No more actions.", ANSWER)
+    slow = {"kind": Slow, "clock": clock, "seconds": 0, "taken": taken}
+
+    got = await streamed(stub, slow, model_timeout_s=120, finalize="compose")
+
+    assert (got["read"], got["status"], len(got["requests"])) == (ANSWER, "COMPLETED", 3)
+
+
+async def test_a_stream_that_stalls_after_its_first_token_ends_there(openai_stub: StubFactory, clock: Clock) -> None:
+    taken: list[None] = []
+    stub = openai_stub("No more actions.", Reply(ANSWER, before=stalls(clock, at=3, taken=taken)), "never asked")
+    slow = {"kind": Slow, "clock": clock, "seconds": 0, "taken": taken}
+
+    got = await streamed(stub, slow, model_timeout_s=120, finalize="compose")
+
+    assert (got["status"], got["error"], len(got["requests"])) == (
+        "FAILED",
+        "The model provider did not answer as it should (no further token came for 120 s (model_timeout_s)); "
+        "try again later.",
+        2,
+    )
+
+
+async def test_a_reply_that_is_not_streamed_has_its_time_for_the_whole(openai_stub: StubFactory, clock: Clock) -> None:
+    late = Reply("never read", before=stalls(clock))
+    stub = openai_stub(late, late, "never asked")
+    async with stub.chat_model() as model:
+        config = LoopConfig(model_timeout_s=120, model_retries=1)
+        graph = create_graph_agent(model, config=config, checkpointer=InMemorySaver())
+
+        result = await Session(graph, "s1").run("go")
+
+    assert (result.status, result.error, [bool(body.get("stream")) for body in stub.bodies]) == (
+        "FAILED",
+        "The model provider did not answer as it should (no token came for 120 s (model_timeout_s)); try again later.",
+        [False, False],
+    )
+
+
+@pytest.mark.parametrize("steps", [9, 1], ids=["completed", "limit"])
+async def test_a_total_bounds_a_stream_whose_tokens_keep_coming(
+    openai_stub: StubFactory, clock: Clock, steps: int
+) -> None:
+    planned: list[Any] = [Reply(tool_calls=CALL)] if steps == 1 else ["No more actions."]
+    stub = openai_stub(*planned, ANSWER)
+    limits = {"model_timeout_s": 120, "model_total_timeout_s": 450, "finalize": "compose"}
+
+    got = await streamed(stub, {"kind": Slow, "clock": clock}, max_steps=steps, **limits)
+
+    assert (ANSWER in got["read"], got["error"]) == (
+        False,
+        "The model provider did not answer as it should (the reply was not complete after 450 s "
+        "(model_total_timeout_s)); try again later.",
+    )
+
+
+async def test_no_limit_is_no_limit(openai_stub: StubFactory, clock: Clock) -> None:
+    stub = openai_stub("No more actions.", "Hi.")
+
+    got = await streamed(
+        stub, {"kind": Slow, "clock": clock, "seconds": 9_000}, model_timeout_s=None, finalize="compose"
+    )
+
+    assert (got["read"], got["status"]) == ("Hi.", "COMPLETED")
+
+
+async def test_the_time_that_a_reader_takes_does_not_count(clock: Clock) -> None:
+    read: list[str] = []
+
+    async def reader(text: str, _: str | None) -> None:
+        read.append(text)
+        clock.move(130)
+        await asyncio.sleep(0)
+
+    model = ScriptedChatModel([ANSWER])
+    reply = await ask(model, [], {}, retries=0, timeout_s=120, config=None, watch=ReadAloud(reader))
+
+    assert ("".join(read), reply.text) == (ANSWER, ANSWER)
+
+
+class InThread(BaseChatModel):
+    """A model without asynchronous methods, whose tokens are told of in a thread."""
+
+    clock: Any = Field(exclude=True)
+
+    @property
+    def _llm_type(self) -> str:
+        return "in-thread"
+
+    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
+        for word in ANSWER.split():
+            self.clock.move_from_thread(100)
+            run_manager.on_llm_new_token(word)
+        return ChatResult(generations=[ChatGeneration(message=AIMessage(ANSWER))])
+
+
+async def test_a_token_that_comes_from_a_thread_counts(clock: Clock) -> None:
+    reply = await ask(InThread(clock=clock), [], {}, retries=0, timeout_s=120)
+
+    assert reply.text == ANSWER
+
+
+async def test_the_clients_own_limit_between_chunks_gives_way_unless_it_was_set(openai_stub: StubFactory) -> None:
+    stub = openai_stub(Failure(400))
+    async with stub.chat_model() as default, stub.chat_model(stream_chunk_timeout=7.0) as chosen:
+        limits = [without_client_retries(model).stream_chunk_timeout for model in (default, chosen)]  # type: ignore[attr-defined]  # of ChatOpenAI
+        theirs = default.stream_chunk_timeout
+
+    assert (limits, theirs) == ([None, 7.0], 120.0)
+
+
+async def test_a_timeout_of_the_model_itself_is_left_as_it_is() -> None:
+    class Impatient(ScriptedChatModel):
+        async def _agenerate(self, *_: Any, **__: Any) -> Any:
+            raise TimeoutError("its own")
+
+    with pytest.raises(TimeoutError, match="its own") as caught:
+        await ask(Impatient(responses=["never"]), [], {}, retries=0, timeout_s=120)
+
+    assert not isinstance(caught.value, ModelTimeoutError)

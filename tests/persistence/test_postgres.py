@@ -1,0 +1,325 @@
+"""Sessions in PostgreSQL, in a real server: what they keep, how large they grow, and one run at a time in each."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+import pytest
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from psycopg_pool import AsyncConnectionPool, ConnectionPool
+
+from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_agent
+from graph_agent.errors import ConfigError, SessionBusyError, SessionLostError
+from graph_agent.persistence.open import open_saver, open_store, strict_serializer
+from graph_agent.persistence.postgres import SharedPostgresStore
+from graph_agent.persistence.urls import without_password
+from graph_agent.runs.database_identity import place_of, place_of_blocking
+from graph_agent.runs.inbox import new_note
+from graph_agent.runs.postgres_locks import PostgresPlace
+from graph_agent.runs.registry import inbox_of, is_idle
+from tests.support.agents import asks, echo, says, thread
+from tests.support.gates import Gate, gated_tool
+from tests.support.postgres_server import PostgresServer, on_postgres
+
+pytestmark = on_postgres
+
+
+def agent(script: list[str], saver: Any, **options: Any) -> Any:
+    return create_graph_agent(ScriptedChatModel(script), checkpointer=saver, **options)
+
+
+async def test_a_session_outlives_its_saver(postgres_url: str) -> None:
+    script = [asks(("1", "echo", {"text": "hi"})), "No more actions.", "One."]
+    async with open_saver(postgres_url) as saver:
+        first = await Session(agent(script, saver, tools=[echo]), "s1").run("first")
+    async with open_saver(postgres_url) as saver:
+        graph = agent(["Two."], saver)
+        second = await Session(graph, "s1").run("second")
+        types = [event["type"] for event in await SessionMemory(graph).get_session_events("s1")]
+        sessions = await SessionMemory(graph).list_sessions()
+        idle = await is_idle(saver, "s1")
+
+    assert (first.answer, first.results, second.answer, sessions, idle) == ("One.", {"1": "hi"}, "Two.", ["s1"], True)
+    assert types == [
+        *("user_message", "status", "plan", "tool_call", "tool_result", "plan", "agent_response", "status"),
+        *("user_message", "status", "agent_response", "status"),
+    ]
+
+
+async def test_a_session_grows_with_its_turns_and_not_with_their_square(postgres_url: str) -> None:
+    sizes: list[int] = []
+    async with open_saver(postgres_url) as saver:
+        session = Session(agent(["A."] * 60, saver), "s1")
+        for _ in range(3):
+            for _ in range(20):
+                await session.run("x" * 2_000)
+            sizes.append(_stored_bytes(postgres_url))
+
+    # Kept whole at every checkpoint, the last twenty turns would take five times what the first twenty took.
+    assert sizes[2] - sizes[1] < 2 * sizes[0], sizes
+
+
+def _stored_bytes(url: str) -> int:
+    query = (
+        "SELECT (SELECT sum(length(blob)) FROM checkpoint_blobs) + (SELECT sum(length(blob)) FROM checkpoint_writes)"
+        " + (SELECT sum(length(checkpoint::text)) FROM checkpoints)"
+    )
+    with psycopg.connect(url) as connection:
+        [[found]] = connection.execute(query).fetchall()
+        return int(found)
+
+
+@dataclass
+class Stranger:
+    """What no checkpoint of ours holds."""
+
+    name: str
+
+
+async def test_a_checkpoint_builds_no_type_that_is_not_allowed(postgres_url: str) -> None:
+    kind, _ = strict_serializer().dumps_typed(["x"])
+    _, planted = strict_serializer().dumps_typed(Stranger("x"))
+    async with open_saver(postgres_url) as saver:
+        graph = agent(["One."], saver)
+        await Session(graph, "s1").run("first")
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            connection.execute(
+                "UPDATE checkpoint_blobs SET type = %s, blob = %s WHERE channel = 'usage'", [kind, planted]
+            )
+        values = (await graph.aget_state(thread())).values
+
+    assert values["usage"] == {"name": "x"}
+
+
+async def test_text_that_postgres_has_no_place_for_is_kept_without_it(postgres_url: str) -> None:
+    async with open_saver(postgres_url) as saver, open_store(postgres_url) as store:
+        session = Session(agent(["Heard."], saver, store=store), "s1")
+        await session.steer("be\x00brief")
+        result = await session.run("hel\x00lo \ud800")
+        said = [
+            event["content"]
+            for event in await session.events()
+            if event["type"] == "steering" or event["type"] == "user_message"
+        ]
+
+    assert (result.answer, said) == ("Heard.", ["hel\ufffdlo \ufffd", "be\ufffdbrief"])
+
+
+async def test_notes_are_read_in_order_and_forgotten(postgres_url: str) -> None:
+    async with open_saver(postgres_url) as saver, open_store(postgres_url) as store:
+        inbox = await inbox_of(saver, store)
+        notes = [new_note("steer", str(number)) for number in range(130)]
+        await asyncio.gather(*(inbox.add("s.1", note) for note in reversed(notes)))
+        await inbox.add("s.10", new_note("steer", "another's"))
+        read = await inbox.read("s.1")
+        await inbox.forget("s.1", [note.key for note in notes])
+
+        assert (read, await inbox.read("s.1"), len(await inbox.read("s.10"))) == (notes, [], 1)
+
+
+async def test_an_operation_on_the_store_is_not_cut_in_two(postgres_url: str) -> None:
+    async with open_store(postgres_url) as store:
+        for _ in range(20):
+            task = asyncio.create_task(store.aput(("a",), "k", {"n": 1}))
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await store.aput(("a",), "k", {"n": 2})
+        item = await store.aget(("a",), "k")
+        assert isinstance(store, SharedPostgresStore)
+
+        assert (item is not None and item.value, await store.is_empty(("a",)), await store.is_empty(("b",))) == (
+            {"n": 2},
+            False,
+            True,
+        )
+
+
+async def test_tables_are_made_by_several_at_once(postgres_url: str) -> None:
+    async def opened() -> bool:
+        async with open_saver(postgres_url) as saver, open_store(postgres_url) as store:
+            await store.aput(("a",), "k", {})
+            return await saver.aget_tuple(thread()) is None
+
+    assert await asyncio.gather(*(opened() for _ in range(5))) == [True] * 5
+
+
+@pytest.mark.parametrize("first", ["ainvoke", "invoke"])
+async def test_a_second_run_is_refused_in_one_process(first: str, postgres_url: str) -> None:
+    gate = Gate()
+    async with open_saver(postgres_url) as saver, open_saver(postgres_url) as other:
+        script = [asks(("1", "work", {})), "No more actions.", "Done."]
+        graph = agent(script, saver, tools=[gated_tool(gate)])
+        given, config = says("go"), thread()
+        run = asyncio.create_task(
+            graph.ainvoke(given, config) if first == "ainvoke" else asyncio.to_thread(graph.invoke, given, config)
+        )
+        await gate.reached()
+
+        with pytest.raises(SessionBusyError, match="'s1' is running already"):
+            await Session(agent(["Mine."], other), "s1").run("me too")
+        with pytest.raises(SessionBusyError):
+            await asyncio.to_thread(agent(["Mine."], other).invoke, given, config)
+        seen = [await is_idle(saver, "s1"), await is_idle(other, "s1"), await is_idle(other, "s2")]
+        beside = await Session(agent(["Beside."], other), "s2").run("hello")
+        gate.open()
+        await run
+
+        assert (seen, beside.answer, await is_idle(other, "s1")) == ([False, False, True], "Beside.", True)
+
+
+async def test_a_run_that_is_cancelled_while_it_asks_for_its_lock_leaves_none(postgres_url: str) -> None:
+    async with open_saver(postgres_url) as saver:
+        graph = agent(["One."] * 40, saver)
+        for turns in range(12):
+            run = asyncio.create_task(Session(graph, "s1").run("go"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            run.cancel()
+            await asyncio.gather(run, return_exceptions=True)
+        async with asyncio.timeout(30):
+            while not await is_idle(saver, "s1"):
+                await asyncio.sleep(0)
+
+        assert (await Session(graph, "s1").run("now")).answer == "One."
+
+
+@pytest.mark.parametrize("kind", [AsyncConnectionPool, ConnectionPool, psycopg.AsyncConnection, psycopg.Connection])
+async def test_every_kind_of_saver_has_the_same_place(kind: Any, postgres_url: str) -> None:
+    def saver() -> Any:
+        return (AsyncPostgresSaver if "Async" in kind.__name__ else PostgresSaver)(connection)
+
+    async with open_saver(postgres_url) as ours, AsyncExitStack() as stack:
+        place = await place_of(ours)
+        made = kind(postgres_url, open=False) if "Pool" in kind.__name__ else kind.connect(postgres_url)
+        opened: Any = await made if inspect.isawaitable(made) and "Pool" not in kind.__name__ else made
+        if "Async" in kind.__name__:
+            connection = await stack.enter_async_context(opened)
+        else:
+            connection = stack.enter_context(opened)
+
+        found = [await place_of(saver()), await asyncio.to_thread(place_of_blocking, saver())]
+
+    assert (found, isinstance(place, PostgresPlace)) == ([place, place], True)
+
+
+async def test_a_lock_is_taken_anew_when_the_database_has_dropped_its_connection(postgres_url: str) -> None:
+    gate = Gate()
+    async with open_saver(postgres_url) as saver:
+        graph = agent([asks(("1", "work", {})), "No more actions.", "Done."], saver, tools=[gated_tool(gate)])
+        run = asyncio.create_task(Session(graph, "s1").run("go"))
+        await gate.reached()
+        before = _holders(postgres_url)
+        _drop(postgres_url, before)
+        async with asyncio.timeout(30):
+            while _holders(postgres_url) in ([], before):
+                await asyncio.sleep(0.01)
+        gate.open()
+
+        assert ((await run).answer, len(before)) == ("Done.", 1)
+
+
+async def test_a_run_whose_session_went_to_another_process_is_stopped(postgres_url: str) -> None:
+    gate = Gate()
+    async with open_saver(postgres_url) as saver:
+        graph = agent([asks(("1", "work", {}))], saver, tools=[gated_tool(gate)])
+        run = asyncio.create_task(Session(graph, "s1").run("go"))
+        await gate.reached()
+        with psycopg.connect(postgres_url, autocommit=True) as thief:
+            [[key]] = thief.execute(
+                "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks WHERE locktype = 'advisory'"
+            ).fetchall()
+            waiting = asyncio.create_task(asyncio.to_thread(thief.execute, "SELECT pg_advisory_lock(%s)", [key]))
+            async with asyncio.timeout(30):
+                while not _waiters(postgres_url):
+                    await asyncio.sleep(0.01)
+            _drop(postgres_url, _holders(postgres_url))
+            await waiting
+            with pytest.raises(SessionLostError, match="another process has locked session 's1' since"):
+                await run
+        kept = [event["type"] for event in await SessionMemory(graph).get_session_events("s1")]
+
+    # Nothing is added to what may be the other's history by now, not even that the run was stopped.
+    assert (kept, gate.cancelled) == (["user_message", "status", "plan", "tool_call"], True)
+
+
+def _holders(url: str) -> list[int]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        query = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted"
+        return [pid for (pid,) in connection.execute(query).fetchall()]
+
+
+def _waiters(url: str) -> list[int]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        query = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        return [pid for (pid,) in connection.execute(query).fetchall()]
+
+
+def _drop(url: str, pids: list[int]) -> None:
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("SELECT pg_terminate_backend(pid, 5000) FROM unnest(%s::int[]) AS pid", [pids])
+
+
+async def test_the_database_may_be_gone_for_a_moment(postgres_url: str) -> None:
+    async with open_saver(postgres_url) as saver, open_store(postgres_url) as store:
+        session = Session(agent(["One.", "Two."], saver, store=store), "s1")
+        await session.run("first")
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+
+        assert (await session.run("second")).answer == "Two."
+
+
+async def test_a_database_that_is_not_there_is_told_without_its_password(postgres: PostgresServer) -> None:
+    url = f"postgresql://someone:tops3cret@/nowhere?host={postgres.folder}&password=tops3cret"
+
+    with pytest.raises(ConfigError, match="the database cannot be used") as told:
+        async with open_saver(url):
+            pass
+
+    assert ("tops3cret" in str(told.value), "someone:…@/nowhere" in str(told.value)) == (False, True)
+
+
+def test_a_password_is_not_shown() -> None:
+    shown = [
+        without_password(url)
+        for url in (
+            "postgresql://me:a/b@c@host:5432/db",
+            "postgres://me@host/db?password=x&sslmode=require",
+            "postgresql://host/db",
+            "sqlite:///a:b@c.db",
+            "postgresql://me:a?b@host/db",
+            "postgresql://host/db?x=1&pass%77ord=x%26y&sslpassword=z",
+            "host=h password=s3!@#' user=me",
+            r"password = 'it\'s two' user=me sslpassword=x",
+        )
+    ]
+
+    assert shown == [
+        "postgresql://me:…@host:5432/db",
+        "postgres://me@host/db?password=…&sslmode=require",
+        "postgresql://host/db",
+        "sqlite:///a:b@c.db",
+        "postgresql://me:…@host/db",
+        "postgresql://host/db?x=1&pass%77ord=…&sslpassword=…",
+        "host=h password=… user=me",
+        "password = … user=me sslpassword=…",
+    ]
+
+
+@pytest.mark.parametrize("url", ["postgresql://me:s3%zzcret@h/db", "postgresql://h/db?password=s3%zzcret"])
+async def test_a_drivers_error_shows_no_password(url: str) -> None:
+    with pytest.raises(ConfigError, match="invalid percent-encoded token") as told:
+        async with open_saver(url):
+            pass
+
+    assert "s3" not in str(told.value)

@@ -1,0 +1,421 @@
+"""A reply that was cut off: none of its calls is run, and an answer that ends in the middle says so."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langchain_core.messages.tool import invalid_tool_call, tool_call
+from langchain_core.tools import tool
+from langgraph.cache.memory import InMemoryCache
+from langgraph.checkpoint.memory import InMemorySaver
+from pydantic import BaseModel
+
+from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.calls import unfinished_call
+from graph_agent.models.finish_reasons import cut_off
+from tests.support.agents import asks, at_step_limit, echo
+from tests.support.openai_stub import Reply, StubFactory, openai_stub
+
+__all__ = ["openai_stub"]
+
+HALF = '{"path": "notes.txt", "text": "All that was writ'
+WHOLE = '{"path": "notes.txt", "text": "All."}'
+ENVELOPE = '{"tool_calls": [{"name": "write", "arguments": '
+
+
+class Disk:
+    """Where the tool `write` writes."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, str] = {}
+
+        @tool
+        async def write(path: str, text: str = "") -> str:
+            """Write a file."""
+            self.files[path] = text
+            return "written"
+
+        self.write = write
+
+
+@pytest.fixture
+def disk() -> Disk:
+    return Disk()
+
+
+async def ended(stub: Any, disk: Disk, *, streamed: bool, **config: Any) -> dict[str, Any]:
+    """Take one input to its end, and gather what became of it."""
+    async with stub.chat_model() as model:
+        settings = LoopConfig(**{"finalize": "compose", "tool_calling": "native", "temperature": 0, **config})
+        graph = create_graph_agent(model, tools=[disk.write], config=settings, checkpointer=InMemorySaver())
+        session = Session(graph, "s1")
+        if streamed:
+            (result,) = [part.result async for part in session.stream("go") if part.type == "done"]
+        else:
+            result = await session.run("go")
+        events = await session.events()
+    return {
+        "files": disk.files,
+        "answer": result.answer,
+        "status": result.status.value,
+        "results": [(e["name"], e["status"], e["content"]) for e in events if e["type"] == "tool_result"],
+        "requests": len(stub.requests),
+        "events": events,
+    }
+
+
+def refused_call(cause: str, fix: str) -> str:
+    return f"Not run: the reply that holds this call was cut off {cause}, so its arguments may be incomplete. {fix}"
+
+
+SHORTER = "Call it again with shorter arguments, or do the work in several smaller calls."
+REWORD = "Put the arguments in other words, or go on without it."
+AGAIN = "Call it again."
+AFTER_7 = "at the longest length allowed, after 7 tokens"
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize(
+    ("finish", "cause", "fix"),
+    [
+        ("length", AFTER_7, SHORTER),
+        ("max_tokens", AFTER_7, SHORTER),
+        ("MAX_TOKENS", AFTER_7, SHORTER),
+        ("model_context_window_exceeded", AFTER_7, SHORTER),
+        ("content_filter", "by the provider's content filter", REWORD),
+        ("SAFETY", "by the provider's content filter", REWORD),
+        ("error", "by the provider (error)", AGAIN),
+        ("insufficient_system_resource", "by the provider (insufficient_system_resource)", AGAIN),
+    ],
+)
+@pytest.mark.parametrize("arguments", [HALF, WHOLE], ids=["half", "whole"])
+async def test_a_call_of_a_reply_that_was_cut_off_is_not_run(
+    openai_stub: StubFactory, disk: Disk, streamed: bool, finish: str, cause: str, fix: str, arguments: str
+) -> None:
+    stub = openai_stub(Reply(tool_calls=(("write", arguments),), finish=finish), "No more actions.", "I could not.")
+
+    got = await ended(stub, disk, streamed=streamed)
+
+    told = refused_call(cause, fix)
+    sent = [message["content"] for message in stub.bodies[1]["messages"] if message["role"] == "tool"]
+    assert ({**got, "events": None}, sent) == (
+        {
+            "files": {},
+            "answer": "I could not.",
+            "status": "COMPLETED",
+            "results": [("write", "error", told)],
+            "requests": 3,
+            "events": None,
+        },
+        [told],
+    )
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+async def test_the_model_may_try_again_in_the_next_step(openai_stub: StubFactory, disk: Disk, streamed: bool) -> None:
+    cut = Reply(tool_calls=(("write", WHOLE), ("write", HALF)), finish="length")
+    stub = openai_stub(cut, Reply(tool_calls=(("write", WHOLE),)), "No more actions.", "Done.")
+
+    got = await ended(stub, disk, streamed=streamed, max_output_tokens=512)
+
+    told = refused_call("at the longest length allowed, 512 tokens", SHORTER)
+    assert (got["files"], got["results"], got["answer"]) == (
+        {"notes.txt": "All."},
+        [("write", "error", told), ("write", "error", told), ("write", "success", "written")],
+        "Done.",
+    )
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("finish", ["length", "content_filter", "error"])
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (f"{ENVELOPE}{WHOLE}}}]}}", "write"),
+        (f"I write.\n{ENVELOPE}{HALF}", "write"),
+        (ENVELOPE, "write"),
+        ('{"tool_calls": [{"na', "unfinished_call"),
+        (f'<tool_call>\n{{"name": "write", "arguments": {HALF}', "write"),
+        ('<tool_call>\n{"na', "unfinished_call"),
+        ("<function=write>\n<parameter=path>\nnotes.txt</parameter>\n<parameter=text>\nAll that", "write"),
+        (f'```json\n{{"name": "write", "arguments": {HALF}', "write"),
+        (f'[TOOL_CALLS][{{"name": "write", "arguments": {HALF}', "write"),
+    ],
+)
+async def test_a_call_in_a_text_that_was_cut_off_is_not_run(
+    openai_stub: StubFactory, disk: Disk, streamed: bool, finish: str, text: str, name: str
+) -> None:
+    stub = openai_stub(Reply(text, finish=finish), "No more actions.", "I could not.")
+
+    got = await ended(stub, disk, streamed=streamed, tool_calling="text")
+
+    results = [(name, status, "was cut off" in content) for name, status, content in got["results"]]
+    assert (got["files"], got["answer"], results, got["requests"]) == ({}, "I could not.", [(name, "error", True)], 3)
+
+
+@pytest.mark.parametrize("finish", ["length", "MAX_TOKENS", "error"])
+async def test_a_plan_that_was_cut_off_is_asked_for_again(openai_stub: StubFactory, disk: Disk, finish: str) -> None:
+    call = {"id": "a", "tool": "write", "args": json.loads(WHOLE)}
+    plan = json.dumps({"status": "done", "tools": [call]})
+    stub = openai_stub(Reply(plan, finish=finish), plan, "Done.")
+
+    got = await ended(stub, disk, streamed=False, tool_calling="wave")
+
+    told = stub.bodies[1]["messages"][-1]["content"]
+    assert (got["files"], got["answer"], told.startswith("The plan was cut off "), got["requests"]) == (
+        {"notes.txt": "All."},
+        "Done.",
+        True,
+        3,
+    )
+
+
+async def test_a_plan_that_is_cut_off_twice_fails_and_runs_nothing(openai_stub: StubFactory, disk: Disk) -> None:
+    plan = '{"status": "done", "tools": [{"id": "a", "tool": "write", "args": {"path": "notes.txt", "text": "All th'
+    stub = openai_stub(*[Reply(plan, finish="length")] * 2)
+
+    got = await ended(stub, disk, streamed=False, tool_calling="wave")
+
+    assert (got["files"], got["status"], got["answer"]) == (
+        {},
+        "FAILED",
+        f"This request failed. The plan was cut off {AFTER_7}; nothing of it was run. Send a shorter one.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "finish", "files"),
+    [
+        (HALF, "", {}),
+        ('{"path": "notes.txt"', "", {}),
+        (HALF, "tool_calls", {}),
+        (WHOLE, "", {"notes.txt": "All."}),
+        ('{"path": "notes.txt"', "tool_calls", {"notes.txt": ""}),
+    ],
+    ids=["no reason", "no reason, at a comma", "within a string", "complete", "a bracket forgotten"],
+)
+async def test_a_stream_that_ends_inside_a_call_is_cut_off_whatever_its_provider_says(
+    openai_stub: StubFactory, disk: Disk, arguments: str, finish: str, files: dict[str, str]
+) -> None:
+    stub = openai_stub(Reply(tool_calls=(("write", arguments),), finish=finish), "No more actions.", "So.")
+
+    got = await ended(stub, disk, streamed=True)
+
+    assert (got["files"], [status for _, status, _ in got["results"]]) == (files, ["success" if files else "error"])
+
+
+async def test_a_call_whose_name_was_not_written_leaves_a_history_that_providers_take(
+    openai_stub: StubFactory, disk: Disk
+) -> None:
+    stub = openai_stub(Reply(tool_calls=(("", ""),), finish="length"), "No more actions.", "So.")
+
+    got = await ended(stub, disk, streamed=True)
+
+    (sent,) = [call["function"]["name"] for call in stub.bodies[1]["messages"][2]["tool_calls"]]
+    assert (got["answer"], sent, [name for name, _, _ in got["results"]]) == ("So.", "unnamed", ["unnamed"])
+
+
+async def test_a_delegation_that_was_cut_off_is_not_sent() -> None:
+    inner = ScriptedChatModel(["never"])
+    cut = AIMessage(
+        "",
+        tool_calls=[tool_call(id="d", name="delegate_to_r", args={"task": "Delete all bu"})],
+        response_metadata={"stop_reason": "max_tokens"},
+    )
+    graph = create_graph_agent(
+        ScriptedChatModel([cut, "No more actions.", "So."]),
+        delegates=[GraphDelegate("r", "Does.", create_graph_agent(inner))],
+        config=LoopConfig(finalize="compose"),
+        checkpointer=InMemorySaver(),
+    )
+
+    result = await Session(graph, "s1").run("go")
+
+    assert (inner.requests, list(result.results["d"])) == ([], ["error"])
+
+
+@pytest.mark.parametrize(
+    ("metadata", "expected"),
+    [
+        ({}, None),
+        ({"finish_reason": "stop"}, None),
+        ({"finish_reason": "tool_calls"}, None),
+        ({"finish_reason": None}, None),
+        ({"stop_reason": "end_turn"}, None),
+        ({"stop_reason": "tool_use"}, None),
+        ({"finish_reason": "STOP"}, None),
+        ({"done_reason": "stop"}, None),
+        ({"status": "completed"}, None),
+        ({"finish_reason": "length"}, "length"),
+        ({"finish_reason": "Length"}, "length"),
+        ({"finish_reason": "lengthlength"}, "length"),
+        ({"finish_reason": "model_length"}, "length"),
+        ({"finish_reason": "MAX_TOKENS"}, "length"),
+        ({"finish_reason": "FinishReason.MAX_TOKENS"}, "length"),
+        ({"finishReason": "MAX_TOKENS"}, "length"),
+        ({"stop_reason": "max_tokens"}, "length"),
+        ({"stopReason": "max_tokens"}, "length"),
+        ({"done_reason": "length"}, "length"),
+        ({"completionReason": "LENGTH"}, "length"),
+        ({"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}, "length"),
+        ({"status": "incomplete", "incomplete_details": {"reason": "content_filter"}}, "content_filter"),
+        ({"status": "incomplete", "incomplete_details": None}, "interrupted"),
+        ({"finish_reason": "content_filter"}, "content_filter"),
+        ({"finish_reason": "content-filter"}, "content_filter"),
+        ({"stopReason": "guardrail_intervened"}, "content_filter"),
+        ({"finish_reason": "RECITATION"}, "content_filter"),
+        ({"finish_reason": "network_error"}, "interrupted"),
+        ({"finish_reason": "abort"}, "interrupted"),
+    ],
+    ids=str,
+)
+def test_what_cut_a_reply_off(metadata: dict[str, Any], expected: str | None) -> None:
+    assert cut_off(AIMessage("…", response_metadata=metadata)) == expected
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [(HALF, "interrupted"), ('{"a": 1', None), ('{"a": "b",', None), ("{'a': 'say \"hi'}", None), ("not json", None)],
+)
+def test_arguments_that_end_inside_a_string_were_cut_off(raw: str, expected: str | None) -> None:
+    reply = AIMessage("", invalid_tool_calls=[invalid_tool_call(id="1", name="write", args=raw)])
+
+    assert cut_off(reply) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("I think that the answer is", None),
+        ('The object {"width": 3} is', None),
+        ('Then {"name": "write", "argu', ("write", "Then")),
+        ('Then {"name": "other", "argu', ("unfinished_call", "Then")),
+        ("<think>hm</think><tool_call>", ("unfinished_call", "<think>hm</think>")),
+        ('So:\n```json\n{"tool_calls": [', ("unfinished_call", "So:")),
+        ('<invoke name="write"><parameter', ("write", "")),
+    ],
+)
+def test_a_call_that_a_text_begins(text: str, expected: tuple[str, str] | None) -> None:
+    assert unfinished_call(text, ["write"]) == expected
+
+
+def test_finding_an_unfinished_call_takes_linear_time() -> None:
+    texts = ["{ " * 50_000, "`" * 150_000, '{"name": ' * 50_000, "<tool_call" * 50_000, "[{" * 50_000, " " * 200_000]
+    begun = time.perf_counter()
+
+    for text in texts:
+        unfinished_call(text, ["write"])
+        unfinished_call(f"{text}<tool_call>", ["write"])
+
+    assert time.perf_counter() - begun < 5
+
+
+WARNING = f"The answer was cut off {AFTER_7}. A larger max_output_tokens allows a longer one."
+
+
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize(
+    ("config", "before"),
+    [
+        ({"finalize": "compose"}, ["No more actions."]),
+        ({"finalize": "direct"}, []),
+        ({"finalize": "direct", "tool_calling": "text"}, []),
+        ({"tool_calling": "wave", "temperature": 0}, ['{"status": "done", "tools": []}']),
+        ({"max_steps": 1}, [Reply(tool_calls=(("echo", {"text": "a"}),))]),
+    ],
+    ids=["compose", "direct", "text", "wave", "limit"],
+)
+async def test_an_answer_that_was_cut_off_says_so_in_the_result(
+    openai_stub: StubFactory, streamed: bool, config: dict[str, Any], before: list[Any]
+) -> None:
+    stub = openai_stub(*before, Reply("It begins well and", finish="length"))
+    async with stub.chat_model() as model:
+        settings = LoopConfig(**{"tool_calling": "native", **config})
+        graph = create_graph_agent(model, tools=[echo], config=settings, checkpointer=InMemorySaver())
+        session = Session(graph, "s1")
+        if streamed:
+            (result,) = [part.result async for part in session.stream("go") if part.type == "done"]
+        else:
+            result = await session.run("go")
+        events = await session.events()
+
+    limit = "max_steps" in config
+    answered = [event.get("truncated") for event in events if event["type"] == "agent_response"]
+    warned = [event["message"] for event in events if event["type"] == "warning"]
+    assert (result.answer, result.status, result.truncated, answered, warned) == (
+        at_step_limit(1, "It begins well and") if limit else "It begins well and",
+        "ROUND_LIMIT" if limit else "COMPLETED",
+        "length",
+        ["length"],
+        [WARNING],
+    )
+
+
+async def test_a_whole_answer_says_nothing_of_it(openai_stub: StubFactory) -> None:
+    async with openai_stub("No more actions.", "Done.").chat_model() as model:
+        config = LoopConfig(finalize="compose", tool_calling="native")
+        session = Session(create_graph_agent(model, tools=[echo], config=config, checkpointer=InMemorySaver()), "s1")
+        result = await session.run("go")
+        answered = [event for event in await session.events() if event["type"] == "agent_response"]
+
+    assert (result.truncated, [set(event) & {"truncated", "error"} for event in answered]) == (None, [set()])
+
+
+class Shape(BaseModel):
+    """What an answer looks like."""
+
+    words: list[str]
+
+
+async def test_a_structured_answer_that_was_cut_off_is_not_mended(openai_stub: StubFactory) -> None:
+    cut = Reply('{"words": ["one", "tw', finish="length")
+    stub = openai_stub("No more actions.", cut, '{"words": ["one", "two"]}')
+    async with stub.chat_model() as model:
+        config = LoopConfig(finalize="compose", tool_calling="native")
+        graph = create_graph_agent(
+            model, tools=[echo], response_format=Shape, config=config, checkpointer=InMemorySaver()
+        )
+        result = await Session(graph, "s1").run("go")
+
+    assert (result.structured_response, result.truncated, stub.bodies[2]["messages"][-1]["content"]) == (
+        Shape(words=["one", "two"]),
+        None,
+        f"That does not fit: The reply was cut off {AFTER_7}. Send the corrected object.",
+    )
+
+
+async def test_a_delegates_answer_that_was_cut_off_says_so() -> None:
+    half = AIMessage("It begins", response_metadata={"finish_reason": "length"})
+    inner = create_graph_agent(ScriptedChatModel([half]))
+    model = ScriptedChatModel([asks(("d", "delegate_to_r", {"task": "Tell."})), "No more actions.", "So."])
+    graph = create_graph_agent(
+        model,
+        delegates=[GraphDelegate("r", "Tells.", inner)],
+        config=LoopConfig(finalize="compose"),
+        checkpointer=InMemorySaver(),
+    )
+
+    result = await Session(graph, "s1").run("go")
+
+    assert result.results == {
+        "d": "It begins\n\n[This answer was cut off at the longest length allowed, after 3 tokens.]"
+    }
+
+
+async def test_a_plan_that_was_cut_off_is_not_taken_from_the_cache(openai_stub: StubFactory) -> None:
+    stub = openai_stub(Reply("It begins", finish="length"), "All of it.")
+    async with stub.chat_model() as model:
+        graph = create_graph_agent(
+            model,
+            tools=[echo],
+            config=LoopConfig(finalize="direct", plan_cache_ttl_s=60),
+            cache=InMemoryCache(),
+            checkpointer=InMemorySaver(),
+        )
+        answers = [(await Session(graph, name).run("go")).answer for name in ("s1", "s2")]
+
+    assert answers == ["It begins", "All of it."]

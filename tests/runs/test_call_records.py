@@ -1,0 +1,124 @@
+"""What a session says of each call: before, while, and after it runs, and when nobody can tell."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.tools import tool
+from langgraph.types import interrupt
+
+from graph_agent import LoopConfig, ScriptedChatModel
+from graph_agent.session.call_records import CallRecord
+from tests.runs.test_session_abort import has_results
+from tests.runs.test_session_steering import at_work, session
+from tests.support.agents import asks, echo
+from tests.support.gates import Gate, gated_tool
+from tests.support.steered_run import opened
+
+DONE = ["No more actions.", "Done."]
+
+
+def records(*states: tuple[str, str, Any]) -> list[CallRecord]:
+    return [CallRecord(*state) for state in states]
+
+
+async def test_a_session_without_input_has_no_calls() -> None:
+    assert await session(ScriptedChatModel([])).calls() == []
+
+
+async def test_the_states_of_a_wave_that_runs() -> None:
+    gate = Gate()
+    plan = (
+        '{"status": "done", "action": "a", "tools": ['
+        '{"id": "a", "tool": "echo", "args": {"text": "x"}}, {"id": "b", "tool": "serch", "args": {}},'
+        '{"id": "c", "tool": "work", "args": {}}, {"id": "d", "tool": "later", "args": {}},'
+        '{"id": "e", "tool": "echo", "args": {"text": "${c}"}, "needs": ["c"]},'
+        '{"id": "f", "tool": "echo", "args": {"text": "${b}"}, "needs": ["b"]}]}'
+    )
+    model = ScriptedChatModel([plan, "Done."])
+    config = LoopConfig(tool_calling="wave", max_parallel_calls=1)
+    talk = session(model, echo, gated_tool(gate), gated_tool(gate, "later"), config=config)
+    run = asyncio.create_task(talk.run("go"))
+    await gate.reached()
+    await has_results(talk, 2)
+
+    meanwhile = await talk.calls()
+    gate.open()
+    await run
+
+    calls = [("a", "echo"), ("b", "serch"), ("c", "work"), ("d", "later"), ("e", "echo"), ("f", "echo")]
+    then = ["finished", "failed", "started", "planned", "planned", "planned"]
+    at_last = ["finished", "failed", "finished", "finished", "finished", "skipped"]
+    assert (meanwhile, await talk.calls()) == (
+        records(*((*call, state) for call, state in zip(calls, then, strict=True))),
+        records(*((*call, state) for call, state in zip(calls, at_last, strict=True))),
+    )
+
+
+async def test_only_the_newest_inputs_calls_are_told() -> None:
+    script = [asks(("1", "echo", {"text": "x"})), *DONE, asks(("2", "echo", {"text": "y"})), *DONE]
+    talk = session(ScriptedChatModel(script), echo)
+    await talk.run("one")
+
+    await talk.run("two")
+
+    assert await talk.calls() == records(("2", "echo", "finished"))
+
+
+@pytest.mark.parametrize(
+    ("ledger", "marks", "states"),
+    [
+        (False, {}, ("unknown", "unknown")),
+        (True, {}, ("started", "started")),
+        (True, {"effect": "read"}, ("unknown", "unknown")),
+    ],
+    ids=["no ledger", "ledger", "reading"],
+)
+async def test_what_is_known_after_a_run_was_cut_off(ledger: bool, marks: Any, states: tuple[Any, Any]) -> None:
+    gate = Gate()
+    wave = asks(("1", "work", {}), ("2", "later", {}), ("3", "echo", {"text": "x"}))
+    config = LoopConfig(effect_ledger=ledger)
+    tools = gated_tool(gate, **marks), gated_tool(Gate(), "later", **marks), echo
+    talk = session(ScriptedChatModel([wave]), *tools, config=config)
+    run = asyncio.create_task(talk.run("go"))
+    await gate.reached()
+    await has_results(talk, 1)
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+
+    assert await talk.calls() == records(("1", "work", states[0]), ("2", "later", states[1]), ("3", "echo", "finished"))
+
+
+async def test_a_call_that_waits_for_a_person_has_started() -> None:
+    @tool
+    async def ask() -> str:
+        """Ask a person."""
+        return str(interrupt("May I?"))
+
+    wave = asks(("1", "echo", {"text": "x"}), ("2", "ask", {}))
+    talk = session(ScriptedChatModel([wave, *DONE]), echo, ask)
+    await talk.run("go")
+    waiting = await talk.calls()
+
+    await talk.resume("yes")
+
+    assert (waiting, await talk.calls()) == (
+        records(("1", "echo", "finished"), ("2", "ask", "started")),
+        records(("1", "echo", "finished"), ("2", "ask", "finished")),
+    )
+
+
+async def test_the_calls_of_another_process_and_what_its_death_leaves(tmp_path: Path) -> None:
+    process = await at_work(tmp_path)
+    async with opened(tmp_path / "s.db", DONE) as talk:
+        meanwhile = await talk.calls()
+        process.kill()
+        await process.communicate()
+
+        assert (meanwhile, await talk.calls()) == (
+            records(("1", "work", "started")),
+            records(("1", "work", "unknown")),
+        )

@@ -1,0 +1,85 @@
+"""Where sessions are kept and guarded: whichever saver, whichever way in."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.persistence.open import open_saver
+from graph_agent.runs.database_identity import place_of, place_of_blocking
+from graph_agent.runs.lock_files import SUFFIX
+from graph_agent.runs.registry import inbox_of
+from tests.support.agents import says, thread
+
+
+async def test_a_blocking_run_guards_the_file_of_an_asynchronous_saver(tmp_path: Path) -> None:
+    async with open_saver(f"sqlite:///{tmp_path}/s.db") as saver:
+        graph = create_graph_agent(ScriptedChatModel(["One."]), checkpointer=saver)
+
+        await asyncio.to_thread(graph.invoke, says("one"), thread())
+
+        assert (await place_of(saver), (tmp_path / f"s.db{SUFFIX}").exists()) == (tmp_path / "s.db", True)
+
+
+async def test_the_saver_of_an_address_says_itself_where_it_is(tmp_path: Path) -> None:
+    async with open_saver(f"sqlite:///{tmp_path}/s.db") as saver:
+        assert (place_of_blocking(saver), await place_of(saver)) == (tmp_path / "s.db",) * 2
+
+
+def test_a_place_that_cannot_be_asked_for_now_is_asked_for_again(tmp_path: Path) -> None:
+    async def opened() -> AsyncSqliteSaver:
+        async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "s.db")) as saver:
+            return saver
+
+    saver = asyncio.run(opened())
+    guessed = place_of_blocking(saver)
+
+    async def in_a_loop() -> Any:
+        async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "s.db")) as other:
+            saver.conn, saver.is_setup = other.conn, True
+            return await place_of(saver)
+
+    assert (guessed, asyncio.run(in_a_loop())) == (id(saver), tmp_path / "s.db")
+
+
+@dataclass
+class _ComparedByValue(InMemorySaver):
+    """A saver that Python cannot hash."""
+
+    tag: str = ""
+
+    def __post_init__(self) -> None:
+        InMemorySaver.__init__(self)
+
+
+async def test_a_saver_need_not_be_hashable() -> None:
+    one, other = (
+        Session(create_graph_agent(ScriptedChatModel([answer]), checkpointer=_ComparedByValue()), "s1")
+        for answer in ("One.", "Other.")
+    )
+    await one.steer("Be brief.")
+
+    answers = [(await talk.run("hi")).answer for talk in (other, one)]
+
+    assert (answers, [event["type"] for event in await other.events()].count("steering")) == (["Other.", "One."], 0)
+
+
+async def test_an_inbox_is_forgotten_with_its_saver() -> None:
+    saver = InMemorySaver()
+    inbox = await inbox_of(saver, None)
+    kept = await inbox_of(saver, None) is inbox
+    identity = id(saver)
+
+    del saver
+    gc.collect()
+    from graph_agent.runs import database_identity as places
+    from graph_agent.runs import registry as running
+
+    assert (kept, identity in running._inboxes, identity in places._known) == (True, False, False)

@@ -1,0 +1,503 @@
+"""Steering and following up: what is said to a session at work, in order, each word once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+
+from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.errors import InputError
+from graph_agent.persistence.open import open_saver, open_store
+from graph_agent.runs.inbox import MemoryInbox, StoreInbox, new_note
+from graph_agent.state.messages import STEERING_MARK
+from tests.support.agents import asks, dialogue, echo, kinds
+from tests.support.gates import Gate, GatedModel, gated_tool, until
+from tests.support.steered_run import opened
+
+WORK = asks(("1", "work", {}))
+ECHO = asks(("2", "echo", {"text": "x"}))
+
+
+def session(model: ScriptedChatModel, *tools: Any, **options: Any) -> Session:
+    options.setdefault("checkpointer", InMemorySaver())
+    return Session(create_graph_agent(model, tools=list(tools), **options), "s1")
+
+
+async def told(talk: Session) -> list[tuple[str, Any]]:
+    """What the user said, and how, by the session's events."""
+    events: list[Any] = [*await talk.events()]
+    return [
+        (event["type"], event["content"])
+        for event in events
+        if event["type"] in ("user_message", "steering", "agent_response")
+    ]
+
+
+async def history(talk: Session) -> list[Any]:
+    state = await talk._graph.aget_state({"configurable": {"thread_id": talk.id}})
+    return list(state.values["messages"])
+
+
+async def test_words_said_while_a_wave_runs_come_before_the_next_plan() -> None:
+    gate = Gate()
+    model = ScriptedChatModel([WORK, "No more actions.", "Done."])
+    talk = session(model, gated_tool(gate))
+    run = asyncio.create_task(talk.run("go"))
+    await gate.reached()
+
+    await talk.steer("Use metres.")
+    await talk.steer("And be brief.")
+    gate.open()
+    await run
+
+    messages = await history(talk)
+    steered = [message for message in messages if STEERING_MARK in message.additional_kwargs]
+    assert (
+        dialogue(messages),
+        [(type(message), message.additional_kwargs) for message in steered],
+        [message.text for message in model.requests[1].messages[-2:]],
+        kinds(await talk.events()),
+    ) == (
+        [
+            ("human", "go"),
+            ("ai", ""),
+            ("tool", "worked"),
+            ("human", "Use metres."),
+            ("human", "And be brief."),
+            ("ai", "Done."),
+        ],
+        [(HumanMessage, {STEERING_MARK: True})] * 2,
+        [
+            "While you were working, the user said: Use metres.",
+            "While you were working, the user said: And be brief.",
+        ],
+        [
+            *["user_message", "status", "plan", "tool_call", "tool_result"],
+            *["steering", "steering", "plan", "agent_response", "status"],
+        ],
+    )
+
+
+async def test_words_said_while_the_model_plans_come_before_the_next_plan() -> None:
+    gate = Gate()
+    model = GatedModel(responses=[ECHO, "No more actions.", "Done."], before={1: gate})
+    talk = session(model, echo)
+    run = asyncio.create_task(talk.run("go"))
+    await gate.reached()
+
+    await talk.steer("Be brief.")
+    gate.open()
+    await run
+
+    assert (dialogue(await history(talk)), len(model.requests)) == (
+        [("human", "go"), ("ai", ""), ("tool", "x"), ("human", "Be brief."), ("ai", "Done.")],
+        3,
+    )
+
+
+async def test_words_said_as_the_model_says_it_is_done_make_it_plan_again() -> None:
+    gate = Gate()
+    model = GatedModel(responses=["No more actions.", ECHO, "No more actions.", "Done."], before={1: gate})
+    talk = session(model, echo)
+    run = asyncio.create_task(talk.run("go"))
+    await gate.reached()
+
+    await talk.steer("Echo first.")
+    gate.open()
+    await run
+
+    assert dialogue(await history(talk)) == [
+        ("human", "go"),
+        ("human", "Echo first."),
+        ("ai", ""),
+        ("tool", "x"),
+        ("ai", "Done."),
+    ]
+
+
+async def test_words_said_to_an_idle_session_come_with_the_next_input() -> None:
+    talk = session(ScriptedChatModel(["No more actions.", "One.", "No more actions.", "Two."]), echo)
+    await talk.run("one")
+
+    await talk.steer("Be brief.")
+    before = await talk._control.pending("steer")
+    await talk.run("two")
+
+    assert (before, await talk._control.pending("steer"), dialogue(await history(talk))) == (
+        ["Be brief."],
+        [],
+        [("human", "one"), ("ai", "One."), ("human", "two"), ("human", "Be brief."), ("ai", "Two.")],
+    )
+
+
+async def test_words_said_before_a_session_began_come_with_its_first_input() -> None:
+    talk = session(ScriptedChatModel(["No more actions.", "One."]), echo)
+
+    await talk.steer("Be brief.")
+    await talk.run("one")
+
+    assert dialogue(await history(talk)) == [("human", "one"), ("human", "Be brief."), ("ai", "One.")]
+
+
+async def test_words_wait_until_a_wave_of_several_levels_is_done() -> None:
+    gate = Gate()
+    plan = (
+        '{"status": "done", "action": "a", "tools": [{"id": "a", "tool": "work", "args": {}},'
+        ' {"id": "b", "tool": "echo", "args": {"text": "${a}"}, "needs": ["a"]}]}'
+    )
+    model = ScriptedChatModel([plan, '{"status": "done", "action": "b", "tools": []}', "Done."])
+    talk = session(model, gated_tool(gate), echo)
+    run = asyncio.create_task(talk.run("go", context={"tool_calling": "wave"}))
+    await gate.reached()
+
+    await talk.steer("Be brief.")
+    gate.open()
+    await run
+
+    assert dialogue(await history(talk)) == [
+        ("human", "go"),
+        ("ai", ""),
+        ("tool", "worked"),
+        ("tool", "worked"),
+        ("human", "Be brief."),
+        ("ai", "Done."),
+    ]
+
+
+async def test_follow_ups_are_inputs_of_the_same_run_one_after_the_other() -> None:
+    gate = Gate()
+    script = [WORK, "No more actions.", "One.", "No more actions.", "Two.", "No more actions.", "Three."]
+    talk = session(ScriptedChatModel(script), gated_tool(gate))
+    run = asyncio.create_task(talk.run("one"))
+    await gate.reached()
+
+    await talk.follow_up("two")
+    await talk.follow_up("three")
+    gate.open()
+    result = await run
+    answers = [result.answer, *(followed.answer for followed in result.follow_ups)]
+
+    assert (answers, await told(talk), [event["type"] for event in await talk.events()].count("status")) == (
+        ["One.", "Two.", "Three."],
+        [
+            ("user_message", "one"),
+            ("agent_response", "One."),
+            ("user_message", "two"),
+            ("agent_response", "Two."),
+            ("user_message", "three"),
+            ("agent_response", "Three."),
+        ],
+        6,
+    )
+
+
+async def test_a_follow_up_to_an_idle_session_comes_after_its_next_answer() -> None:
+    talk = session(ScriptedChatModel(["One.", "Two."]))
+
+    await talk.follow_up("two")
+    result = await talk.run("one")
+
+    assert (result.answer, [followed.answer for followed in result.follow_ups], dialogue(await history(talk))) == (
+        "One.",
+        ["Two."],
+        [("human", "one"), ("ai", "One."), ("human", "two"), ("ai", "Two.")],
+    )
+
+
+async def test_an_abort_leaves_follow_ups_for_after_the_next_answer() -> None:
+    gate = Gate()
+    talk = session(ScriptedChatModel([WORK, "No more actions.", "One.", "No more actions.", "Two."]), gated_tool(gate))
+    run = asyncio.create_task(talk.run("zero"))
+    await gate.reached()
+    await talk.follow_up("two")
+
+    await talk.abort()
+    aborted = await run
+    result = await talk.run("one")
+
+    assert (aborted.status, aborted.follow_ups, result.answer, dialogue(await history(talk))[-3:]) == (
+        "ABORTED",
+        (),
+        "One.",
+        [("ai", "One."), ("human", "two"), ("ai", "Two.")],
+    )
+
+
+async def test_an_abort_beside_the_answer_leaves_follow_ups_for_after_the_next_one() -> None:
+    talks: list[Session] = []
+
+    class Stopping(InMemorySaver):
+        """Stops the session between the plan that is its answer and that answer's end."""
+
+        async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
+            outcome = checkpoint["channel_values"].get("loop", {}).get("outcome")
+            stored = await super().aput(config, checkpoint, metadata, new_versions)
+            if outcome and talks:
+                await talks.pop().abort()
+            return stored
+
+    model = ScriptedChatModel(["One.", "Two.", "And."])
+    talk = session(model, echo, checkpointer=Stopping(), config=LoopConfig(finalize="direct"))
+    talks.append(talk)
+    await talk.follow_up("and")
+
+    first = await talk.run("one")
+    queued = await talk._control.pending("follow_up")
+    await talk.run("two")
+
+    assert (first.answer, queued, [content for _, content in await told(talk)]) == (
+        "One.",
+        ["and"],
+        ["one", "One.", "two", "Two.", "and", "And."],
+    )
+
+
+async def test_savers_of_one_file_share_what_is_said(tmp_path: Path) -> None:
+    gate, url = Gate(), f"sqlite:///{tmp_path}/s.db"
+    async with open_saver(url) as saver, open_saver(url) as another:
+        model = ScriptedChatModel([WORK, "No more actions.", "Done."])
+        talk = session(model, gated_tool(gate), checkpointer=saver)
+        run = asyncio.create_task(talk.run("go"))
+        await gate.reached()
+
+        await session(model, checkpointer=another).steer("Turn left.")
+        gate.open()
+        await run
+
+        assert ("steering", "Turn left.") in await told(talk)
+
+
+async def test_a_session_in_another_process_is_not_told_what_it_could_never_hear(tmp_path: Path) -> None:
+    process = await at_work(tmp_path)
+    async with open_saver(f"sqlite:///{tmp_path}/s.db") as saver:
+        talk = session(ScriptedChatModel([]), checkpointer=saver)
+        refused: list[str] = []
+        for say in (talk.steer("left"), talk.follow_up("left"), talk.configure(temperature=0)):
+            with pytest.raises(InputError) as caught:
+                await say
+            refused.append(str(caught.value))
+    process.kill()
+    await process.communicate()
+
+    why = (
+        "Session 's1' runs in another process, which can only be reached through a Store; build the agent with "
+        "store=... in both."
+    )
+    assert refused == [why] * 3
+
+
+async def test_an_inbox_keeps_nothing_of_a_session_whose_notes_are_forgotten() -> None:
+    inbox = MemoryInbox()
+    notes = [new_note("steer", "one"), new_note("steer", "two")]
+    for note in notes:
+        await inbox.add("s1", note)
+
+    await inbox.forget("s1", [notes[0].key])
+    left = await inbox.read("s1")
+    await inbox.forget("s1", [notes[1].key])
+    await inbox.forget("s2", ["never sent"])
+
+    assert (left, inbox._notes) == ([notes[1]], {})
+
+
+async def test_another_thread_with_its_own_loop_steers() -> None:
+    gate = Gate()
+    talk = session(ScriptedChatModel([WORK, "No more actions.", "Done."]), gated_tool(gate), store=InMemoryStore())
+    run = asyncio.create_task(talk.run("go"))
+    await gate.reached()
+
+    other = threading.Thread(target=lambda: asyncio.run(talk.steer("From a thread.")))
+    other.start()
+    await asyncio.to_thread(other.join)
+    gate.open()
+    await run
+
+    assert ("steering", "From a thread.") in await told(talk)
+
+
+async def test_another_thread_steers_through_a_database(tmp_path: Path) -> None:
+    gate = Gate()
+    url = f"sqlite:///{tmp_path}/s.db"
+    async with open_saver(url) as saver, open_store(url) as store:
+        model = ScriptedChatModel([WORK, "No more actions.", "Done."])
+        talk = session(model, gated_tool(gate), checkpointer=saver, store=store)
+        run = asyncio.create_task(talk.run("go"))
+        await gate.reached()
+
+        # It meets the run's own looks into the store, on another loop.
+        for number in range(10):
+            await asyncio.to_thread(asyncio.run, talk.steer(str(number)))
+        gate.open()
+        await run
+        said = await told(talk)
+
+    assert [content for kind, content in said if kind == "steering"] == [str(number) for number in range(10)]
+
+
+@pytest.mark.parametrize("sqlite", [False, True], ids=["memory", "sqlite"])
+async def test_two_graphs_with_one_store_reach_each_others_runs(tmp_path: Path, sqlite: bool) -> None:
+    gate = Gate()
+    url = f"sqlite:///{tmp_path}/s.db" if sqlite else "memory:"
+    async with open_saver(url) as saver, open_store(url) as store:
+        model = ScriptedChatModel([WORK, "No more actions.", "Done.", "No more actions.", "And."])
+        talk = session(model, gated_tool(gate), checkpointer=saver, store=store)
+        other = session(ScriptedChatModel([]), checkpointer=InMemorySaver(), store=store)
+        run = asyncio.create_task(talk.run("go"))
+        await gate.reached()
+
+        await other.steer("Be brief.")
+        await other.follow_up("and then?")
+        gate.open()
+        await run
+        said = await told(talk)
+
+    assert said == [
+        ("user_message", "go"),
+        ("steering", "Be brief."),
+        ("agent_response", "Done."),
+        ("user_message", "and then?"),
+        ("agent_response", "And."),
+    ]
+
+
+@pytest.mark.parametrize("when", ["taken in, not stored", "stored, not forgotten"])
+async def test_words_are_delivered_once_over_a_cancelled_run(when: str) -> None:
+    gate = Gate()
+    script = [ECHO, asks(("3", "echo", {"text": "y"})), "No more actions.", "Done.", "No more actions.", "Again."]
+    model = GatedModel(responses=script, before={1 if when == "taken in, not stored" else 2: gate})
+    store = InMemoryStore()
+    talk = session(model, echo, store=store)
+    await talk.steer("Be brief.")
+    run = asyncio.create_task(talk.run("go"))
+    await gate.reached()
+
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    gate.open()
+    waiting = [note.content for note in await StoreInbox(store).read("s1")]
+    await talk.resume()
+    await talk.steer("Once more.")
+    await talk.run("again")
+
+    assert (waiting, [content for kind, content in await told(talk) if kind == "steering"]) == (
+        ["Be brief."],
+        ["Be brief.", "Once more."],
+    )
+
+
+async def test_what_was_delivered_is_forgotten_by_the_next_run() -> None:
+    store = InMemoryStore()
+    talk = session(ScriptedChatModel(["One.", "Two."]), store=store)
+    await talk.steer("Be brief.")
+    await talk.run("one")
+    kept = len(await StoreInbox(store).read("s1"))
+
+    await talk.run("two")
+
+    assert (kept, await StoreInbox(store).read("s1")) == (1, [])
+
+
+@pytest.mark.parametrize("session_id", ["a.b", "a%2Eb", "ü/ö", "a b"])
+async def test_any_session_id_has_its_own_box_in_the_store(session_id: str) -> None:
+    store = InMemoryStore()
+    graph = create_graph_agent(ScriptedChatModel(["One."]), checkpointer=InMemorySaver(), store=store)
+    await Session(graph, session_id).steer("Be brief.")
+    await Session(graph, session_id + "c").steer("Another.")
+    await Session(graph, session_id).run("one")
+
+    state = await graph.aget_state({"configurable": {"thread_id": session_id}})
+
+    assert dialogue(state.values["messages"]) == [("human", "one"), ("human", "Be brief."), ("ai", "One.")]
+
+
+@pytest.mark.parametrize("text", ["", " \n", None])
+async def test_nothing_said_is_refused(text: Any) -> None:
+    talk = session(ScriptedChatModel([]))
+
+    with pytest.raises(InputError, match="text that is not empty"):
+        await talk.steer(text)
+    with pytest.raises(InputError, match="text that is not empty"):
+        await talk.follow_up(text)
+
+
+def test_a_blocking_run_hears_what_is_said() -> None:
+    gate = Gate()
+    talk = session(ScriptedChatModel([WORK, "No more actions.", "Done."]), gated_tool(gate), store=InMemoryStore())
+
+    def steer() -> None:
+        async def when_reached() -> None:
+            await gate.reached()
+            await talk.steer("Be brief.")
+            gate.open()
+
+        asyncio.run(when_reached())
+
+    other = threading.Thread(target=steer)
+    other.start()
+    result = talk._graph.invoke({"messages": [("user", "go")]}, {"configurable": {"thread_id": "s1"}})
+    other.join()
+
+    assert dialogue(result["messages"])[-2:] == [("human", "Be brief."), ("ai", "Done.")]
+
+
+async def at_work(folder: Path, *url: str) -> asyncio.subprocess.Process:
+    """Another process, in the middle of a session's wave."""
+    process = await asyncio.create_subprocess_exec(
+        *[sys.executable, "-m", "tests.support.steered_run", str(folder / "s.db"), *url], stdout=asyncio.subprocess.PIPE
+    )
+    log = folder / "log"
+    await until(lambda: bool(log.exists() and log.read_text()) or process.returncode is not None)
+    return process
+
+
+async def test_another_process_is_steered_and_followed_up_through_its_database(tmp_path: Path) -> None:
+    process = await at_work(tmp_path)
+    async with opened(tmp_path / "s.db", []) as talk:
+        await talk.steer("Use metres.")
+        await talk.steer("And be brief.")
+        await talk.follow_up("and then?")
+        (tmp_path / "go").touch()
+        out, _ = await process.communicate()
+        said = await told(talk)
+
+    assert (json.loads(out)["answer"], said) == (
+        "Done.",
+        [
+            ("user_message", "go"),
+            ("steering", "Use metres."),
+            ("steering", "And be brief."),
+            ("agent_response", "Done."),
+            ("user_message", "and then?"),
+            ("agent_response", "And."),
+        ],
+    )
+
+
+async def test_words_outlive_a_killed_process_and_are_delivered_once(tmp_path: Path) -> None:
+    process = await at_work(tmp_path)
+    async with opened(tmp_path / "s.db", ["No more actions.", "Done.", "No more actions.", "And."]) as talk:
+        await talk.steer("Be brief.")
+        await talk.follow_up("and then?")
+        process.kill()
+        await process.communicate()
+        (tmp_path / "go").touch()
+
+        await talk.resume()
+        said = await told(talk)
+
+    assert said == [
+        ("user_message", "go"),
+        ("steering", "Be brief."),
+        ("agent_response", "Done."),
+        ("user_message", "and then?"),
+        ("agent_response", "And."),
+    ]

@@ -1,0 +1,83 @@
+"""Follow-ups: each is an input of its own, and the input before it keeps its own answer."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+import pytest
+
+from graph_agent import ScriptedChatModel, Session
+from graph_agent.errors import ConfigError, SessionBusyError
+from graph_agent.runs.run import Run
+from graph_agent.session.results import Done, RunResult, Token
+from tests.runs.test_session_steering import session
+
+
+async def test_a_stream_ends_each_input_before_it_begins_the_next() -> None:
+    talk = session(ScriptedChatModel(["One.", "Two."]))
+    await talk.follow_up("two")
+
+    parts = [part async for part in talk.stream("one") if isinstance(part, Token | Done)]
+
+    first, second = [parts.index(part) for part in parts if isinstance(part, Done)]
+    inputs = [parts[: first + 1], parts[first + 1 : second + 1]]
+    told = ["".join(part.text for part in of if isinstance(part, Token)) for of in inputs]
+    results = [part.result.answer for part in parts if isinstance(part, Done)]
+    assert (told, results, parts[second + 1 :]) == (["One.", "Two."], ["One.", "Two."], [])
+
+
+async def test_a_stream_that_is_left_at_its_own_answer_leaves_the_follow_up_queued() -> None:
+    talk = session(ScriptedChatModel(["One.", "Two."]))
+    await talk.follow_up("two")
+    async with aclosing(talk.stream("one")) as parts:
+        async for part in parts:
+            if isinstance(part, Done):
+                break
+    queued = await talk._control.pending("follow_up")
+
+    results = await talk.run_follow_ups()
+
+    assert (queued, [result.answer for result in results], await talk.run_follow_ups()) == (["two"], ["Two."], [])
+
+
+async def test_a_run_of_the_bare_graph_ends_with_its_own_answer() -> None:
+    talk = session(ScriptedChatModel(["One.", "Two."]))
+    await talk.follow_up("two")
+
+    state = await talk._graph.ainvoke({"messages": [("user", "one")]}, {"configurable": {"thread_id": "s1"}})
+    [followed] = await talk.run_follow_ups()
+
+    assert (state["messages"][-1].text, followed.answer) == ("One.", "Two.")
+
+
+async def test_a_follow_up_that_raises_leaves_the_answer_before_it(caplog: pytest.LogCaptureFixture) -> None:
+    prompts = iter(["Be kind."])
+
+    def prompt() -> str:
+        if (text := next(prompts, None)) is None:
+            raise ConfigError("There is no prompt left.")
+        return text
+
+    talk = session(ScriptedChatModel(["One."]), system_prompt=prompt)
+    await talk.follow_up("two")
+
+    result = await talk.run("one")
+
+    assert (result.answer, result.follow_ups, "There is no prompt left." in caplog.text) == ("One.", (), True)
+
+
+async def test_a_result_is_read_before_another_run_can_begin() -> None:
+    refused: list[str] = []
+
+    class Reading(Session):
+        async def _result(self, run: Run | None = None) -> RunResult:
+            try:
+                await Session(self._graph, self.id).run("two")
+            except SessionBusyError:
+                refused.append("two")
+            return await super()._result(run)
+
+    talk = session(ScriptedChatModel(["One."]))
+    result = await Reading(talk._graph, "s1").run("one")
+
+    assert (result.answer, refused) == ("One.", ["two"])

@@ -1,0 +1,431 @@
+"""Answers of a given shape: instances of the class that was given, held to it by the provider where it can."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, computed_field
+from typing_extensions import TypedDict
+
+from graph_agent import LoopConfig, RunResult, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.models.strict_schema import strict_schema
+from graph_agent.persistence.open import open_saver
+from graph_agent.session.results import run_result
+from graph_agent.session.typed_result import typed_result
+from tests.support.agents import asks, echo, says, thread
+from tests.support.openai_stub import Failure, OpenAIStub, Reply, StubFactory, openai_stub
+
+__all__ = ["openai_stub"]
+
+
+class City(BaseModel):
+    """A city."""
+
+    name: str
+    people: int = Field(ge=0)
+
+
+@dataclass
+class Town:
+    """A town."""
+
+    name: str
+    people: int
+
+
+class Village(TypedDict):
+    """A village."""
+
+    name: str
+    people: int
+
+
+PARIS: Any = {"name": "Paris", "people": 2_100_000}
+TEXT = json.dumps(PARIS)
+JSON_SCHEMA = City.model_json_schema()
+STRICT = {**JSON_SCHEMA, "additionalProperties": False}
+PROFILE = {"tool_calling": True, "structured_output": True}
+NO_PROFILE = {"tool_calling": True, "structured_output": False}
+
+
+def session(model: Any, shape: Any, **options: Any) -> Session:
+    return Session(create_graph_agent(model, response_format=shape, checkpointer=InMemorySaver(), **options), "s1")
+
+
+async def streamed(talk: Session) -> tuple[list[str], RunResult]:
+    """The tokens of one run, and its result."""
+    parts = [part async for part in talk.stream("go")]
+    (result,) = [part.result for part in parts if part.type == "done"]
+    return [part.text for part in parts if part.type == "token"], result
+
+
+@pytest.mark.parametrize(
+    ("shape", "made"),
+    [(City, City(**PARIS)), (Town, Town(**PARIS)), (Village, PARIS), (JSON_SCHEMA, PARIS)],
+    ids=["pydantic", "dataclass", "TypedDict", "JSON schema"],
+)
+async def test_the_answer_is_an_instance_of_the_class_and_plain_json_in_the_state(shape: Any, made: Any) -> None:
+    talk = session(ScriptedChatModel([TEXT]), shape)
+
+    result = await talk.run("go")
+
+    state = await talk._graph.aget_state(thread())
+    output = await create_graph_agent(ScriptedChatModel([TEXT]), response_format=shape).ainvoke(says("go"))
+    assert (
+        result.structured_response,
+        type(result.structured_response),
+        state.values["structured_response"],
+        output["structured_response"],
+    ) == (made, type(made), PARIS, PARIS)
+
+
+class Doubled(BaseModel):
+    """What a dump of an object alone would lose, or add."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    on: datetime.date = Field(validation_alias="day", serialization_alias="date")
+    times: tuple[int, ...] = ()
+    secret: SecretStr = Field(exclude=True)
+
+    @computed_field
+    def year(self) -> int:
+        """Compute the year."""
+        return self.on.year
+
+
+async def test_an_instance_survives_aliases_secrets_and_computed_fields(tmp_path: Path) -> None:
+    reply = '{"day": "2026-12-04", "times": [1, 2], "secret": "s3"}'
+    address = f"sqlite:///{tmp_path}/answers.db"
+    async with open_saver(address) as saver:
+        model = ScriptedChatModel([reply])
+        graph = create_graph_agent(model, response_format=Doubled, checkpointer=saver)
+        result = await Session(graph, "s1").run("go")
+
+    made = result.structured_response
+    assert (made, made.secret.get_secret_value()) == (Doubled.model_validate_json(reply), "s3")
+
+
+async def test_defaults_are_filled_in() -> None:
+    class Place(BaseModel):
+        town_name: str = Field(alias="townName")
+        country: str = "France"
+
+    talk = session(ScriptedChatModel(['{"townName": "Lyon"}']), Place)
+
+    result = await talk.run("go")
+
+    state = (await talk._graph.aget_state(thread())).values["structured_response"]
+    assert (result.structured_response, state) == (Place(townName="Lyon"), {"townName": "Lyon", "country": "France"})
+
+
+async def test_an_answer_stored_under_an_earlier_class_stays_plain() -> None:
+    class Older(BaseModel):
+        name: str
+
+    saver = InMemorySaver()
+    older = create_graph_agent(ScriptedChatModel(['{"name": "Bergen"}']), response_format=Older, checkpointer=saver)
+    await Session(older, "s1").run("go")
+
+    newer = create_graph_agent(ScriptedChatModel([]), response_format=City, checkpointer=saver)
+
+    stored = run_result(await newer.aget_state(thread()))
+    assert typed_result(stored, newer, None).structured_response == {"name": "Bergen"}
+
+
+async def test_a_schema_that_a_run_brings_is_not_the_agents_class() -> None:
+    talk = session(ScriptedChatModel([TEXT]), City)
+
+    result = await talk.run("go", context={"response_schema": JSON_SCHEMA})
+
+    assert result.structured_response == PARIS
+
+
+async def of_stub(stub: OpenAIStub, *, stream: bool, shape: Any = City, **options: Any) -> tuple[list[str], RunResult]:
+    """What one run comes to against a stub, with its tokens."""
+    profile = options.pop("profile", PROFILE)
+    async with stub.chat_model(profile=profile, **options.pop("model", {})) as model:
+        talk = session(model, shape, **options)
+        return await streamed(talk) if stream else ([], await talk.run("go"))
+
+
+NO_STRICT = Failure(400, "Invalid schema for response_format 'response': 'minimum' is not permitted.")
+NO_SCHEMA = Failure(400, "'response_format' of type 'json_schema' is not supported with this model.")
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("tools", [[], [echo]], ids=["no tools", "tools"])
+@pytest.mark.parametrize("mode", ["native", "text", "wave"])
+async def test_the_provider_holds_the_answer_to_the_schema(
+    openai_stub: StubFactory, mode: Any, tools: list[Any], stream: bool
+) -> None:
+    done = {"native": "No more actions.", "text": "No more actions.", "wave": '{"status": "done"}'}[mode]
+    stub = openai_stub(*([done] if tools else []), TEXT)
+
+    tokens, result = await of_stub(
+        stub, stream=stream, tools=tools, config=LoopConfig(tool_calling=mode, finalize="compose")
+    )
+
+    body = stub.bodies[-1]
+    assert (
+        body["response_format"],
+        bool(body.get("tools")),
+        [request for request in stub.bodies[:-1] if "response" in str(request.get("response_format", {}).get("name"))],
+        result.structured_response,
+        "".join(tokens),
+        len(tokens) > 1,
+    ) == (
+        {"type": "json_schema", "json_schema": {"name": "response", "schema": STRICT, "strict": True}},
+        bool(tools) and mode == "native",
+        [],
+        City(**PARIS),
+        TEXT if stream else "",
+        stream,
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("finalize", ["auto", "direct"])
+async def test_a_planning_reply_that_is_the_answer_is_held_to_the_schema(
+    openai_stub: StubFactory, finalize: Any, stream: bool
+) -> None:
+    stub = openai_stub(Reply(tool_calls=(("echo", {"text": "a"}),)), TEXT)
+
+    tokens, result = await of_stub(stub, stream=stream, tools=[echo], config=LoopConfig(finalize=finalize))
+
+    sent = [(len(body["tools"]), body["response_format"]["json_schema"]["strict"]) for body in stub.bodies]
+    assert (sent, result.structured_response, "".join(tokens), len(tokens) > 1) == (
+        [(1, True), (1, True)],
+        City(**PARIS),
+        TEXT if stream else "",
+        stream,
+    )
+
+
+async def test_a_planning_reply_that_was_streamed_and_does_not_fit_is_replaced(openai_stub: StubFactory) -> None:
+    stub = openai_stub('{"name": "Paris", "people": -1}', TEXT)
+    async with stub.chat_model(profile=PROFILE) as model:
+        talk = session(model, City, tools=[echo])
+        tokens, result = await streamed(talk)
+        events = await talk.events()
+
+    warned = [event["message"][:74] for event in events if event["type"] == "warning"]
+    assert ("".join(tokens), len(tokens), result.answer, result.structured_response, warned) == (
+        '{"name": "Paris", "people": -1}' + TEXT,
+        5,
+        TEXT,
+        City(**PARIS),
+        ["The answer did not fit the response format, and another takes its place. C"],
+    )
+
+
+async def test_an_answer_that_looks_like_a_call_is_an_answer_where_it_has_the_shape(openai_stub: StubFactory) -> None:
+    class Call(BaseModel):
+        name: str
+        arguments: dict[str, str]
+
+    reply = '{"name": "echo", "arguments": {"text": "a"}}'
+    stub = openai_stub(reply)
+
+    tokens, result = await of_stub(stub, stream=True, shape=Call, tools=[echo])
+
+    assert (len(stub.requests), result.structured_response, "".join(tokens)) == (
+        1,
+        Call(name="echo", arguments={"text": "a"}),
+        reply,
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_a_schema_that_is_refused_beside_tools_leaves_the_calls(openai_stub: StubFactory, stream: bool) -> None:
+    stub = openai_stub(NO_STRICT, NO_SCHEMA, Reply(tool_calls=(("echo", {"text": "a"}),)), TEXT)
+
+    tokens, result = await of_stub(stub, stream=stream, tools=[echo])
+
+    sent = ["response_format" in body for body in stub.bodies]
+    assert (sent, result.results, result.structured_response, "".join(tokens)) == (
+        [True, True, False, False],
+        {"call_1": "a"},
+        City(**PARIS),
+        TEXT if stream else "",
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_without_the_mode_in_the_profile_the_answer_is_repaired_and_not_streamed(
+    openai_stub: StubFactory, stream: bool
+) -> None:
+    stub = openai_stub("Paris, I think.", TEXT)
+
+    tokens, result = await of_stub(stub, stream=stream, profile=NO_PROFILE)
+
+    sent = ["response_format" in body for body in stub.bodies]
+    assert (sent, "".join(tokens), len(tokens), result.structured_response) == (
+        [False, False],
+        TEXT if stream else "",
+        int(stream),
+        City(**PARIS),
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("tools", [[], [echo]], ids=["no tools", "tools"])
+async def test_a_schema_that_the_provider_refuses_is_asked_for_another_way_from_then_on(
+    openai_stub: StubFactory, tools: list[Any], stream: bool
+) -> None:
+    planned = ["No more actions."] if tools else []
+    stub = openai_stub(*planned, NO_STRICT, NO_SCHEMA, "Paris.", TEXT, *planned, TEXT)
+    async with stub.chat_model(profile=PROFILE) as model:
+        talk = session(model, City, tools=tools, config=LoopConfig(finalize="compose"))
+        first = (await streamed(talk))[1] if stream else await talk.run("go")
+        second = await talk.run("again")
+
+    answers = [body for body in stub.bodies if "Now provide your final response" in str(body["messages"])]
+    strict = [body.get("response_format", {}).get("json_schema", {}).get("strict") for body in answers]
+    assert (strict, first.structured_response, second.structured_response) == (
+        [True, False, None, None, None],
+        City(**PARIS),
+        City(**PARIS),
+    )
+
+
+async def test_a_schema_without_a_strict_form_is_sent_as_it_stands(openai_stub: StubFactory) -> None:
+    free = {"type": "object", "properties": {"counts": {"type": "object"}}, "required": ["counts"]}
+    stub = openai_stub('{"counts": {"a": 1}}')
+
+    _, result = await of_stub(stub, stream=True, shape=free)
+
+    assert (stub.bodies[0]["response_format"]["json_schema"], result.structured_response) == (
+        {"name": "response", "schema": free, "strict": False},
+        {"counts": {"a": 1}},
+    )
+
+
+async def test_an_answer_that_was_streamed_and_does_not_fit_is_replaced_with_a_warning(
+    openai_stub: StubFactory,
+) -> None:
+    stub = openai_stub('{"name": "Paris", "people": -1}', TEXT)
+    async with stub.chat_model(profile=PROFILE) as model:
+        talk = session(model, City)
+        tokens, result = await streamed(talk)
+        events = await talk.events()
+        messages = (await talk._graph.aget_state(thread())).values["messages"]
+
+    warned = [event["message"] for event in events if event["type"] == "warning"]
+    assert ("".join(tokens), result.answer, result.structured_response, warned, len(messages)) == (
+        '{"name": "Paris", "people": -1}' + TEXT,
+        TEXT,
+        City(**PARIS),
+        [
+            "The answer did not fit the response format, and another takes its place. City: people=-1: Input should "
+            "be greater than or equal to 0."
+        ],
+        2,
+    )
+
+
+async def test_the_options_of_the_model_itself_stay(openai_stub: StubFactory) -> None:
+    stub = openai_stub(TEXT)
+
+    await of_stub(stub, stream=False, model={"extra_body": {"top_k": 4}})
+
+    assert (stub.bodies[0]["top_k"], stub.bodies[0]["response_format"]["type"]) == (4, "json_schema")
+
+
+async def test_the_responses_api_is_sent_the_schema_in_its_own_form(openai_stub: StubFactory) -> None:
+    stub = openai_stub()
+
+    await of_stub(stub, stream=False, model={"use_responses_api": True})
+
+    # The stub has no such path: the request alone counts.
+    assert (stub.requests[0].path, stub.bodies[0]["text"]) == (
+        "/v1/responses",
+        {"format": {"type": "json_schema", "name": "response", "schema": STRICT, "strict": True}},
+    )
+
+
+async def test_a_reply_that_was_cut_off_is_repaired(openai_stub: StubFactory) -> None:
+    stub = openai_stub(Reply('{"name": "Par', finish="length"), TEXT)
+
+    _, result = await of_stub(stub, stream=False)
+
+    assert (len(stub.requests), result.structured_response, result.status) == (2, City(**PARIS), "COMPLETED")
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_a_limit_is_told_above_the_structure(openai_stub: StubFactory, stream: bool) -> None:
+    stub = openai_stub(Reply(tool_calls=(("echo", {"text": "a"}),)), TEXT)
+
+    tokens, result = await of_stub(stub, stream=stream, tools=[echo], config=LoopConfig(max_steps=1))
+
+    answer = f"Reached maximum reasoning steps (1)\n\n{TEXT}"
+    assert (result.answer, result.structured_response, "".join(tokens)) == (
+        answer,
+        City(**PARIS),
+        answer if stream else "",
+    )
+
+
+async def test_a_model_of_another_provider_is_sent_langchains_own_option() -> None:
+    model = ScriptedChatModel([asks(("c", "echo", {"text": "a"})), "No more actions.", AIMessage(TEXT)])
+
+    _, result = await streamed(session(model, City, tools=[echo], config=LoopConfig(finalize="compose")))
+
+    assert ([request.kwargs.get("response_format") for request in model.requests], result.structured_response) == (
+        [
+            None,
+            None,
+            {"type": "json_schema", "json_schema": {"name": "response", "schema": JSON_SCHEMA, "strict": False}},
+        ],
+        City(**PARIS),
+    )
+
+
+def field(schema: dict[str, Any], *required: str) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": schema}, "required": list(required)}
+
+
+def strict_field(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "object", "properties": {"a": schema}, "required": ["a"], "additionalProperties": False}
+
+
+@pytest.mark.parametrize(
+    ("schema", "strict"),
+    [
+        (field({"type": "string"}, "a"), strict_field({"type": "string"})),
+        (field({"type": "string"}), None),
+        (field({"type": "string", "default": "x"}), strict_field({"type": "string"})),
+        (field({"type": ["string", "null"]}), strict_field({"type": ["string", "null"]})),
+        (
+            field({"type": "array", "items": {"type": "integer"}}),
+            strict_field({"type": "array", "items": {"type": "integer"}}),
+        ),
+        (field({"type": "array", "minItems": 1, "items": {"type": "integer"}}), None),
+        (field({"type": "array"}, "a"), None),
+        (field({}, "a"), None),
+        (field({"type": "object"}, "a"), None),
+        (field({"type": "object", "additionalProperties": {"type": "string"}}, "a"), None),
+        (field({"allOf": [{"type": "string"}]}, "a"), None),
+        (field({"$ref": "https://example.org/a"}, "a"), None),
+        (field({"type": "string", "format": "date"}, "a"), strict_field({"type": "string", "format": "date"})),
+        (field({"type": "string", "format": "uri"}, "a"), strict_field({"type": "string"})),
+        (
+            field({"oneOf": [{"const": 1}, {"type": "null"}], "discriminator": {}}, "a"),
+            strict_field({"anyOf": [{"const": 1}, {"type": "null"}]}),
+        ),
+        (
+            {**field({"$ref": "#/$defs/B", "title": "B"}, "a"), "$defs": {"B": field({"type": "null"})}},
+            {**strict_field({"$ref": "#/$defs/B"}), "$defs": {"B": strict_field({"type": "null"})}},
+        ),
+        ({"type": "array", "items": {"type": "string"}}, None),
+    ],
+)
+def test_the_strict_form_of_a_schema(schema: dict[str, Any], strict: dict[str, Any] | None) -> None:
+    assert strict_schema(schema) == strict

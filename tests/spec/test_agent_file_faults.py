@@ -1,0 +1,269 @@
+"""Faults in an agent file: each is one line that names the file, the field, what was given, and the fix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+
+from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.context import AgentContext
+from graph_agent.errors import ConfigError, InputError
+from graph_agent.spec.agent_file import load_spec, open_agent
+from tests.support.agents import echo
+
+MODULE = """
+from graph_agent import ScriptedChatModel
+
+NUMBER = 5
+
+def search(text: str) -> str:
+    'Search.'
+    return text
+
+def make():
+    return ScriptedChatModel(["Hello."], cycle=True)
+
+def make_with(argument):
+    return None
+
+def fail():
+    raise RuntimeError("no licence")
+
+class Hook:
+    def should_run(self, *_):
+        return False, None
+
+    def build_plan(self, *_):
+        return None
+
+class Empty:
+    pass
+
+class kept:
+    class inner:
+        hook = Hook()
+"""
+HEAD = "name: a\nmodel: parts:make\n"
+"""The beginning of a file whose model can be made."""
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "DEBUG_MOCK_RESPONSES", "NOT_SET"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def written(folder: Path, content: str) -> Path:
+    (folder / "parts.py").write_text(MODULE)
+    (folder / "broken.py").write_text("import no_such_package\n")
+    (folder / "exits.py").write_text("raise SystemExit(3)\n")
+    (folder / "agent.yaml").write_text(content)
+    return folder / "agent.yaml"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        HEAD + "tools: ['parts:search']\nhooks: ['parts:Hook', 'parts.Hook', {use: 'parts:kept.inner.hook'}]",
+        HEAD + "tools: ['parts.search']",
+        "name: a\nmodel: parts.make\ndelegates: [{name: b, graph: parts.compiled}, {name: c, graph: 'parts:compiled'}]",
+        HEAD + "response_format: parts.Shape",
+    ],
+    ids=["colons", "dots", "model and delegates", "response format"],
+)
+async def test_a_dotted_name_has_a_colon_or_a_dot_everywhere(tmp_path: Path, content: str) -> None:
+    file = written(tmp_path, content)
+    (tmp_path / "parts.py").write_text(
+        MODULE + "from graph_agent import create_graph_agent\ncompiled = create_graph_agent(make())\n"
+        "from pydantic import BaseModel\nclass Shape(BaseModel):\n    word: str\n"
+    )
+
+    async with open_agent(load_spec(file), db="") as graph:
+        assert graph.get_name() == "a"
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (
+            HEAD + "tools: ['parts:serch']",
+            ": tools.0: 'parts:serch': 'parts' has no 'serch'; known: Empty, Hook, NUMBER, …",
+        ),
+        (HEAD + "tools: ['part.search']", ": tools.0: 'part.search': there is no module 'part'; looked in …"),
+        (HEAD + "tools: [search]", ": tools.0: 'search' is no dotted name; write 'module:attribute' or …"),
+        (
+            HEAD + "tools: ['parts:NUMBER']",
+            ": tools.0: 'parts:NUMBER'=5 is no tool; give a LangChain tool, or a function.",
+        ),
+        (
+            HEAD + "tools: ['broken:x']",
+            ": tools.0: 'broken:x': importing 'broken' failed: No module named 'no_such_package'.",
+        ),
+        (HEAD + "tools: ['exits:x']", ": tools.0: 'exits:x': importing 'exits' failed: SystemExit: 3."),
+        (
+            HEAD + "tools: [parts: search]",
+            ": tools.0={'parts': 'search'}: Input should be a valid string. YAML reads a colon before a space as a "
+            "mapping; write 'parts:search'.",
+        ),
+        (
+            HEAD + "tools: parts:search",
+            ": tools='parts:search': Input should be a valid list. Write it as a list: ['parts:search'].",
+        ),
+        (HEAD + "tools:", ": tools=None: Input should be a valid list. Leave it out, or give it a value."),
+        (HEAD + "config: {max_stepz: 1}", ": config: unknown field 'max_stepz'; known: …"),
+        (
+            HEAD + "config: {max_cost: 1, prices: {x: {input: 1, output: 1, cache: 1}}}",
+            ": config: unknown field 'prices.x.cache'; known: cached_input, input, output.",
+        ),
+        (
+            "name: a\nmodel: []",
+            ": model=[]: name a model as 'provider:name' or 'module:factory', or give a list of these.",
+        ),
+        ("name: a\nmodel: {x: 1}", ": model={'x': 1}: name a model as 'provider:name' or 'module:factory', or give …"),
+        (
+            "name: a\nmodel: opnai:gpt-4o",
+            ": model='opnai:gpt-4o': Unknown model provider 'opnai' in 'opnai:gpt-4o'; known: …",
+        ),
+        (
+            "name: a\nmodel: parts:fail",
+            ": model='parts:fail': 'parts:fail': calling it without arguments failed: RuntimeError: no licence.",
+        ),
+        (
+            "name: a\nmodel: parts:make_with",
+            ": model='parts:make_with': 'parts:make_with': calling it without arguments failed: TypeError: …",
+        ),
+        (
+            "name: a\nmodel: parts:NUMBER",
+            ": model='parts:NUMBER': 'parts:NUMBER' is 5; name a chat model, or a function …",
+        ),
+        (
+            HEAD + "delegates: [{agent: other.yaml}]",
+            ": delegates.0={'agent': 'other.yaml'}: a delegate is a mapping of its name and one of 'graph' and 'url'; "
+            "for another agent file, serve it with 'graph-agent a2a --config FILE' and write {name: …",
+        ),
+        (
+            HEAD + "delegates: [other]",
+            ": delegates.0='other': a delegate is a mapping of its name and one of 'graph' …",
+        ),
+        (
+            HEAD + "delegates: [{name: b, grahp: 'parts:make'}]",
+            ": unknown field 'delegates.0.grahp'; known: allowed_origins, auth, description, graph, …",
+        ),
+        (
+            HEAD + "delegates: [{name: b, graph: 'parts:fail'}]",
+            ": delegates.0: 'parts:fail': calling it without arguments failed: RuntimeError: no licence.",
+        ),
+        (
+            HEAD + "delegates: [{name: b, url: '${NOT_SET}'}]",
+            ": delegates.0: delegate 'b': the environment variable NOT_SET in '${NOT_SET}' is not set",
+        ),
+        (
+            HEAD + "delegates: [{name: b, url: 'http://127.0.0.1:9', auth: {bearer: X}}]",
+            ": delegates.0: delegate 'b': auth: unknown field 'bearer'; known: api_key_env, bearer_env, header. Did "
+            "you mean 'bearer_env'?",
+        ),
+        (HEAD + "hooks: ['parts:Empty']", ": hooks.0: 'parts:Empty': hooks: <…"),
+        (HEAD + "hooks: [{uses: parts.Hook}]", ": the field 'hooks.0.use' is missing.\n…"),
+        (
+            HEAD + "mcp_servers: {calendar: {transport: stdio, command: python, cwd: 5}}",
+            ": mcp_servers: MCP server 'calendar': 'cwd' must be a path; got 5.",
+        ),
+        (HEAD + "system_prompt: no.yaml", ": system_prompt: Prompt file …"),
+        (HEAD + "prompts: {planner: no.yaml}", ": prompts.planner: Prompt file …"),
+        (HEAD + "response_format: 'parts:NUMBER'", ": response_format takes a pydantic class, …"),
+        (HEAD + "db: ''", ": db='': String should have at least 1 character. Leave it out, or give it a value."),
+        (
+            "name: [a\nmodel: x",
+            ", line 2, column 6: not valid YAML: expected ',' or ']', but got ':' (while parsing a …",
+        ),
+        (
+            "name: a\n\tmodel: x",
+            ", line 2, column 1: not valid YAML: found character '\\t' that cannot start any token …",
+        ),
+        ("name: a\nname: b", ", line 2, column 1: not valid YAML: the key 'name' is given twice."),
+        ("name: a\n---\nname: b", ", line 2, column 1: not valid YAML: but found another document …"),
+        ("name: !!python/object/apply:os.system ['ls']", ", line 1, column 7: not valid YAML: could not determine a …"),
+    ],
+    ids=str,
+)
+async def test_a_fault_is_one_line_with_its_place(tmp_path: Path, content: str, fault: str) -> None:
+    file = written(tmp_path, content)
+
+    with pytest.raises(ConfigError) as caught:
+        async with open_agent(load_spec(file), db=""):
+            pass
+
+    text, expected = str(caught.value), f"Agent file {file}{fault}"
+    begun = expected.removesuffix("…")
+    assert (text[: len(begun)], len(text) == len(begun) or expected.endswith("…")) == (begun, True)
+
+
+async def test_a_program_of_an_mcp_server_that_is_missing_is_named_with_its_field(tmp_path: Path) -> None:
+    file = written(tmp_path, HEAD + "mcp_servers: {calendar: {transport: stdio, command: no-such-program}}")
+
+    async with open_agent(load_spec(file), db="memory:") as graph:
+        session = Session(graph, "s1")
+        await session.run("hello")
+        warnings = [event["message"] for event in await session.events() if event["type"] == "warning"]
+
+    assert warnings == [
+        "The MCP server 'calendar' is down, its tools are missing: MCP server 'calendar' cannot be reached: "
+        "command='no-such-program': there is no such program; install it, or write its whole path."
+    ]
+
+
+def session() -> Session:
+    return Session(create_graph_agent(ScriptedChatModel(["Hello."]), checkpointer=InMemorySaver()), "s1")
+
+
+@pytest.mark.parametrize(
+    ("context", "message"),
+    [
+        ({"max_stepz": 1}, "context (AgentContext): unknown field 'max_stepz'; known: "),
+        ({"max_steps": "x"}, "context (AgentContext): max_steps='x': Input should be a valid integer, "),
+        ({"credentials": "sk-123"}, "context (AgentContext): credentials: Input should be a valid dictionary."),
+        ({"credentials": {"key": 5}}, "context (AgentContext): credentials.key: Input should be a valid string."),
+        (LoopConfig(), "context: got a LoopConfig; pass an AgentContext, or a mapping of its fields."),
+    ],
+    ids=["typo", "type", "credentials", "credential", "another class"],
+)
+async def test_a_context_that_does_not_fit_is_refused_by_field(context: object, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        await session().run("hello", context=context)  # type: ignore[arg-type]  # what the test is about
+
+    assert str(caught.value).startswith(message)
+
+
+def test_a_context_built_by_hand_suggests_the_nearest_field() -> None:
+    with pytest.raises(ConfigError, match=r"unknown field 'max_stepz'; known: .* Did you mean 'max_steps'\?"):
+        AgentContext(max_stepz=1)
+
+
+@pytest.mark.parametrize("given", [[5], [{"rol": "user"}], [object()]], ids=["number", "mapping", "object"])
+async def test_messages_that_are_none_are_refused_with_what_was_given(given: list[object]) -> None:
+    with pytest.raises(InputError, match=r"A run takes messages, such as HumanMessage\('hello'\); got \["):
+        await session().run(given)  # type: ignore[arg-type]  # what the test is about
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        (lambda: None, "system_prompt: the function <lambda> returned None; return text."),
+        (lambda: 1 / 0, "system_prompt: the function <lambda> failed: ZeroDivisionError: division by zero"),
+    ],
+    ids=["no text", "failing"],
+)
+async def test_a_prompt_function_that_gives_no_text_is_named(prompt: object, message: str) -> None:
+    graph = create_graph_agent(
+        ScriptedChatModel(["Hello."]),
+        tools=[echo],
+        system_prompt=prompt,  # type: ignore[arg-type]  # what the test is about
+        checkpointer=InMemorySaver(),
+    )
+
+    with pytest.raises(ConfigError) as caught:
+        await Session(graph, "s1").run("hello")
+
+    assert str(caught.value) == message

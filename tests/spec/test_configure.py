@@ -1,0 +1,194 @@
+"""Changing a session's configuration while it goes on: what counts, from when, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, get_args
+
+import openai
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.store.memory import InMemoryStore
+
+from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from graph_agent.config import LoopConfig, ReasoningEffort
+from graph_agent.errors import ConfigError
+from graph_agent.runs.inbox import Note, new_note
+from tests.runs.test_session_steering import session
+from tests.support.agents import asks, at_step_limit, echo
+from tests.support.gates import Gate, GatedModel, gated_tool
+from tests.support.openai_stub import OpenAIStub, Reply
+
+WORK = asks(("1", "work", {}))
+DONE = ["No more actions.", "Done."]
+
+
+def options(model: ScriptedChatModel, name: str) -> list[Any]:
+    """What each request was given of one option."""
+    return [request.kwargs.get(name) for request in model.requests]
+
+
+async def changed_in_the_wave(model: ScriptedChatModel, **fields: Any) -> Session:
+    """A session whose configuration was changed while its first wave ran."""
+    gate = Gate()
+    talk = session(model, gated_tool(gate), echo)
+    run = asyncio.create_task(talk.run("go"))
+    await gate.reached()
+    await talk.configure(**fields)
+    gate.open()
+    await run
+    return talk
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "value"),
+    [
+        ({"reasoning_effort": "high"}, "reasoning_effort", "high"),
+        ({"temperature": 0.5}, "temperature", 0.5),
+        ({"max_output_tokens": 99}, "max_tokens", 99),
+    ],
+)
+async def test_an_option_reaches_the_next_model_call_and_lasts(fields: Any, name: str, value: Any) -> None:
+    model = ScriptedChatModel([WORK, *DONE, *DONE])
+
+    talk = await changed_in_the_wave(model, **fields)
+    await talk.run("again")
+
+    assert options(model, name) == [None, value, value, value, value]
+
+
+async def test_a_change_made_while_the_model_plans_counts_from_the_next_call() -> None:
+    gate = Gate()
+    model = GatedModel(responses=DONE, before={1: gate})
+    talk = session(model, echo)
+    run = asyncio.create_task(talk.run("go"))
+    await gate.reached()
+
+    await talk.configure(reasoning_effort="high")
+    gate.open()
+    await run
+
+    assert options(model, "reasoning_effort") == [None, "high"]
+
+
+async def test_fewer_steps_end_the_input_at_once() -> None:
+    talk = await changed_in_the_wave(ScriptedChatModel([WORK, "So far."]), max_steps=1)
+
+    assert (await talk._result()).answer == at_step_limit(1, "So far.")
+
+
+async def test_more_steps_let_it_go_on() -> None:
+    gate = Gate()
+    talk = session(ScriptedChatModel([WORK, asks(("2", "echo", {"text": "x"})), *DONE]), gated_tool(gate), echo)
+    run = asyncio.create_task(talk.run("go", context={"max_steps": 1}))
+    await gate.reached()
+
+    await talk.configure(max_steps=5)
+    gate.open()
+    result = await run
+
+    assert (result.stop_reason, result.results) == ("completed", {"1": "worked", "2": "x"})
+
+
+async def test_another_way_of_calling_tools_counts_from_the_next_plan() -> None:
+    model = ScriptedChatModel([WORK, *DONE])
+
+    await changed_in_the_wave(model, tool_calling="text")
+
+    assert [bool(request.tools) for request in model.requests] == [True, False, False]
+
+
+async def test_a_later_inputs_own_context_wins() -> None:
+    model = ScriptedChatModel([WORK, *DONE, *DONE, *DONE])
+    talk = await changed_in_the_wave(model, reasoning_effort="high")
+
+    await talk.run("two", context={"reasoning_effort": "low"})
+    await talk.run("three")
+
+    assert options(model, "reasoning_effort") == [None, "high", "high", "low", "low", None, None]
+
+
+async def test_an_idle_session_takes_a_change_in_with_its_next_input() -> None:
+    model = ScriptedChatModel([*DONE, *DONE])
+    talk = session(model, echo)
+    await talk.run("one")
+
+    await talk.configure(reasoning_effort="high", temperature=0.0)
+    await talk.configure(reasoning_effort="low")
+    await talk.run("two")
+
+    assert (options(model, "reasoning_effort"), options(model, "temperature")) == (
+        [None, None, "low", "low"],
+        [None, None, 0.0, 0.0],
+    )
+
+
+async def test_changes_reach_a_real_server() -> None:
+    gate = Gate()
+    work = Reply(tool_calls=(("work", {}),))
+    with OpenAIStub(work, "No more actions.", "Done.") as stub:
+        async with stub.chat_model("gpt-4o-mini", streaming=False) as model:
+            graph = create_graph_agent(model, tools=[gated_tool(gate)], checkpointer=InMemorySaver())
+            talk = Session(graph, "s1")
+            run = asyncio.create_task(talk.run("go"))
+            await gate.reached()
+            await talk.configure(reasoning_effort="high", max_output_tokens=77)
+            gate.open()
+            await run
+
+    assert [(body.get("reasoning_effort"), body.get("max_completion_tokens")) for body in stub.bodies] == [
+        (None, None),
+        ("high", 77),
+        ("high", 77),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"max_step": 3}, "unknown field 'max_step'; .*max_steps"),
+        ({"max_steps": 0}, "max_steps=0"),
+        ({"max_steps": "many"}, "max_steps='many'"),
+        ({"max_cost": 1}, "max_cost needs prices"),
+        ({"credentials": {"key": "secret"}}, "may not hold them"),
+    ],
+)
+async def test_what_cannot_be_is_refused_and_nothing_is_sent(fields: dict[str, Any], complaint: str) -> None:
+    talk = session(ScriptedChatModel([]))
+
+    with pytest.raises(ConfigError, match=complaint):
+        await talk.configure(**fields)
+
+    assert await (await talk._control._inbox()).read("s1") == []
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        lambda: new_note("configure", {"max_steps": -1}),
+        lambda: new_note("configure", "max_steps"),
+        lambda: new_note("configure", {"credentials": {"key": "secret"}}),
+    ],
+    ids=["value", "no mapping", "credentials"],
+)
+async def test_a_note_from_elsewhere_that_cannot_be_is_a_warning(note: Callable[[], Note]) -> None:
+    talk = session(ScriptedChatModel(DONE), echo, store=InMemoryStore())
+    await talk._control._send(note())
+
+    result = await talk.run("go")
+
+    warnings = [event["message"] for event in await talk.events() if event["type"] == "warning"]
+    assert (result.status, [text.partition(":")[0] for text in warnings], "secret" in str(warnings)) == (
+        "COMPLETED",
+        ["A change of the configuration was left out"],
+        False,
+    )
+
+
+def test_efforts_are_those_of_openais_api() -> None:
+    with pytest.raises(ConfigError) as error:
+        LoopConfig(reasoning_effort="banana")
+
+    [theirs, _] = get_args(openai.types.ReasoningEffort)
+    assert (get_args(ReasoningEffort), "'none', 'minimal', 'low'" in str(error.value)) == (get_args(theirs), True)

@@ -1,0 +1,208 @@
+"""What a process of the kill tests does: run a session until it is killed, or go on with one that was."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from psycopg import AsyncConnection
+from psycopg.rows import DictRow, dict_row
+from psycopg_pool import AsyncConnectionPool
+
+from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.persistence.open import open_saver, strict_serializer
+from tests.support.agents import asks
+from tests.support.fault_agent import (
+    ANSWER,
+    GoesOn,
+    Reach,
+    WatchedPostgresSaver,
+    WatchedSaver,
+    file_log,
+    logging_tools,
+    nothing,
+    open_watched_saver,
+    read_log,
+)
+from tests.support.fault_truth import before, untrue
+
+ALL = -1
+"""Where to kill a run that is to reach its end."""
+
+
+@asynccontextmanager
+async def session_in(
+    folder: Path, variant: dict[str, Any], reach: Reach = nothing, url: str = ""
+) -> AsyncIterator[Session]:
+    """The session that a folder keeps.
+
+    Args:
+        folder: Where its database and its tools' log are.
+        variant: `structured` planning, and the `ledger`.
+        reach: Called at every boundary.
+        url: A PostgreSQL database to keep the session in instead, its tables made.
+    """
+    async with _saver(folder, url) as saver:
+        saver.reach = reach
+        graph = create_graph_agent(
+            GoesOn(responses=[], structured=variant["structured"], reach=reach),
+            tools=logging_tools(file_log(folder / "tools.log"), reach),
+            config=LoopConfig(
+                max_steps=9,
+                tool_calling="wave" if variant["structured"] else "native",
+                effect_ledger=variant["ledger"],
+            ),
+            checkpointer=saver,
+        )
+        yield Session(graph, "s1")
+
+
+@asynccontextmanager
+async def _saver(folder: Path, url: str) -> AsyncIterator[WatchedSaver | WatchedPostgresSaver]:
+    if url:
+        async with AsyncConnectionPool(
+            url,
+            connection_class=AsyncConnection[DictRow],
+            kwargs={"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row},
+            min_size=1,
+            open=False,
+        ) as pool:
+            yield WatchedPostgresSaver(pool, strict_serializer())
+        return
+    async with open_watched_saver(folder / "sessions.db") as saver:
+        saver.setup()
+        yield saver
+
+
+def warm_up() -> None:
+    """Have everything imported and compiled that a job needs, without a thread left behind."""
+    for structured in (False, True):
+        graph = create_graph_agent(
+            GoesOn(responses=[], structured=structured),
+            tools=logging_tools(lambda *_: None),
+            config=LoopConfig(max_steps=9, tool_calling="wave" if structured else "native"),
+            checkpointer=InMemorySaver(serde=strict_serializer()),
+        )
+        asyncio.run(Session(graph, "s1").run("go"))
+
+
+def run_to(folder: str, variant: dict[str, Any], kill_at: int, url: str = "") -> None:
+    """Run one input, and be killed at a boundary.
+
+    Args:
+        folder: Where to keep the session. `reached` holds every boundary on the way, a line each.
+        variant: See `session_in`.
+        kill_at: Which boundary, from 0; `ALL` to live.
+        url: See `session_in`.
+    """
+    reached = os.open(Path(folder, "reached"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    count = 0
+
+    def reach(what: str) -> None:
+        nonlocal count
+        os.write(reached, f"{what}\n".encode())
+        if count == kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        count += 1
+
+    async def run() -> None:
+        async with session_in(Path(folder), variant, reach, url) as session:
+            await session.run("go")
+
+    asyncio.run(run())
+
+
+def go_on(folder: str, variant: dict[str, Any], ways: list[str], urls: dict[str, str] | None = None) -> None:
+    """Go on with a session that was killed, in several ways, each on a copy; `faults` then holds what was wrong.
+
+    Args:
+        folder: Where the session is kept.
+        variant: See `session_in`.
+        ways: `resume`, new `input`, or an `abort` and then new input.
+        urls: Copies of its PostgreSQL database, one for each way; None where it is in a file.
+    """
+    faults = {}
+    for how in ways:
+        copy = Path(folder, how)
+        copy.mkdir()
+        for file in Path(folder).iterdir():
+            if file.is_file():
+                shutil.copy(file, copy)
+        faults[how] = asyncio.run(_go_on(copy, variant, how, (urls or {}).get(how, "")))
+    Path(folder, "faults").write_text(json.dumps(faults))
+
+
+def hold(folder: str, url: str = "", forks: bool = False) -> None:
+    """Run a session that stays in a tool: the file `entered` then holds this process's id, and `leave` lets it go.
+
+    Args:
+        folder: Where these files are, and the database.
+        url: Another database.
+        forks: Whether the tool first forks a child that stays; the file `child` then holds its id.
+    """
+    entered, leave = Path(folder, "entered"), Path(folder, "leave")
+
+    @tool
+    async def stay() -> str:
+        """Stay until let go."""
+        if forks:
+            _fork_child(Path(folder, "child"))
+        entered.with_suffix(".new").write_text(str(os.getpid()))
+        entered.with_suffix(".new").rename(entered)
+        while not await asyncio.to_thread(leave.exists):
+            await asyncio.sleep(0.005)
+        return "let go"
+
+    async def run() -> None:
+        async with open_saver(url or f"sqlite:///{folder}/sessions.db") as saver:
+            model = ScriptedChatModel([asks(("1", "stay", {})), "No more actions.", ANSWER])
+            await Session(create_graph_agent(model, tools=[stay], checkpointer=saver), "s1").run("go")
+
+    asyncio.run(run())
+
+
+def _fork_child(told: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    told.write_text(str(child))
+
+
+async def _go_on(folder: Path, variant: dict[str, Any], how: str, url: str) -> list[str]:
+    killed = read_log(folder / "tools.log")
+    async with session_in(folder, variant, url=url) as session:
+        config: Any = {"configurable": {"thread_id": session.id}}
+        graph = session._graph
+        at: Any = graph.checkpointer
+        stopped = await graph.aget_state(config)
+        stored = before(stopped.values.get("messages", []), await at.aget_tuple(config))
+        if how == "abort":
+            # Only a session that has begun, and is not at its end, can be stopped.
+            assert await session.abort() == ((await session.status()) == "ABORTED"), await session.status()
+        if how in ("input", "abort"):
+            await session.run("go on")
+        elif not stopped.created_at:
+            await session.run("go")  # nothing of the input was stored
+        elif stopped.tasks:
+            await session.resume()
+        ended = await graph.aget_state(config)
+    log = read_log(folder / "tools.log")
+    messages = ended.values["messages"]
+    faults = untrue(messages, ended.values["events"], log, stored, ledger=variant["ledger"])
+    if (ended.values["status"], messages[-1].text) != ("COMPLETED", ANSWER):
+        faults.append(f"it ended {ended.values['status']} with {messages[-1].text!r}")
+    if how == "resume" and variant["ledger"]:
+        begun = {id_ for _, id_ in killed} | stored.noted
+        undone = [m for m in messages if m.type == "tool" and m.status == "error" and m.tool_call_id not in begun]
+        # What needs a call that failed is not run.
+        faults += [f"{m.tool_call_id} was not run: {m.text}" for m in undone if "it needs" not in m.text]
+    return faults

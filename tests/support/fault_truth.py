@@ -1,0 +1,137 @@
+"""What must hold of a session after any fault, whatever it was: judged by the tools' own log."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
+from langgraph.checkpoint.base import CheckpointTuple
+
+from graph_agent.execution.ledger import STARTED
+from tests.support.fault_agent import MARKS
+
+Results = dict[str, tuple[str, str]]
+"""Call id → status and text of a result."""
+
+
+@dataclass
+class Before:
+    """What was stored when a session stopped."""
+
+    results: Results = field(default_factory=dict)
+    """Results of finished calls, those of a wave's finished tasks included."""
+    noted: set[str] = field(default_factory=set)
+    """Ids of the calls that the ledger has as started."""
+    planned: set[str] = field(default_factory=set)
+    """Ids of the calls that the history holds."""
+
+
+def before(messages: Sequence[AnyMessage], stopped: CheckpointTuple | None) -> Before:
+    """Read what was stored."""
+    found = Before(
+        results={message.tool_call_id: (message.status, message.text) for message in _results(messages)},
+        planned={call["id"] or "" for message in messages for call in getattr(message, "tool_calls", [])},
+    )
+    for _, channel, value in (stopped.pending_writes or []) if stopped else []:
+        if channel == STARTED:
+            found.noted |= set(value)
+        elif channel == "messages":
+            found.results |= {message.tool_call_id: (message.status, message.text) for message in _results(value)}
+    return found
+
+
+def untrue(
+    messages: Sequence[AnyMessage],
+    events: Sequence[Mapping[str, Any]],
+    log: Sequence[tuple[str, str]],
+    stored: Before | None = None,
+    *,
+    ledger: bool = False,
+) -> list[str]:
+    """Everything in a session at its end that is not as it must be; empty for a sound one.
+
+    Args:
+        messages: The history.
+        events: The session's events.
+        log: The tools' own log, over every run.
+        stored: What was stored when the session last stopped.
+        ledger: Whether the writing calls were noted before they ran.
+    """
+    stored = stored or Before()
+    results = {message.tool_call_id: (message.status, message.text) for message in _results(messages)}
+    return [
+        *orphans(messages),
+        *(f"{id_} had {was}, has {results.get(id_)}" for id_, was in stored.results.items() if results.get(id_) != was),
+        *_twice(log),
+        *(fault for id_, result in results.items() if (fault := _lie(id_, result, log, stored, ledger=ledger))),
+        *_told_apart(messages, events),
+    ]
+
+
+def orphans(messages: Sequence[BaseMessage]) -> list[str]:
+    """Calls without exactly one result right behind them, and results without a call."""
+    faults: list[str] = []
+    expected: list[str] = []
+    for message in [*messages, None]:
+        if isinstance(message, ToolMessage):
+            if message.tool_call_id in expected:
+                expected.remove(message.tool_call_id)
+            else:
+                faults.append(f"{message.tool_call_id} has a result too many: {message.text}")
+            continue
+        faults += [f"{id_} has no result" for id_ in expected]
+        calls = message.tool_calls if isinstance(message, AIMessage) else []
+        expected = [call["id"] or "" for call in calls]
+    return faults
+
+
+def _twice(log: Sequence[tuple[str, str]]) -> list[str]:
+    ran = Counter(log)
+    return [
+        f"{id_} wrote, and has {stage} {times} times in its log"
+        for (stage, id_), times in ran.items()
+        # What asks a person begins again when they have answered; what it does after that it does once.
+        if times > 1 and _writes_once(id_) and not (tool_of(id_) == "ask" and stage == "start")
+    ]
+
+
+def _lie(
+    id_: str, result: tuple[str, str], log: Sequence[tuple[str, str]], stored: Before, *, ledger: bool
+) -> str | None:
+    """What a result says that its call's log does not."""
+    status, text = result
+    started, ended = ("start", id_) in log, ("end", id_) in log
+    said = f"{id_} is told as {text!r}, "
+    if status == "success" and not ended:
+        return said + "and never ended"
+    if text.startswith("Not run") and started:
+        return said + "and was started"
+    if "nothing was changed" in text and MARKS[tool_of(id_)]["effect"] != "read":
+        return said + "and may write"
+    if "not known" in text and ledger and not started and stored.planned and id_ not in stored.noted:
+        return said + "and was neither noted nor started"
+    return None
+
+
+def _told_apart(messages: Sequence[AnyMessage], events: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Where the events tell of other results, or in another order, than the messages do."""
+    shown = [(message.tool_call_id, message.text) for message in _results(messages)]
+    told = [(event["id"], event["content"]) for event in events if event["type"] == "tool_result"]
+    return [] if shown == told else [f"messages have {shown}, events have {told}"]
+
+
+def tool_of(id_: str) -> str:
+    """The tool that a call of these tests runs: the end of its id."""
+    return id_.rpartition("-")[2]
+
+
+def _writes_once(id_: str) -> bool:
+    marks = MARKS[tool_of(id_)]
+    return marks["effect"] != "read" and not marks.get("idempotent")
+
+
+def _results(messages: Any) -> list[ToolMessage]:
+    return [message for message in messages if isinstance(message, ToolMessage)]

@@ -1,0 +1,102 @@
+"""A program whose agent runs blocking code that never returns, for tests of how its process ends.
+
+`python -m tests.support.hung_run SECONDS KIND…`: the time limit of each run, and what hangs in it (see `AGENTS`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.language_models import BaseChatModel
+from langchain_core.outputs import ChatResult
+from langchain_core.tools import BaseTool, Tool, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+
+from graph_agent import GraphDelegate, LoopConfig, LoopHook, ScriptedChatModel, Session, create_graph_agent
+from tests.support.agents import asks
+
+
+def hang(_: str = "") -> str:
+    """Never return."""
+    print("hanging", flush=True)  # noqa: T201 - the test reads it
+    threading.Event().wait()
+    return ""
+
+
+@tool
+async def in_default_executor(text: str) -> str:
+    """Hang in the event loop's default executor."""
+    return await asyncio.to_thread(hang, text)
+
+
+class HangingTool(BaseTool):
+    name: str = "base_tool"
+    description: str = "Hang."
+
+    def _run(self, text: str) -> str:
+        return hang(text)
+
+
+class HangingHook(LoopHook):
+    def should_run(self, response: Any, request: Any) -> Any:
+        hang()
+
+
+class HangingMiddleware(AgentMiddleware):
+    def wrap_model_call(self, request: Any, handler: Any) -> Any:
+        hang()
+
+
+class HangingModel(BaseChatModel):
+    def _generate(self, *_: Any, **__: Any) -> ChatResult:
+        hang()
+        raise AssertionError
+
+    @property
+    def _llm_type(self) -> str:
+        return "hanging"
+
+
+def _delegate() -> GraphDelegate:
+    graph = StateGraph(MessagesState)
+    graph.add_node("node", lambda state: {"messages": [("ai", hang())]})
+    graph.add_edge(START, "node")
+    return GraphDelegate("hanging", "Hangs.", graph.compile())
+
+
+def _calling(name: str, **arguments: str) -> ScriptedChatModel:
+    return ScriptedChatModel([asks(("1", name, arguments)), "No more actions.", "Done."])
+
+
+AGENTS: dict[str, Callable[[], dict[str, Any]]] = {
+    "function": lambda: {"model": _calling("hang"), "tools": [hang]},
+    "Tool": lambda: {"model": _calling("one", __arg1="x"), "tools": [Tool("one", hang, "Hang.")]},
+    "BaseTool": lambda: {"model": _calling("base_tool", text="x"), "tools": [HangingTool()]},
+    "to_thread": lambda: {"model": _calling("in_default_executor", text="x"), "tools": [in_default_executor]},
+    "hook": lambda: {"model": _calling("hang"), "tools": [hang], "hooks": [HangingHook()]},
+    "middleware": lambda: {"model": _calling("hang"), "tools": [hang], "hooks": [HangingMiddleware()]},
+    "delegate": lambda: {"model": _calling("delegate_to_hanging", task="x"), "delegates": [_delegate()]},
+    "model": lambda: {"model": HangingModel()},
+}
+
+
+async def main(seconds: float, kinds: list[str]) -> None:
+    """Run one input for each kind to its end, which its deadline is."""
+    config = LoopConfig(deadline_s=seconds, tool_timeout_s=seconds, model_retries=0)
+    for kind in kinds:
+        graph = create_graph_agent(**AGENTS[kind](), config=config, checkpointer=InMemorySaver())
+        await Session(graph, "s1").run("go")
+        print(kind, flush=True)  # noqa: T201 - the test reads it
+
+
+if __name__ == "__main__":
+    # A shell that starts its jobs in the background has them ignore the signal.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    asyncio.run(main(float(sys.argv[1]), sys.argv[2:]))

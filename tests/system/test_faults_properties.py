@@ -1,0 +1,164 @@
+"""Whatever a wave holds, and whatever is done to its session meanwhile: nothing is lost, doubled or told wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graph_agent.errors import SessionBusyError
+from graph_agent.runs.registry import _under_way
+from graph_agent.session.control import SessionControl
+from graph_agent.session.results import open_interrupts
+from graph_agent.state.channels import NEXT
+from graph_agent.state.messages import STEERING_MARK
+from graph_agent.types import STATUS_OF, SessionStatus
+from tests.support.fault_agent import ANSWER, MARKS, Wave
+from tests.support.fault_session import Watched, turns
+
+ACTIONS = ["steer", "follow_up", "abort", "cancel", "input", "answer", "busy"]
+
+
+@st.composite
+def waves(draw: st.DrawFn) -> list[Wave]:
+    """One to three waves of up to four calls, each of which may need one before it."""
+    made: list[Wave] = []
+    for wave in range(draw(st.integers(1, 3))):
+        calls: list[tuple[str, str, list[str]]] = []
+        for index in range(draw(st.integers(1, 4))):
+            name = draw(st.sampled_from(sorted(MARKS)))
+            needs = draw(st.lists(st.sampled_from([id_ for id_, *_ in calls]), max_size=1)) if calls else []
+            calls.append((f"w{wave}-{index}-{name}", name, needs))
+        made.append(calls)
+    return made
+
+
+class Driver:
+    """Does things to a session, each after some turns of the event loop, and then brings it to its end."""
+
+    def __init__(self, watched: Watched) -> None:
+        self.watched = watched
+        self.session = watched.session
+        self.said: dict[str, list[str]] = {"steer": [], "follow_up": []}
+        self.run: asyncio.Task[Any] | None = None
+        self.inputs = 0
+
+    async def act(self, action: str) -> None:
+        match action:
+            case "steer" | "follow_up":
+                text = f"{action} {len(self.said[action])}"
+                self.said[action].append(text)
+                await getattr(self.session, action)(text)
+            case "abort":
+                await self.session.abort()
+            case "cancel":
+                await self.stop()
+            case "input":
+                await self.stop()
+                self.begin()
+            case "answer":
+                if self.run is not None and self.run.done():
+                    answers = await self._answers()
+                    self.run = asyncio.create_task(self.session.resume(answers)) if answers else None
+            case "busy":
+                if (await self.session.status()) == "RUNNING" and self.run is not None and _under_way:
+                    with contextlib.suppress(SessionBusyError):
+                        await self.session.run("refused")
+                        raise AssertionError("a second run was let in")
+
+    def begin(self) -> None:
+        self.inputs += 1
+        self.run = asyncio.create_task(self.session.run(f"input {self.inputs}"))
+
+    async def stop(self) -> None:
+        if self.run is not None:
+            self.run.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self.run
+            self.run = None
+
+    async def _answers(self) -> dict[str, str]:
+        """An answer for each question that the session has."""
+        state = await self.watched.graph.aget_state(self.watched.config)
+        return {question.id: "yes" for question in open_interrupts(state)}
+
+    async def end(self) -> None:
+        """Bring it to its end: answer what it asks, and give it inputs until everything said to it is taken in."""
+        if self.run is not None:
+            await self.run
+        control = SessionControl(self.watched.graph, self.session.id)
+        for _ in range(60):
+            state = await self.watched.graph.aget_state(self.watched.config)
+            if answers := await self._answers():
+                await self.session.resume(answers)
+            elif state.tasks:
+                await self.session.resume()
+            elif (
+                await control.pending("steer")
+                or await control.pending("follow_up")
+                or state.values.get("status") != "COMPLETED"
+            ):
+                await self.session.run("go on")
+            else:
+                return
+        raise AssertionError("it has no end")
+
+
+def wrong(watched: Watched, values: dict[str, Any], said: dict[str, list[str]]) -> list[str]:
+    """What is not as it must be, beside the truth of the results."""
+    messages, events = values["messages"], values["events"]
+    steered = [message.text for message in messages if STEERING_MARK in message.additional_kwargs]
+    followed = [m.text for m in messages if m.type == "human" and m.text.startswith("follow_up")]
+    told = [event["content"] for event in events if event["type"] == "steering"]
+    changes = [(event["from"], event["to"]) for event in events if event["type"] == "status"]
+    begun = [event["id"] for event in events if event["type"] == "tool_call"]
+    ended = [event["id"] for event in events if event["type"] == "tool_result" and event["id"] in begun]
+    faults = [
+        f"{what}: {got}, not {expected}"
+        for what, got, expected in (
+            ("steered", steered, said["steer"]),
+            ("told as steering", told, said["steer"]),
+            ("followed up", followed, said["follow_up"]),
+            ("results", ended, begun),
+            ("status", values["status"], STATUS_OF[values["stop_reason"]]),
+            ("answer", messages[-1].text, ANSWER),
+        )
+        if got != expected
+    ]
+    at: str = SessionStatus.CREATED
+    for before, after in changes:
+        if before != at or SessionStatus(after) not in NEXT[SessionStatus(before)]:
+            faults.append(f"the status went from {at} to {before} → {after}")
+        at = after
+    return faults
+
+
+async def play(watched: Watched, script: list[tuple[int, str]]) -> list[str]:
+    driver = Driver(watched)
+    driver.begin()
+    for wait, action in script:
+        if driver.run is not None:
+            await turns(driver.run, wait)
+        await driver.act(action)
+    await driver.end()
+    stored = await watched.stored()
+    values = (await watched.graph.aget_state(watched.config)).values
+    return [*(await watched.untrue(stored, ledger=False)), *wrong(watched, values, driver.said)]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    waves(),
+    st.lists(st.tuples(st.integers(0, 90), st.sampled_from(ACTIONS)), max_size=6),
+    st.booleans(),
+    st.booleans(),
+)
+def test_whatever_happens_to_a_session_it_stays_sound(
+    planned: list[Wave], script: list[tuple[int, str]], structured: bool, ledger: bool
+) -> None:
+    faults = asyncio.run(play(Watched(structured=structured, ledger=ledger, waves=planned), script))
+
+    assert (faults, dict(_under_way)) == ([], {})

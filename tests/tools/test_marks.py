@@ -1,0 +1,32 @@
+"""Marks are laid on a copy of a tool, and a misspelt one is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from graph_agent.errors import ConfigError
+from graph_agent.marks import marked
+from tests.support.agents import echo
+
+
+def weather(city: str) -> str:
+    """Say what the weather is like."""
+    return f"It rains in {city}."
+
+
+async def test_marks_are_laid_on_a_copy() -> None:
+    once = marked(weather, effect="read")
+    twice = marked(once, timeout_s=5, effect="write")
+
+    assert (once.metadata, twice.metadata, await twice.ainvoke({"city": "Bergen"})) == (
+        {"effect": "read"},
+        {"effect": "write", "timeout_s": 5},
+        "It rains in Bergen.",
+    )
+
+
+def test_a_misspelt_mark_is_refused_and_the_tool_is_as_it_was() -> None:
+    with pytest.raises(ConfigError, match=r"Unknown mark 'efect' on a tool; .* Did you mean 'effect'\?"):
+        marked(echo, efect="read")
+
+    assert echo.metadata is None
