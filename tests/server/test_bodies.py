@@ -19,6 +19,7 @@ from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server.app import create_app
 from graph_agent.server.settings import ServerSettings
 from graph_agent.server.sources import AgentSource
+from tests.server.process import Served
 
 JSON = {"content-type": "application/json"}
 A2A = {**JSON, "a2a-version": "1.0"}
@@ -252,3 +253,11 @@ async def test_body_read_in_a_thread_is_checked_as_any_other(
         answer = await http.post(CHAT, content=body(), headers=JSON)
 
     assert (answer.status_code, answer.json().get("error", {}).get("param")) == (status, param)
+
+
+def test_client_that_still_sends_receives_the_refusal(served: Served) -> None:
+    body = (ROUTES[CHAT].replace("bench", "parrot") % ("[" + "{}," * 2_900_000 + "{}]")).encode()
+    with served.http() as http:
+        answers = [http.post(CHAT, content=body, headers=JSON) for _ in range(3)]
+
+    assert [answer.status_code for answer in answers] == [413] * 3
