@@ -184,7 +184,7 @@ _REST = '{"message":{"messageId":"m","role":"ROLE_USER","parts":[%s]}}'
 @pytest.mark.parametrize(
     ("parts", "reason"),
     [
-        ('{"data":[' + ",".join(["1"] * 9_000) + "]}", "more than 8000 JSON values"),
+        ('{"data":[' + ",".join(["1"] * 9_000) + "]}", "more than 5000 JSON values"),
         (",".join(['{"text":"x"}'] * 201), "The message has 201 parts; it may have 200"),
         (json.dumps({"text": "x" * 1_000_001}), "characters of text; it may have 1000000"),
     ],
