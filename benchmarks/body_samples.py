@@ -191,7 +191,7 @@ SAMPLES: list[Sample] = [
     Sample("a2a rest: ones as data, 1 MB", _REST, lambda: _repeated(_REST_SEND + '{"data":[', "1", "]}]}}", 1_000_000), _NEW),
 ]
 
-_A2A = 7_950  # values that the default bound of an A2A request admits, the frame aside
+_A2A = 4_950  # values that the default bound of an A2A request admits, the frame aside
 _ALL = 59_900  # the same for other bodies
 
 
@@ -249,7 +249,7 @@ SAMPLES += [
     Sample("admitted a2a: file of text", _RPC, lambda: (_SEND + json.dumps({"raw": base64.b64encode(b"word " * 1_400_000).decode(), "mediaType": "text/plain"}) + "]}}}").encode(), _NEW),
     Sample("admitted a2a 0.3: file", _RPC, lambda: (_OLD + '{"kind":"text","text":"x"},' + json.dumps({"kind": "file", "file": {"bytes": _picture(7_000_000), "mimeType": "image/png"}}) + "]}}}").encode()),
     Sample("admitted a2a: wrong params of 1 MB", _RPC, lambda: json.dumps({"jsonrpc": "2.0", "id": 1, "method": "SendMessage", "params": "x" * 990_000}).encode(), _NEW),
-    Sample("admitted a2a: metadata", _RPC, lambda: _keyed(_SEND + '{"text":"x"}],"metadata":{', 7_900, lambda n: "1", "}}}}"), _NEW),
+    Sample("admitted a2a: metadata", _RPC, lambda: _keyed(_SEND + '{"text":"x"}],"metadata":{', 4_900, lambda n: "1", "}}}}"), _NEW),
     Sample("admitted a2a: parts", _RPC, lambda: _fit(_SEND, '{"text":"x"}', "]}}}", 400, 2), _NEW),
     Sample("admitted a2a: parts with metadata", _RPC, lambda: _fit(_SEND, _PASSED, "]}}}", 800, 4), _NEW),
     Sample("admitted a2a: reference ids", _RPC, lambda: _fit(_SEND + '{"text":"x"}],"referenceTaskIds":[', '"a"', "]}}}", _A2A, 1), _NEW),

@@ -30,8 +30,8 @@ def look_up(text: str) -> str:
 look_up.metadata = {"effect": "read"}
 
 
-async def run() -> list[str]:
-    """Return the modules, by their path in the package, sorted."""
+async def files() -> set[str]:
+    """Return the paths of all code that the second turn runs."""
     call = '{"tool_calls": [{"id": "c", "name": "look_up", "arguments": {"text": "a"}}]}'
     graph = create_graph_agent(ScriptedChatModel([call, "Found a."], cycle=True), tools=[look_up])
     seen: set[str] = set()
@@ -48,18 +48,16 @@ async def run() -> list[str]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
-    paths = {Path(name).resolve() for name in seen if not name.startswith("<")}
-    return sorted(
-        str(path.relative_to(root.parent)) for path in paths for root in (PACKAGE, NODES) if path.is_relative_to(root)
-    )
+    return seen
 
 
 def main() -> None:
     """Print the modules and their number."""
-    files = asyncio.run(run())
-    for name in files:
-        print(name)
-    print(f"{len(files)} files")
+    paths = {Path(name).resolve() for name in asyncio.run(files()) if not name.startswith("<")}
+    own = [path for path in paths if path.is_relative_to(PACKAGE) or path.is_relative_to(NODES)]
+    for path in sorted(str(path.relative_to(NODES.parent)) for path in own):
+        print(path)
+    print(f"{len(own)} files")
 
 
 if __name__ == "__main__":

@@ -61,13 +61,17 @@ def main(folders: list[str]) -> None:
     words = sum(number for number, _ in counts.values())
     found: Counter[str] = sum((each for _, each in counts.values()), Counter())
     rate = 1000 * found.total() / max(words, 1)
-    print(f"{found.total()} of {words} words of docstrings and comments are everyday speech: {rate:.2f} per 1,000.")
+    sys.stdout.write(
+        f"{found.total()} of {words} words of docstrings and comments are everyday speech: {rate:.2f} per 1,000.\n"
+    )
     if rate <= BOUND:
         return
-    print("Most frequent:", ", ".join(f"{word} {number}" for word, number in found.most_common(12)))
-    for path, (_, each) in sorted(counts.items(), key=lambda item: -item[1][1].total())[:MOST_LISTED]:
-        print(f"  {each.total():4} {path}")
-    sys.exit(f"The bound is {BOUND:g} per 1,000; use the terms of CONTRIBUTING.md.")
+    worst = sorted(counts.items(), key=lambda item: -item[1][1].total())[:MOST_LISTED]
+    lines = [f"  {each.total():4} {path}" for path, (_, each) in worst]
+    frequent = ", ".join(f"{word} {number}" for word, number in found.most_common(12))
+    sys.exit(
+        "\n".join([*lines, f"Most frequent: {frequent}.", f"The bound is {BOUND:g} per 1,000; see CONTRIBUTING.md."])
+    )
 
 
 if __name__ == "__main__":

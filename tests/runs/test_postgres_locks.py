@@ -147,7 +147,7 @@ async def test_a_run_whose_lock_is_behind_a_stalled_proxy_is_stopped_and_begins_
             run = asyncio.create_task(Session(graph, "s1").run("go"))
             await first.reached()
             proxy.stall(b"graph-agent locks")
-            held = running._locks._databases[await place_of(saver)]
+            held = running._locks._databases[await place_of(saver)]  # type: ignore[index]  # it is in PostgreSQL
             await until(lambda: time.monotonic() - held._verified_at > advisory_locks.FRESH_S)
             first.open()
             with pytest.raises(SessionLostError, match="did not answer within 4 seconds"):

@@ -19,6 +19,7 @@ from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server.app import create_app
 from graph_agent.server.process.settings import ServerSettings
 from graph_agent.server.process.sources import AgentSource
+from tests.server.process import Served
 
 JSON = {"content-type": "application/json"}
 A2A = {**JSON, "a2a-version": "1.0"}
@@ -183,7 +184,7 @@ _REST = '{"message":{"messageId":"m","role":"ROLE_USER","parts":[%s]}}'
 @pytest.mark.parametrize(
     ("parts", "reason"),
     [
-        ('{"data":[' + ",".join(["1"] * 9_000) + "]}", "more than 8000 JSON values"),
+        ('{"data":[' + ",".join(["1"] * 9_000) + "]}", "more than 5000 JSON values"),
         (",".join(['{"text":"x"}'] * 201), "The message has 201 parts; it may have 200"),
         (json.dumps({"text": "x" * 1_000_001}), "characters of text; it may have 1000000"),
     ],
@@ -252,3 +253,11 @@ async def test_body_read_in_a_thread_is_checked_as_any_other(
         answer = await http.post(CHAT, content=body(), headers=JSON)
 
     assert (answer.status_code, answer.json().get("error", {}).get("param")) == (status, param)
+
+
+def test_client_that_still_sends_receives_the_refusal(served: Served) -> None:
+    body = (ROUTES[CHAT].replace("bench", "parrot") % ("[" + "{}," * 2_900_000 + "{}]")).encode()
+    with served.http() as http:
+        answers = [http.post(CHAT, content=body, headers=JSON) for _ in range(3)]
+
+    assert [answer.status_code for answer in answers] == [413] * 3

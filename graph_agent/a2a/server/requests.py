@@ -84,7 +84,7 @@ class CheckedRequests(SimpleRequestContextBuilder):
 class RequestBounds:
     """How much one A2A request may hold: the SDK spends tens of microseconds of the event loop on each value."""
 
-    values: int = 8_000
+    values: int = 5_000
     """JSON values: objects, arrays, strings, numbers, `true`, `false` and `null`; keys do not count."""
     depth: int = 100
     """Levels of objects and arrays inside one another."""

@@ -36,6 +36,7 @@ from graph_agent.server.admission.limits import Limits
 from graph_agent.server.admission.problems import ProblemError, stopping
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.schemas import SESSION_ID
+from graph_agent.server.process.settings import ServerSettings
 
 CARD_PATH = AGENT_CARD_WELL_KNOWN_PATH
 PATHS = (RPC_PATH, f"{RPC_PATH}/", f"{REST_PATH}/*")
@@ -69,12 +70,7 @@ async def a2a_routes(runs: Runs, limits: Limits, tasks: Limits, db: str) -> Asyn
             context_builder=CallerContext(),
             credential_headers=host.credential_headers,
             held=held_by(tasks),
-            bounds=RequestBounds(
-                values=host.settings.max_a2a_values,
-                depth=host.settings.max_body_depth,
-                parts=host.settings.max_a2a_parts,
-                characters=host.settings.max_a2a_characters,
-            ),
+            bounds=bounds_of(host.settings),
         )
         closing = runs.closed_with(server.aclose, drain=server.drain)
         admit_requests(server.routes, runs, limits)
@@ -86,6 +82,16 @@ async def a2a_routes(runs: Runs, limits: Limits, tasks: Limits, db: str) -> Asyn
                 # Tasks that nobody watches hold no connection open; they come to their boundary here.
                 await server.drained(host.settings.drain_s)
             await asyncio.shield(closing())
+
+
+def bounds_of(settings: ServerSettings) -> RequestBounds:
+    """How much one A2A request may hold."""
+    return RequestBounds(
+        values=settings.max_a2a_values,
+        depth=settings.max_body_depth,
+        parts=settings.max_a2a_parts,
+        characters=settings.max_a2a_characters,
+    )
 
 
 def admit_requests(routes: Iterable[BaseRoute], runs: Drainable, limits: Limits) -> None:

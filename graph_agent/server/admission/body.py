@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, JsonMeter, TooManyValuesError
 from graph_agent.server.admission.paths import path_of
-from graph_agent.server.admission.problems import ProblemError
+from graph_agent.server.admission.problems import Kind, ProblemError
 
 COLLECT_BYTES = 64_000_000
 """Bytes of answered requests after which the garbage collector is called: it counts objects, and a few of the cycles
@@ -96,21 +96,27 @@ class BodyLimits:
         meter = JsonMeter(self._json)
         chunks: list[bytes] = []
         size = 0
+        refused: ProblemError | None = None
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
                 return None
-            size += len(message.get("body", b""))
+            chunk = message.get("body", b"")
+            size += len(chunk)
             if size > self._max_bytes:
                 raise self._too_large()
-            chunks.append(message.get("body", b""))
-            try:
-                meter.feed(chunks[-1])
-            except JsonBoundsError as error:
-                raise ProblemError(
-                    "too_large" if isinstance(error, TooManyValuesError) else "invalid", str(error)
-                ) from None
+            if refused is None:
+                try:
+                    meter.feed(chunk)
+                    chunks.append(chunk)
+                except JsonBoundsError as error:
+                    kind: Kind = "too_large" if isinstance(error, TooManyValuesError) else "invalid"
+                    refused = ProblemError(kind, str(error))
+                    # The rest is read and dropped: a client that still sends would not read the refusal.
+                    chunks.clear()
             if not message.get("more_body", False):
+                if refused is not None:
+                    raise refused
                 return b"".join(chunks)
 
     def _too_large(self) -> ProblemError:

@@ -46,7 +46,7 @@ class ServerSettings(BaseModel):
     """Messages in one chat request, and calls, and content parts."""
     max_tools: PositiveInt = 1_000
     """Tools of the caller's in one chat request."""
-    max_a2a_values: PositiveInt = 8_000
+    max_a2a_values: PositiveInt = 5_000
     """JSON values in one A2A request, whose data and metadata cost a hundred times as much to read."""
     max_a2a_parts: PositiveInt = 200
     """Parts in one A2A message."""
