@@ -17,6 +17,8 @@ from tests.cli.test_cli import graph_agent
 
 EVIL = "a\x1b[31m\x9b1m\r\n\u202eb\u2066c\x85d\u2028e\u2029f\ud800g\x7f\x00"
 SHOWN = r"a\x1b[31m\x9b1m\r\n\u202eb\u2066c\x85d\u2028e\u2029f\ud800g\x7f\x00"
+# pytest-xdist cannot send a report whose log holds half of a character.
+LOGGED, LOGGED_SHOWN = EVIL.replace("\ud800", ""), SHOWN.replace(r"\ud800", "")
 FORBIDDEN = {char for char in EVIL if not char.isprintable()} - {"\n"}
 CODE = "graph-agent's own text, [bold]not markup[/bold] :smile:"
 
@@ -44,10 +46,10 @@ def test_a_logged_text_of_others_is_one_line(
     root: logging.Logger, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     log_at("info")
-    logging.getLogger(name).warning("%s failed", f"/x\n2026-01-01 INFO root: forged {EVIL}")
+    logging.getLogger(name).warning("%s failed", f"/x\n2026-01-01 INFO root: forged {LOGGED}")
 
     [line] = capsys.readouterr().err.splitlines()
-    assert line.partition(": ")[2] == rf"/x\n2026-01-01 INFO root: forged {SHOWN} failed"
+    assert line.partition(": ")[2] == rf"/x\n2026-01-01 INFO root: forged {LOGGED_SHOWN} failed"
 
 
 @pytest.mark.parametrize("level", [None, "debug"])
@@ -57,7 +59,7 @@ def test_each_further_line_of_a_traceback_is_indented(
     logger = logging.getLogger("graph_agent.test")
     log_at(level) if level else log_warnings()
     try:
-        raise ValueError(f"first\nERROR root: forged {EVIL}")
+        raise ValueError(f"first\nERROR root: forged {LOGGED}")
     except ValueError as error:
         log_failure(logger, "It", error)
         logger.exception("It")

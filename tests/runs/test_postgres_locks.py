@@ -191,7 +191,7 @@ async def test_a_writer_that_stalls_in_a_transaction_does_not_block_the_session(
         graph = agent(["One.", "Two."], saver)
         await Session(graph, "s1").run("first")
         assert isinstance(stalled, SharedPostgresSaver)
-        ended = False
+        answer, ended = "", False
         try:
             async with stalled._one_by_one(("s1", "")) as (connection, _, _), connection.pipeline():
                 if mid_pipeline:

@@ -26,7 +26,7 @@ BY_BYTES = HumanMessage([{"type": "image", "base64": "AAAA", "mime_type": "image
         (GOOGLE(responses=["x"]), True),
         (ScriptedChatModel(["x"]), False),
         (ChatOpenAI(model="m", api_key=SecretStr("none")), False),
-        (XAI(model="m", api_key="none"), False),
+        (XAI(model="m", api_key=SecretStr("none")), False),
         ("google_genai:gemini", True),
         ("bedrock_converse:claude", True),
         ("openai:gpt-4o", False),

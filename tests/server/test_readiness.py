@@ -252,14 +252,14 @@ async def test_a_postgresql_database_whose_disk_is_full_is_not_ready(
         async with ready_on(url) as (ready, host):
             before = (await ready.checks())["database"]
             with psycopg.connect(url, autocommit=True) as connection:
-                connection.execute(f"CREATE TABLESPACE small LOCATION '{disk}'")
-                connection.execute(f"ALTER TABLE {table} SET TABLESPACE small")
+                connection.execute(f"CREATE TABLESPACE small LOCATION '{disk}'".encode())
+                connection.execute(f"ALTER TABLE {table} SET TABLESPACE small".encode())
                 filler = fill(disk)
                 full = (await ready.checks())["database"]
                 filler.unlink()
                 after = (await ready.checks())["database"]
                 kept = [found async for found in host.saver.alist(None)] + list(await host.store.asearch(()))
-                connection.execute(f"ALTER TABLE {table} SET TABLESPACE pg_default")
+                connection.execute(f"ALTER TABLE {table} SET TABLESPACE pg_default".encode())
                 connection.execute("DROP TABLESPACE small")
 
     assert (before, full, after, kept) == ("ok", "full", "ok", [])
