@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 UV := $(shell command -v uv 2>/dev/null)
 WORKERS ?= 2
+SCALE ?= 5
 
 ifneq ($(UV),)
 MAKE_VENV = $(UV) venv --quiet --allow-existing --python "$(PYTHON)" $(VENV)
@@ -13,7 +14,7 @@ MAKE_VENV = $(PYTHON) -m venv $(VENV)
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: demo demo-waves demo-team test compat lint format bench dev clean
+.PHONY: demo demo-waves demo-team test attack compat lint format bench dev clean
 # Half an environment, left by an attempt that failed, must not count as one.
 .DELETE_ON_ERROR:
 
@@ -31,6 +32,9 @@ demo-team: $(VENV)/.examples  ## Ask a team of three agents, each its own proces
 
 test: $(VENV)/.dev  ## Run every test, and the notebooks.
 	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --nbmake tests notebooks
+
+attack: $(VENV)/.dev  ## Kill, pause and cut off workers, skew clocks, fill disks; SCALE=1 lasts about a minute.
+	GRAPH_AGENT_ATTACK_SCALE=$(SCALE) $(BIN)/pytest -m attack tests/attack
 
 compat: $(VENV)/.dev  ## Have older and newer versions of the official clients, and LangChain's, talk to a server; it installs them.
 	$(BIN)/python -m tests.compat.run
@@ -54,6 +58,7 @@ bench: $(VENV)/.dev  ## Measure the loop against its neighbours.
 	$(BIN)/python -m benchmarks.guards
 	$(BIN)/python -m benchmarks.hooks
 	$(BIN)/python -m benchmarks.session
+	$(BIN)/python -m benchmarks.fence
 	$(BIN)/python -m benchmarks.serve
 	$(BIN)/python -m benchmarks.imports
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -12,20 +13,27 @@ from graph_agent.credentials import sources_from
 from graph_agent.errors import ConfigError
 from graph_agent.spec import load_spec, with_sources
 
-_DRAIN_S = 30
-
 
 def a2a(
     config: Annotated[Path, typer.Option("--config", "-c", help="The agent file.")] = Path("agent.yaml"),
     port: Annotated[
         int, typer.Option("--port", "-p", min=0, max=65535, help="Where to listen; 0 for any free port.")
     ] = 9000,
-    host: Annotated[str, typer.Option("--host", help="The address to listen at.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option("--host", help="Any but this machine's own address needs API keys.")
+    ] = "127.0.0.1",
     url: Annotated[
-        str, typer.Option("--url", help="Where clients reach it; by default where it listens.", show_default=False)
+        str, typer.Option("--url", help="Where clients reach it; by default where they ask.", show_default=False)
     ] = "",
     db: Annotated[
         str | None, typer.Option("--db", help="Another database than the file's: sqlite:///FILE or postgresql://….")
+    ] = None,
+    keys_file: Annotated[
+        Path | None, typer.Option("--keys-file", help="API keys, 'name:key' a line, beside GRAPH_AGENT_API_KEYS.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A limit or time of the server, e.g. max_body_bytes=1000000; more than one may be."),
     ] = None,
     credential: Annotated[
         list[str] | None,
@@ -38,19 +46,41 @@ def a2a(
         bool, typer.Option("--push-notifications", help="Let clients have changes of their tasks sent to them.")
     ] = False,
     drain_s: Annotated[
-        int, typer.Option("--drain-s", min=0, help="Seconds that tasks may take to their next step at SIGTERM.")
-    ] = _DRAIN_S,
+        int | None,
+        typer.Option(
+            "--drain-s", min=0, help="Seconds that tasks may take to their next step at SIGTERM.", show_default="30"
+        ),
+    ] = None,
+    list_settings: Annotated[
+        bool, typer.Option("--list-settings", help="List what --set takes, with the defaults, and exit.")
+    ] = False,
     verbose: VerboseOption = 0,
     log_level: LogLevelOption = None,
 ) -> None:
     """Serve an agent to A2A clients; needs the extra `server`."""
     try:
         # Imported here: these take longer to load than all other commands need to begin.
-        from graph_agent.a2a_serving import serve_a2a
+        from graph_agent.server.serve import serve_a2a
+        from graph_agent.server.settings import settings_from, told_settings
+        from graph_agent.server.sources import of_spec
     except ModuleNotFoundError as error:
         raise ConfigError(f"graph-agent a2a needs an extra ({error.name}): pip install 'graph-agent[server]'") from None
+    if list_settings:
+        typer.echo(told_settings())
+        return
+    given = {"public_url": url, "drain_s": drain_s}
+    options = settings_from(settings or []).model_copy(
+        update={name: value for name, value in given.items() if value not in ("", None)}
+    )
     spec = with_sources(load_spec(config), sources_from(credential or []))
     if push_notifications:
         spec = spec.model_copy(update={"push_notifications": True})
-    level = chosen_level(verbose, log_level)
-    serve_a2a(spec, host=host, port=port, url=url, db=db, show_outputs=show_outputs, drain_s=drain_s, log_level=level)
+    serve_a2a(
+        replace(of_spec(spec), show_outputs=show_outputs),
+        host=host,
+        port=port,
+        db=db,
+        keys_file=keys_file,
+        settings=options,
+        log_level=chosen_level(verbose, log_level),
+    )

@@ -37,8 +37,10 @@ class _Branch:
     """Rows stored beside the base at that time; None where they were not counted."""
     own: set[str] = field(default_factory=set)
     """Ids of the checkpoints that this run has stored, or tries to store."""
-    stored: bool = False
-    """Whether one of them is committed."""
+    highest: str = ""
+    """The highest of `own`; empty for none."""
+    committed: str = ""
+    """The last of them that is committed; empty for none."""
 
 
 class CheckpointFence:
@@ -109,19 +111,48 @@ class CheckpointFence:
         branch = self._branches[thread_id, namespace]
         if newest in branch.own:
             if owner not in ("", self.owner):
-                raise self._lost(thread_id, f"run {owner} has continued checkpoint {newest}")
+                raise self.lost(thread_id, f"run {owner} has continued checkpoint {newest}")
             claims = False
-        elif newest != branch.base or (newest is None and branch.stored):
-            raise self._lost(thread_id, f"its newest checkpoint is {newest}, which is not of this run")
+        elif newest != branch.base or (newest is None and branch.committed):
+            raise self.lost(thread_id, f"its newest checkpoint is {newest}, which is not of this run")
         else:
             if owner not in (branch.base_owner, self.owner):
-                raise self._lost(thread_id, f"run {owner} has continued checkpoint {newest}")
+                raise self.lost(thread_id, f"run {owner} has continued checkpoint {newest}")
             claims = newest is not None and owner != self.owner
         if new_id is not None:
             if newest is not None and new_id <= newest and new_id not in branch.own:
-                raise self._lost(thread_id, f"its newest checkpoint {newest} is above the new one, {new_id}")
+                raise self.lost(thread_id, f"its newest checkpoint {newest} is above the new one, {new_id}")
             branch.own.add(new_id)
+            branch.highest = max(branch.highest, new_id)
         return claims
+
+    def own_newest(self, thread_id: str, namespace: str, new_id: str | None = None) -> list[str]:
+        """Ids of which one is the newest checkpoint's unless another run has continued the session.
+
+        A saver may check this in the statement of the write, and call `admit` when it does not hold: a run without a
+        committed checkpoint, and one that goes back, are admitted there alone.
+
+        Args:
+            thread_id: The thread.
+            namespace: The checkpoint namespace.
+            new_id: The id of the checkpoint to store; None for writes beside one that is there.
+
+        Returns:
+            The last committed checkpoint of this run, and the last one that it tries to store; empty where `admit` has
+            to be called.
+
+        Raises:
+            SessionLostError: When it was closed.
+        """
+        self.check_open()
+        branch = self._branches.get((thread_id, namespace))
+        if branch is None or not branch.committed or (new_id is not None and new_id <= branch.highest):
+            return []
+        candidates = [branch.committed, branch.highest]
+        if new_id is not None:
+            branch.own.add(new_id)
+            branch.highest = new_id
+        return candidates
 
     def check_untouched(self, thread_id: str, namespace: str, writes: int) -> None:
         """Check that nothing was stored beside the newest checkpoint between its loading and this run's first write.
@@ -136,11 +167,11 @@ class CheckpointFence:
         """
         branch = self._branches[thread_id, namespace]
         if branch.base_writes is not None and writes != branch.base_writes:
-            raise self._lost(thread_id, f"another run has written beside checkpoint {branch.base}")
+            raise self.lost(thread_id, f"another run has written beside checkpoint {branch.base}")
 
-    def store(self, thread_id: str, namespace: str) -> None:
+    def store(self, thread_id: str, namespace: str, checkpoint_id: str) -> None:
         """Note that a checkpoint of this run is committed."""
-        self._branches[thread_id, namespace].stored = True
+        self._branches[thread_id, namespace].committed = checkpoint_id
 
     def holds(self, thread_id: str, newest: str | None, owner: str) -> bool:
         """Whether the newest checkpoint of a thread's root namespace is this run's own, or the one it started from.
@@ -157,8 +188,30 @@ class CheckpointFence:
             return owner in ("", self.owner)
         return newest == branch.base and owner in (branch.base_owner, self.owner)
 
+    def end_before(self, thread_id: str, newest: str | None) -> str | None:
+        """The last checkpoint that this run has stored in a thread's root namespace, once others follow it.
+
+        Args:
+            thread_id: The thread.
+            newest: The id of its newest checkpoint; None for none.
+
+        Returns:
+            Its id; None while the newest one is the run's own, or the one it started from, and for a saver that is not
+            fenced.
+
+        Raises:
+            SessionLostError: When others follow, and the run has stored none.
+        """
+        branch = self._branches.get((thread_id, ""))
+        if branch is None or newest in branch.own or newest == branch.base:
+            return None
+        if not branch.committed:
+            raise self.lost(thread_id, f"its newest checkpoint is {newest}, which is not of this run")
+        return branch.committed
+
     @staticmethod
-    def _lost(thread_id: str, why: str) -> SessionLostError:
+    def lost(thread_id: str, why: str) -> SessionLostError:
+        """The error for a run whose thread another run has continued."""
         return SessionLostError(
             f"Session {thread_id!r} was continued by another run: {why}. Nothing more of this run is stored. Read the "
             "session, and send the input again if it is not in its history."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
+import traceback
 import uuid
 from collections.abc import AsyncIterator
 from datetime import date, datetime
@@ -12,22 +13,24 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from graph_agent.a2a_command import a2a
 from graph_agent.cli_control import send, stop
 from graph_agent.cli_interrupts import STOPPED, Interrupts, leave_interrupted
-from graph_agent.command_log import LogLevelOption, VerboseOption, chosen_level, log_at, log_what_is_not_shown
+from graph_agent.command_log import LogLevelOption, VerboseOption, chosen_level, log_at, log_warnings
 from graph_agent.credentials import sources_from
 from graph_agent.daemon_threads import call_in_thread
 from graph_agent.errors import ConfigError, GraphAgentError
 from graph_agent.events import Event
 from graph_agent.history import list_threads
 from graph_agent.persistence import open_saver
+from graph_agent.printable import printable
+from graph_agent.redaction import mask_named_secrets
 from graph_agent.results import DelegatePart, Done, EventAdded, PlanText, Progress, Token
 from graph_agent.session import Session
 from graph_agent.spec import AgentSpec, load_spec, open_agent, with_sources
-from graph_agent.text import text_of
+from graph_agent.terminal import Terminal
+from graph_agent.text import find_lone_surrogate, text_of
 
 app = typer.Typer(
     add_completion=False,
@@ -36,12 +39,20 @@ app = typer.Typer(
     help="Run, serve and steer agents that are declared in a file.",
     epilog='For a start: graph-agent run --config agent.yaml "What can you do?"',
 )
-out = Console(highlight=False, soft_wrap=True)
-err = Console(highlight=False, soft_wrap=True, stderr=True)
+out = Terminal()
+err = Terminal(stderr=True)
+
+
+def _session_id(value: str | None) -> str | None:
+    if value is not None and find_lone_surrogate(value) is not None:
+        raise typer.BadParameter(f"{printable(value)!r} is not UTF-8; no session can have such an id.")
+    return value
+
 
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The agent file.")]
 SessionOption = Annotated[
-    str, typer.Option("--session", "-s", help="The session's id; `graph-agent sessions` lists them.")
+    str,
+    typer.Option("--session", "-s", callback=_session_id, help="The session's id; `graph-agent sessions` lists them."),
 ]
 TextArgument = Annotated[str, typer.Argument(help="What to say.", show_default=False)]
 DbOption = Annotated[
@@ -64,7 +75,9 @@ def run(
         list[str] | None, typer.Argument(help="What to ask, one session each; with none, a conversation.")
     ] = None,
     config: ConfigOption = _AGENT,
-    session: Annotated[str | None, typer.Option("--session", "-s", help="A session to begin or go on with.")] = None,
+    session: Annotated[
+        str | None, typer.Option("--session", "-s", callback=_session_id, help="A session to begin or go on with.")
+    ] = None,
     today: Annotated[
         datetime | None, typer.Option("--today", formats=["%Y-%m-%d"], help="The date the agent takes for today.")
     ] = None,
@@ -77,7 +90,7 @@ def run(
     if (level := chosen_level(verbose, log_level)) is not None:
         log_at(level)
     else:
-        log_what_is_not_shown()
+        log_warnings(without_history=True)
     spec = with_sources(load_spec(config), sources_from(credential or []))
     status = asyncio.run(_ask(spec, questions or [], session, today.date() if today else None, db))
     if status == STOPPED:
@@ -119,7 +132,7 @@ def serve(
             f"graph-agent serve needs an extra ({error.name}): pip install 'graph-agent[server]'"
         ) from None
     if list_settings:
-        out.print(server_settings.told_settings(), markup=False)
+        out.print(server_settings.told_settings())
         return
     serve_until_stopped(
         config,
@@ -144,9 +157,9 @@ def sessions(config: ConfigOption = _AGENT, db: DbOption = None) -> None:
 
     found = asyncio.run(ids())
     for session_id in found:
-        out.print(session_id, markup=False)
+        out.line(session_id)
     if not found:
-        err.print("There are no sessions yet.", style="dim", markup=False)
+        err.print("There are no sessions yet.", style="dim")
 
 
 @app.command()
@@ -165,7 +178,7 @@ def follow_up(text: TextArgument, session: SessionOption, config: ConfigOption =
 def abort(session: SessionOption, config: ConfigOption = _AGENT, db: DbOption = None) -> None:
     """Stop a session, also one that runs in another process; exit status 1 when there was nothing to stop."""
     stopped = asyncio.run(stop(load_spec(config), db, session))
-    out.print(f"Session {session} {'was told to stop' if stopped else 'is not at work'}.", markup=False)
+    out.line(f"Session {session} {'was told to stop' if stopped else 'is not at work'}.")
     sys.exit(0 if stopped else 1)
 
 
@@ -189,7 +202,7 @@ async def _ask(spec: AgentSpec, questions: list[str], session: str | None, today
                 status = STOPPED
                 out.print()
             if begun and (not questions or status == STOPPED):
-                err.print(f"Go on with this conversation: --session {current.id}", style="dim", markup=False)
+                err.line(f"Go on with this conversation: --session {current.id}", style="dim")
     return status
 
 
@@ -210,11 +223,11 @@ async def _show(session: Session, question: str, interrupts: Interrupts) -> int:
         async for part in session.stream(question, context={"on_failure": "answer"}):
             match part:
                 case Progress():
-                    out.print(f"  step {part.step}: {part.action} {part.target}", style="dim", markup=False)
+                    out.line(f"  step {part.step}: {part.action} {part.target}", style="dim")
                 case DelegatePart(part=Progress() as step):
-                    out.print(f"    {part.target}: {step.action} {step.target}", style="dim", markup=False)
+                    out.line(f"    {part.target}: {step.action} {step.target}", style="dim")
                 case Token() if not part.reports_failure:
-                    out.print(part.text, end="", markup=False)
+                    out.print(part.text, end="")
                     said += part.text
                 case PlanText() if said:
                     out.print()
@@ -226,7 +239,7 @@ async def _show(session: Session, question: str, interrupts: Interrupts) -> int:
                     said = ""
                 case EventAdded(event) if event["type"] == "agent_response":
                     # What cut an answer short, say, is added to it when its tokens are out.
-                    out.print(text_of(event["content"]).removeprefix(said), markup=False)
+                    out.print(text_of(event["content"]).removeprefix(said))
                     said, answered = "", True
                 case EventAdded(event) if event["type"] == "user_message" and answered:
                     _show_question(text_of(event["content"]))
@@ -238,7 +251,7 @@ async def _show(session: Session, question: str, interrupts: Interrupts) -> int:
                         out.print()
                         said = ""
                     for interrupt in result.interrupts:
-                        err.print(f"waiting for an answer: {interrupt.value}", style="yellow", markup=False)
+                        err.print(f"waiting for an answer: {interrupt.value}", style="yellow")
                     if interrupts.count:
                         return STOPPED
                     status = max(status, result.status in ("FAILED", "ABORTED") or bool(result.interrupts))
@@ -248,28 +261,28 @@ async def _show(session: Session, question: str, interrupts: Interrupts) -> int:
 
 
 def _show_question(question: str) -> None:
-    out.print(f"\n> {question}", style="bold", markup=False)
+    out.print(f"\n> {question}", style="bold")
 
 
 def _show_event(event: Event) -> None:
     if event["type"] == "steering":
-        out.print(f"  told: {event['content']}", style="dim", markup=False)
+        out.print(f"  told: {event['content']}", style="dim")
     elif event["type"] == "warning":
-        err.print(f"warning: {event['message']}", style="yellow", markup=False)
+        err.print(f"warning: {mask_named_secrets(event['message'])}", style="yellow")
     elif event["type"] == "error":
-        err.print(f"error: {event['message']}", style="red", markup=False)
+        _show_error(f"error: {event['message']}")
 
 
 def _show_account(report: str, failed: str) -> None:
     """Show, of the report of a failure, what the line of the error has not said: what was done."""
     if account := report.rpartition(failed)[2].strip():
-        err.print(account, markup=False)
+        err.print(account)
 
 
 async def _read_line() -> str:
     """One line from the terminal; empty at its end."""
     try:
-        return (await call_in_thread(out.input, "\n[bold]>[/bold] ")).strip()
+        return (await call_in_thread(out.input, "\n> ")).strip()
     except EOFError:
         return ""
 
@@ -280,16 +293,26 @@ def _new_id() -> str:
 
 def main() -> None:
     """Run the command line; what a user must fix is one line on standard error, and exit status 2."""
+    log_warnings()
     try:
         app()
     except GraphAgentError as error:
-        err.print(f"error: {error}", style="red", markup=False)
+        _show_error(f"error: {error}")
         sys.exit(2)
     except sqlite3.Error as error:
-        err.print(f"error: the database failed: {error}", style="red", markup=False)
+        _show_error(f"error: the database failed: {error}")
         sys.exit(2)
     except (KeyboardInterrupt, asyncio.CancelledError):
         leave_interrupted()
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the interpreter would print it with secrets and control characters
+        err.print(mask_named_secrets("".join(traceback.format_exception(error)).rstrip()))
+        sys.exit(1)
+
+
+def _show_error(text: str) -> None:
+    err.print(mask_named_secrets(text), style="red")
 
 
 if __name__ == "__main__":

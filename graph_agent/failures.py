@@ -7,7 +7,10 @@ import logging
 import traceback
 
 from graph_agent.exception_text import exception_text
+from graph_agent.redaction import mask_secrets
 
+MULTILINE = "multiline"
+"""Attribute of the records whose message has several lines of its own."""
 _SHOWN_CHARS = 300
 _PRIMARY = 0xFF
 """The bits of an SQLite error's code that say its kind."""
@@ -24,9 +27,6 @@ def log_failure(logger: logging.Logger, what: str, error: BaseException, *, leve
         error: The exception.
         level: Level of the one line.
     """
-    # Imported here: the patterns of secrets are compiled when the first failure is logged.
-    from graph_agent.models.errors import mask_secrets
-
     logger.log(level, "%s failed: %s", what, mask_secrets(exception_text(error))[:_SHOWN_CHARS])
     log_traceback(logger, what, error)
 
@@ -40,11 +40,9 @@ def log_traceback(logger: logging.Logger, what: str, error: BaseException) -> No
         error: The exception.
     """
     if logger.isEnabledFor(logging.DEBUG):
-        from graph_agent.models.errors import mask_secrets
-
         # As text: a handler would format an `exc_info` with its secrets.
         trace = "".join(traceback.format_exception(error)).rstrip()
-        logger.debug("%s", f"{what} failed:\n{mask_secrets(trace)}")
+        logger.debug("%s", f"{what} failed:\n{mask_secrets(trace)}", extra={MULTILINE: True})
 
 
 def is_out_of_space(error: BaseException) -> bool:

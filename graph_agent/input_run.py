@@ -16,15 +16,16 @@ from graph_agent.runs import RUN, Around, Run
 class InputRun:
     """One input's run.
 
-    Its result is read while no other run of the session can begin, so that it is never another input's.
+    Its result is read while no other run of the session can begin. Where the session's lock was lost, another run may
+    have continued the session all the same, so the result is read from a checkpoint of the input's own run.
 
     Args:
-        read: Reads the session's newest result.
+        read: Reads the result of a run; without one, the session's newest result.
         before: Checks, when the run has its session, that it may begin; None for no check.
     """
 
     def __init__(
-        self, read: Callable[[], Awaitable[RunResult]], before: Callable[[], Awaitable[None]] | None = None
+        self, read: Callable[[Run | None], Awaitable[RunResult]], before: Callable[[], Awaitable[None]] | None = None
     ) -> None:
         self._read = read
         self._before = before
@@ -46,7 +47,7 @@ class InputRun:
 
     async def result(self) -> RunResult:
         """What the input came to. A graph that is not an agent's own does not report its end: it is read now."""
-        return self._result or await self._read()
+        return self._result or await self._read(None)
 
     async def _ended(self, run: Run) -> None:
-        self._result, self.aborted = await self._read(), run.aborted
+        self._result, self.aborted = await self._read(run), run.aborted

@@ -149,7 +149,7 @@ async def open_cache(url: str, folder: Path | None = None) -> AsyncIterator[Base
     try:
         check_cache(url)
     except ValueError as error:
-        raise ConfigError(f"cache={url!r}: {error}.") from None
+        raise ConfigError(f"cache={without_password(url)!r}: {error}.") from None
     if url == "memory":
         from langgraph.cache.memory import InMemoryCache
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from langgraph.store.base import Op, PutOp, Result
 
 from graph_agent.blocking import to_its_end
-from graph_agent.db_urls import without_password
+from graph_agent.db_urls import without_password, without_passwords_of
 from graph_agent.errors import ConfigError
 from graph_agent.session_index import POSTGRES_INDEX
+from graph_agent.write_probe import PROBE_BYTES
 
 try:
     from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
@@ -21,6 +23,7 @@ try:
     from psycopg.rows import DictRow, dict_row
     from psycopg_pool import AsyncConnectionPool
 
+    from graph_agent.postgres_query import is_readable
     from graph_agent.postgres_saver import SharedPostgresSaver
 except ImportError as missing:
     raise ConfigError(
@@ -49,6 +52,7 @@ _MAKING = 0x6772617068
 """Advisory lock of whoever makes tables."""
 _PAUSE_S = 0.05
 """Seconds between two tries to be the one that makes tables."""
+_PROBE = "INSERT INTO store (prefix, key, value) VALUES ('/ready', '', %s::jsonb)"
 _UNDER = "SELECT 1 FROM store WHERE prefix = %s LIMIT 1"
 
 Pool = AsyncConnectionPool[AsyncConnection[DictRow]]
@@ -102,6 +106,15 @@ class SharedPostgresStore(AsyncPostgresStore):
         """
         return await to_its_end(self._has_none(".".join(namespace)))
 
+    async def aprobe(self) -> None:
+        """Find out whether the database takes writes, by one that is rolled back.
+
+        Raises:
+            psycopg.Error: When it does not.
+        """
+        async with self._pool.connection() as connection, connection.transaction(force_rollback=True):
+            await connection.execute(_PROBE, ['"' + os.urandom(PROBE_BYTES // 2).hex() + '"'])
+
     async def _has_none(self, prefix: str) -> bool:
         async with self._pool.connection() as connection:
             return await (await connection.execute(_UNDER, [prefix])).fetchone() is None
@@ -129,7 +142,7 @@ async def make_tables(url: str, make: Callable[[AsyncConnection[DictRow]], Await
                 await asyncio.sleep(_PAUSE_S)
             await make(connection)
     except Error as error:
-        told = " ".join(str(error).split())
+        told = without_passwords_of(url, " ".join(str(error).split()))
         raise ConfigError(f"db={without_password(url)!r}: the database cannot be used: {told}") from None
 
 
@@ -142,11 +155,19 @@ async def _pool(url: str, size: int) -> AsyncIterator[Pool]:
         min_size=1,
         max_size=size,
         open=False,
-        # After a restart of the database, a connection that died with it is replaced, not handed out.
-        check=Pool.check_connection,
+        check=_check_connection,
     )
     async with pool:
         yield pool
+
+
+async def _check_connection(connection: AsyncConnection[DictRow]) -> None:
+    """Check a connection before the pool lends it: after a restart of the database, a dead one is replaced.
+
+    A server that ends a connection sends something, so a query is needed only where there is something to read.
+    """
+    if connection.closed or is_readable(connection.fileno(), 0):
+        await Pool.check_connection(connection)
 
 
 def _options(url: str) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def first_row(connection: Connection[Any], query: str, *values: str) -> list[str
     failed = ""
     while True:
         while pg.is_busy():
-            if not _is_readable(pg.socket, until - time.monotonic()):
+            if not is_readable(pg.socket, until - time.monotonic()):
                 connection.close()
                 raise OperationalError(f"the database did not answer within {ANSWER_S:g} seconds")
             pg.consume_input()
@@ -55,7 +55,8 @@ def first_row(connection: Connection[Any], query: str, *values: str) -> list[str
     return row
 
 
-def _is_readable(descriptor: int, timeout_s: float) -> bool:
+def is_readable(descriptor: int, timeout_s: float) -> bool:
+    """Whether there is something to read on a socket, its end included, within some seconds."""
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         return bool(selector.select(max(timeout_s, 0.0)))

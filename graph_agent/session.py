@@ -28,7 +28,7 @@ from graph_agent.input_run import InputRun
 from graph_agent.listening import message_of
 from graph_agent.results import Done, Part, RunResult, open_interrupts, run_result
 from graph_agent.running import refuse_within
-from graph_agent.runs import READERSHIP
+from graph_agent.runs import READERSHIP, Run
 from graph_agent.session_control import SessionControl
 from graph_agent.steering import Note
 from graph_agent.stream_parts import MODES, StreamParts
@@ -290,8 +290,8 @@ class Session:
         return run
 
     def _input_run(self, note: Note | None, context: Context | None) -> InputRun:
-        async def read() -> RunResult:
-            return typed_result(await self._result(), self._graph, context)
+        async def read(run: Run | None) -> RunResult:
+            return typed_result(await self._result(run), self._graph, context)
 
         return InputRun(read, partial(self._control.check_next, note) if note is not None else None)
 
@@ -303,8 +303,15 @@ class Session:
             raise InputError(f"Session {self.id!r} has nothing to resume: its last input was taken to its end.")
         return None if answer is None else Command(resume=answers_by_id(answer, open_interrupts(state)))
 
-    async def _result(self) -> RunResult:
-        return run_result(await self._graph.aget_state(self._config))
+    async def _result(self, run: Run | None = None) -> RunResult:
+        """The newest result; that of a run whose end is not the session's newest checkpoint any more."""
+        state = await self._graph.aget_state(self._config)
+        newest = state.config["configurable"].get("checkpoint_id")
+        if run is not None and (end := run.fence.end_before(self.id, newest)) is not None:
+            state = await self._graph.aget_state({"configurable": {**self._configurable, "checkpoint_id": end}})
+            if state.tasks:
+                raise run.fence.lost(self.id, f"its newest checkpoint is {newest}, and this run has not ended")
+        return run_result(state)
 
 
 def _input(given: Given) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from graph_agent.session_index import SQLITE_INDEX, sqlite_threads
 from graph_agent.sqlite_connection import PatientConnection
 from graph_agent.sqlite_files import Patience, check_database
 from graph_agent.sqlite_writer import Writer
+from graph_agent.write_probe import check_space, check_sqlite, probe_sqlite
 
 _NEWEST = (
     "SELECT c.checkpoint_id, coalesce((SELECT w.channel FROM writes w WHERE w.thread_id = c.thread_id"
@@ -44,6 +45,11 @@ _COUNT_WRITES = "SELECT count(*) FROM writes WHERE thread_id = ? AND checkpoint_
 _NOTE_OWNER = (
     "INSERT OR REPLACE INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value)"
     " VALUES (?, ?, ?, ?, 0, ?, ?, ?)"
+)
+
+_PROBE = (
+    "INSERT OR REPLACE INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value)"
+    " VALUES ('/ready', '', '', '', 0, '', '', ?)"
 )
 
 
@@ -130,7 +136,7 @@ class SharedSqliteSaver(SqliteSaver):
             SessionLostError: When it is a run's, and another run has continued the session.
         """
         stored = self._writer.do_and_wait(partial(self._put, config, checkpoint, metadata, new_versions))
-        _note_stored(config)
+        _note_stored(config, checkpoint)
         return stored
 
     async def aput(
@@ -142,7 +148,7 @@ class SharedSqliteSaver(SqliteSaver):
     ) -> RunnableConfig:
         """As `put`."""
         stored = await self._writer.do(partial(self._put, config, checkpoint, metadata, new_versions))
-        _note_stored(config)
+        _note_stored(config, checkpoint)
         return stored
 
     def put_writes(
@@ -236,6 +242,23 @@ class SharedSqliteSaver(SqliteSaver):
         kind, nothing = self.serde.dumps_typed(None)
         self.conn.execute(_NOTE_OWNER, (thread_id, namespace, checkpoint_id, OWNER, owner, kind, nothing))
 
+    async def aprobe(self) -> None:
+        """Find out whether the file takes writes (see `graph_agent.write_probe`).
+
+        Raises:
+            sqlite3.Error: When it does not, or is damaged.
+            OSError: When its disk is full.
+        """
+        await call_in_thread(self._probe)
+        await call_in_thread(check_space, self.database.parent)
+        await call_in_thread(check_sqlite, self.database)
+
+    def _probe(self) -> None:
+        # Between two rounds of the thread, so that no errand shares a transaction with it.
+        with self.lock:
+            self.setup()
+            probe_sqlite(self.conn, _PROBE)
+
     async def aclose(self) -> None:
         """Let the thread end when it has done what waits; what is asked of it afterwards is refused."""
         await self._writer.aclose()
@@ -247,9 +270,9 @@ def _at(config: RunnableConfig) -> tuple[str, str]:
     return str(at["thread_id"]), at.get("checkpoint_ns", "")
 
 
-def _note_stored(config: RunnableConfig) -> None:
+def _note_stored(config: RunnableConfig, checkpoint: Checkpoint) -> None:
     if (fence := fence_of(config)) is not None:
-        fence.store(*_at(config))
+        fence.store(*_at(config), checkpoint["id"])
 
 
 @asynccontextmanager

@@ -17,7 +17,9 @@ from graph_agent.blocking import to_its_end
 from graph_agent.daemon_threads import call_in_thread
 from graph_agent.sqlite_connection import PatientConnection
 from graph_agent.sqlite_files import Patience, check_database
+from graph_agent.write_probe import probe_sqlite
 
+_PROBE = "INSERT OR REPLACE INTO store (prefix, key, value) VALUES ('/ready', '', ?)"
 _UNDER = "SELECT 1 FROM store WHERE prefix = ? LIMIT 1"
 
 
@@ -49,6 +51,21 @@ class SharedSqliteStore(AsyncSqliteStore):
             await self.setup()
         rows = await to_its_end(self._rows(_UNDER, (".".join(namespace),)))
         return not rows
+
+    async def aprobe(self) -> None:
+        """Find out whether the file takes writes (see `graph_agent.write_probe`).
+
+        Raises:
+            sqlite3.Error: When it does not.
+        """
+        if not self.is_setup:
+            await self.setup()
+        await to_its_end(self._probe())
+
+    async def _probe(self) -> None:
+        async with self.lock:
+            # On the connection's own thread, as its public methods do it statement by statement.
+            await self.conn._execute(probe_sqlite, self.conn._conn, _PROBE)  # type: ignore[no-untyped-call]  # no types
 
     async def _rows(self, query: str, values: tuple[str, ...]) -> list[Any]:
         # Not between a batch's beginning and its first write, which would have read then (see `_reads_before_writes`).

@@ -9,6 +9,7 @@ from pydantic import BaseModel, SecretBytes, SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from graph_agent.errors import did_you_mean
+from graph_agent.redaction import mask_named_secrets
 
 _SHOWN_CHARS = 200
 
@@ -50,7 +51,7 @@ def _lines(
         elif _holds_secrets(_annotation_at(model, path)):
             yield f"{field}: {text}."
         else:
-            shown = repr(given)
+            shown = mask_named_secrets(repr(given))
             shown = shown if len(shown) <= _SHOWN_CHARS else f"{shown[:_SHOWN_CHARS]}…"
             yield f"{field}={shown}: {text}.{_hint(fault['type'], given)}"
 

@@ -18,11 +18,11 @@ from typing import Annotated, Any
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel
 from graph_agent.persistence import strict_serializer
+from graph_agent.postgres_saver import SharedPostgresSaver
 from graph_agent.sqlite_connection import BUSY_S
 from graph_agent.sqlite_saver import SharedSqliteSaver
 
@@ -174,5 +174,5 @@ async def open_watched_saver(file: Path) -> AsyncIterator[WatchedSaver]:
             await saver.aclose()
 
 
-class WatchedPostgresSaver(_Watched, AsyncPostgresSaver):
+class WatchedPostgresSaver(_Watched, SharedPostgresSaver):
     """One that keeps sessions in PostgreSQL."""

@@ -16,6 +16,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from psycopg import AsyncConnection
 from psycopg.rows import DictRow, dict_row
+from psycopg_pool import AsyncConnectionPool
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.persistence import open_saver, strict_serializer
@@ -68,10 +69,14 @@ async def session_in(
 @asynccontextmanager
 async def _saver(folder: Path, url: str) -> AsyncIterator[WatchedSaver | WatchedPostgresSaver]:
     if url:
-        async with await AsyncConnection[DictRow].connect(
-            url, autocommit=True, prepare_threshold=0, row_factory=dict_row
-        ) as postgres:
-            yield WatchedPostgresSaver(postgres, serde=strict_serializer())
+        async with AsyncConnectionPool(
+            url,
+            connection_class=AsyncConnection[DictRow],
+            kwargs={"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row},
+            min_size=1,
+            open=False,
+        ) as pool:
+            yield WatchedPostgresSaver(pool, strict_serializer())
         return
     async with open_watched_saver(folder / "sessions.db") as saver:
         saver.setup()

@@ -61,12 +61,12 @@ async def test_the_same_in_version_0_3(what: str) -> None:
     assert answer.json()["error"]["code"] == -32602
 
 
-@pytest.mark.parametrize(("path", "status"), [("/a2a", 200), ("/a2a/rest/message:send", 400)])
-async def test_what_is_nested_too_deeply_to_be_read_is_no_failure_of_ours(path: str, status: int) -> None:
+@pytest.mark.parametrize("path", ["/a2a", "/a2a/rest/message:send"])
+async def test_what_is_nested_too_deeply_to_be_read_is_no_failure_of_ours(path: str) -> None:
     with serving_ours(agent(["Hello."], tools=[])) as url:
         answer = await _posted(f"{url}{path}", '{"x": [' * 5000 + "1" + "]}" * 5000)
 
-    assert (answer.status_code, answer.json()["error"]["code"]) == (status, -32700 if status == 200 else 400)
+    assert (answer.status_code, answer.json()["kind"]) == (400, "invalid")
 
 
 def test_what_is_passed_on_is_not_looked_for_among_all_parts() -> None:

@@ -10,10 +10,10 @@ from langchain_core.tools import BaseTool, tool
 
 import graph_agent
 from graph_agent import AgentContext, GraphDelegate, LoopConfig, LoopHook, ScriptedChatModel, create_graph_agent
-from graph_agent.a2a_serving import a2a_context_of
 from graph_agent.bounded import Bounded
 from graph_agent.context import coerce_context, effective_config
 from graph_agent.errors import ConfigError
+from graph_agent.server.sources import a2a_context_of
 from graph_agent.spec import load_spec, open_agent
 from tests.agents import echo, says
 

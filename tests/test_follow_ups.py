@@ -9,6 +9,7 @@ import pytest
 from graph_agent import ScriptedChatModel, Session
 from graph_agent.errors import ConfigError, SessionBusyError
 from graph_agent.results import Done, RunResult, Token
+from graph_agent.runs import Run
 from tests.test_session_steering import session
 
 
@@ -69,12 +70,12 @@ async def test_a_result_is_read_before_another_run_can_begin() -> None:
     refused: list[str] = []
 
     class Reading(Session):
-        async def _result(self) -> RunResult:
+        async def _result(self, run: Run | None = None) -> RunResult:
             try:
                 await Session(self._graph, self.id).run("two")
             except SessionBusyError:
                 refused.append("two")
-            return await super()._result()
+            return await super()._result(run)
 
     talk = session(ScriptedChatModel(["One."]))
     result = await Reading(talk._graph, "s1").run("one")

@@ -15,7 +15,8 @@ import pytest
 from langchain_openai import ChatOpenAI
 
 from graph_agent.errors import McpServerError, ScriptError
-from graph_agent.models.errors import classify_model_error, describe_model_error, mask_secrets, retry_after_s
+from graph_agent.models.errors import classify_model_error, describe_model_error, retry_after_s
+from graph_agent.redaction import mask_secrets
 from tests.openai_stub import Failure, Reply, StubFactory, error_of, openai_stub
 
 __all__ = ["openai_stub"]
@@ -162,6 +163,18 @@ def test_a_person_reads_one_sentence(error: BaseException, sentence: str) -> Non
         ("gsk_abcdefgh, xai-abcdefgh, hf_abcdefgh", "gsk_***, xai-***, hf_***"),
         ("jwt eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.sig", "jwt eyJ***"),
         ("token 0123456789abcdef0123456789abcdef", "token ***"),
+        ("cookie: sid=abc; other=def", "cookie: ***"),
+        ("HTTP_COOKIE=a=1\nHost: x", "HTTP_COOKIE=***\nHost: x"),
+        ("{'cookie': 'sid=\"a b\"; o=d', 'host': 'x'}", "{'cookie': '***', 'host': 'x'}"),
+        ("[(b'set-cookie', b'sid=abc; Path=/'), (b'host', b'x')]", "[(b'set-cookie', b'***'), (b'host', b'x')]"),
+        ('{"Set-Cookie": "sid=a\\"b", "x": 1}', '{"Set-Cookie": "***", "x": 1}'),
+        ('authorization: Digest username="me", response="abc"', "authorization: Digest ***"),
+        ("Proxy-Authorization: Basic Zm9v", "Proxy-Authorization: Basic ***"),
+        ("x-api-key: p!w, next", "x-api-key: ***, next"),
+        ("db='host=h password=s3!@#c user=me': no", "db='host=h password=*** user=me': no"),
+        ("host=h password='two words' sslpassword=x", "host=h password='***' sslpassword=***"),
+        ("postgresql://me:a/b@c@host/db", "postgresql://***@host/db"),
+        ("http://localhost:8000/a@b", "http://localhost:8000/a@b"),
         ("max_tokens: 4096 is too large for gpt-4o-mini", "max_tokens: 4096 is too large for gpt-4o-mini"),
     ],
 )

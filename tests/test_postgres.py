@@ -297,6 +297,10 @@ def test_a_password_is_not_shown() -> None:
             "postgres://me@host/db?password=x&sslmode=require",
             "postgresql://host/db",
             "sqlite:///a:b@c.db",
+            "postgresql://me:a?b@host/db",
+            "postgresql://host/db?x=1&pass%77ord=x%26y&sslpassword=z",
+            "host=h password=s3!@#' user=me",
+            r"password = 'it\'s two' user=me sslpassword=x",
         )
     ]
 
@@ -305,4 +309,17 @@ def test_a_password_is_not_shown() -> None:
         "postgres://me@host/db?password=…&sslmode=require",
         "postgresql://host/db",
         "sqlite:///a:b@c.db",
+        "postgresql://me:…@host/db",
+        "postgresql://host/db?x=1&pass%77ord=…&sslpassword=…",
+        "host=h password=… user=me",
+        "password = … user=me sslpassword=…",
     ]
+
+
+@pytest.mark.parametrize("url", ["postgresql://me:s3%zzcret@h/db", "postgresql://h/db?password=s3%zzcret"])
+async def test_a_drivers_error_shows_no_password(url: str) -> None:
+    with pytest.raises(ConfigError, match="invalid percent-encoded token") as told:
+        async with open_saver(url):
+            pass
+
+    assert "s3" not in str(told.value)

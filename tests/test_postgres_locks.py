@@ -26,6 +26,7 @@ from graph_agent import (
     create_graph_agent,
     places,
     postgres_query,
+    postgres_saver,
     running,
 )
 from graph_agent.advisory_locks import PostgresPlace
@@ -184,6 +185,27 @@ async def test_a_paused_process_adds_nothing_to_what_was_said_meanwhile(postgres
         *(1, "Mine.", b"", True),
         json.dumps(before),
     )
+
+
+@pytest.mark.parametrize("mid_pipeline", [False, True])
+async def test_a_writer_that_stalls_in_a_transaction_does_not_block_the_session(
+    postgres_url: str, mid_pipeline: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_saver, "PAUSE_S", 2)
+    async with open_saver(postgres_url) as saver, open_saver(postgres_url) as stalled:
+        graph = agent(["One.", "Two."], saver)
+        await Session(graph, "s1").run("first")
+        assert isinstance(stalled, SharedPostgresSaver)
+        ended = False
+        try:
+            async with stalled._one_by_one(("s1", "")) as (connection, _, _), connection.pipeline():
+                if mid_pipeline:
+                    await connection.execute("SELECT 1")
+                answer = (await Session(graph, "s1").run("second")).answer
+        except psycopg.OperationalError:
+            ended = True
+
+    assert (answer, ended) == ("Two.", True)
 
 
 async def test_connections_notice_that_they_are_cut_off(postgres_url: str) -> None:

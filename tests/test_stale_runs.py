@@ -382,3 +382,48 @@ async def test_many_results_at_once_are_all_admitted(savers: tuple[Any, Any]) ->
         ["worked"] * 40,
         "Done.",
     )
+
+
+async def run_past_the_end(
+    savers: tuple[Any, Any], script: list[str], monkeypatch: pytest.MonkeyPatch, *tools: BaseTool
+) -> tuple[asyncio.Task[Any], Any]:
+    """A session's run, and another that takes a turn between the end of the first and the reading of its result."""
+    gate = Gate()
+    graph, other = agent(script, savers[0], list(tools)), agent(["Mine."], savers[1], [])
+    read = graph.aget_state
+
+    async def slow(config: Any, **options: Any) -> Any:
+        await gate.passing()
+        return await read(config, **options)
+
+    monkeypatch.setattr(graph, "aget_state", slow)
+    stale = asyncio.create_task(Session(graph, "s1").run("go"))
+    await gate.reached()
+    await Session(other, "s1").run("now me")
+    gate.open()
+    return stale, other
+
+
+async def test_a_result_is_the_runs_own_where_another_run_has_followed_it(
+    savers: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale, other = await run_past_the_end(savers, ["Yours."], monkeypatch)
+
+    assert ((await stale).answer, [text for _, text in await said(other)]) == (
+        "Yours.",
+        ["go", "Yours.", "now me", "Mine."],
+    )
+
+
+async def test_a_run_that_waits_for_a_person_is_lost_where_another_run_has_followed_it(
+    savers: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @tool
+    async def ask() -> str:
+        """Ask a person."""
+        return str(interrupt("Sure?"))
+
+    stale, _ = await run_past_the_end(savers, [asks(("1", "ask", {}))], monkeypatch, ask)
+
+    with pytest.raises(SessionLostError, match="this run has not ended"):
+        await stale

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager, suppress
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from a2a.server.context import ServerCallContext
 from a2a.server.events import Event
@@ -17,7 +18,6 @@ from a2a.server.routes.common import DefaultServerCallContextBuilder, ServerCall
 from a2a.server.tasks import InMemoryPushNotificationConfigStore, InMemoryTaskStore
 from a2a.types import AgentCard, CancelTaskRequest, Message, SendMessageRequest, SubscribeToTaskRequest, Task
 from a2a.utils.errors import UnsupportedOperationError
-from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
@@ -38,11 +38,14 @@ from graph_agent.a2a.server_requests import (
 )
 from graph_agent.a2a.server_sessions import SessionIds, session_id_of
 from graph_agent.a2a.server_store import ENDED, LiveTaskStore, Stores
+from graph_agent.a2a.server_text import Refusal, refused_text_over_jsonrpc, refused_text_over_rest
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.credential_headers import check_headers
-from graph_agent.draining import draining_on_sigterm
 from graph_agent.errors import ConfigError
 from graph_agent.public_network import is_public_url
+
+if TYPE_CHECKING:
+    from graph_agent.server.standalone import a2a_app as a2a_app
 
 CARD_AGE_S = 60
 """Seconds a client may keep the card before it asks again."""
@@ -135,9 +138,13 @@ class A2AServer:
         rest = create_rest_routes(self._handler, context_builder, enable_v0_3_compat=True, path_prefix=REST_PATH)
         self.routes: list[BaseRoute] = [
             *create_agent_card_routes(card, cache_control=f"public, max-age={CARD_AGE_S}"),
-            *(_bounded(route, bounds, refused_over_jsonrpc) for route in rpc),
+            *(_bounded(route, bounds, refused_over_jsonrpc, refused_text_over_jsonrpc) for route in rpc),
             # The SDK's mount for tenants would take every path of an application these routes are added to.
-            *(_bounded(route, bounds, refused_over_rest) for route in rest if isinstance(route, Route)),
+            *(
+                _bounded(route, bounds, refused_over_rest, refused_text_over_rest)
+                for route in rest
+                if isinstance(route, Route)
+            ),
         ]
 
         self._tasks = stores.tasks
@@ -180,38 +187,18 @@ class A2AServer:
             await self._push.aclose()
 
 
-def a2a_app(graph: CompiledAgentGraph, card: AgentCard, *, drain_s: float | None = None, **options: Any) -> Starlette:
-    """An application that is an agent's A2A server and nothing else.
-
-    Args:
-        graph: The agent, compiled with a checkpointer.
-        card: Its card.
-        drain_s: Seconds that tasks may take to their next boundary at the first SIGTERM; a second one stops them at
-            once. None to leave signals alone: then tasks are stopped with the application.
-        options: As for `A2AServer`.
-
-    Raises:
-        ConfigError: When the graph keeps nothing.
-    """
-    server = A2AServer(graph, card, **options)
-
-    @asynccontextmanager
-    async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        with draining_on_sigterm(server, drain_s or 0, enabled=drain_s is not None):
-            try:
-                yield
-            finally:
-                if server.draining:
-                    # Tasks that nobody watches hold no connection open; they come to their boundary here.
-                    await server.drained(drain_s or 0)
-                await server.aclose()
-
-    return Starlette(routes=server.routes, lifespan=lifespan)
+def __getattr__(name: str) -> Any:
+    # `a2a_app` is defined above this layer: the servers' admission layer is a part of it.
+    if name != "a2a_app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module("graph_agent.server.standalone").a2a_app
 
 
-def _bounded(route: BaseRoute, bounds: RequestBounds, refusal: Callable[[str], Response]) -> BaseRoute:
+def _bounded(
+    route: BaseRoute, bounds: RequestBounds, refusal: Callable[[str], Response], text_refusal: Refusal
+) -> BaseRoute:
     if isinstance(route, Route):
-        route.app = BoundedRequests(route.app, bounds, refusal)
+        route.app = BoundedRequests(route.app, bounds, refusal, text_refusal)
     return route
 
 

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from graph_agent.a2a.server_credentials import brought_by
 from graph_agent.a2a.server_elsewhere import Elsewhere
 from graph_agent.a2a.server_store import is_running
+from graph_agent.a2a.server_text import Refusal, refusal_of_text
 from graph_agent.json_bounds import JsonBounds, JsonBoundsError, JsonMeter
 
 
@@ -102,12 +103,16 @@ class BoundedRequests:
         app: The endpoint.
         bounds: The bounds.
         refusal: Makes the response to any other request, from the reason.
+        text_refusal: Makes the response to one with half a character in its text.
     """
 
-    def __init__(self, app: ASGIApp, bounds: RequestBounds, refusal: Callable[[str], Response]) -> None:
+    def __init__(
+        self, app: ASGIApp, bounds: RequestBounds, refusal: Callable[[str], Response], text_refusal: Refusal
+    ) -> None:
         self._app = app
         self._bounds = bounds
         self._refusal = refusal
+        self._text_refusal = text_refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As any ASGI application."""
@@ -129,6 +134,9 @@ class BoundedRequests:
             self._check_characters(request)
         except JsonBoundsError as error:
             await self._refusal(str(error))(scope, receive, send)
+            return
+        if (refused := refusal_of_text(bytes(body), self._text_refusal)) is not None:
+            await refused(scope, receive, send)
             return
         # The SDK parses a large body once more; others are served in between.
         await asyncio.sleep(0)

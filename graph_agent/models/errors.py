@@ -17,6 +17,7 @@ from typing import Any, Literal
 from graph_agent.errors import GraphAgentError
 from graph_agent.exception_text import exception_text, leaves
 from graph_agent.models import wordings
+from graph_agent.redaction import mask_secrets
 
 ModelErrorKind = Literal[
     "transient",
@@ -130,11 +131,6 @@ def _brief(exc: BaseException) -> str:
     details = [f"HTTP {status}"] if status is not None else []
     details.append(said or type(exc).__name__)
     return ": ".join(details)
-
-
-def mask_secrets(text: str) -> str:
-    """Replace what looks like a key, a token or a password by `***`, keeping the part that tells what it was."""
-    return wordings.SECRETS.sub(lambda found: f"{found[found.lastgroup] if found.lastgroup else ''}***", text)
 
 
 def retry_after_s(exc: BaseException) -> float | None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from langchain_core.language_models import BaseChatModel
 
 from graph_agent.errors import ConfigError, did_you_mean
-from graph_agent.models.errors import mask_secrets
+from graph_agent.redaction import mask_secrets
 
 ModelSpec = BaseChatModel | str | Sequence[BaseChatModel | str]
 

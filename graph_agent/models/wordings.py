@@ -70,15 +70,3 @@ TRANSIENT = _any_of(
     # A client that kept a connection of another event loop; it drops that one, and the next attempt opens its own.
     r"(?:bound|attached) to a different (?:event )?loop|event loop is closed",
 )
-
-SECRETS = _any_of(
-    r"(?P<scheme>\b(?:bearer|basic)\s+)[\w.~+/=*-]{6,}",
-    r"(?P<field>\b(?:[\w-]{0,30}(?:api[ _-]?key(?: provided)?|token|secret|password|authorization)|key)"
-    r"[\"']?\s{0,3}[=:]\s{0,3}[\"']?)"
-    r"(?!bearer\b|basic\b)[\w.~+/*-]{6,}",
-    r"(?P<user>://)[^/@\s]{1,200}(?=@)",
-    r"(?P<prefix>\b(?:sk|pk|rk|gsk|xai|hf|r8|pplx|ghp|glpat|xox[abp]|lsv2)[-_])[\w*-]{4,}",
-    r"(?P<cloud>\b(?:AKIA|ASIA|AIza|ya29\.))[\w-]{10,}",
-    r"(?P<jwt>\beyJ)[\w-]{10,}(?:\.[\w-]{1,2000}){0,2}",
-    r"(?P<long>\b(?=[A-Za-z]{0,200}\d)(?=\d{0,200}[A-Za-z]))\w{32,}",
-)

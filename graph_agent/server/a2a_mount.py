@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
 from a2a.auth.user import UnauthenticatedUser, User
@@ -15,6 +15,7 @@ from a2a.server.routes import create_agent_card_routes
 from a2a.server.routes.common import ServerCallContextBuilder
 from a2a.types import AgentCard
 from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
@@ -26,18 +27,20 @@ from graph_agent.a2a.server_executor import Held, NoPlaceError
 from graph_agent.a2a.server_requests import RequestBounds
 from graph_agent.a2a.server_sessions import at_work
 from graph_agent.a2a.server_store import open_stores
+from graph_agent.draining import Drainable
+from graph_agent.redaction import SECRET_HEADERS
 from graph_agent.running import sees_other_processes
 from graph_agent.server.gate import who_sends
 from graph_agent.server.keys import Caller
 from graph_agent.server.limits import Limits
 from graph_agent.server.problems import ProblemError, stopping
 from graph_agent.server.schemas import SESSION_ID
+from graph_agent.server.settings import ServerSettings
 from graph_agent.server.under_way import Runs
 
 CARD_PATH = AGENT_CARD_WELL_KNOWN_PATH
 PATHS = (RPC_PATH, f"{RPC_PATH}/", f"{REST_PATH}/*")
 """Where A2A requests go, the card aside; what else is below the first is another server's, as in `langgraph dev`."""
-_SECRET = frozenset({"authorization", "x-api-key", "cookie"})
 
 
 @asynccontextmanager
@@ -62,21 +65,15 @@ async def a2a_routes(runs: Runs, limits: Limits, tasks: Limits, db: str) -> Asyn
             _card(runs, ""),
             stores=stores,
             context=host.source.a2a_context,
+            show_outputs=host.source.show_outputs,
             session_ids=_thread,
-            context_builder=_CallerContext(),
+            context_builder=CallerContext(),
             credential_headers=host.credential_headers,
-            held=_held_by(tasks),
-            bounds=RequestBounds(
-                values=host.settings.max_a2a_values,
-                depth=host.settings.max_body_depth,
-                parts=host.settings.max_a2a_parts,
-                characters=host.settings.max_a2a_characters,
-            ),
+            held=held_by(tasks),
+            bounds=bounds_of(host.settings),
         )
         closing = runs.closed_with(server.aclose, drain=server.drain)
-        for route in server.routes:
-            if isinstance(route, Route):
-                route.app = _Limited(route.app, runs, limits)
+        admit_requests(server.routes, runs, limits)
         card = Route(CARD_PATH, _card_endpoint(runs), methods=["GET"])
         try:
             yield [card, *(route for route in server.routes if getattr(route, "path", "") != CARD_PATH)]
@@ -87,7 +84,32 @@ async def a2a_routes(runs: Runs, limits: Limits, tasks: Limits, db: str) -> Asyn
             await asyncio.shield(closing())
 
 
-def _held_by(tasks: Limits) -> Held:
+def bounds_of(settings: ServerSettings) -> RequestBounds:
+    """How much one A2A request may hold."""
+    return RequestBounds(
+        values=settings.max_a2a_values,
+        depth=settings.max_body_depth,
+        parts=settings.max_a2a_parts,
+        characters=settings.max_a2a_characters,
+    )
+
+
+def admit_requests(routes: Iterable[BaseRoute], runs: Drainable, limits: Limits) -> None:
+    """Have each A2A request checked, and counted as a request of its caller.
+
+    Args:
+        routes: The routes of an `A2AServer`.
+        runs: What the requests begin; while it drains, they are refused.
+        limits: How many requests each caller may have.
+    """
+    for route in routes:
+        if isinstance(route, Route):
+            route.app = _Limited(route.app, runs, limits)
+
+
+def held_by(tasks: Limits) -> Held:
+    """Bound the tasks of each user that are at work at the same time."""
+
     @contextmanager
     def held(user: str) -> Iterator[None]:
         try:
@@ -136,9 +158,12 @@ def _card_endpoint(runs: Runs) -> ASGIApp:
 
 
 class _Limited:
-    """One A2A request counts as a request of its caller, and none is begun while the server stops."""
+    """One A2A request counts as a request of its caller, and none is begun while the server stops.
 
-    def __init__(self, app: ASGIApp, runs: Runs, limits: Limits) -> None:
+    The SDK reads a body of any type; a browser sends `text/plain` to another site without asking that site first.
+    """
+
+    def __init__(self, app: ASGIApp, runs: Drainable, limits: Limits) -> None:
         self._app = app
         self._runs = runs
         self._limits = limits
@@ -146,8 +171,18 @@ class _Limited:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._runs.draining:
             raise stopping()
+        if not _is_json(Headers(scope=scope)):
+            raise ProblemError("media_type", "An A2A request is JSON; send it with 'Content-Type: application/json'.")
         with self._limits.held(who_sends(Request(scope)).name):
             await self._app(scope, receive, send)
+
+
+def _is_json(headers: Headers) -> bool:
+    """Whether a request has a JSON body, or none."""
+    if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
+        return True
+    media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+    return media_type == "application/json" or (media_type.startswith("application/") and media_type.endswith("+json"))
 
 
 class _KeyUser(User):
@@ -165,14 +200,15 @@ class _KeyUser(User):
         return self._name
 
 
-class _CallerContext(ServerCallContextBuilder):
+class CallerContext(ServerCallContextBuilder):
     """Tells the SDK whose request it is, and its headers without the key."""
 
     def build(self, request: Request) -> ServerCallContext:
+        """As the SDK's."""
         name = who_sends(request).name
         return ServerCallContext(
             user=_KeyUser(name) if name else UnauthenticatedUser(),
-            state={"headers": {name: value for name, value in request.headers.items() if name not in _SECRET}},
+            state={"headers": {name: value for name, value in request.headers.items() if name not in SECRET_HEADERS}},
             requested_extensions=get_requested_extensions(request.headers.getlist(HTTP_EXTENSION_HEADER)),
         )
 

@@ -14,6 +14,7 @@ from graph_agent.server.problems import ProblemError
 from graph_agent.server.schemas import (
     TOOL_NAME,
     AgenticLoops,
+    CallId,
     ListOf,
     SessionMetadata,
     checked_schema,
@@ -47,10 +48,10 @@ class Block(_Body):
     text: str | None = None
     source: Source | None = None
     title: str | None = None
-    id: str | None = None
+    id: CallId | None = None
     name: str | None = None
     input: dict[str, Any] | None = None
-    tool_use_id: str | None = None
+    tool_use_id: CallId | None = None
     content: str | ListOf[Block] | None = None
     is_error: bool | None = None
 

@@ -29,6 +29,7 @@ _TYPES: dict[Kind, tuple[str, int]] = {
     "not_found": ("not_found_error", 404),
     "conflict": ("invalid_request_error", 409),
     "too_large": ("request_too_large", 413),
+    "media_type": ("invalid_request_error", 415),
     "timeout": ("timeout_error", 408),
     "busy": ("rate_limit_error", 429),
     "context": ("invalid_request_error", 400),

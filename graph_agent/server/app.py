@@ -9,20 +9,18 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from fastapi.middleware.cors import CORSMiddleware
 from fastapi.openapi.utils import get_openapi
-from starlette.exceptions import HTTPException
 
 from graph_agent.draining import draining_on_sigterm
 from graph_agent.server import anthropic_routes, control_routes, health_routes, openai_routes
 from graph_agent.server.a2a_mount import CARD_PATH, PATHS, a2a_routes
+from graph_agent.server.admission import guard
 from graph_agent.server.chat import Chat
-from graph_agent.server.dialects import on_http, on_invalid, on_problem
-from graph_agent.server.gate import OPEN, Gate
+from graph_agent.server.dialects import on_invalid
+from graph_agent.server.gate import OPEN
 from graph_agent.server.host import open_host
 from graph_agent.server.metrics import Metrics
 from graph_agent.server.parameters import Services
-from graph_agent.server.problems import ProblemError
 from graph_agent.server.readiness import Readiness
 from graph_agent.server.settings import ServerSettings
 from graph_agent.server.sources import AgentSource
@@ -53,6 +51,7 @@ def create_app(
     mounted: bool = False,
     handle_signals: bool = False,
     shared: Path | None = None,
+    a2a_only: bool = False,
 ) -> FastAPI:
     """Make the application of one agent; the agent is opened when the application starts.
 
@@ -64,6 +63,7 @@ def create_app(
             metrics of its own.
         shared: A folder of all these processes, for limits and metrics that count them together; None where this one
             counts for itself.
+        a2a_only: Whether A2A is all that is served: the agent card, JSON-RPC and HTTP+JSON.
         handle_signals: Whether SIGTERM lets runs stop at their next boundary, and a second one stops them at once; with
             `shared`, a second one to the `Supervisor` that started this process.
     """
@@ -95,23 +95,18 @@ def create_app(
         title=source.name,
         description=source.description,
         lifespan=lifespan,
-        openapi_url=None if mounted else "/openapi.json",
-        docs_url=None if mounted else "/docs",
+        openapi_url=None if mounted or a2a_only else "/openapi.json",
+        docs_url=None if mounted or a2a_only else "/docs",
         redoc_url=None,
     )
-    for router in (openai_routes.router, anthropic_routes.router, control_routes.router, health_routes.router):
-        app.include_router(router)
-    if not mounted:
-        app.include_router(health_routes.metrics_router)
-    app.add_exception_handler(ProblemError, on_problem)
+    if not a2a_only:
+        for router in (openai_routes.router, anthropic_routes.router, control_routes.router, health_routes.router):
+            app.include_router(router)
+        if not mounted:
+            app.include_router(health_routes.metrics_router)
     app.add_exception_handler(RequestValidationError, on_invalid)
-    app.add_exception_handler(HTTPException, on_http)
     guarded = tuple(path for path in GUARDED if not mounted or path not in ("/metrics", "/openapi.json", "/docs"))
-    app.add_middleware(Gate, settings=settings, guarded=guarded)
-    if settings.cors_origins:
-        app.add_middleware(
-            CORSMiddleware, allow_origins=list(settings.cors_origins), allow_methods=["*"], allow_headers=["*"]
-        )
+    guard(app, settings, guarded)
     app.openapi = _openapi(app, needs_key=bool(settings.keys))  # type: ignore[method-assign]  # how FastAPI lets an application make its own
     return app
 

@@ -131,6 +131,7 @@ async def follow_up_session(
     body: Words,
     mine: _Mine,
     request: Request,
+    who: Annotated[Caller, Depends(caller)],
     here: Annotated[Services, Depends(services)],
 ) -> Accepted:
     """Give a session its next input, for when it has answered the one it works on; the events hold its answer."""
@@ -140,6 +141,9 @@ async def follow_up_session(
             f"A follow-up is stored until its turn comes, and credentials never are ({', '.join(sorted(brought))}). "
             "Send it without their headers, or as a request of its own when the session is idle.",
         )
+    # It counts as the input that it becomes. Its run is not counted among those at the same time: it takes the place of
+    # the run before it in its session.
+    here.chat.limits.count(who.name)
     await mine.follow_up(session_id, body.text)
     return Accepted(accepted=True)
 

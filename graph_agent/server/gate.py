@@ -46,6 +46,7 @@ class Gate:
         )
         self._keys = settings.keys
         self._origins = settings.cors_origins
+        self._public_url = settings.public_url
         self._guarded = frozenset(one for one in guarded if not one.endswith("*"))
         self._below = tuple(one.removesuffix("*") for one in guarded if one.endswith("*"))
 
@@ -58,7 +59,7 @@ class Gate:
             return
         if path.startswith("/v1/"):
             send = with_request_id(send)
-        if not self._keys and (foreign := foreign_page(HTTPConnection(scope), self._origins)):
+        if not self._keys and (foreign := foreign_page(HTTPConnection(scope), self._origins, self._public_url)):
             await refusal(path, ProblemError("origin", foreign))(scope, receive, send)
             return
         caller = caller_of(HTTPConnection(scope), self._keys)

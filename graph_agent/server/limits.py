@@ -38,20 +38,32 @@ class Limits:
             ProblemError: When the caller has too many under way, or has begun too many.
         """
         self._check_concurrent(self._under_way.get(caller, 0))
-        if self._per_minute is not None:
-            begun = self._begun.setdefault(caller, deque())
-            now = self._clock()
-            while begun and begun[0] <= now - WINDOW_S:
-                begun.popleft()
-            self._check_rate(len(begun), begun[0] if begun else None, now)
-            begun.append(now)
+        self._begin(caller)
         self._under_way[caller] = self._under_way.get(caller, 0) + 1
+
+    def count(self, caller: str) -> None:
+        """Count an input that is begun later, such as a follow-up, against the rate alone.
+
+        Raises:
+            ProblemError: When the caller has begun too many.
+        """
+        self._begin(caller)
 
     def leave(self, caller: str) -> None:
         """End a request."""
         self._under_way[caller] -= 1
         if not self._under_way[caller]:
             del self._under_way[caller]
+
+    def _begin(self, caller: str) -> None:
+        if self._per_minute is None:
+            return
+        begun = self._begun.setdefault(caller, deque())
+        now = self._clock()
+        while begun and begun[0] <= now - WINDOW_S:
+            begun.popleft()
+        self._check_rate(len(begun), begun[0] if begun else None, now)
+        begun.append(now)
 
     @contextmanager
     def held(self, caller: str) -> Iterator[None]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+from graph_agent.server.metric_files import count_alone, reserve_space
+from graph_agent.server.shared_folder import warn_of_folder
 from graph_agent.server.shared_limits import is_alive
 
 _CALLS = {"tool_call": "name", "delegation_request": "target"}
@@ -29,8 +32,21 @@ class Metrics:
     def __init__(self, tools: frozenset[str] = frozenset(), shared: Path | None = None) -> None:
         self._tools = tools
         self._shared = shared
+        self.last_model_error: tuple[str, float] | None = None
+        """Kind and time (seconds since 1970) of the newest model error that no success followed."""
         if shared is not None:
-            _forget_the_dead(shared)
+            reserve_space()
+            try:
+                _forget_the_dead(shared)
+                self._make()
+            except OSError as error:
+                warn_of_folder(shared, error)
+                self._shared = None
+                count_alone()
+        if self._shared is None:
+            self._make()
+
+    def _make(self) -> None:
         self._registry = CollectorRegistry()
         self._runs = Counter("graph_agent_runs", "Runs that ended.", ["status"], registry=self._registry)
         self._seconds = Histogram(
@@ -51,8 +67,6 @@ class Metrics:
             registry=self._registry,
             multiprocess_mode="livesum",
         )
-        self.last_model_error: tuple[str, float] | None = None
-        """Kind and time (seconds since 1970) of the newest model error that no success followed."""
 
     def count(self, update: Mapping[str, Any], open_calls: MutableMapping[str, datetime]) -> None:
         """Count what one task of a run wrote: its events.
@@ -63,7 +77,8 @@ class Metrics:
         """
         for change in update.values():
             for entry in change.get("events", []) if isinstance(change, dict) else []:
-                self._event(entry, open_calls)
+                with self._counting():
+                    self._event(entry, open_calls)
 
     def _event(self, entry: Mapping[str, Any], open_calls: MutableMapping[str, datetime]) -> None:
         kind = entry["type"]
@@ -86,13 +101,23 @@ class Metrics:
 
     def run_ended(self, status: str, seconds: float) -> None:
         """Count a run: its session's status, or why there is none, and how long it took."""
-        self._runs.labels(status).inc()
-        self._seconds.labels(status).observe(seconds)
+        with self._counting():
+            self._runs.labels(status).inc()
+            self._seconds.labels(status).observe(seconds)
 
     def used(self, input_tokens: int, output_tokens: int) -> None:
         """Count tokens."""
-        self._tokens.labels("input").inc(input_tokens)
-        self._tokens.labels("output").inc(output_tokens)
+        with self._counting():
+            self._tokens.labels("input").inc(input_tokens)
+            self._tokens.labels("output").inc(output_tokens)
+
+    @contextmanager
+    def _counting(self) -> Iterator[None]:
+        """Leave out what there is no space for: a new label needs some in the folder, and no run may fail for it."""
+        try:
+            yield
+        except OSError as error:
+            warn_of_folder(self._shared, error)
 
     def text(self) -> bytes:
         """Everything, over all processes that count together, in Prometheus's text format."""

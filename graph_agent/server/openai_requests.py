@@ -16,6 +16,7 @@ from graph_agent.server.problems import ProblemError
 from graph_agent.server.schemas import (
     TOOL_NAME,
     AgenticLoops,
+    CallId,
     ListOf,
     SessionMetadata,
     checked_schema,
@@ -70,7 +71,7 @@ class FunctionCall(_Body):
 class CallInHistory(_Body):
     """A call the assistant made."""
 
-    id: str = Field(min_length=1)
+    id: CallId = Field(min_length=1)
     type: Literal["function"] = "function"
     function: FunctionCall
 
@@ -81,7 +82,7 @@ class Message(_Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | ListOf[Part] | None = None
     tool_calls: ListOf[CallInHistory] | None = None
-    tool_call_id: str | None = None
+    tool_call_id: CallId | None = None
 
 
 class Function(_Body):

@@ -29,6 +29,7 @@ _TYPES: dict[Kind, tuple[str, str | None]] = {
     "not_found": ("invalid_request_error", "not_found"),
     "conflict": ("invalid_request_error", "conflict"),
     "too_large": ("invalid_request_error", "request_too_large"),
+    "media_type": ("invalid_request_error", "unsupported_media_type"),
     "timeout": ("invalid_request_error", "request_timeout"),
     "busy": ("rate_limit_error", "rate_limit_exceeded"),
     "context": ("invalid_request_error", "context_length_exceeded"),

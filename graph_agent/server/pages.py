@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from starlette.requests import HTTPConnection
 
 
-def foreign_page(request: HTTPConnection, origins: Collection[str]) -> str:
+def foreign_page(request: HTTPConnection, origins: Collection[str], public_url: str = "") -> str:
     """Why a request may come from a page that has no business here; empty where it does not.
 
     A page on another site names its origin. One whose name was made to lead to this machine (DNS rebinding) is of our
@@ -18,13 +18,17 @@ def foreign_page(request: HTTPConnection, origins: Collection[str]) -> str:
     Args:
         request: The request.
         origins: Origins whose pages may call this server.
+        public_url: Where the operator has clients reach this server; its host name is admitted. Empty for none.
     """
     origin = request.headers.get("origin")
     if origin is not None and (origin in origins or "*" in origins):
         return ""
     host = _name(f"//{request.headers.get('host', '')}")
-    if not _is_bare(host):
-        return f"Without API keys this server answers to an address or a bare name only, not to {host!r}; set keys."
+    if not _is_bare(host) and host != _name(public_url):
+        return (
+            f"Without API keys this server answers to an address, a bare name or the host of public_url only, not to "
+            f"{host!r}; set keys or public_url."
+        )
     if origin is not None and not _is_this_machine(_name(origin)):
         return "Pages of this origin may not call this server; name it in cors_origins."
     return ""

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from graph_agent.compiled import AgentStateGraph
+from graph_agent.failures import is_out_of_space, log_failure
 from graph_agent.server.under_way import Runs
+from graph_agent.write_probe import Probed
+
+logger = logging.getLogger(__name__)
 
 OK = "ok"
 CHECK_S = 5.0
@@ -17,6 +22,9 @@ _ASK_S = 3.0
 """Seconds that a model's endpoint has to answer."""
 _ASKED_FOR_S = 10.0
 """Seconds that its answer counts, so that frequent probes do not become traffic of its provider's."""
+FRESH_S = 5.0
+"""Seconds that the state of the database and of the MCP servers counts: anybody may ask for it, and to find it out
+costs a write, or a process of a server that is down."""
 _MODEL_DOWN_S = 60
 """Seconds that a failure of the model counts; then a request must find out."""
 _REFUSED = {401: "auth", 403: "permission"}
@@ -32,12 +40,13 @@ class Readiness:
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
         self._model = _Check("model", self._ask_model, _ASKED_FOR_S)
-        self._database = _Check("database", self._read_database)
-        self._mcp = _Check("mcp", self._ask_mcp)
+        self._database = _Check("database", self._try_database, FRESH_S)
+        self._mcp = _Check("mcp", self._ask_mcp, FRESH_S)
 
     async def checks(self) -> dict[str, str]:
-        """Each part's state: `ok`, or what is wrong with it; `timeout` for one that does not say in time.
+        """Each part's state: `ok`, or what is wrong with it in one word; `timeout` for one that does not say in time.
 
+        A database on a full disk is `full`. Why a part failed is in the log, as this is shown to strangers.
         A model that failed within a minute is not ready, whatever its endpoint says.
         """
         found = await asyncio.gather(self._model.states(), self._database.states(), self._mcp.states())
@@ -51,10 +60,13 @@ class Readiness:
         builder = self._runs.host.kept.builder
         return {"model": await endpoint_state(builder.model if isinstance(builder, AgentStateGraph) else None)}
 
-    async def _read_database(self) -> dict[str, str]:
+    async def _try_database(self) -> dict[str, str]:
         host = self._runs.host
         await host.saver.aget_tuple({"configurable": {"thread_id": "/ready"}})
         await host.store.aget(("graph_agent", "ready"), "ready")
+        for part in (host.saver, host.store):
+            if isinstance(part, Probed):
+                await part.aprobe()
         return {"database": OK}
 
     async def _ask_mcp(self) -> dict[str, str]:
@@ -91,6 +103,8 @@ class _Check:
         self._fresh_s = fresh_s
         self._found: tuple[float, dict[str, str]] | None = None
         self._looking: asyncio.Task[None] | None = None
+        self._failed = False
+        """Whether the last look failed, which is logged once."""
 
     async def states(self) -> dict[str, str]:
         if self._found is not None and time.monotonic() - self._found[0] < self._fresh_s:
@@ -107,6 +121,10 @@ class _Check:
     async def _find(self) -> None:
         try:
             states = await self._look()
-        except Exception:  # noqa: BLE001 - a part may fail in any way; that it does is what is asked
-            states = {self._name: "failed"}
+            self._failed = False
+        except Exception as error:  # noqa: BLE001 - a part may fail in any way; that it does is what is asked
+            states = {self._name: "full" if is_out_of_space(error) else "failed"}
+            if not self._failed:
+                log_failure(logger, f"The check of /ready of the {self._name}", error, level=logging.WARNING)
+            self._failed = True
         self._found = (time.monotonic(), states)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from mimetypes import MimeTypes
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, FailFast, Field
 
 from graph_agent.errors import ConfigError
 from graph_agent.schema import ResponseSchema
@@ -47,6 +47,16 @@ AgenticLoops = Annotated[
 
 _SCHEMA_CHARS = 50_000
 """Characters of an answer's schema, as checking one takes a second for some hundred thousand."""
+
+
+def _whole_id(text: str) -> str:
+    if "\ufffd" in text:  # what `clean_body` puts in the place of the others
+        raise ValueError("an id may hold no lone surrogate, NUL or U+FFFD; send the id as it was given")
+    return text
+
+
+CallId = Annotated[str, AfterValidator(_whole_id)]
+"""The id of a call; two ids that differ only in what cannot be kept would be one."""
 
 
 class SessionMetadata(BaseModel):

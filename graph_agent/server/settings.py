@@ -35,6 +35,8 @@ class ServerSettings(BaseModel):
     """Streams of sessions' events (`?follow=true`) of one key at the same time."""
     max_body_bytes: PositiveInt = 10_000_000
     """Size of one request's body."""
+    max_header_bytes: PositiveInt = 65_536
+    """Size of one request's line, headers and trailers; each header counts 32 bytes more than it has, as in HTTP/2."""
     max_body_values: PositiveInt = 60_000
     """JSON values (objects, arrays, strings, numbers, true, false, null) in one request's body; keys do not count. A
     tool with ten described fields is about 80, a message about 4."""
@@ -51,7 +53,7 @@ class ServerSettings(BaseModel):
     max_a2a_characters: PositiveInt = 1_000_000
     """Characters of all text in one A2A request, the bytes of files aside."""
     body_timeout_s: PositiveFloat = 30
-    """Seconds a client may take to send its request's body, and a new connection to send its first request."""
+    """Seconds a client may take to send its request's headers, and again its body."""
     send_timeout_s: PositiveFloat = 30
     """Seconds a client may leave what is streamed to it unread."""
     keepalive_s: PositiveFloat = 15
@@ -63,7 +65,8 @@ class ServerSettings(BaseModel):
     drain_s: NonNegativeInt = 30
     """Seconds that runs are given to come to a boundary when the server is asked to stop."""
     public_url: str = ""
-    """Where clients reach this server, for the agent card; empty for the address that the card was asked at."""
+    """Where clients reach this server, for the agent card; empty for the address that the card was asked at. Without
+    keys, its host name is the only one with a dot that requests may be sent to."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose pages may call this server; empty for none."""
     credential_headers: dict[str, str] = {}

@@ -11,7 +11,6 @@ from typing import Any
 from a2a.types import AgentSkill
 
 from graph_agent.a2a.server_executor import A2A_DEFAULTS
-from graph_agent.a2a_serving import a2a_context_of, skills_of
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.credentials import CredentialSource, read_credentials
 from graph_agent.serving import ServedAgent, today_from_env
@@ -37,6 +36,8 @@ class AgentSource:
     """Overrides for the runs of A2A clients."""
     credential_headers: Mapping[str, str] = field(default_factory=dict)
     """Credential name → the header in which a request may bring it."""
+    show_outputs: bool = False
+    """Whether A2A clients are sent the outputs of tools."""
 
 
 def of_file(path: str | Path, credentials: Mapping[str, CredentialSource] | None = None) -> AgentSource:
@@ -49,7 +50,15 @@ def of_file(path: str | Path, credentials: Mapping[str, CredentialSource] | None
     Raises:
         ConfigError: When the file is missing or wrong, or a credential has no value.
     """
-    spec = with_sources(load_spec(path), credentials or {})
+    return of_spec(with_sources(load_spec(path), credentials or {}))
+
+
+def of_spec(spec: AgentSpec) -> AgentSource:
+    """The agent of a file's content, opened when the server starts and closed when it stops.
+
+    Raises:
+        ConfigError: When a credential has no value.
+    """
     read_credentials(spec.credentials)
     return _source(spec, lambda: open_agent(spec, today=today_from_env(), db=""))
 
@@ -76,3 +85,22 @@ def _source(spec: AgentSpec, opened: Callable[[], AbstractAsyncContextManager[Co
         a2a_context_of(spec),
         spec.credential_headers,
     )
+
+
+def skills_of(spec: AgentSpec) -> list[AgentSkill]:
+    """What an agent file says that the agent can do, for its card."""
+    return [
+        AgentSkill(
+            id=skill.id,
+            name=skill.name or skill.id,
+            description=skill.description,
+            tags=skill.tags or ["skill"],
+            examples=skill.examples,
+        )
+        for skill in spec.skills
+    ]
+
+
+def a2a_context_of(spec: AgentSpec) -> dict[str, Any]:
+    """Overrides for the runs of A2A clients: what they take there, where an agent file says nothing."""
+    return {name: value for name, value in A2A_DEFAULTS.items() if name not in spec.config}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -40,7 +41,8 @@ class PlainStart:
             error = sys.exc_info()[1]
             if message["type"] == "lifespan.startup.failed":
                 if self._shared is not None:
-                    (self._shared / _FAILED).touch()
+                    with contextlib.suppress(OSError):
+                        (self._shared / _FAILED).touch()
                 if isinstance(error, GraphAgentError):
                     message = {**message, "message": f"{error}"}
             await send(message)

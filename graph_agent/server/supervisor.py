@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -25,10 +26,11 @@ class Supervisor(Multiprocess):
     Args:
         config: uvicorn's.
         sockets: What the workers listen at.
-        shared: The folder that this process shares with its workers.
+        shared: The folder that this process shares with its workers; None where none could be made. Then workers stop
+            at once when they are asked a second time, also by this process.
     """
 
-    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket], shared: Path) -> None:
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket], shared: Path | None) -> None:
         super().__init__(config, sockets)
         self._shared = shared
         self._asked = 0
@@ -67,7 +69,9 @@ class Supervisor(Multiprocess):
         super().join_all()
 
     def _stop_at_once(self) -> None:
-        (self._shared / _AT_ONCE).touch()
+        if self._shared is not None:
+            with contextlib.suppress(OSError):
+                (self._shared / _AT_ONCE).touch()
         for process in self.processes:
             if process.pid is not None and process.exitcode is None:
                 os.kill(process.pid, signal.SIGTERM)

@@ -14,9 +14,12 @@ from pathlib import Path
 from graph_agent.errors import ConfigError
 from graph_agent.server.limits import Limits
 from graph_agent.server.settings import ServerSettings
+from graph_agent.server.shared_folder import warn_of_folder
 from graph_agent.server.shared_limits import SharedLimits
 
 _FOLDER = "GRAPH_AGENT_SERVE_SHARED"
+_MEMORY = ("/dev/shm",)
+"""Where the folder is made when the usual places are full, or may not be written to: Linux keeps it in memory."""
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
 """Where prometheus_client looks, when it is imported, whether other processes count beside this one."""
 
@@ -36,14 +39,31 @@ def check_workers(workers: int, db: str) -> None:
 
 @contextmanager
 def sharing(workers: int) -> Iterator[Path | None]:
-    """Make the folder, for processes started meanwhile; a single process needs none (None) and pays for none."""
-    if workers == 1:
+    """Make the folder, for processes started meanwhile.
+
+    A single process needs none (None) and pays for none. Several go on without one (None), with a warning, where none
+    can be made.
+    """
+    folder = _temporary_folder() if workers > 1 else None
+    if folder is None:
         os.environ[_FOLDER] = ""
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="graph-agent-serve-", ignore_cleanup_errors=True) as folder:
-        os.environ[_FOLDER] = os.environ[_METRICS] = folder
-        yield Path(folder)
+    with folder:
+        os.environ[_FOLDER] = os.environ[_METRICS] = folder.name
+        yield Path(folder.name)
+
+
+def _temporary_folder() -> tempfile.TemporaryDirectory[str] | None:
+    why: OSError | None = None
+    for place in (None, *_MEMORY):
+        try:
+            return tempfile.TemporaryDirectory(prefix="graph-agent-serve-", dir=place, ignore_cleanup_errors=True)
+        except OSError as error:
+            why = why or error
+    assert why is not None, "one place is tried at least"
+    warn_of_folder(None, why)
+    return None
 
 
 def stop_without_parent() -> None:

@@ -1,26 +1,57 @@
-"""The workers of an attack, and what it comes to."""
+"""The workers of an attack, its record and its figures."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 import os
 import random
+import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.agents import dialogue
-from tests.attack.oracle import Effects, Record, violations
+import psycopg
+import pytest
+
+from graph_agent.lock_files import SUFFIX
+from tests.attack.oracle import Effects, Record, Turn, violations
 from tests.attack.worker import graph_over
 
 SCALE = int(os.environ.get("GRAPH_AGENT_ATTACK_SCALE", "1"))
 """How many times as long as in continuous integration an attack lasts."""
+SUMMARIES: list[str] = []
+"""A line of figures for each attack of this test session."""
+TOTALS: Counter[str] = Counter()
+"""Figures over all attacks of this test session."""
 _WITHIN_S = 120
 _ROOT = Path(__file__).parents[2]
+
+
+def database(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
+    """The address of an empty database."""
+    url: str = request.getfixturevalue("postgres_url") if kind == "postgres" else f"sqlite:///{folder}/s.db"
+    return url
+
+
+async def drop_locks(url: str) -> None:
+    """Make every worker lose the locks of its sessions."""
+    if url.startswith("sqlite:///"):
+        # As a person who tidies up a folder; processes that come later lock another file.
+        file = Path(url.removeprefix("sqlite:///") + SUFFIX)
+        await asyncio.to_thread(file.unlink, missing_ok=True)
+        return
+    query = (
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+        " WHERE application_name = 'graph-agent locks' AND datname = current_database()"
+    )
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        await connection.execute(query)
 
 
 class Worker:
@@ -49,10 +80,6 @@ class Worker:
         async with asyncio.timeout(_WITHIN_S):
             return await self.order(do, session, text)
 
-    def signal(self, number: int) -> None:
-        """Send it a signal."""
-        self.process.send_signal(number)
-
     async def _read(self) -> None:
         assert self.process.stdout is not None
         while line := await self.process.stdout.readline():
@@ -80,17 +107,23 @@ class Attack:
     def __init__(self, name: str, url: str, folder: Path, seed: int = 1) -> None:
         self.random = random.Random(seed)
         self.record = Record()
-        self.figures: dict[str, int] = {}
+        self.figures: Counter[str] = Counter()
         self._name = name
         self._url = url
         self._effects = folder / "effects"
         self._errors = folder / "errors"
-        self._turns = itertools.count(1)
-        self._sessions: set[str] = set()
+        self._numbers = itertools.count(1)
+        self._turns: list[Turn] = []
+        self._noted = asyncio.Condition()
 
     def count(self, what: str, by: int = 1) -> None:
         """Count something for the summary."""
-        self.figures[what] = self.figures.get(what, 0) + by
+        self.figures[what] += by
+
+    async def noted(self, turns: int) -> None:
+        """Return when so many turns have ended."""
+        async with asyncio.timeout(_WITHIN_S), self._noted:
+            await self._noted.wait_for(lambda: self.figures["turns"] >= turns)
 
     @asynccontextmanager
     async def worker(self, clock_s: float = 0.0) -> AsyncIterator[Worker]:
@@ -120,45 +153,72 @@ class Attack:
                 process.kill()
             await process.wait()
 
-    def words(self, kind: str) -> str:
-        """Words that no other turn has."""
-        return f"{kind} {next(self._turns)}"
+    def text(self, session: str, *kinds: str) -> str:
+        """The text of a new turn, of one of these kinds; no other turn has it."""
+        text = f"{self.random.choice(kinds)} {next(self._numbers)}"
+        self._turns.append((session, text))
+        return text
 
-    async def turn(self, worker: Worker, session: str, kind: str = "pay") -> dict[str, Any]:
-        """Take one turn of a session, a person's answer included, and note what came of it."""
-        self._sessions.add(session)
-        text = self.words(kind)
-        reply = await worker.do("run", session, text)
-        if "waits" in reply:
-            reply = await worker.do("resume", session)
-        self.note(session, text, reply)
+    async def turn(self, worker: Worker, session: str, *kinds: str) -> dict[str, Any]:
+        """Take one turn of a session, a person's answer included, and record its end."""
+        text = self.text(session, *(kinds or ("pay",)))
+        return await self.note(session, text, await self.answered(worker, session, worker.order("run", session, text)))
+
+    async def answered(self, worker: Worker, session: str, turn: asyncio.Future[dict[str, Any]]) -> dict[str, Any]:
+        """The reply to a turn; where it waits for a person, the reply to their answer."""
+        async with asyncio.timeout(_WITHIN_S):
+            reply = await turn
+        return await worker.do("resume", session, "yes") if "waits" in reply else reply
+
+    @asynccontextmanager
+    async def paused(self, worker: Worker, turn: asyncio.Future[dict[str, Any]]) -> AsyncIterator[None]:
+        """While within, a worker is paused, from a random moment of its turn on."""
+        # Its model and its tools take about as long.
+        await asyncio.wait([turn], timeout=self.random.random() * 0.15)
+        self.count("stops", 0 if turn.done() else 1)
+        worker.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            worker.process.send_signal(signal.SIGCONT)
+
+    async def end(self, worker: Worker) -> None:
+        """Kill a worker, unless it has been killed, and wait for its end."""
+        with contextlib.suppress(ProcessLookupError):
+            worker.process.kill()
+        await worker.process.wait()
+        self.count("kills")
+
+    async def note(self, session: str, text: str, reply: dict[str, Any]) -> dict[str, Any]:
+        """Record the reply to a turn."""
+        self.record.note(session, text, reply)
+        async with self._noted:
+            self.count("turns")
+            self._noted.notify_all()
         return reply
 
-    def note(self, session: str, text: str, reply: dict[str, Any]) -> None:
-        """Note what came of a turn."""
-        self._sessions.add(session)
-        self.count("turns")
-        self.record.note(session, text, reply)
-
     async def found(self) -> list[str]:
-        """What contradicts the effects, with the summary printed."""
-        histories: dict[str, list[tuple[str, str]]] = {}
+        """All violations; the figures are added to the summary."""
+        histories: dict[str, Any] = {}
         async with graph_over(self._url, Effects(self._effects)) as graph:
-            for session in sorted(self._sessions):
+            for session in sorted({session for session, _ in self._turns}):
                 state = await graph.aget_state({"configurable": {"thread_id": session}})
-                histories[session] = dialogue(state.values.get("messages", []))
+                histories[session] = state.values.get("messages", [])
         effects = Effects(self._effects).read()
-        found = violations(self.record, effects, histories)
-        self._summarize(effects.total(), found)
+        found = violations(self.record, effects, histories, self._turns)
+        figures = Counter(
+            {
+                **self.figures,
+                "acknowledged": len(self.record.answers),
+                "effects": effects.total(),
+                "violations": len(found),
+            }
+        )
+        TOTALS.update(figures)
+        SUMMARIES.append(f"{self._name}: {', '.join(in_words(Counter({**figures, **self.record.errors})))}")
         return found
 
-    def _summarize(self, effects: int, found: list[str]) -> None:
-        figures: Mapping[str, int] = {
-            **self.figures,
-            "acknowledged": len(self.record.answers),
-            **self.record.errors,
-            "effects": effects,
-            "violations": len(found),
-        }
-        told = ", ".join(f"{count} {what}" for what, count in figures.items())
-        sys.stdout.write(f"\nattack {self._name}: {told}\n")
+
+def in_words(figures: Counter[str]) -> Iterator[str]:
+    """Each figure with its name."""
+    return (f"{count} {name}" for name, count in figures.items())

@@ -1,16 +1,24 @@
-"""What really happened: effects in a file that no process can take back, and what contradicts them."""
+"""An oracle that does not depend on the agent's database: a file of effects, and all that contradicts it."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from langchain_core.messages import BaseMessage, ToolMessage
+
+from tests.fault_truth import orphans
+
 Turn = tuple[str, str]
-"""A session, and the user's words, which are different in each turn."""
+"""A session, and the text of a turn or of a call, which is different in each."""
+
+_WAVE = 3
+"""Calls of the wave of a turn `wave …`."""
 
 
 class Effects:
@@ -20,7 +28,7 @@ class Effects:
         self._file = file
 
     def append(self, session: str, text: str) -> None:
-        """Note an effect."""
+        """Record an effect."""
         descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             os.write(descriptor, (json.dumps([session, text]) + "\n").encode())
@@ -29,14 +37,27 @@ class Effects:
             os.close(descriptor)
 
     def read(self) -> Counter[Turn]:
-        """How often each turn took effect."""
+        """How often each call took effect."""
         lines = self._file.read_text().splitlines() if self._file.exists() else []
         return Counter((session, text) for session, text in map(json.loads, lines))
 
 
 def answer_to(text: str) -> str:
-    """What the workers' model answers to a user's words."""
+    """The answer of the workers' model to a user's text."""
     return f"answer to {text}"
+
+
+def calls_of(text: str) -> list[str]:
+    """The text of each call that the workers' model makes for a user's text."""
+    kind = text.partition(" ")[0]
+    if kind == "wave":
+        return [f"{text}/{number}" for number in range(_WAVE)]
+    return [text] if kind in ("pay", "ask") else []
+
+
+def call_id(text: str) -> str:
+    """The id of the call with a text."""
+    return f"call-{text.replace(' ', '-').replace('/', '-')}"
 
 
 @dataclass
@@ -49,20 +70,23 @@ class Record:
     """How often each type of error was reported."""
 
     def note(self, session: str, text: str, reply: dict[str, Any]) -> None:
-        """Note what a worker replied to a turn."""
+        """Record the reply of a worker to a turn."""
         if "answer" in reply:
             self.answers[session, text] = reply["answer"]
         elif "error" in reply:
             self.errors[reply["error"].partition(":")[0]] += 1
 
 
-def violations(record: Record, effects: Counter[Turn], histories: dict[str, list[tuple[str, str]]]) -> list[str]:
-    """Everything that is not as it must be.
+def violations(
+    record: Record, effects: Counter[Turn], histories: Mapping[str, Sequence[BaseMessage]], turns: Sequence[Turn]
+) -> list[str]:
+    """Everything that is not as it must be: lost and repeated work, foreign answers, false results, orphan calls.
 
     Args:
         record: What was acknowledged.
         effects: What really happened.
-        histories: Each session's messages, as `(type, text)`.
+        histories: Each session's messages.
+        turns: Every turn that was ordered.
     """
     found = [f"{turn}: took effect {count} times" for turn, count in sorted(effects.items()) if count > 1]
     found += [
@@ -70,18 +94,15 @@ def violations(record: Record, effects: Counter[Turn], histories: dict[str, list
         for turn, answer in sorted(record.answers.items())
         if answer != answer_to(turn[1])
     ]
-    turns = {session: _turns_in(messages) for session, messages in histories.items()}
-    for session, texts in turns.items():
-        said = Counter(text for text, _ in texts)
-        found += [f"{session, text}: in the history {count} times" for text, count in said.items() if count > 1]
-        for text, rest in texts:
-            results = [content for kind, content in rest if kind == "tool"]
-            if effects[session, text] and any(content.startswith("Not run") for content in results):
-                found.append(f"{session, text}: took effect, and its history says that it was not run")
-            if not effects[session, text] and f"charged for {text}" in results:
-                found.append(f"{session, text}: had no effect, and its history says that it was run")
-    for session, text in sorted({*record.answers, *effects}):
-        rests = [after for said_text, after in turns.get(session, []) if said_text == text]
+    for session, messages in histories.items():
+        found += [f"{session}: {fault}" for fault in orphans(messages)]
+        found += _false_results(session, messages, effects, [text for of, text in turns if of == session])
+    stored = {session: _by_turn(messages) for session, messages in histories.items()}
+    for session, texts in stored.items():
+        times = Counter(text for text, _ in texts)
+        found += [f"{session, text}: in the history {count} times" for text, count in times.items() if count > 1]
+    for session, text in sorted({*record.answers, *((of, call.partition("/")[0]) for of, call in effects)}):
+        rests = [after for turn_text, after in stored.get(session, []) if turn_text == text]
         if not rests:
             found.append(f"{session, text}: is not in the history")
         elif (session, text) in record.answers and ("ai", answer_to(text)) not in rests[0]:
@@ -89,12 +110,26 @@ def violations(record: Record, effects: Counter[Turn], histories: dict[str, list
     return found
 
 
-def _turns_in(messages: list[tuple[str, str]]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Each turn's words, with the messages up to the next one."""
+def _false_results(
+    session: str, messages: Sequence[BaseMessage], effects: Counter[Turn], texts: Sequence[str]
+) -> list[str]:
+    results = {message.tool_call_id: message.text for message in messages if isinstance(message, ToolMessage)}
+    found: list[str] = []
+    for call in (call for text in texts for call in calls_of(text)):
+        result = results.get(call_id(call), "")
+        if effects[session, call] and result.startswith("Not run"):
+            found.append(f"{session, call}: took effect, and its result is {result!r}")
+        if not effects[session, call] and result == f"charged for {call}":
+            found.append(f"{session, call}: had no effect, and its result is {result!r}")
+    return found
+
+
+def _by_turn(messages: Sequence[BaseMessage]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Each turn's text, with the messages up to the next one."""
     turns: list[tuple[str, list[tuple[str, str]]]] = []
-    for kind, text in messages:
-        if kind == "human":
-            turns.append((text, []))
+    for message in messages:
+        if message.type == "human":
+            turns.append((message.text, []))
         elif turns:
-            turns[-1][1].append((kind, text))
+            turns[-1][1].append((message.type, message.text))
     return turns

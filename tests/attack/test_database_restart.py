@@ -18,20 +18,25 @@ async def test_restarts_of_the_database_lose_and_repeat_nothing(tmp_path: Path) 
     context = postgres_server()
     server = await asyncio.to_thread(context.__enter__)
     attack = Attack("database restart", server.url("postgres"), tmp_path)
+    up, over = asyncio.Event(), asyncio.Event()
+    up.set()
     try:
         async with attack.worker() as first, attack.worker() as second:
-            over = asyncio.Event()
-            taking = [asyncio.create_task(_take_turns(attack, (first, second), number, over)) for number in range(4)]
-            for _ in range(4 * SCALE):
-                begun = attack.figures.get("turns", 0)
-                while attack.figures.get("turns", 0) < begun + 8:
-                    await asyncio.sleep(0.05)
+            clients = [
+                asyncio.create_task(_take_turns(attack, (first, second), f"s{number}", up, over)) for number in range(4)
+            ]
+            for _ in range(2 * SCALE):
+                await attack.noted(attack.figures["turns"] + 8)
+                up.clear()
+                begun = attack.figures["turns"]
                 await asyncio.to_thread(server.stop)
-                await asyncio.sleep(attack.random.random())
+                # Turns are under way, and one at least ends without its database.
+                await attack.noted(begun + 1)
                 await asyncio.to_thread(server.start)
                 attack.count("restarts")
+                up.set()
             over.set()
-            await asyncio.gather(*taking)
+            await asyncio.gather(*clients)
             for number in range(4):
                 await attack.turn(first, f"s{number}", "talk")
 
@@ -40,9 +45,11 @@ async def test_restarts_of_the_database_lose_and_repeat_nothing(tmp_path: Path) 
         await asyncio.to_thread(context.__exit__, None, None, None)
 
 
-async def _take_turns(attack: Attack, workers: tuple[Worker, Worker], number: int, over: asyncio.Event) -> None:
+async def _take_turns(
+    attack: Attack, workers: tuple[Worker, Worker], session: str, up: asyncio.Event, over: asyncio.Event
+) -> None:
     while not over.is_set():
-        reply = await attack.turn(attack.random.choice(workers), f"s{number}")
+        reply = await attack.turn(attack.random.choice(workers), session)
         if "error" in reply:
-            # As a client that tries again after a moment.
-            await asyncio.sleep(0.2)
+            # As a client does that tries again when the service is back.
+            await up.wait()

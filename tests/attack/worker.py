@@ -1,10 +1,13 @@
 """A process that takes turns of sessions: `python -m tests.attack.worker DATABASE EFFECTS`.
 
-Orders are JSON lines on standard input, `{"id", "do", "session", "text"}`; `do` is `run` or `resume`. They run
-concurrently. Each writes a JSON line to standard output when it ends: its `id`, and `answer`, `waits` (for a person) or
-`error`. `GRAPH_AGENT_ATTACK_CLOCK_S` shifts the process's wall clock by some seconds.
+Orders are JSON lines on standard input: `{"id", "do", "session", "text"}`. `do` is `run`, `resume`, `kill_at` (SIGKILL
+itself at a point of the next turn: `text` is the number of the boundary and the seconds after it) or `pages` (limit the
+SQLite database to `text` pages). Orders run concurrently. Each writes a JSON line to standard output when it ends: its
+`id`, and `answer`, `waits` (for a person), `done` or `error`. `GRAPH_AGENT_ATTACK_CLOCK_S` shifts the process's wall
+clock by some seconds.
 
-For the text `pay …` the model calls a tool that takes effect, for `ask …` one that first asks a person, else none.
+For the text `pay …` the model calls a tool that takes effect, for `ask …` one that first asks a person, for `wave …`
+three at once, else none.
 """
 
 from __future__ import annotations
@@ -13,7 +16,9 @@ import asyncio
 import json
 import os
 import random
+import signal
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -25,35 +30,74 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, tool
 from langgraph.types import interrupt
 
-from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent, postgres_saver, sqlite_connection
 from graph_agent.persistence import open_saver
 from tests.agents import asks
-from tests.attack.oracle import Effects, answer_to
+from tests.attack.oracle import Effects, answer_to, call_id, calls_of
 
 FOREIGN = "langgraph:"
 """Before an SQLite file: keep its sessions with LangGraph's own saver."""
+_PAUSE_S = 2
+"""Seconds after which a writer in PostgreSQL ends one that is paused, so that an attack with many pauses is short."""
+_BUSY_S = 4
+"""Seconds to wait for one that is paused in an SQLite transaction, which nothing but its end can end."""
+
+
+class Kill:
+    """Ends the process at a boundary: before and after each write of the saver, and around each effect."""
+
+    def __init__(self) -> None:
+        self._left = -1
+        self._after_s = 0.0
+
+    def set(self, boundary: int, after_s: float) -> None:
+        """Choose the boundary, counted from now."""
+        self._left, self._after_s = boundary, after_s
+
+    def reach(self) -> None:
+        """Pass a boundary."""
+        if self._left == 0:
+            threading.Timer(self._after_s, os.kill, (os.getpid(), signal.SIGKILL)).start()
+        self._left -= 1
+
+    def watch(self, saver: Any) -> None:
+        """Make each write of a saver two boundaries."""
+
+        def watched(write: Any) -> Any:
+            async def reaching(*args: Any, **kwargs: Any) -> Any:
+                self.reach()
+                stored = await write(*args, **kwargs)
+                self.reach()
+                return stored
+
+            return reaching
+
+        saver.aput, saver.aput_writes = watched(saver.aput), watched(saver.aput_writes)
 
 
 class TurnsModel(ScriptedChatModel):
-    """Does what the newest words of the user say, once, and then answers them."""
+    """Makes the calls of the newest text of the user, once, and then answers it."""
 
     def _reply(self, messages: list[BaseMessage], stop: list[str] | None, kwargs: dict[str, Any]) -> AIMessage:
         at = max(index for index, message in enumerate(messages) if message.type == "human")
         text = messages[at].text
-        kind = text.partition(" ")[0]
         done = any(message.type == "tool" for message in messages[at:])
-        # An id of its own for each turn: what is left open of one must not be taken for another's.
-        call = asks((f"call-{text.replace(' ', '-')}", "charge" if kind == "pay" else "ask", {"text": text}))
-        reply = call if kind in ("pay", "ask") and not done else answer_to(text)
-        return ScriptedChatModel([reply])._reply(messages, stop, kwargs)
+        name = "ask" if text.startswith("ask") else "charge"
+        # An id of its own for each call: what is left open of one must not be taken for another's.
+        calls = [(call_id(call), name, {"text": call}) for call in calls_of(text)]
+        return ScriptedChatModel([asks(*calls) if calls and not done else answer_to(text)])._reply(
+            messages, stop, kwargs
+        )
 
 
-def tools(effects: Effects) -> list[BaseTool]:
+def tools(effects: Effects, kill: Kill) -> list[BaseTool]:
     """The tools; each leaves time to be interrupted before and behind its effect."""
 
     async def take_effect(text: str, config: RunnableConfig) -> str:
+        kill.reach()
         await asyncio.sleep(random.random() * 0.1)
         effects.append(config["configurable"]["thread_id"], text)
+        kill.reach()
         await asyncio.sleep(random.random() * 0.1)
         return f"charged for {text}"
 
@@ -72,12 +116,16 @@ def tools(effects: Effects) -> list[BaseTool]:
 
 
 @asynccontextmanager
-async def graph_over(url: str, effects: Effects) -> AsyncIterator[Any]:
+async def graph_over(url: str, effects: Effects, kill: Kill | None = None) -> AsyncIterator[Any]:
     """The agent, with its sessions in a database."""
+    kill = kill or Kill()
 
     def graph(saver: Any) -> Any:
+        kill.watch(saver)
         config = LoopConfig(finalize="direct", model_retries=0)
-        return create_graph_agent(TurnsModel(responses=[]), tools=tools(effects), checkpointer=saver, config=config)
+        return create_graph_agent(
+            TurnsModel(responses=[]), tools=tools(effects, kill), checkpointer=saver, config=config
+        )
 
     if url.startswith(FOREIGN):
         from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -89,11 +137,21 @@ async def graph_over(url: str, effects: Effects) -> AsyncIterator[Any]:
         yield graph(saver)
 
 
-async def carry_out(graph: Any, order: dict[str, Any]) -> dict[str, Any]:
-    """Take one turn."""
+async def carry_out(graph: Any, kill: Kill, order: dict[str, Any]) -> dict[str, Any]:
+    """Carry out one order."""
+    if order["do"] == "kill_at":
+        boundary, after_s = order["text"].split()
+        kill.set(int(boundary), float(after_s))
+        return {"done": True}
+    if order["do"] == "pages":
+        saver = graph.checkpointer
+        await saver._writer.do(
+            lambda: saver.conn.execute(f"PRAGMA max_page_count = {int(order['text'])}"), writes=False
+        )
+        return {"done": True}
     session = Session(graph, order["session"])
     try:
-        result = await (session.run(order["text"]) if order["do"] == "run" else session.resume("yes"))
+        result = await (session.run(order["text"]) if order["do"] == "run" else session.resume(order["text"] or None))
     except Exception as error:  # noqa: BLE001 - whatever it is, the attack counts it
         return {"error": f"{type(error).__name__}: {error}"}
     if result.interrupts:
@@ -114,13 +172,14 @@ async def main(url: str, effects: Path) -> None:
     orders = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
     at_work: set[asyncio.Task[None]] = set()
+    kill = Kill()
 
     async def one(graph: Any, order: dict[str, Any]) -> None:
-        reply = await carry_out(graph, order)
+        reply = await carry_out(graph, kill, order)
         sys.stdout.write(json.dumps({"id": order["id"], **reply}) + "\n")
         sys.stdout.flush()
 
-    async with graph_over(url, Effects(effects)) as graph:
+    async with graph_over(url, Effects(effects), kill) as graph:
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         while line := await orders.readline():
@@ -131,5 +190,6 @@ async def main(url: str, effects: Path) -> None:
 
 
 if __name__ == "__main__":
+    postgres_saver.PAUSE_S, sqlite_connection.BUSY_S = _PAUSE_S, _BUSY_S
     shift_clock(float(os.environ.get("GRAPH_AGENT_ATTACK_CLOCK_S", "0")))
     asyncio.run(main(sys.argv[1], Path(sys.argv[2])))

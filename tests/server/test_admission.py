@@ -19,7 +19,8 @@ from graph_agent.server.keys import Caller, read_keys
 from graph_agent.server.limits import Limits
 from graph_agent.server.problems import ProblemError
 from graph_agent.server.settings import ServerSettings
-from tests.server.process import Served, refused, serving
+from graph_agent.server.shared_limits import SharedLimits
+from tests.server.process import Served, eventually, refused, serving
 
 ANNA, BERT = "anna-0123456789abcdef", "bert-0123456789abcdef"
 CHAT = "/v1/chat/completions"
@@ -226,3 +227,36 @@ def test_requests_of_a_minute_are_counted_by_key() -> None:
             told.append(problem.retry_after_s)
 
     assert told == [None, None, 40.0, None, None, 8.0]
+
+
+def test_follow_ups_count_as_inputs_and_a_caller_at_its_limit_can_stop_its_run(tmp_path: Path) -> None:
+    with serving(tmp_path, "--set", "requests_per_minute=3") as server, server.http() as http:
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            headers = {"X-Session-Id": "s1"}
+            waiting = pool.submit(http.post, CHAT, json=body(f"!wait {tmp_path / 'never'}"), headers=headers)
+            eventually(lambda: http.get("/sessions/s1").status_code == 200)
+            queued = [http.post("/sessions/s1/follow_up", json={"text": f"next {number}"}) for number in range(4)]
+            others = [http.post(CHAT, json=body("hi")), http.post("/sessions/s1/resume")]
+            steered = http.post("/sessions/s1/steer", json={"text": "hurry"}).status_code
+            stopped = http.post("/sessions/s1/abort").json()
+            waiting.result(60)
+        events = http.get("/memory/sessions/s1/events").json()["events"]
+
+    told = queued[2]
+    assert [answer.status_code for answer in (*queued, *others)] == [202, 202, 429, 429, 429, 429]
+    assert (told.json()["kind"], 1 <= int(told.headers["retry-after"]) <= 60) == ("busy", True)
+    assert (steered, stopped, "next 2" in str(events)) == (202, {"accepted": True}, False)
+
+
+def test_a_follow_up_takes_no_place_among_the_requests_at_the_same_time(tmp_path: Path) -> None:
+    limits = [Limits(1, 3), SharedLimits(tmp_path, "requests", 1, 3)]
+    told = []
+    for one in limits:
+        with one.held("a"):
+            one.count("a")
+            one.count("a")
+            with pytest.raises(ProblemError) as refused_:
+                one.count("a")
+            told.append((refused_.value.kind, round(refused_.value.retry_after_s or 0)))
+
+    assert told == [("busy", 60)] * 2

@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing, asynccontextmanager, closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import psycopg
 import pytest
 
 from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server import readiness
+from graph_agent.server.host import Host, open_host
+from graph_agent.server.metrics import Metrics
 from graph_agent.server.readiness import Readiness
+from graph_agent.server.settings import ServerSettings
+from graph_agent.server.sources import AgentSource
+from graph_agent.server.under_way import Runs
 from tests.gates import Gate
+from tests.postgres_server import PostgresServer, on_postgres
 from tests.server.hosting import running
-from tests.server.process import serving
+from tests.server.process import PARROT, serving
+from tests.small_disk import fill, small_disk
 
 AGENT = {"name": "real", "model": "openai:gpt-4o-mini"}
 
@@ -114,3 +128,184 @@ async def test_a_part_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         told = await Readiness(runs).checks()
 
     assert told == {"server": "ok", "model": "ok", "database": "failed"}
+
+
+@asynccontextmanager
+async def ready_on(address: str) -> AsyncIterator[tuple[Readiness, Host]]:
+    """The readiness of a server whose sessions are in a database; each call of `checks` looks anew."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[CompiledAgentGraph]:
+        yield create_graph_agent(ScriptedChatModel(["one"]))
+
+    source = AgentSource("scripted", "", address, opened)
+    async with (
+        asyncio.timeout(60),
+        open_host(source, ServerSettings()) as host,
+        aclosing(Runs(host, Metrics())) as runs,
+    ):
+        yield Readiness(runs), host
+
+
+def damage_pages(file: Path) -> None:
+    """Overwrite all pages but the first."""
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with file.open("r+b") as pages:
+        pages.seek(4096)
+        pages.write(b"\xa5" * (file.stat().st_size - 4096))
+
+
+def damage_header(file: Path) -> None:
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with file.open("r+b") as pages:
+        pages.write(b"no database at all" * 9)
+
+
+def empty(file: Path) -> None:
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    os.truncate(file, 0)
+
+
+@pytest.mark.parametrize(
+    "damage", [damage_pages, damage_header, empty, Path.unlink], ids=lambda damage: damage.__name__
+)
+async def test_a_server_whose_database_is_damaged_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
+) -> None:
+    monkeypatch.setattr(readiness, "FRESH_S", 0.0)
+    file = tmp_path / "s.db"
+    async with ready_on(f"sqlite:///{file}") as (ready, _):
+        before = (await ready.checks())["database"]
+        damage(file)
+        after = [await ready.checks() for _ in range(3)]
+
+    logged = [record for record in caplog.records if "The check of /ready of the database failed" in record.message]
+    assert (before, [states["database"] for states in after], len(logged)) == ("ok", ["failed"] * 3, 1)
+    assert str(tmp_path) not in str(after)
+
+
+async def test_a_server_whose_disk_is_full_is_not_ready_until_there_is_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "FRESH_S", 0.0)
+    with small_disk(tmp_path / "disk", 1024) as disk:
+        async with ready_on(f"sqlite:///{disk / 's.db'}") as (ready, host):
+            before = (await ready.checks())["database"]
+            filler = fill(disk)
+            # What a failed write leaves of its space is no space for another.
+            with pytest.raises(sqlite3.OperationalError):
+                await host.store.aput(("a",), "key", {"text": "x" * 500_000})
+            full = (await ready.checks())["database"]
+            filler.unlink()
+            after = (await ready.checks())["database"]
+
+    assert (before, full, after) == ("ok", "full", "ok")
+
+
+@pytest.mark.parametrize("part", ["saver", "store"])
+async def test_a_database_that_may_not_grow_is_not_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    monkeypatch.setattr(readiness, "FRESH_S", 0.0)
+    async with ready_on(f"sqlite:///{tmp_path / 's.db'}") as (ready, host):
+        before = (await ready.checks())["database"]
+        connection: Any = getattr(host, part).conn
+        pages = 0
+        for pragma in ("page_count", "max_page_count={}"):
+            rows = connection.execute(f"PRAGMA {pragma.format(pages)}")
+            [[pages]] = await (await rows).fetchall() if part == "store" else rows.fetchall()
+        full = (await ready.checks())["database"]
+
+    assert (before, full) == ("ok", "full")
+
+
+async def test_a_probe_leaves_nothing_behind_and_takes_a_foreign_transaction_for_a_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readiness, "FRESH_S", 0.0)
+    file = tmp_path / "s.db"
+    async with ready_on(f"sqlite:///{file}") as (ready, host):
+        first = (await ready.checks())["database"]
+        with closing(sqlite3.connect(file)) as other:
+            tables = [name for (name,) in other.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+            rows = {name: other.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for name in tables}
+            other.execute("BEGIN IMMEDIATE")
+            locked = (await ready.checks())["database"]
+        sessions = [found async for found in host.saver.alist(None)]
+
+    kept = {name: count for name, count in rows.items() if count and not name.endswith("_migrations")}
+    assert (first, locked, kept, sessions) == ("ok", "ok", {}, [])
+
+
+@on_postgres
+@pytest.mark.parametrize("table", ["checkpoint_writes", "store"])
+async def test_a_postgresql_database_whose_disk_is_full_is_not_ready(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
+    monkeypatch.setattr(readiness, "FRESH_S", 0.0)
+    # Where the server's own user can get in.
+    with postgres.database() as url, small_disk(postgres.folder / f"small-{table}", 2048) as disk:
+        shutil.chown(disk, postgres.folder.owner())
+        async with ready_on(url) as (ready, host):
+            before = (await ready.checks())["database"]
+            with psycopg.connect(url, autocommit=True) as connection:
+                connection.execute(f"CREATE TABLESPACE small LOCATION '{disk}'")
+                connection.execute(f"ALTER TABLE {table} SET TABLESPACE small")
+                filler = fill(disk)
+                full = (await ready.checks())["database"]
+                filler.unlink()
+                after = (await ready.checks())["database"]
+                kept = [found async for found in host.saver.alist(None)] + list(await host.store.asearch(()))
+                connection.execute(f"ALTER TABLE {table} SET TABLESPACE pg_default")
+                connection.execute("DROP TABLESPACE small")
+
+    assert (before, full, after, kept) == ("ok", "full", "ok", [])
+
+
+DOWN = {
+    **PARROT,
+    "mcp_servers": {
+        "down": {"transport": "stdio", "command": "python", "args": ["down.py"], "connect_timeout_s": 10},
+        "up": {"transport": "stdio", "command": "python", "args": ["-m", "tests.mcp_servers.demo_server"]},
+    },
+}
+STARTS = "import pathlib\nwith pathlib.Path(__file__).with_name('starts').open('a') as starts:\n    starts.write('x')\n"
+
+
+def test_many_who_ask_at_once_start_a_server_that_is_down_once(tmp_path: Path) -> None:
+    (tmp_path / "down.py").write_text(STARTS)
+    with serving(tmp_path, agent=DOWN, up="/health") as server, server.http() as http:
+        at_start = (tmp_path / "starts").stat().st_size
+        with ThreadPoolExecutor(10) as pool:
+            answers = list(pool.map(lambda _: http.get("/ready"), range(50)))
+        started = (tmp_path / "starts").stat().st_size - at_start
+
+    found = {(answer.status_code, answer.json()["checks"]["mcp:down"]) for answer in answers}
+    # On a slow machine they may take longer than the result counts.
+    assert (found, 1 <= started <= 5) == ({(503, "down")}, True)
+
+
+async def test_the_state_of_mcp_servers_and_the_database_is_looked_for_again_after_its_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [1000.0]
+    looks: list[str] = []
+    async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(["one"]))) as runs:
+
+        async def look(name: str) -> Any:
+            looks.append(name)
+            return {} if name == "mcp" else None
+
+        monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+        monkeypatch.setattr(type(runs.host), "mcp_states", lambda host: look("mcp"))
+        monkeypatch.setattr(runs.host.saver, "aget_tuple", lambda config: look("database"))
+        ready = Readiness(runs)
+        found = []
+        for clock[0] in (1000.0, 1004.9, 1005.1):
+            await asyncio.gather(*(ready.checks() for _ in range(20)))
+            found.append(sorted(looks))
+
+    assert found == [["database", "mcp"]] * 2 + [["database", "database", "mcp", "mcp"]]

@@ -1,0 +1,52 @@
+"""Refuses requests with half a character in a string, which neither protobuf nor a response can hold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from a2a.utils.error_handlers import build_rest_error_payload
+from google.protobuf.json_format import ParseError
+from starlette.responses import JSONResponse, Response
+
+from graph_agent.text import escapes_lone_surrogate, find_lone_surrogate
+
+Refusal = Callable[[Any, str], Response]
+"""Makes the response to a request from its JSON and the reason."""
+
+
+def refusal_of_text(body: bytes, refusal: Refusal) -> Response | None:
+    """The response to a request whose text cannot be taken; None for any other.
+
+    Args:
+        body: The request's body, JSON in UTF-8 or not.
+        refusal: Makes the response.
+    """
+    if not escapes_lone_surrogate(body):
+        return None
+    try:
+        request = json.loads(body)
+        place = find_lone_surrogate(request)
+    except (ValueError, RecursionError):
+        return None  # the SDK's own error says more
+    if place is None:
+        return None
+    return refusal(
+        request,
+        f"{place or 'The request'} holds a lone surrogate, which is half of a character (e.g. \\ud800). Send whole "
+        "characters.",
+    )
+
+
+def refused_text_over_jsonrpc(request: Any, reason: str) -> Response:
+    """JSON-RPC's error for an invalid request, with status 400."""
+    id_ = request.get("id") if isinstance(request, dict) else None
+    known = isinstance(id_, int | str) and find_lone_surrogate(id_) is None
+    error = {"code": -32600, "message": reason}
+    return JSONResponse({"jsonrpc": "2.0", "id": id_ if known else None, "error": error}, 400)
+
+
+def refused_text_over_rest(request: Any, reason: str) -> Response:
+    """HTTP+JSON's error for an invalid request."""
+    return JSONResponse(build_rest_error_payload(ParseError(reason)), 400)
