@@ -16,7 +16,6 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
-from starlette.exceptions import HTTPException
 
 _SMALL = 16_384
 """Bytes of a body that is read faster than a thread is reached."""
@@ -56,11 +55,11 @@ class BodyRoute(APIRoute):
             reading.checked = checked
             try:
                 response: Response = await handle(reading)
-            except HTTPException:
-                # FastAPI takes a failure of `json()` for a body that cannot be parsed.
-                if reading.faults is not None:
-                    raise reading.faults from None
-                raise
+            except RequestValidationError as error:
+                if not reading.faults:
+                    raise
+                others = [fault for fault in error.errors() if fault["loc"][0] != "body"]
+                raise RequestValidationError([*others, *reading.faults]) from None
             return response
 
         return handle_read
@@ -70,10 +69,10 @@ class _Reading(Request):
     """A request whose JSON is a checked model: FastAPI's own check passes an instance on as it is."""
 
     checked: TypeAdapter[Any]
-    faults: RequestValidationError | None = None
+    faults: tuple[dict[str, Any], ...] = ()
 
     async def json(self) -> Any:
-        """The body as the route's model.
+        """The body as the route's model; a string, which no model is, where `faults` are found.
 
         Raises:
             JSONDecodeError: When it is no JSON in UTF-8.
@@ -83,8 +82,8 @@ class _Reading(Request):
             return await off_loop(self, _read, body, self.checked)
         except ValidationError as error:
             faults = error.errors(include_url=False, include_context=False, include_input=False)
-            self.faults = RequestValidationError([{**fault, "loc": ("body", *fault["loc"])} for fault in faults])
-            raise
+            self.faults = tuple({**fault, "loc": ("body", *fault["loc"])} for fault in faults)
+            return "faulty"
 
 
 def _read(body: bytes, checked: TypeAdapter[Any]) -> Any:
