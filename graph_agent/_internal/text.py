@@ -9,11 +9,6 @@ from typing import Any
 
 # A lone surrogate has no UTF-8 form; NUL is refused by Postgres and by some providers.
 _UNSAFE = re.compile("[\x00\ud800-\udfff]")
-_LONE_ESCAPE = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
-    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-)
-_LONE = re.compile("[\ud800-\udfff]")
 _SMALLEST, _LARGEST = -(2**63), 2**64 - 1
 _DEEPEST = 200
 
@@ -31,12 +26,6 @@ def clean(text: str) -> str:
     return "".join(_UNSAFE.sub("\ufffd", text[at : at + _PIECE]) for at in range(0, len(text), _PIECE))
 
 
-def escapes_lone_surrogate(json_text: bytes) -> bool:
-    """Whether JSON in UTF-8 has an escape of half a character, such as `\\ud800` without its other half."""
-    # Two backslashes are one character, and begin no escape.
-    return b"\\u" in json_text and _LONE_ESCAPE.search(json_text.replace(rb"\\", b"..")) is not None
-
-
 def find_lone_surrogate(value: Any, place: str = "") -> str | None:
     """Find the first string, or key, of a JSON value that holds half a character.
 
@@ -51,12 +40,20 @@ def find_lone_surrogate(value: Any, place: str = "") -> str | None:
         RecursionError: When the value is nested too deeply.
     """
     if isinstance(value, str):
-        return place if _LONE.search(value) else None
-    if isinstance(value, dict) and any(_LONE.search(key) for key in value):
+        return place if _has_lone_surrogate(value) else None
+    if isinstance(value, dict) and any(map(_has_lone_surrogate, value)):
         return place
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     inside = (find_lone_surrogate(item, f"{place}.{name}" if place else f"{name}") for name, item in items)
     return next((found for found in inside if found is not None), None)
+
+
+def _has_lone_surrogate(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 class NotFiniteError(ValueError):

@@ -135,7 +135,7 @@ class BoundedRequests:
         except JsonBoundsError as error:
             await self._refusal(str(error))(scope, receive, send)
             return
-        if (refused := refusal_of_text(bytes(body), self._text_refusal)) is not None:
+        if (refused := refusal_of_text(request, self._text_refusal)) is not None:
             await refused(scope, receive, send)
             return
         # The SDK parses a large body once more; others are served in between.

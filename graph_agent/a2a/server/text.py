@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -10,26 +9,20 @@ from a2a.utils.error_handlers import build_rest_error_payload
 from google.protobuf.json_format import ParseError
 from starlette.responses import JSONResponse, Response
 
-from graph_agent._internal.text import escapes_lone_surrogate, find_lone_surrogate
+from graph_agent._internal.text import find_lone_surrogate
 
 Refusal = Callable[[Any, str], Response]
 """Makes the response to a request from its JSON and the reason."""
 
 
-def refusal_of_text(body: bytes, refusal: Refusal) -> Response | None:
+def refusal_of_text(request: Any, refusal: Refusal) -> Response | None:
     """The response to a request whose text cannot be taken; None for any other.
 
     Args:
-        body: The request's body, JSON in UTF-8 or not.
+        request: The request's JSON; None where it is none.
         refusal: Makes the response.
     """
-    if not escapes_lone_surrogate(body):
-        return None
-    try:
-        request = json.loads(body)
-        place = find_lone_surrogate(request)
-    except (ValueError, RecursionError):
-        return None  # the SDK's own error says more
+    place = find_lone_surrogate(request)
     if place is None:
         return None
     return refusal(
