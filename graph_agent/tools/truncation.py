@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from graph_agent.tools.graphemes import boundary_after, boundary_before
-
 TruncateMode = Literal["head_tail", "tail"]
 
 
@@ -51,7 +49,7 @@ def truncate_texts(
 ) -> list[str | None] | None:
     """Cut an output to at most `max_chars` characters and `max_lines` lines, the marker's own line not counted.
 
-    No grapheme cluster is cut in two (see `graphemes`). The work is linear in the limits and the number of texts, so a
+    Text is cut between code points. The work is linear in the limits and the number of texts, so a
     huge output costs no more than a large one. That is why the marker tells exactly how many lines are missing only
     where the limit of characters would have let them in, and otherwise how many are known to be.
 
@@ -109,7 +107,7 @@ def _end_of_head(texts: Sequence[str], chars: int, lines: int) -> _Cut:
     while len(texts[index]) <= chars and (own := _lines(texts[index])) <= lines:
         chars, lines, index = chars - len(texts[index]), lines - own, index + 1
     text = texts[index]
-    limit = boundary_before(text, min(chars, len(text)))
+    limit = min(chars, len(text))
     end = _end_of_first_lines(text, lines, limit)
     return _Cut(index, end, text.count("\n", end, limit))
 
@@ -119,7 +117,7 @@ def _start_of_tail(texts: Sequence[str], chars: int, lines: int) -> _Cut:
     while len(texts[index]) <= chars and (own := _lines(texts[index])) <= lines:
         chars, lines, index = chars - len(texts[index]), lines - own, index - 1
     text = texts[index]
-    limit = boundary_after(text, max(0, len(text) - chars))
+    limit = max(0, len(text) - chars)
     start = _start_of_last_lines(text, lines, limit)
     return _Cut(index, start, text.count("\n", limit, start))
 
