@@ -64,7 +64,9 @@ def read_output(returned: Any, call: Call, given: ReturnValue | None = None) -> 
             else:
                 refused.append(f"a {type(message).__name__}")
     if refused:
-        return Output(f"The tool ran, but requested changes that this agent does not allow: {', '.join(refused)}.", "error")
+        return Output(
+            f"The tool ran, but requested changes that this agent does not allow: {', '.join(refused)}.", "error"
+        )
     if found is None:
         return Output(f"{call['name']} returned no message for this call; its result is not known.", "error")
     artifact = None if found.artifact is None else plain(found.artifact)
