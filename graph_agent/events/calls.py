@@ -1,4 +1,4 @@
-"""How a call is told of before it runs: its event, and its progress on the custom stream."""
+"""Events of calls and their results, and progress records for the custom stream."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from graph_agent.types import Call, delegate_name, delegation_name, is_delegatio
 def announce(
     calls: Sequence[Call], wave: Sequence[StoredEvent], step: int, write: Callable[[Any], None]
 ) -> list[StoredEvent]:
-    """The events of calls that run next; their progress is written to the custom stream.
+    """Return the events of calls that run next, and write their progress to the custom stream.
 
-    A call that the wave's events show with the same name and arguments is left out.
+    A call is left out if the wave's events already contain it with the same name and arguments.
 
     Args:
         calls: The calls.
         wave: The wave's events so far; empty for a new wave.
         step: The step the calls belong to.
-        write: Writes to the custom stream.
+        write: Writer of the custom stream.
     """
     known = {entry["id"]: call for entry in wave if (call := call_of(entry)) is not None}
     events: list[StoredEvent] = []
@@ -36,12 +36,12 @@ def announce(
 
 
 def answer_event(call: Call, message: ToolMessage, step: int) -> StoredEvent:
-    """The event of a result that a person gave in place of the call's own."""
+    """Return the event of a result that a person supplied in place of the call's own."""
     return result_event(call["id"], call["name"], message.status, plain(message.content), step)
 
 
 def call_event(call: Call, step: int) -> StoredEvent:
-    """The `tool_call` or `delegation_request` event of a call."""
+    """Return the `tool_call` or `delegation_request` event of a call."""
     if is_delegation(call["name"]):
         target, task = delegate_name(call["name"]), str(call["arguments"].get("task", ""))
         return event("delegation_request", step, id=call["id"], target=target, task=task)
@@ -49,7 +49,7 @@ def call_event(call: Call, step: int) -> StoredEvent:
 
 
 def call_of(entry: StoredEvent) -> Call | None:
-    """The call that a `tool_call` or `delegation_request` event tells of; None for any other event."""
+    """Return the call of a `tool_call` or `delegation_request` event; None for any other event."""
     if entry["type"] == "tool_call":
         return {"id": entry["id"], "name": entry["name"], "arguments": entry["arguments"]}
     if entry["type"] == "delegation_request":
@@ -58,7 +58,7 @@ def call_of(entry: StoredEvent) -> Call | None:
 
 
 def call_name(entry: StoredEvent) -> str | None:
-    """The name of the call that an event announces or answers; None for any other event."""
+    """Return the name of the call that an event announces or answers; None for any other event."""
     if entry["type"] in ("tool_call", "tool_result"):
         return str(entry["name"])
     if entry["type"] in ("delegation_request", "delegation_response"):
@@ -67,7 +67,7 @@ def call_name(entry: StoredEvent) -> str | None:
 
 
 def result_event(id_: str, name: str, status: str, content: Any, step: int, *, truncated: bool = False) -> StoredEvent:
-    """The `tool_result` or `delegation_response` event that answers a call.
+    """Return the `tool_result` or `delegation_response` event that answers a call.
 
     Args:
         id_: The call's id.
@@ -75,7 +75,7 @@ def result_event(id_: str, name: str, status: str, content: Any, step: int, *, t
         status: A `ResultStatus`.
         content: The whole output.
         step: The step the call belongs to.
-        truncated: Whether the model is shown less.
+        truncated: Whether the model sees only a part.
     """
     if is_delegation(name):
         target = delegate_name(name)
@@ -84,7 +84,7 @@ def result_event(id_: str, name: str, status: str, content: Any, step: int, *, t
 
 
 def progress_of(call: Call, step: int) -> dict[str, Any]:
-    """The call's part of the custom stream; other programs rely on exactly these keys."""
+    """Return a call's progress record for the custom stream; other programs rely on exactly these keys."""
     if is_delegation(call["name"]):
         target = delegate_name(call["name"])
         return {"type": "progress", "step": step, "action": "delegate", "target": target}

@@ -1,4 +1,4 @@
-"""What the calls of a wave came to, read from the history, where every output is whole."""
+"""Queries over the history for the calls and results of the newest wave or input; outputs there are complete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ANSWERS = ("tool_result", "delegation_response")
 
 
 def since_plan(events: Sequence[StoredEvent]) -> list[StoredEvent]:
-    """The newest plan's event and all after it; empty where the newest input has no plan."""
+    """Return the newest plan's event and all later ones; empty if the newest input has no plan."""
     for index in range(len(events) - 1, -1, -1):
         if events[index]["type"] == "user_message":
             break
@@ -24,39 +24,39 @@ def since_plan(events: Sequence[StoredEvent]) -> list[StoredEvent]:
 
 
 def is_structured(wave: Sequence[StoredEvent]) -> bool:
-    """Whether a wave's arguments may hold references.
+    """Whether a wave's arguments may contain references.
 
     Args:
-        wave: The wave's events, its plan's first.
+        wave: The wave's events, starting with its plan.
     """
     return bool(wave) and "planner" in wave[0]
 
 
 def results_of_wave(events: Sequence[StoredEvent]) -> dict[str, Any]:
-    """The results of the newest wave, by call id, as plain JSON.
+    """Return the results of the newest wave as plain JSON, by call id.
 
-    These are the values of `RunResult.results`; of content blocks that are no text alone, the text.
+    These are the values of `RunResult.results`. Content blocks that include other types than text become their text.
     """
     return {entry["id"]: _value(entry) for entry in _answers(events, "plan") if entry["status"] == "success"}
 
 
 def recorded_ids(events: Sequence[StoredEvent]) -> set[str]:
-    """The ids of the newest wave's calls that have an answer."""
+    """Return the ids of the newest wave's calls that have an answer."""
     return {entry["id"] for entry in _answers(events, "plan")}
 
 
 def answered_ids(events: Sequence[StoredEvent]) -> set[str]:
-    """The ids of every call of the newest input that has an answer."""
+    """Return the ids of the newest input's calls that have an answer."""
     return {entry["id"] for entry in _answers(events, "user_message")}
 
 
 def failed_ids(events: Sequence[StoredEvent]) -> set[str]:
-    """The ids of the newest wave's calls that have an answer and no result."""
+    """Return the ids of the newest wave's calls whose answer is not a success."""
     return {entry["id"] for entry in _answers(events, "plan") if entry["status"] != "success"}
 
 
 def answers_of_wave(events: Sequence[StoredEvent]) -> list[StoredEvent]:
-    """The events that answer the calls of the newest wave, in call order."""
+    """Return the events that answer the calls of the newest wave, in call order."""
     return list(_answers(events, "plan"))[::-1]
 
 
@@ -69,7 +69,7 @@ def _answers(events: Sequence[StoredEvent], since: str) -> Iterator[StoredEvent]
 
 
 def result_value(content: Any) -> Any:
-    """What a reference to a result finds, where no more is known of it than its content.
+    """Return the value that a reference to a result resolves to, given only the result's content.
 
     Args:
         content: Text, or content blocks.
@@ -79,28 +79,28 @@ def result_value(content: Any) -> Any:
 
 def _value(entry: StoredEvent) -> Any:
     value = value_of(entry)
-    # An image is no argument of a call; what it comes with, such as a caption, may be.
+    # An image cannot be an argument of a call; accompanying text such as a caption can.
     return text_of(value) if value is entry["content"] and isinstance(value, list) else value
 
 
-Outcome = Literal["finished", "failed", "unknown", "skipped"]
+CallOutcome = Literal["finished", "failed", "unknown", "skipped"]
 
-OUTCOMES: dict[ResultStatus, Outcome] = {
+OUTCOMES: dict[ResultStatus, CallOutcome] = {
     "success": "finished",
     "error": "failed",
     "unknown": "unknown",
     "skipped": "skipped",
 }
-"""What a call came to, by the status of its result."""
+"""Result status → outcome of the call."""
 
 
-def account(events: Sequence[StoredEvent]) -> dict[Outcome, list[str]]:
-    """The newest input's calls by what they came to, each as its name, in order.
+def account(events: Sequence[StoredEvent]) -> dict[CallOutcome, list[str]]:
+    """Return the names of the newest input's calls by outcome, in call order.
 
     Args:
         events: The session's history, oldest first.
     """
-    found: dict[Outcome, list[str]] = {"finished": [], "failed": [], "unknown": [], "skipped": []}
+    found: dict[CallOutcome, list[str]] = {"finished": [], "failed": [], "unknown": [], "skipped": []}
     for entry in reversed(events):
         if entry["type"] == "user_message":
             break

@@ -1,7 +1,7 @@
 """The session's history: one append-only list of small dictionaries.
 
-A stored event has ``type``, ``ts`` (ISO 8601, UTC) and ``step``; ``seq`` (its index) and ``session_id`` are added when
-it is read, so that a stored event never repeats what its place already says.
+A stored event has ``type``, ``ts`` (ISO 8601, UTC) and ``step``. ``seq`` (its index) and ``session_id`` follow from its
+position and are added on reading.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any, Literal, NotRequired, TypeAlias, cast
 from typing_extensions import TypedDict
 
 IN_HISTORY = {"in_history": True}
-"""`extra` of a log record whose words the history has too, so that who shows the one can leave out the other."""
+"""`extra` of a log record whose text is also in the history, so that a program showing both can drop one."""
 
 ResultStatus = Literal["success", "error", "unknown", "skipped"]
-"""How a call ended: `unknown` when it may have run and nobody can say, `skipped` when it never started."""
+"""How a call ended: `unknown` if it may have run and its effect is not known, `skipped` if it never started."""
 
 StoredEvent: TypeAlias = dict[str, Any]
-"""One event as the state holds it: `type`, `ts`, `step` and the fields of its type."""
+"""One event as stored in the state: `type`, `ts`, `step` and the fields of its type."""
 
 
 class _Event(TypedDict):
@@ -33,14 +33,14 @@ class _Event(TypedDict):
 
 
 class UserMessageEvent(_Event):
-    """The user said something."""
+    """The user sent a message."""
 
     type: Literal["user_message"]
     content: str | list[Any]
 
 
 class PlannedCall(TypedDict):
-    """One call of a plan; its arguments are in the `tool_call` event."""
+    """One call of a plan; the `tool_call` event has its arguments."""
 
     id: str
     name: str
@@ -54,18 +54,18 @@ class PlanEvent(_Event):
     type: Literal["plan"]
     status: Literal["continue", "done"]
     action: str
-    """What it set out to do."""
+    """The intended action."""
     reasoning: str
-    """What it said beside its calls."""
+    """The text of the reply that has the calls."""
     calls: list[PlannedCall]
     slots: NotRequired[Any]
     """Parameters read from the user's message; only with structured planning."""
     reruns: NotRequired[int]
-    """How many times hooks had the model asked again for this plan; absent for none."""
+    """Number of model reruns by hooks for this plan; absent for none."""
     planner: NotRequired[Literal["wave", "dag"]]
-    """Which planner this session has; only with structured planning."""
+    """The session's planner; only with structured planning."""
     cached: NotRequired[Literal[True]]
-    """The plan was taken from the cache; absent when the model made it."""
+    """The plan comes from the cache; absent if the model made it."""
 
 
 class ToolCallEvent(_Event):
@@ -78,24 +78,24 @@ class ToolCallEvent(_Event):
 
 
 class ToolResultEvent(_Event):
-    """A tool call has its result."""
+    """A tool call has a result."""
 
     type: Literal["tool_result"]
     id: str
     name: str
     status: ResultStatus
     content: str | list[Any]
-    """The whole output, whatever the model was shown of it."""
+    """The whole output, even if the model sees only a part."""
     truncated: bool
-    """Whether the model was shown less."""
+    """Whether the model sees only a part."""
     encoding: NotRequired[Literal["json"]]
-    """The text of `content` is the JSON of the result's value; absent where the content is the value."""
+    """The text of `content` is the JSON of the result's value; absent if the content is the value."""
     value: NotRequired[Any]
-    """The result's value, where `content` does not determine it; see `graph_agent.events.values`."""
+    """The result's value, if `content` does not determine it; see `graph_agent.events.values`."""
 
 
 class DelegationRequestEvent(_Event):
-    """A task is about to be handed to a delegate."""
+    """A task is about to be sent to a delegate."""
 
     type: Literal["delegation_request"]
     id: str
@@ -116,13 +116,13 @@ class DelegationResponseEvent(_Event):
     value: NotRequired[Any]
     """As for a `tool_result`."""
     untrusted: NotRequired[Literal[True]]
-    """Nobody vouches for the content; absent for a delegate of this process."""
+    """The content is untrusted; absent for a delegate of this process."""
     history: NotRequired[list[StoredEvent]]
-    """What the delegate did, event by event, where it is a graph of this process; absent for none."""
+    """The delegate's own events, if it is a graph of this process; absent for none."""
 
 
 class DelegationProgressEvent(_Event):
-    """A delegate told how it gets on."""
+    """A delegate reported progress."""
 
     type: Literal["delegation_progress"]
     id: str
@@ -131,21 +131,21 @@ class DelegationProgressEvent(_Event):
 
 
 class SteeringEvent(_Event):
-    """The user spoke while the agent was at work."""
+    """The user sent a message during a run."""
 
     type: Literal["steering"]
     content: str | list[Any]
-    """What they said: text, or content blocks where it is more than text."""
+    """Text, or content blocks if it has more than text."""
 
 
 class LoopDetectedEvent(_Event):
-    """The model repeats itself."""
+    """The model repeats the same calls."""
 
     type: Literal["loop_detected"]
     pattern: list[str]
-    """Names of the tools and delegations of one period, oldest first."""
+    """Names of the tools and delegations in one period, oldest first."""
     count: int
-    """How many times in a row the pattern stands at the end of the calls."""
+    """Number of consecutive occurrences of the pattern at the end of the calls."""
     repeated: Literal["calls", "calls and results", "results"]
     """Equal calls with different results; equal calls with equal results; equal results of different arguments."""
 
@@ -159,30 +159,30 @@ class LimitEvent(_Event):
 
 
 class WarningEvent(_Event):
-    """Something is not as it should be, and the run goes on."""
+    """A problem that does not stop the run."""
 
     type: Literal["warning"]
     message: str
 
 
 class ErrorEvent(_Event):
-    """Something failed for good."""
+    """A permanent failure."""
 
     type: Literal["error"]
     kind: str
     message: str
-    """One sentence for a person."""
+    """One sentence for the user."""
 
 
 class AgentResponseEvent(_Event):
-    """The agent answered, or an input that failed ended with an account."""
+    """The agent answered, or a failed input ended with a report."""
 
     type: Literal["agent_response"]
     content: str | list[Any]
     truncated: NotRequired[Literal["length", "content_filter", "interrupted"]]
-    """What cut the answer off; absent for a whole one."""
+    """The reason the answer is incomplete; absent for a complete one."""
     error: NotRequired[str]
-    """The kind of the error that kept the answer, or the rest of it, from being had; absent for none."""
+    """The kind of the error that prevented the answer or the rest of it; absent for none."""
 
 
 class StatusEvent(TypedDict("_FromTo", {"from": str, "to": str}), _Event):
@@ -207,14 +207,14 @@ Event: TypeAlias = (
     | AgentResponseEvent
     | StatusEvent
 )
-"""One event as it is read, told apart by `type`."""
+"""One event as read, discriminated by `type`."""
 
 
 def event(type_: str, step: int, /, **fields: Any) -> StoredEvent:
-    """Make one event, stamped with the current time.
+    """Return a new event with the current time.
 
     Args:
-        type_: The event's type, one of those of `Event`.
+        type_: The event's type, one of `Event`'s.
         step: The plan it belongs to, from 1; 0 before the first plan.
         fields: The fields of that type.
     """
@@ -222,10 +222,10 @@ def event(type_: str, step: int, /, **fields: Any) -> StoredEvent:
 
 
 def append_events(state: list[StoredEvent], writes: Sequence[list[StoredEvent]]) -> list[StoredEvent]:
-    """Reducer of the event channel: the writes, in order, after what is there."""
+    """Reducer of the event channel: append the writes in order."""
     return [*state, *(entry for write in writes for entry in write)]
 
 
 def read_events(stored: Iterable[Mapping[str, Any]], session_id: str) -> list[Event]:
-    """Give stored events their ``seq`` and ``session_id``."""
+    """Add ``seq`` and ``session_id`` to stored events."""
     return [cast("Event", {**entry, "seq": seq, "session_id": session_id}) for seq, entry in enumerate(stored)]

@@ -1,11 +1,11 @@
-"""The value of a call's result: what a tool returned as plain JSON, and how an event stores it beside the text.
+"""The value of a call's result as plain JSON, and the event fields that store it.
 
-An event's `content` is the whole output as text or content blocks. The value is stored again only where the content
+An event's `content` is the whole output as text or content blocks. The value is stored separately only if the content
 does not determine it:
 
-- no further field: the value is the text, or the list of blocks where one of them is no text;
-- `encoding: "json"`: the value is the JSON that the text holds;
-- `value`: the value itself, where a server returned structured content that differs from its text.
+- no further field: the value is the text, or the list of blocks if one of them is not text;
+- `encoding: "json"`: the value is the JSON in the text;
+- `value`: the value itself, if a server returned structured content that differs from its text.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from graph_agent._internal.text import clean, plain, text_of
 
 
 def as_value(returned: Any) -> Any:
-    """Convert what a tool returned to JSON types.
+    """Convert a tool's return value to JSON types.
 
     Pydantic models and dataclasses become objects, also inside lists and dicts; types without a JSON form become
     their `str()`.
@@ -34,12 +34,12 @@ def as_value(returned: Any) -> Any:
     try:
         return to_jsonable_python(returned, by_alias=True, serialize_unknown=True)
     except PydanticSerializationError:
-        # Bytes that are no UTF-8.
+        # Bytes that are not UTF-8.
         return to_jsonable_python(returned, by_alias=True, serialize_unknown=True, bytes_mode="base64")
 
 
 def as_json(returned: Any) -> str | None:
-    """Convert what a tool returned to JSON text; None for a scalar without a JSON form, which stays its `str()`."""
+    """Convert a tool's return value to JSON text; None for a scalar without a JSON form, which becomes its `str()`."""
     try:
         value = as_value(returned)
     except ValueError:
@@ -48,7 +48,7 @@ def as_json(returned: Any) -> str | None:
 
 
 def stored_value(content: str | list[Any], value: Any) -> dict[str, Any]:
-    """Return the fields by which an event stores a value beside its content; empty where the content is the value.
+    """Return the event fields that store a value; empty if the content is the value.
 
     Args:
         content: The event's content.
@@ -60,10 +60,10 @@ def stored_value(content: str | list[Any], value: Any) -> dict[str, Any]:
 
 
 def structured_content(content: str | list[Any], artifact: Any) -> dict[str, Any]:
-    """Return the fields that store the structured content of an MCP tool's result; empty without any.
+    """Return the event fields that store the structured content of an MCP tool's result; empty without any.
 
-    MCP's SDKs wrap a value that is no object as `{"result": value}`, and give the bare value as text; then the bare
-    value counts.
+    MCP's SDKs wrap a value that is not an object as `{"result": value}`, with the bare value as text; the bare value is
+    then stored.
 
     Args:
         content: The content of the tool's message.
@@ -88,7 +88,7 @@ def value_of(entry: Mapping[str, Any]) -> Any:
 
 
 def decode(text: str) -> tuple[Any] | None:
-    """Return the JSON value that a text holds; None for no JSON, and for one with a number that is not finite."""
+    """Return the JSON value in a text, as a 1-tuple; None if it is not JSON or has a number that is not finite."""
     try:
         return (plain(json.loads(text), finite=True),)
     except (ValueError, RecursionError):
@@ -96,7 +96,7 @@ def decode(text: str) -> tuple[Any] | None:
 
 
 def is_text(content: str | list[Any]) -> bool:
-    """Whether a content is text alone: a string, or blocks of text."""
+    """Whether a content is only text: a string, or blocks of text."""
     return isinstance(content, str) or all(isinstance(block, str) or block.get("type") == "text" for block in content)
 
 

@@ -1,1 +1,1 @@
-"""Calls: run once each, recorded in the effect ledger, and settled after a crash or an edit."""
+"""Execution of calls: the effect ledger, delegations, and settlement after a crash or an edit."""

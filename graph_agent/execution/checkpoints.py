@@ -1,4 +1,4 @@
-"""Reaching the running graph's own checkpoint from inside a node."""
+"""Access to the running graph's own checkpoint from inside a node."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from graph_agent.runs.run import RUN, run_of
 
 
 def running_checkpoint(config: RunnableConfig, runtime: Runtime[Any]) -> RunnableConfig | None:
-    """The config that addresses the checkpoint a node runs from; None in a run that keeps nothing.
+    """Return the config of the checkpoint that a node runs from; None in a run without checkpoints.
 
-    It names the run, too: what is stored with it is refused once another run has continued the session.
+    The config contains the run, so that writes with it are refused once another run has continued the session.
 
     Args:
         config: The node's config.
@@ -38,20 +38,23 @@ def running_checkpoint(config: RunnableConfig, runtime: Runtime[Any]) -> Runnabl
 
 
 async def load(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> CheckpointTuple | None:
-    """Read a checkpoint; None where there is none."""
+    """Read a checkpoint; None if it does not exist."""
     if not in_blocking_run.get():
         try:
             return await saver.aget_tuple(config)
         except NotImplementedError:
-            pass  # a saver that only blocks
+            pass  # a saver without asynchronous methods
     return await asyncio.to_thread(saver.get_tuple, config)
 
 
 async def newest_before(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> str | None:
-    """The id of the checkpoint that was stored last before another one of its thread; None for none."""
-    at = config["configurable"]
+    """Return the id of the newest checkpoint of a thread that is older than the given one; None for none."""
+    configurable = config["configurable"]
     thread: RunnableConfig = {
-        "configurable": {"thread_id": at["thread_id"], "checkpoint_ns": at.get("checkpoint_ns", "")}
+        "configurable": {
+            "thread_id": configurable["thread_id"],
+            "checkpoint_ns": configurable.get("checkpoint_ns", ""),
+        }
     }
     if not in_blocking_run.get():
         try:
@@ -59,19 +62,19 @@ async def newest_before(saver: BaseCheckpointSaver[Any], config: RunnableConfig)
                 (found.checkpoint["id"] async for found in saver.alist(thread, before=config, limit=1)), None
             )
         except NotImplementedError:
-            pass  # a saver that only blocks
+            pass  # a saver without asynchronous methods
     listed = await asyncio.to_thread(lambda: list(saver.list(thread, before=config, limit=1)))
     return listed[0].checkpoint["id"] if listed else None
 
 
 def namespaces_unseen(configurable: Mapping[str, Any]) -> list[str]:
-    """The checkpoint namespaces whose newest checkpoint may be above every one that a run loads itself.
+    """Return the checkpoint namespaces that may have checkpoint ids higher than any that a run loads itself.
 
-    That is the run's own namespace where the run starts from an older checkpoint, and the namespaces around it where
-    it is part of somebody else's graph, which has made its ids by the clock alone.
+    These are the run's own namespace if it starts from an older checkpoint, and the parent namespaces if it runs inside
+    a foreign graph, whose checkpoint ids depend only on the clock.
 
     Args:
-        configurable: The run's `configurable`, before the run is named in it.
+        configurable: The run's `configurable`, before the run is added to it.
     """
     own: str = configurable.get("checkpoint_ns", "")
     found = [own] if loads_older_checkpoint(configurable) else []
@@ -82,10 +85,10 @@ def namespaces_unseen(configurable: Mapping[str, Any]) -> list[str]:
 
 
 async def keep_ids_above_newest(saver: BaseCheckpointSaver[Any], thread_id: str, namespaces: Sequence[str]) -> None:
-    """Have new checkpoint ids be higher than all that are in some namespaces of a thread.
+    """Make new checkpoint ids higher than all existing ones in some namespaces of a thread.
 
     Args:
-        saver: Where the checkpoints are.
+        saver: The saver with the checkpoints.
         thread_id: The thread.
         namespaces: Checkpoint namespaces.
     """
@@ -96,9 +99,9 @@ async def keep_ids_above_newest(saver: BaseCheckpointSaver[Any], thread_id: str,
 
 
 async def edited_from(saver: BaseCheckpointSaver[Any], found: CheckpointTuple | None) -> list[CheckpointTuple]:
-    """The checkpoints that a person has edited into this one (`update_state`), newest first; empty for no edit.
+    """Return the checkpoints that `update_state` turned into this one, newest first; empty for no edit.
 
-    A checkpoint that the session had left behind is not among them: an edit of it goes back, to do the same work again.
+    An edit of a checkpoint that was not the newest is excluded: it goes back in time, to repeat the work from there.
 
     Args:
         saver: The session's saver.
@@ -117,12 +120,12 @@ async def edited_from(saver: BaseCheckpointSaver[Any], found: CheckpointTuple | 
 async def put_writes(
     saver: BaseCheckpointSaver[Any], config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str
 ) -> None:
-    """Store writes beside a checkpoint, under a task of that id."""
+    """Store pending writes of a checkpoint under a task id."""
     if not in_blocking_run.get():
         try:
             await saver.aput_writes(config, writes, task_id)
         except NotImplementedError:
-            pass  # as above
+            pass  # a saver without asynchronous methods
         else:
             return
     await asyncio.to_thread(saver.put_writes, config, writes, task_id)

@@ -1,7 +1,7 @@
-"""The newest plan's calls as the messages have them now.
+"""The newest plan's calls after edits of the messages.
 
-At a breakpoint a person may edit the planned calls: change one, remove it, add another, or answer it.
-The messages decide what runs; what the plan knew beyond them (`needs`, a fault) holds for a call that is unchanged.
+At a breakpoint a person may edit the planned calls: change one, remove it, add another, or answer it. The messages
+determine the calls that run; `needs` and faults from the plan apply only to unchanged calls.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ FIELDS = ("messages", "events", "ready", "loop")
 
 @dataclass(frozen=True, slots=True)
 class CurrentWave:
-    """What is left to do of the newest plan."""
+    """The calls of the newest plan that are not finished."""
 
     message: AIMessage | None
-    """The message that has the calls; None without one."""
+    """The message with the calls; None without one."""
     order: list[str]
-    """Ids of the calls that can be told apart, in the message's order."""
+    """Distinct, nonempty call ids, in the message's order."""
     open: list[Call]
-    """The calls without a result, references not filled in."""
+    """The calls without a result, references not resolved."""
     ready: dict[str, Call]
-    """Those of them that can run now, references filled in, by id."""
+    """Open calls that can run now, references resolved, by id."""
     answered: dict[str, tuple[Call, ToolMessage]]
-    """The calls that a person has answered, and no event tells of yet, by id."""
+    """Calls answered by a person without a recorded event, by id."""
     removed: list[Call]
-    """The planned calls that the message has no more, and no event tells of yet; without their arguments."""
+    """Planned calls missing from the message without a recorded event; their arguments are empty."""
     edited: bool
-    """Whether the message's calls are others than the planned ones."""
+    """Whether the message's calls differ from the planned ones."""
 
     def next_calls(self, waiting: Collection[str]) -> list[Call]:
-        """The calls that get a task after an edit: those that can run, and those whose answer is to be recorded.
+        """Return the calls that get a task after an edit: those that can run, and those with an answer to record.
 
         Args:
-            waiting: Ids of the calls that `plan` holds back for others.
+            waiting: Ids of the calls that `plan` holds back until others finish.
         """
         found = {id_: call for id_, (call, _) in self.answered.items()}
         found |= {id_: call for id_, call in self.ready.items() if id_ not in waiting}
@@ -60,20 +60,20 @@ class CurrentWave:
 
 
 def current_wave(state: Mapping[str, Any]) -> CurrentWave:
-    """Compare the newest plan with the messages; reads no further back than that plan.
+    """Compare the newest plan with the messages; older history is not read.
 
     Args:
-        state: The `FIELDS`, each of which may be missing.
+        state: The `FIELDS`; each may be missing.
     """
     message, results = newest_calls(state.get("messages", ()))
-    told = since_plan(state.get("events", ()))
+    events = since_plan(state.get("events", ()))
     ready: list[Call] = state.get("ready") or []
     waiting: list[Call] = state["loop"]["waiting"] if "loop" in state else []
     planned = {call["id"]: call for call in [*ready, *waiting]}
-    recorded = recorded_ids(told)
-    given = calls_of(message) if message is not None else []
+    recorded = recorded_ids(events)
+    message_calls = calls_of(message) if message is not None else []
     calls: dict[str, Call] = {}
-    for call in given:
+    for call in message_calls:
         if call["id"]:
             calls.setdefault(call["id"], call)
     answered = {
@@ -81,40 +81,40 @@ def current_wave(state: Mapping[str, Any]) -> CurrentWave:
         for id_, call in calls.items()
         if id_ in results and id_ not in recorded and id_ in planned
     }
-    values = results_of_wave(told) | {
+    values = results_of_wave(events) | {
         id_: result_value(result.content) for id_, (_, result) in answered.items() if result.status == "success"
     }
-    failed = failed_ids(told) | {id_ for id_, (_, result) in answered.items() if result.status == "error"}
-    structured = is_structured(told)
-    found: list[Call] = []
+    failed = failed_ids(events) | {id_ for id_, (_, result) in answered.items() if result.status == "error"}
+    structured = is_structured(events)
+    open_calls: list[Call] = []
     runnable: dict[str, Call] = {}
-    edited = len(calls) < len(given)
+    edited = len(calls) < len(message_calls)
     for id_, call in calls.items():
         if id_ in results:
             continue
         known = planned.get(id_)
         if known is not None and _is_unchanged(call, known, values if structured else None):
-            found.append({**known, "arguments": call["arguments"]})
+            open_calls.append({**known, "arguments": call["arguments"]})
             if known in ready:
                 runnable[id_] = known
         else:
             edited = True
             needs = _needs(call, known, calls) if structured else []
-            found.append({**call, "needs": needs} if needs else call)
-    rest = [call for call in found if call["id"] not in runnable]
+            open_calls.append({**call, "needs": needs} if needs else call)
+    rest = [call for call in open_calls if call["id"] not in runnable]
     chosen = select(rest, values, failed) if structured else Selection(rest, [], [])
     runnable |= {call["id"]: call for call in chosen.ready}
     removed = [
         Call(id=call["id"], name=call["name"], arguments={})
-        for entry in told[:1]
+        for entry in events[:1]
         for call in entry.get("calls", ())
         if call["id"] not in calls and call["id"] not in recorded and call["id"] in planned
     ]
-    return CurrentWave(message, list(calls), found, runnable, answered, removed, edited or bool(removed))
+    return CurrentWave(message, list(calls), open_calls, runnable, answered, removed, edited or bool(removed))
 
 
 def newest_calls(messages: Sequence[AnyMessage]) -> tuple[AIMessage | None, dict[str, ToolMessage]]:
-    """The model's newest message, and the results after it, by call id; None without such a message."""
+    """Return the model's newest message (None if there is none) and the results after it, by call id."""
     results: dict[str, ToolMessage] = {}
     for message in reversed(messages):
         if isinstance(message, AIMessage):
@@ -125,7 +125,7 @@ def newest_calls(messages: Sequence[AnyMessage]) -> tuple[AIMessage | None, dict
 
 
 def _is_unchanged(call: Call, known: Call, values: Mapping[str, Any] | None) -> bool:
-    """Whether a person left a call as it was planned; `values` are what its references may have found."""
+    """Whether a call equals its plan; `values` are the results that its references may have resolved to."""
     if call["name"] != known["name"] or "fault" in call:
         return False
     if call["arguments"] == known["arguments"]:
@@ -137,7 +137,7 @@ def _is_unchanged(call: Call, known: Call, values: Mapping[str, Any] | None) -> 
 
 
 def _needs(call: Call, known: Call | None, calls: Collection[str]) -> list[str]:
-    """What an edited call waits for: the calls that its references name, and those of its plan that are still there."""
+    """Return the needs of an edited call: the calls in its references, and its planned needs that still exist."""
     kept = [need for need in known.get("needs", ()) if need in calls] if known is not None else []
     try:
         return list(dict.fromkeys([*kept, *referenced_ids(call["arguments"])]))

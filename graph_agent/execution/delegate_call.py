@@ -1,4 +1,4 @@
-"""What the `delegate` node does around a delegate: it passes progress on, asks the person, and words the answer."""
+"""Parts of the `delegate` node: progress events, questions to a person, state updates, and middleware."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from graph_agent.tools.untrusted import fenced, source_of
 from graph_agent.types import NO_USAGE, Call, Usage, delegate_name
 
 MOST_LINES = 200
-"""Lines of progress a delegation may leave in the history; those who watch see them all."""
+"""Maximum progress lines of one delegation in the history; the custom stream has all of them."""
 
 _UNANSWERED = "The agent asked a person something, and the run was stopped before there was an answer."
 
 
 class Telling:
-    """Takes what a delegate says of its progress: shown at once on the custom stream, kept for the history.
+    """Emits a delegate's progress on the custom stream and collects it as events.
 
     Args:
         call: The delegation.
@@ -47,66 +47,66 @@ class Telling:
         self._call = call
         self._step = step
         self._runtime = runtime
-        # The writer reads its place in the graph from the context; a delegate's run has a context of its own.
+        # The stream writer reads its namespace from the context; a delegate's run has a different context.
         self._context = copy_context()
         self.events: list[StoredEvent] = []
 
     def __call__(self, text: str) -> None:
-        """Pass one line on."""
-        told = {"id": self._call["id"], "target": delegate_name(self._call["name"]), "content": clean(text)}
-        self._runtime.stream_writer({"type": "delegation_progress", "step": self._step, **told})
+        """Emit one line of progress."""
+        fields = {"id": self._call["id"], "target": delegate_name(self._call["name"]), "content": clean(text)}
+        self._runtime.stream_writer({"type": "delegation_progress", "step": self._step, **fields})
         if len(self.events) < MOST_LINES:
-            self.events.append(event("delegation_progress", self._step, **told))
+            self.events.append(event("delegation_progress", self._step, **fields))
 
     def pass_on(self, part: Any) -> None:
-        """Show a part of the delegate's run on the custom stream."""
+        """Emit a stream part of the delegate's run on the custom stream."""
         self._context.run(self._runtime.stream_writer, part)
 
 
 class Using:
-    """Adds up what a delegation has used, whatever becomes of it: results, and delegates that raise or are cut off."""
+    """Accumulates the usage of a delegation, including attempts that raise or are cancelled."""
 
     def __init__(self) -> None:
         self.usage: Usage = NO_USAGE
 
     def __call__(self, usage: Usage) -> None:
-        """Count what was used."""
+        """Add usage."""
         self.usage = add_usage(self.usage, usage)
 
 
 def waiting_task(remote: RemoteState | None, call: Call) -> RemoteTask | None:
-    """The other agent's task that waits for a person on behalf of a call; None where nobody waits."""
+    """Return the remote task of a call that waits for a person; None for none."""
     return remote["open"].get(call["id"]) if remote else None
 
 
 def conversation_with(remote: RemoteState | None, delegate: str) -> str:
-    """The conversation this session has with a delegate; empty before the first."""
+    """Return the id of this session's conversation with a delegate; empty before the first."""
     return remote["contexts"].get(delegate, "") if remote else ""
 
 
 def calls_that_wait(remote: RemoteState | None, ready: list[Call]) -> list[Call]:
-    """Those of the calls that were made ready last whose delegates have asked a person."""
+    """Return the ready calls whose delegates wait for a person's answer."""
     return [call for call in ready if waiting_task(remote, call) is not None]
 
 
 def ask_person(call: Call, task: RemoteTask) -> Any:
-    """Interrupt the graph with the other agent's question; the person's answer once there is one.
+    """Interrupt the graph with the delegate's question; on resume, return the person's answer.
 
-    The node runs from its start when the answer comes: nothing may have been sent before this.
+    The node restarts from its beginning on resume, so call this before anything is sent.
     """
     delegate = delegate_name(call["name"])
     return interrupt({"type": "delegation_input", "id": call["id"], "delegate": delegate, "question": task["question"]})
 
 
 async def go_on(delegate: Delegate, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
-    """Hand the person's answer to the delegate that asked."""
+    """Resume a delegate's task with the person's answer."""
     if not isinstance(delegate, AskingDelegate):
-        return DelegationResult(f"The delegate {delegate.name!r} cannot go on with a task.", "error")
+        return DelegationResult(f"The delegate {delegate.name!r} cannot resume a task.", "error")
     return await delegate.resume(delegation, task, answer)
 
 
 def unanswered(call: Call, step: int) -> tuple[ToolMessage, StoredEvent]:
-    """The answer to a call whose delegate asked, and will hear nothing, and its event."""
+    """Return the result and event of a call whose delegate asked a question that remains unanswered."""
     message = ToolMessage(_UNANSWERED, tool_call_id=call["id"], name=call["name"], status="error")
     return message, result_event(call["id"], call["name"], "error", _UNANSWERED, step)
 
@@ -116,28 +116,28 @@ def answered(
     result: DelegationResult,
     settings: LoopConfig,
     step: int,
-    told: list[StoredEvent],
+    progress: list[StoredEvent],
     *,
     waited: bool,
 ) -> list[tuple[str, Any]]:
-    """The update that a delegation makes: its result's message and events, or the task that waits for a person.
+    """Return the state update of a delegation: its result's message and events, or its task that waits for a person.
 
     Args:
         call: The delegation.
-        result: What came of it.
-        settings: The run's limits for what the model is shown.
+        result: Its result.
+        settings: The run's limits for output shown to the model.
         step: The step it belongs to.
-        told: The events of its progress.
-        waited: Whether its task had been waiting for a person.
+        progress: Its progress events.
+        waited: Whether its task was waiting for a person.
     """
     name, id_ = delegate_name(call["name"]), call["id"]
     contexts = {name: result.context_id} if result.context_id else {}
-    # The channel takes its first write as it is, so each is whole, and one that closes a task comes after another.
+    # The channel stores its first write unreduced, so each write is complete; a removal always follows another write.
     tasks = {id_: result.waiting} if waited or result.waiting is not None else {}
     remote = ("remote", {"contexts": contexts, "open": tasks})
     if result.waiting is not None:
         asked = event("delegation_progress", step, id=id_, target=name, content=result.waiting["question"])
-        return [remote, ("events", [*told, asked]), ("usage", result.usage), ("arrived", True)]
+        return [remote, ("events", [*progress, asked]), ("usage", result.usage), ("arrived", True)]
     shown, _ = shown_output(result.content, settings, {}, call)
     if result.untrusted:
         shown = fenced(shown, source_of(name))
@@ -150,15 +150,15 @@ def answered(
         response["untrusted"] = True
     if result.history:
         response["history"] = result.history
-    update: list[tuple[str, Any]] = [("messages", [message]), ("events", [*told, response])]
-    # Most delegates keep nothing elsewhere, and a field that is never written costs no byte.
+    update: list[tuple[str, Any]] = [("messages", [message]), ("events", [*progress, response])]
+    # Most delegates have no remote state, and an unwritten field takes no space.
     if contexts or waited:
         update.append(remote)
     return [*update, ("usage", result.usage), ("arrived", True)]
 
 
-class _WaitsError(GraphBubbleUp):
-    """The delegate asks a person: no answer yet that anybody could look at. It passes through as an interrupt does."""
+class _WaitingError(GraphBubbleUp):
+    """The delegate waits for a person and has no result yet. Middleware lets it pass like an interrupt."""
 
 
 async def through_calls(
@@ -169,47 +169,47 @@ async def through_calls(
     run: Callable[[Call], Awaitable[DelegationResult]],
     failed: Callable[[BaseException], DelegationResult],
 ) -> DelegationResult:
-    """Run a delegation through what stands around calls, which may run it again, or answer in its place.
+    """Run a delegation through tool-call middleware, which may run it again or answer in its place.
 
     Args:
-        around: What stands around calls.
+        around: The middleware.
         call: The delegation.
         config: The task's config.
         runtime: The task's runtime.
-        run: Runs it; what its delegate raises is met by what stands around.
-        failed: Words what a delegate raised.
+        run: Runs the delegation; the middleware receives the delegate's exceptions.
+        failed: Converts a delegate's exception to a result.
 
     Raises:
-        GraphBubbleUp: When the delegate, or what stands around, interrupts the graph to ask a person.
+        GraphBubbleUp: If the delegate or the middleware interrupts the graph to ask a person.
     """
     newest: DelegationResult | None = None
 
-    async def once(asked: Call) -> Output:
+    async def run_once(call: Call) -> Output:
         nonlocal newest
         try:
-            newest = await run(asked)
+            newest = await run(call)
         except BaseException as error:
             if meant_for_the_run(error):
                 raise
             newest = failed(error)
             return Output(newest.content, "error", raised=error)
         if newest.waiting is not None:
-            raise _WaitsError
-        return _shown(newest)
+            raise _WaitingError
+        return _as_output(newest)
 
     try:
-        output = await around(call, config, runtime, once)
-    except _WaitsError:
+        output = await around(call, config, runtime, run_once)
+    except _WaitingError:
         assert newest is not None
         return newest
     if newest is None:
         return DelegationResult(output.content, output.status, artifact=output.artifact)
-    seen = _shown(newest)
-    if (output.content, output.status, output.artifact) == (seen.content, seen.status, seen.artifact):
+    passed = _as_output(newest)
+    if (output.content, output.status, output.artifact) == (passed.content, passed.status, passed.artifact):
         return newest
-    # Nobody vouches for what was made of words that nobody vouches for.
+    # A changed result of an untrusted delegate stays untrusted.
     return replace(newest, content=output.content, status=output.status, value=None, artifact=output.artifact)
 
 
-def _shown(result: DelegationResult) -> Output:
+def _as_output(result: DelegationResult) -> Output:
     return Output(result.content, "success" if result.status == "success" else "error", result.artifact)

@@ -1,4 +1,4 @@
-"""Running one call of a wave in its turn: not twice where it may write, and no longer than the run may last."""
+"""Execution of one call of a wave: at most once if it may write, within the slots and the deadline of the run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graph_agent.events.calls import announce, answer_event, result_event
 from graph_agent.events.queries import since_plan
 from graph_agent.events.types import ResultStatus, StoredEvent
 from graph_agent.execution.current_wave import FIELDS, current_wave
-from graph_agent.execution.ledger import finished_before, may_begin, may_have_begun, note_started
+from graph_agent.execution.ledger import finished_before, may_have_started, may_start, note_started
 from graph_agent.execution.settlement import UNKNOWN
 from graph_agent.runs.run import run_of
 from graph_agent.runs.spending import work_left_s
@@ -34,7 +34,7 @@ Update = list[tuple[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class NotDone:
-    """What is known of a call that was not run to its end."""
+    """The result of a call that was not run, or not to its end."""
 
     content: str
     status: ResultStatus
@@ -42,26 +42,26 @@ class NotDone:
 
 @dataclass(frozen=True, slots=True)
 class CallToRun:
-    """A call as a person may have left it, and what its task adds to the history."""
+    """A call after edits by a person, and the events that its task adds to the history."""
 
     call: Call
     events: list[StoredEvent]
-    """Its own event, where the history has none, or one that tells of other arguments; else empty."""
+    """The call's event if the history has none, or one with other arguments; else empty."""
 
 
 async def call_to_run(
     call: Call, config: RunnableConfig, runtime: Runtime[Any], parts: AgentParts
 ) -> CallToRun | Update:
-    """The call that a task runs: the one it was sent, unless a person has edited it since it was planned.
+    """Return the call that a task runs: the one it received, unless a person has edited it since planning.
 
     Args:
-        call: The call that the task was sent.
+        call: The call that the task received.
         config: The task's config.
         runtime: The task's runtime.
         parts: The agent.
 
     Returns:
-        The call; or the task's update where there is nothing to run: the call has its result, or is gone.
+        The call; or the task's update if there is nothing to run, because the call has a result or was removed.
     """
     run = run_of(config)
     run.taken_up.add(call["id"])
@@ -75,16 +75,16 @@ async def call_to_run(
     if (answer := wave.answered.get(call["id"])) is not None:
         return [("events", [answer_event(*answer, step)]), ("arrived", True)]
     if current is not None and is_delegation(current["name"]) == is_delegation(call["name"]):
-        told = since_plan(state.get("events", ()))
-        return CallToRun(current, announce([current], told, step, runtime.stream_writer))
-    stays_open = any(other["id"] == call["id"] for other in wave.open)
+        events = since_plan(state.get("events", ()))
+        return CallToRun(current, announce([current], events, step, runtime.stream_writer))
+    is_open = any(other["id"] == call["id"] for other in wave.open)
     writes = parts.toolbox.writes(call["name"]) and not parts.toolbox.repeatable(call["name"])
     ledger = state.get("loop", NOT_BEGUN).get("ledger", False)
-    if stays_open and writes and not await may_begin(call, config, runtime, run, ledger=ledger):
+    if is_open and writes and not await may_start(call, config, runtime, run, ledger=ledger):
         message = ToolMessage(UNKNOWN, tool_call_id=call["id"], name=call["name"], status="error")
         result = result_event(call["id"], call["name"], "unknown", UNKNOWN, step)
         return [("messages", [message]), ("events", [result]), ("arrived", True)]
-    # What is left of it, `plan` takes up when the wave is back.
+    # `plan` handles the rest of the call after the wave.
     return [("arrived", True)]
 
 
@@ -97,7 +97,7 @@ async def in_turn(
     parts: AgentParts,
     work: Callable[[], Awaitable[T]],
 ) -> T | NotDone:
-    """Do the work of a call when a slot is free, unless an earlier run may have done it.
+    """Run a call when a slot is free, unless an earlier run may have started it.
 
     Args:
         call: The call.
@@ -106,24 +106,24 @@ async def in_turn(
         state: The state's `loop`.
         settings: The configuration in force.
         parts: The agent.
-        work: What the call is.
+        work: Executes the call.
 
     Returns:
-        What `work` returned; or what there is to say where it was not done, or was cut short by an abort or a deadline.
+        The result of `work`; or the call's result if it was not run, or stopped by an abort or a deadline.
     """
     run, loop = run_of(config), state.get("loop", NOT_BEGUN)
     writes, ledger = parts.toolbox.writes(call["name"]), loop.get("ledger", False)
-    # Asked outside the scope: a run that is stopped from its start must not deny what an earlier one did.
-    begun = await may_have_begun(call, config, runtime, run, writes=writes, ledger=ledger)
+    # Outside the scope: a run that is aborted at its start must still report calls of earlier runs correctly.
+    begun = await may_have_started(call, config, runtime, run, writes=writes, ledger=ledger)
     done: T | NotDone = NotDone(UNKNOWN, "unknown")
     with run.interruptible(work_left_s(run, loop, settings)) as scope:
         async with parts.slots.of_wave(runtime, settings.max_parallel_calls):
-            # A call would run on to its first wait otherwise, or ask a person once more.
+            # Otherwise the call would run until its first await, or interrupt again.
             if scope.cancel_called:
                 await anyio.lowlevel.checkpoint_if_cancelled()
             if writes:
                 repeatable = parts.toolbox.repeatable(call["name"])
-                if not repeatable and not await may_begin(call, config, runtime, run, ledger=ledger):
+                if not repeatable and not await may_start(call, config, runtime, run, ledger=ledger):
                     return done
                 if ledger or call["id"] not in run.planned:
                     await note_started(call, config, runtime, run)
@@ -138,6 +138,6 @@ async def in_turn(
 
 
 def _wave(config: RunnableConfig, loop: Bookkeeping) -> str:
-    """Names the wave a call is of, the same however often it is resumed, and no other wave of the session."""
+    """Return an id of a call's wave: unique within the session, and stable across resumes."""
     graph = config["configurable"].get("checkpoint_ns", "").rpartition("|")[0]
     return f"{graph}/{loop['last_input_id']}/{loop['turn']}/{loop['step']}"

@@ -1,4 +1,4 @@
-"""Settling calls that an earlier run left open: with their real result, or with the truth that none is known."""
+"""Settlement of calls that an earlier run left open: with their stored result, or with a skipped or unknown one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from graph_agent.types import Call
 
 _TRIES, _PAUSE_S = 200, 0.005
 _BY_A_PERSON = ("update", "fork")
-"""Sources of the checkpoints that `update_state` and going back in time make."""
+"""Sources of the checkpoints created by `update_state` and by going back in time."""
 
 NEVER_STARTED = "Not run: the run was interrupted while this call waited for others."
 READING = "The run was interrupted before this call had finished. It only reads, so nothing was changed."
@@ -44,24 +44,23 @@ async def settle(
     *,
     runs_again: Callable[[str], bool] | None = None,
 ) -> tuple[list[AnyMessage], list[StoredEvent]]:
-    """Give every call one result, right behind it.
+    """Add a result for each open call, and place every result right after its call.
 
-    Results that stand away from their call are moved there; those without any call are taken out, with a warning.
-    A call that had finished when the run stopped keeps its result: the checkpoint of that moment still holds it,
-    though new input made the graph forget it. One that never started says so. Any other may have run, and its result
-    says that this is not known.
+    A result in another place is moved; one without a call is dropped, with a warning. A call that had finished when the
+    run stopped keeps its result, which is still in that checkpoint's pending writes although new input discarded it. A
+    call that never started is *skipped*. Any other writing call may have run and is *unknown*.
 
     Args:
         messages: The conversation.
         config: The node's config.
         runtime: The node's runtime.
-        loop: The state's bookkeeping, as the run that stopped left it.
-        writes: Tells of a call's name whether it may have changed something.
-        runs_again: Tells of a call's name whether it may be run twice. The newest message's calls then stay open where
-            running them takes effect once: their input goes on after an edit. None for a new input.
+        loop: The state's bookkeeping as of the stopped run.
+        writes: Whether a call may write, by name.
+        runs_again: Whether a call may run twice, by name. Calls of the newest message then stay open if they never
+            started or may run twice, because their input continues after an edit. None for new input.
 
     Returns:
-        The conversation with the results in place, and their events; the very same one when there is nothing to settle.
+        The conversation with the results in place, and their events; the same list if there is nothing to settle.
     """
     step = loop["step"]
     messages, events = results_in_order(messages, step)
@@ -72,27 +71,27 @@ async def settle(
     stored = [*reversed(before), stopped] if stopped else []
     finished, recorded = _finished(finished_writes([write for at in stored for write in at.pending_writes or []]))
     waited = {call["id"] for call in loop["waiting"]}
-    begun = begun_in(stopped, before)
+    recovery = begun_in(stopped, before)
     results: dict[tuple[int, str], ToolMessage] = {}
     last = max(at for at, message in enumerate(messages) if isinstance(message, AIMessage))
     for group in found:
         for call in group.calls:
             id_ = call["id"] or ""
-            # Ids may repeat in a session: only the newest calls can have been under way.
+            # Ids may repeat in a session; only the newest calls can have been running.
             newest = group is found[-1]
             if newest and id_ in finished:
                 results[group.at, id_] = finished[id_]
                 events.extend(recorded.get(id_, []))
                 continue
-            unbegun = newest and (id_ in waited or begun.is_certain(id_, ledger=loop.get("ledger", False)))
-            if runs_again is not None and group.at == last and (unbegun or runs_again(call["name"])):
+            unstarted = newest and (id_ in waited or recovery.is_certain(id_, ledger=loop.get("ledger", False)))
+            if runs_again is not None and group.at == last and (unstarted or runs_again(call["name"])):
                 continue
             reason, status = UNKNOWN, "unknown"
             if newest and id_ in waited:
                 reason, status = NEVER_STARTED, "skipped"
             elif not writes(call["name"]):
                 reason = READING
-            elif unbegun:
+            elif unstarted:
                 reason, status = NEVER_BEGUN, "skipped"
             results[group.at, id_] = ToolMessage(reason, tool_call_id=id_, name=call["name"], status="error")
             events.append(result_event(id_, call["name"], status, reason, step))
@@ -100,11 +99,11 @@ async def settle(
 
 
 def results_in_order(messages: list[AnyMessage], step: int) -> tuple[list[AnyMessage], list[StoredEvent]]:
-    """The conversation as `in_order` gives it, and a warning where results were left out.
+    """Return the conversation ordered by `in_order`, and a warning event if results were dropped.
 
     Args:
         messages: The conversation.
-        step: The step it happens in.
+        step: The step of the warning.
     """
     ordered = in_order(messages)
     dropped = len(messages) - len(ordered)
@@ -115,12 +114,12 @@ def results_in_order(messages: list[AnyMessage], step: int) -> tuple[list[AnyMes
 
 
 def never_run(id_: str, name: str, reason: str, step: int) -> tuple[ToolMessage, StoredEvent]:
-    """The answer to a call that was never run, and its event.
+    """Return the result of a call that was never run, and its event.
 
     Args:
         id_: The call's id.
         name: The call's name.
-        reason: Why, for the model.
+        reason: The reason, for the model.
         step: The step the call belongs to.
     """
     message = ToolMessage(reason, tool_call_id=id_, name=name, status="error")
@@ -130,7 +129,7 @@ def never_run(id_: str, name: str, reason: str, step: int) -> tuple[ToolMessage,
 def _finished(
     finished: Mapping[str, Sequence[Write]],
 ) -> tuple[dict[str, ToolMessage], dict[str, list[StoredEvent]]]:
-    """Results and events of the calls that had finished when a run stopped, by call id."""
+    """Return the results and events of calls that had finished when a run stopped, by call id."""
     messages: dict[str, ToolMessage] = {}
     events: dict[str, list[StoredEvent]] = {}
     for id_, writes in finished.items():
@@ -145,38 +144,38 @@ def _finished(
 async def removed_events(
     calls: Sequence[Call], config: RunnableConfig, runtime: Runtime[Any], loop: Bookkeeping, *, arrived: bool
 ) -> list[StoredEvent]:
-    """The events of planned calls that a person has removed, which leave no result in the conversation.
+    """Return the events of planned calls that a person has removed; the conversation has no result for them.
 
     Args:
         calls: The calls.
         config: The node's config.
         runtime: The node's runtime.
-        loop: The state's bookkeeping, as the run that stopped left it.
+        loop: The state's bookkeeping as of the stopped run.
         arrived: Whether the rest of their wave has run since.
     """
     if not calls:
         return []
-    begun = begun_in(*await _stopped_at(config, runtime, arrived=arrived))
-    _, recorded = _finished(begun.finished)
+    recovery = begun_in(*await _stopped_at(config, runtime, arrived=arrived))
+    _, recorded = _finished(recovery.finished)
     waited = {call["id"] for call in loop["waiting"]}
     events: list[StoredEvent] = []
     for call in calls:
-        certain = call["id"] in waited or begun.is_certain(call["id"], ledger=loop.get("ledger", False))
+        certain = call["id"] in waited or recovery.is_certain(call["id"], ledger=loop.get("ledger", False))
         reason, status = (REMOVED, "skipped") if certain else (REMOVED_LATE, "unknown")
-        told = result_event(call["id"], call["name"], status, reason, loop["step"])
-        events += recorded.get(call["id"], [told])
+        own = result_event(call["id"], call["name"], status, reason, loop["step"])
+        events += recorded.get(call["id"], [own])
     return events
 
 
 async def _stopped_at(
     config: RunnableConfig, runtime: Runtime[Any], *, arrived: bool = False
 ) -> tuple[CheckpointTuple | None, list[CheckpointTuple]]:
-    """The checkpoint that the newest wave was held at, and those it was edited from, newest first.
+    """Return the checkpoint of the newest wave, and the checkpoints it was edited from, newest first.
 
     Args:
         config: The node's config.
         runtime: The node's runtime.
-        arrived: Whether this run has run the wave; else it was an earlier one.
+        arrived: Whether this run has run the wave; otherwise an earlier run has.
     """
     saver = checkpointer_of(config)
     stopped = await _before_input(config, runtime, arrived=arrived)
@@ -186,13 +185,13 @@ async def _stopped_at(
 async def _before_input(
     config: RunnableConfig, runtime: Runtime[Any], *, arrived: bool = False
 ) -> CheckpointTuple | None:
-    """The checkpoint the session stopped at before this input came; None without one, or without a saver."""
+    """Return the checkpoint at which the session stopped before this input; None for none, or without a saver."""
     saver, running = checkpointer_of(config), running_checkpoint(config, runtime)
     if saver is None or running is None:
         return None
     at = await _once_stored(saver, running)
     if at is None:
-        # Under durability="exit" nothing of this run is stored yet: the newest is where the last one stopped.
+        # Under durability="exit" nothing of this run is stored yet; the newest checkpoint is the end of the last run.
         newest = {key: value for key, value in running["configurable"].items() if key != "checkpoint_id"}
         return await load(saver, {"configurable": newest})
     if arrived:
@@ -200,9 +199,9 @@ async def _before_input(
     if at.metadata.get("source") == "loop":
         edited = await _parent(saver, at)
         if edited is not None and edited.metadata.get("source") in _BY_A_PERSON:
-            return edited  # nothing was left to run after an edit, so that this run has come straight to `plan`
-    # Each input is a checkpoint of its own, and one more follows before `plan` runs. An input whose plan was never
-    # finished left nothing else behind, so what stopped lies before it.
+            return edited  # the edit left no call to run, so this run started at `plan`
+    # Each input creates a checkpoint, and another one follows before `plan` runs. An input whose plan never finished
+    # has no further checkpoint, so the search continues before it.
     while at is not None:
         given = at if at.metadata.get("source") == "input" else await _parent(saver, at)
         if given is None or given.metadata.get("source") != "input":
@@ -216,7 +215,7 @@ async def _parent(saver: BaseCheckpointSaver[Any], at: CheckpointTuple) -> Check
 
 
 async def _once_stored(saver: BaseCheckpointSaver[Any], config: RunnableConfig) -> CheckpointTuple | None:
-    """The running checkpoint, waited for: under durability="async" a node may run before it is stored."""
+    """Wait for the running checkpoint: under durability="async" a node may run before it is stored."""
     for _ in range(_TRIES):
         if (found := await load(saver, config)) is not None:
             return found

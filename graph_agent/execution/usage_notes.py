@@ -1,7 +1,7 @@
-"""What a plan has used so far, noted beside its checkpoint where it takes more than one model call.
+"""Notes of a plan's usage, stored with its checkpoint if the plan takes more than one model call.
 
-A node that is killed leaves nothing behind, and runs from its start when the session goes on: without these notes, what
-the model calls before a rerun took would be lost, and asked for again unseen.
+A killed node stores no update and restarts from its beginning on resume. The notes preserve the usage of its
+completed model calls.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ USED = "graph_agent_used"
 
 
 async def note_used(usage: Usage, config: RunnableConfig, runtime: Runtime[Any]) -> None:
-    """Note what was used since the last note; nothing in a run that keeps nothing.
+    """Store the usage since the last note; no effect in a run without checkpoints.
 
     Args:
-        usage: What was used.
+        usage: The usage.
         config: The node's config.
         runtime: The node's runtime.
     """
     saver, at = checkpointer_of(config), running_checkpoint(config, runtime)
     if saver is not None and at is not None:
-        # A task id of its own: LangGraph takes a task that has writes for finished.
+        # A separate task id, because LangGraph treats a task with writes as finished.
         await put_writes(saver, at, [(USED, dict(usage))], f"{USED}:{uuid.uuid4().hex}")
 
 
 async def used_before(config: RunnableConfig, runtime: Runtime[Any]) -> Usage:
-    """What runs that were killed in the middle of this very plan have noted; nothing in a run that goes on with none.
+    """Return the usage noted by killed runs of the same plan; zero in a run that does not resume one.
 
     Args:
         config: The node's config.

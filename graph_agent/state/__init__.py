@@ -1,1 +1,1 @@
-"""What a checkpoint holds: the state's schema, its channels and its messages."""
+"""The graph's state: schema, channels, and functions over its messages."""

@@ -1,4 +1,4 @@
-"""The session's status: which changes there are, and a channel that takes no other."""
+"""The session's status: its allowed transitions, and a channel that refuses others."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from graph_agent.events.types import StoredEvent, event
 from graph_agent.types import SessionStatus
 
 ENDED = frozenset(SessionStatus) - {SessionStatus.CREATED, SessionStatus.RUNNING}
-"""The statuses an input can end in; new input takes each back to `RUNNING`."""
+"""The statuses in which an input can end; new input changes each to `RUNNING`."""
 
 NEXT: dict[SessionStatus, frozenset[SessionStatus]] = {
     SessionStatus.CREATED: frozenset({SessionStatus.RUNNING}),
     SessionStatus.RUNNING: ENDED,
     **{ended: frozenset({SessionStatus.RUNNING}) for ended in ENDED},
 }
-"""Status → the statuses it may change to."""
+"""Status → allowed next statuses."""
 
 
 def status_event(before: str, after: str, step: int) -> StoredEvent:
-    """The `status` event of a change.
+    """Return the `status` event of a transition.
 
     Args:
-        before: The status the session has.
-        after: The status it gets.
-        step: The step it happens in.
+        before: The current status.
+        after: The new status.
+        step: The step of the transition.
 
     Raises:
-        InvalidUpdateError: When there is no such change.
+        InvalidUpdateError: If the transition is not allowed.
     """
     check_change(before, after)
     return event("status", step, **{"from": str(before), "to": str(after)})
 
 
 def check_change(before: str, after: str) -> None:
-    """Refuse a change that the session's states do not have.
+    """Refuse a transition that is not in `NEXT`.
 
     Raises:
-        InvalidUpdateError: With both statuses, and the ones that could follow.
+        InvalidUpdateError: With both statuses and the allowed ones.
     """
     try:
         allowed = NEXT[SessionStatus(before)]
@@ -55,13 +55,13 @@ def check_change(before: str, after: str) -> None:
 
 
 class StatusChannel(LastValue[str]):
-    """Holds the status, and refuses a write that is no allowed change; writing the same one again is no change."""
+    """Holds the status and refuses invalid transitions; a write of the current status is allowed."""
 
     def update(self, values: Sequence[Any]) -> bool:
-        """Take the new status; True when there was one.
+        """Set the new status; return whether there was a write.
 
         Raises:
-            InvalidUpdateError: On a change that there is not.
+            InvalidUpdateError: For a transition that is not allowed.
         """
         for value in values:
             before = self.value if self.is_available() else SessionStatus.CREATED

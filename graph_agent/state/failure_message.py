@@ -1,7 +1,7 @@
-"""The message that ends a failed input: what failed, and what was done until then.
+"""The message that ends a failed input: the streamed part of the answer, the failure, and the completed calls.
 
-It is marked in `response_metadata` by `{"graph_agent": {"stop_reason": "failed", "error": kind, "answer_chars": n}}`,
-with the `kind` of the `error` event. The first n characters are the beginning of the answer, where some was streamed.
+Its `response_metadata` contains `{"graph_agent": {"stop_reason": "failed", "error": kind, "answer_chars": n}}` with the
+`kind` of the `error` event. Its first n characters are the streamed part of the answer.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from langgraph.graph.message import push_message
 from graph_agent.errors import ModelFailedError, RunFailedError
 
 MARK = "graph_agent"
-"""Key in `response_metadata` of what this package says of a message."""
+"""Key of this package's entry in `response_metadata`."""
 
 
 def failure_message(begun: str, report: str, *, stop_reason: str, kind: str, id_: str | None = None) -> AIMessage:
-    """The message that ends an input whose answer could not be had.
+    """Return the message that ends an input without a complete answer.
 
     Args:
-        begun: The beginning of the answer, as it was streamed; empty for none.
-        report: What failed, and what was done.
-        stop_reason: Why the input stopped.
+        begun: The streamed part of the answer; empty for none.
+        report: The failure and the completed calls.
+        stop_reason: The reason the input stopped.
         kind: The kind of the error.
-        id_: The id that `begun` was streamed under; None for none.
+        id_: The message id under which `begun` was streamed; None for none.
     """
     text = f"{begun}\n\n{report}" if begun else report
     mark = {"stop_reason": stop_reason, "error": kind, "answer_chars": len(begun)}
@@ -33,7 +33,7 @@ def failure_message(begun: str, report: str, *, stop_reason: str, kind: str, id_
 
 
 def failure_of(message: AnyMessage) -> dict[str, Any] | None:
-    """The mark of a message that ends a failed input; None for any other message."""
+    """Return the mark of a message that ends a failed input; None for any other message."""
     if not isinstance(message, AIMessage):
         return None
     mark = message.response_metadata.get(MARK)
@@ -41,7 +41,7 @@ def failure_of(message: AnyMessage) -> dict[str, Any] | None:
 
 
 def as_sent(message: AnyMessage) -> AnyMessage:
-    """The message as later requests hold it: without the report, whose words are the provider's and not the model's."""
+    """Return the message for later requests; a short note replaces the report, which the model did not write."""
     mark = failure_of(message)
     if mark is None:
         return message
@@ -51,8 +51,8 @@ def as_sent(message: AnyMessage) -> AnyMessage:
 
 
 def failure_error(message: str, *, kind: str, answer: str) -> RunFailedError:
-    """The error that a run raises for a failed input; arguments as for `RunFailedError`."""
-    # Imported here: the patterns of providers' errors are compiled with it.
+    """Return the error that a run raises for a failed input; arguments as for `RunFailedError`."""
+    # Imported here because the import compiles the patterns of providers' errors.
     from graph_agent.models.errors import ModelErrorKind
 
     error = ModelFailedError if kind in get_args(ModelErrorKind) else RunFailedError
@@ -60,13 +60,13 @@ def failure_error(message: str, *, kind: str, answer: str) -> RunFailedError:
 
 
 def stream_rest(message: AIMessage, begun: str) -> None:
-    """Send what a message holds beyond its streamed beginning to readers of `stream_mode="messages"`.
+    """Stream the rest of a partly streamed message to readers of `stream_mode="messages"`.
 
-    LangGraph leaves a message out that a node returns where some of its tokens have been streamed.
+    LangGraph does not stream a message returned by a node if some of its tokens have been streamed.
 
     Args:
-        message: The message, under the id of its tokens; nothing is sent for one without an id.
-        begun: Its beginning.
+        message: The message, with the id of its streamed tokens; nothing is sent without an id.
+        begun: The part that was streamed.
     """
     if message.id is not None and (rest := message.text.removeprefix(begun)):
         chunk = AIMessageChunk(content=rest, id=message.id, response_metadata=message.response_metadata)

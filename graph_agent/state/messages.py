@@ -1,4 +1,4 @@
-"""What new input finds: messages nobody has seen yet, and calls an earlier run left open."""
+"""Functions over the message history: new user input, open calls, placement of results, and rewriting."""
 
 from __future__ import annotations
 
@@ -10,38 +10,38 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveM
 from graph_agent.types import NOT_SHOWN
 
 CONTEXT_MARK = "graph_agent_context"
-"""Key in `additional_kwargs` of a message that a delegator passes on: known to the model, not said by the user."""
+"""Key in `additional_kwargs` of a context message from a delegator, which is not user input."""
 STEERING_MARK = "graph_agent_steering"
-"""Key in `additional_kwargs` of a message that steered a session at work."""
+"""Key in `additional_kwargs` of a steering message, received during a run."""
 _MARKS = {CONTEXT_MARK, STEERING_MARK}
 
 
 def new_user_messages(messages: Sequence[AnyMessage], last_input_id: str) -> list[HumanMessage]:
-    """The user's messages since the agent last spoke, without those already taken in.
+    """Return the user messages after the agent's last message, excluding those already processed.
 
     Args:
         messages: The conversation.
-        last_input_id: Id of the newest message already taken in; empty for none.
+        last_input_id: Id of the newest message already processed; empty for none.
     """
     new: list[HumanMessage] = []
     for message in reversed(messages):
         if isinstance(message, AIMessage | ToolMessage) or (last_input_id and message.id == last_input_id):
             break
-        if isinstance(message, HumanMessage) and is_said(message):
+        if isinstance(message, HumanMessage) and is_user_input(message):
             new.append(message)
     return new[::-1]
 
 
 def since_input(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """The messages behind the newest input of the user's."""
+    """Return the messages after the newest user input."""
     at = len(messages)
-    while at > 0 and not (isinstance(message := messages[at - 1], HumanMessage) and is_said(message)):
+    while at > 0 and not (isinstance(message := messages[at - 1], HumanMessage) and is_user_input(message)):
         at -= 1
     return list(messages[at:])
 
 
-def is_said(message: HumanMessage) -> bool:
-    """Whether a user-role message is new input of the user's, and not context, steering, or a word to the model."""
+def is_user_input(message: HumanMessage) -> bool:
+    """Whether a user-role message is user input, not context, steering, or an instruction of the framework."""
     return not _MARKS & message.additional_kwargs.keys() and not (message.id or "").startswith(NOT_SHOWN)
 
 
@@ -55,9 +55,9 @@ class OpenCalls:
 
 
 def open_calls(messages: Sequence[AnyMessage]) -> list[OpenCalls]:
-    """Find every call without a result, oldest first.
+    """Return every call without a result, oldest first.
 
-    A result belongs to the nearest call before it with its id: models and scripts repeat ids in one session.
+    A result belongs to the nearest preceding call with its id, because models repeat ids within a session.
     """
     found: list[OpenCalls] = []
     pending: dict[str, ToolCall] = {}
@@ -78,11 +78,11 @@ def open_calls(messages: Sequence[AnyMessage]) -> list[OpenCalls]:
 
 
 def with_results(messages: Sequence[AnyMessage], results: dict[tuple[int, str], ToolMessage]) -> list[AnyMessage]:
-    """The conversation with each result placed right after the calls it answers, as providers demand.
+    """Insert results right after the message with their calls, as providers require.
 
     Args:
         messages: The conversation.
-        results: New results by the index of the calling message and the call's id, in call order.
+        results: New results, by the index of the calling message and the call's id, in call order.
     """
     placed: list[AnyMessage] = []
     for index, message in enumerate(messages):
@@ -90,17 +90,17 @@ def with_results(messages: Sequence[AnyMessage], results: dict[tuple[int, str], 
         following = messages[index + 1] if index + 1 < len(messages) else None
         if isinstance(following, ToolMessage):
             continue
-        # The run of results that ends here answers the model's message that comes before it.
+        # The sequence of results that ends here follows the model's message that made the calls.
         caller = next((i for i in range(index, -1, -1) if not isinstance(messages[i], ToolMessage)), -1)
         placed.extend(result for (at, _), result in results.items() if at == caller)
     return placed
 
 
 def in_order(messages: list[AnyMessage]) -> list[AnyMessage]:
-    """The conversation with each result right behind the message whose call it answers; itself where it is so already.
+    """Move each result right after the message with its call; return the same list if every result is in place.
 
-    A result belongs to the nearest call before it with its id. One without such a call, or a second one for the same
-    call, is left out: providers refuse it.
+    A result belongs to the nearest preceding call with its id. A result without a call, or a second one for the same
+    call, is dropped, because providers refuse it.
     """
     owner: dict[str, int] = {}
     unanswered: dict[int, list[str]] = {}
@@ -137,7 +137,7 @@ def in_order(messages: list[AnyMessage]) -> list[AnyMessage]:
 
 
 def rewrite(before: Sequence[AnyMessage], after: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """The writes that turn an append-only history into another: what changed is taken out and put back in order."""
+    """Return the writes that turn one history into another: remove the messages that changed, and append in order."""
     stays = {id(message) for message in after}
     same = 0
     removed: list[AnyMessage] = []
@@ -147,7 +147,7 @@ def rewrite(before: Sequence[AnyMessage], after: Sequence[AnyMessage]) -> list[A
             continue
         if id(message) in stays:
             break
-        removed.append(RemoveMessage(id=message.id or ""))  # type: ignore[arg-type]  # AnyMessage leaves out the one kind that only writes hold
+        removed.append(RemoveMessage(id=message.id or ""))  # type: ignore[arg-type]  # AnyMessage excludes RemoveMessage, which only writes contain
     else:
         return [*removed, *after[same:]]
     rest = before[same + len(removed) :]

@@ -1,4 +1,4 @@
-"""What a checkpoint holds: plain JSON types and LangChain messages, nothing else."""
+"""The state schemas; every value in a checkpoint is plain JSON or a LangChain message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from graph_agent.state.channels import StatusChannel
 from graph_agent.state.usage import add_usage
 from graph_agent.types import Call, StopReason, Usage
 
-# A delta channel writes a full copy every N updates; a small N would bring the quadratic growth back.
+# A delta channel writes a full copy every N updates; a small N makes the total size grow quadratically.
 SNAPSHOT_EVERY = 1000
 
 
@@ -30,8 +30,8 @@ _ID = attrgetter("id")
 class MessagesChannel(DeltaChannel[list[AnyMessage]]):
     """The delta channel of ``messages``: add, replace by id, remove by id, and remove all.
 
-    LangGraph's own message reducer leaves ``REMOVE_ALL_MESSAGES`` out and indexes the whole history at each write; the
-    reducer stays on the channel because LangGraph stamps message ids where it finds it (see ``_compat``).
+    LangGraph's delta reducer ignores ``REMOVE_ALL_MESSAGES`` and indexes the whole history at each write. The channel
+    keeps it as its reducer because LangGraph assigns message ids only if it is set (see ``_compat``).
     """
 
     def __init__(
@@ -44,16 +44,16 @@ class MessagesChannel(DeltaChannel[list[AnyMessage]]):
         super().__init__(reducer, typ, snapshot_frequency=snapshot_frequency)
 
     def copy(self) -> Self:
-        """A channel of its own with the same history, which no write ever changes in place.
+        """Return a channel that shares the history list, which is never modified in place.
 
-        LangGraph copies every channel for each conditional edge, and copying a long history is what it need not do.
+        LangGraph copies every channel for each conditional edge; sharing avoids a copy of a long history.
         """
         new = self.__class__(self.reducer, self.typ, snapshot_frequency=self.snapshot_frequency)
         new.key, new.value = self.key, self.value
         return new
 
     def update(self, values: Sequence[Any]) -> bool:
-        """Fold one superstep's writes into the history; True when there were any."""
+        """Apply one superstep's writes to the history; return whether there were any."""
         if isinstance(self.value, list) and (new := _only_new(self.value, values)) is not None:
             self.value = [*self.value, *new]
             return bool(values)
@@ -66,7 +66,7 @@ class MessagesChannel(DeltaChannel[list[AnyMessage]]):
 
 
 def _only_new(state: list[AnyMessage], values: Sequence[Any]) -> list[AnyMessage] | None:
-    """The written messages when every one is plainly new; None when a fold is needed."""
+    """Return the written messages if all are new; None if the reducer must apply them."""
     new: list[Any] = []
     for value in values:
         new.extend(value) if isinstance(value, list) else new.append(value)
@@ -81,7 +81,7 @@ def _only_new(state: list[AnyMessage], values: Sequence[Any]) -> list[AnyMessage
 
 
 def _resets(values: Sequence[Any], *, live: bool = True) -> list[Any]:
-    """Turn each "remove all" into an overwrite by what came after it, which the base channel knows."""
+    """Replace each "remove all" by an `Overwrite` with the messages after it, which the base channel supports."""
     folded: list[Any] = []
     for value in values:
         items = value if isinstance(value, list) else [value]
@@ -90,7 +90,7 @@ def _resets(values: Sequence[Any], *, live: bool = True) -> list[Any]:
             folded.append(value)
             continue
         if live:
-            # In one superstep the base channel keeps an overwrite alone, so earlier writes end here.
+            # Within a superstep the base channel keeps only an overwrite, so earlier writes are dropped.
             folded.clear()
         folded.append(Overwrite(messages_delta_reducer([], [items[cut + 1 :]])))
     if live and len(folded) > 1 and isinstance(folded[0], Overwrite):
@@ -103,63 +103,63 @@ def _removes_all(item: Any) -> bool:
 
 
 class Outcome(TypedDict):
-    """Why planning is over: what ``finalize`` is told by ``plan``."""
+    """The reason planning ended, passed from ``plan`` to ``finalize``."""
 
     stop_reason: StopReason
     limit: NotRequired[float]
-    """The size of the limit that was met; absent where there is none."""
+    """The value of the limit that was reached; absent for none."""
     limit_name: NotRequired[str]
-    """The limit, where it is another than the stop reason names; see `RECURSION_LIMIT`."""
+    """The limit's name, if it differs from the stop reason; see `RECURSION_LIMIT`."""
     draft: NotRequired[AIMessage]
-    """The answer, where planning gave it; where planning was cut short, what of the answer was streamed."""
+    """The answer, if planning produced it; the streamed part, if planning was interrupted."""
     shown: NotRequired[bool]
-    """The draft has been streamed; absent for no."""
+    """Whether the draft has been streamed; absent for False."""
     unguarded: NotRequired[bool]
-    """The draft has not been shown to hooks and middleware; absent for no."""
+    """Whether the draft has not passed hooks and middleware; absent for False."""
     unfit: NotRequired[bool]
-    """The planning reply was streamed, and does not fit the response format; absent for no."""
+    """Whether the planning reply was streamed and does not match the response format; absent for False."""
     empty: NotRequired[bool]
-    """The planning reply that was to be the answer was empty: the model is asked for it once more; absent for no."""
+    """Whether the reply meant as answer was empty, so the model is asked once more; absent for False."""
 
 
 class Recovery(TypedDict, total=False):
-    """What was done for one input so that a model answers."""
+    """Measures taken for one input so that a model answers."""
 
     fallback: int
-    """Which model is asked: 0 or absent for the first, then the fallbacks from 1."""
+    """Index of the model in use: 0 or absent for the first, from 1 for the fallbacks."""
     compacted: bool
-    """The user was told that the older part of the history is left out of requests."""
+    """A warning was emitted that requests omit the older part of the history."""
     cut: bool
-    """The user was told that results are cut further in requests."""
+    """A warning was emitted that requests truncate results further."""
     crowded: bool
-    """The user was told that the model's context window is nearly full."""
+    """A warning was emitted that the model's context window is nearly full."""
     asked_in_text: bool
-    """A planning request was sent once more in text, as its reply hinted that tools are ignored."""
+    """A planning request was repeated with tools in text, because the reply indicated that tools are ignored."""
     free_choice: bool
-    """The user was told that the tool which the caller wants called is withheld."""
+    """A warning was emitted that the tool requested by the caller's tool choice is withheld."""
 
 
 class HookWork(TypedDict):
-    """What loop hooks have done for one input; it bounds what they may still do."""
+    """Actions of loop hooks for one input, which count towards their limits."""
 
     reruns: int
-    """Times they had the model asked again."""
+    """Number of reruns of the model."""
     calls: list[str]
-    """Fingerprints of the replies that reruns have replaced; a reply without calls has none."""
+    """Fingerprints of the replies replaced by reruns; a reply without calls has none."""
     ended: list[int]
-    """Places, among the agent's hooks, of those whose rerun was refused: they have no more reruns."""
+    """Indices of the agent's hooks whose rerun was refused; they have no more reruns."""
 
 
 class Carried(TypedDict):
-    """Messages that requests hold and the history does not."""
+    """Messages that are part of requests but not of the history."""
 
     at: int
-    """How many messages of the history stand before them."""
+    """Number of history messages before them."""
     messages: list[AnyMessage]
 
 
 class Bookkeeping(TypedDict):
-    """Where the loop is. One field of the state, because each field costs bytes in every checkpoint."""
+    """Position of the loop. It is one state field because each field adds bytes to every checkpoint."""
 
     step: int
     """Plans made for this input; 0 at its start."""
@@ -170,39 +170,39 @@ class Bookkeeping(TypedDict):
     last_input_id: str
     """Id of the newest user message whose event is written; empty before the first."""
     text_tools: list[str]
-    """Models whose provider turned tools down, so that this session calls them in text; empty until then."""
+    """Models whose provider refused tools, so that this session calls tools in text; empty for none."""
     native_tools: NotRequired[list[str]]
-    """Models that have called a tool through their provider, where their profile does not say that they can."""
+    """Models with a native tool call so far whose profile does not declare tool calling; absent for none."""
     outcome: Outcome | None
-    """Why planning is over; None while it is not."""
+    """The reason planning ended; None during planning."""
     waiting: list[Call]
-    """Calls of the wave that wait for others of it; empty outside structured planning."""
+    """Calls of the wave that wait for others; empty outside structured planning."""
     last_wave: bool
-    """The model has said that nothing is to be planned after this wave; False until then."""
+    """Whether the model declared this wave the last one."""
     taken: NotRequired[list[str]]
-    """Keys of the notes taken in that the inbox may still hold; absent for none."""
+    """Keys of processed notes that may still be in the inbox; absent for none."""
     changed: NotRequired[dict[str, Any]]
-    """Fields of the configuration that were changed while the session went on; absent for none."""
+    """Configuration fields changed during the session; absent for none."""
     worked_s: NotRequired[float]
-    """Seconds this input had been worked on at the last step; only under a deadline."""
+    """Seconds spent on this input up to the last step; only with a deadline."""
     loops: NotRequired[dict[str, int]]
-    """Pattern of calls → how often it went on with equal results in this input; absent for none."""
+    """Pattern of calls → number of repetitions with equal results in this input; absent for none."""
     withheld: NotRequired[list[str]]
-    """Tools not offered until the next input, because their calls and results repeated; absent for none."""
+    """Tools not offered until the next input because their calls and results repeated; absent for none."""
     unchanging: NotRequired[list[str]]
-    """Tools reported in this input for equal results of different arguments; absent for none."""
+    """Tools reported in this input for equal results under different arguments; absent for none."""
     ledger: NotRequired[bool]
-    """Each writing call of the wave is noted right before it runs; absent where none is."""
+    """Whether the effect ledger records each writing call of the wave before it runs; absent for False."""
     recovery: NotRequired[Recovery]
-    """What it took so far to have this input's requests answered; absent at its start."""
+    """Measures taken so far for this input's requests; absent at its start."""
     carried: NotRequired[list[Carried]]
-    """What hooks keep before the model for the rest of this input; absent or empty for nothing."""
+    """Messages that hooks add to requests for the rest of this input; absent or empty for none."""
     hooks: NotRequired[HookWork]
-    """What hooks have done for this input; absent for nothing."""
+    """Actions of hooks for this input; absent for none."""
     kept_from: NotRequired[str]
-    """Id of the first message that requests still hold in full; absent while they hold them all."""
+    """Id of the first message that requests contain in full; absent if they contain all."""
     cuts: NotRequired[dict[str, int]]
-    """Id of a result's message → characters of it that requests hold; absent while none is cut further."""
+    """Id of a result's message → characters of it in requests; absent if no result is truncated further."""
 
 
 NOT_BEGUN: Bookkeeping = {
@@ -218,85 +218,85 @@ NOT_BEGUN: Bookkeeping = {
 
 
 class AgentInput(TypedDict):
-    """What a run takes."""
+    """Input of a run."""
 
     messages: Annotated[list[AnyMessage], MessagesChannel()]
-    """New messages, usually one from the user. Anything LangChain can read as a message."""
+    """New messages, usually one from the user, in any form that LangChain accepts as a message."""
 
 
 class AgentOutput(TypedDict, total=False):
-    """What a run returns."""
+    """Output of a run."""
 
     messages: Annotated[list[AnyMessage], MessagesChannel()]
-    """The whole conversation as a chat window shows it."""
+    """The whole conversation."""
     status: Annotated[str, StatusChannel]
-    """A `SessionStatus`; absent before the first input. A change that the session's states do not have is refused."""
+    """A `SessionStatus`; absent before the first input. Invalid transitions are refused."""
     stop_reason: str | None
-    """A `StopReason`; None while running."""
+    """A `StopReason`; None during a run."""
     structured_response: Any
-    """The answer as plain JSON after ``response_format``; None where none was asked for or it could not be had."""
+    """The answer as plain JSON per ``response_format``; None without a response format or if extraction failed."""
 
 
 class AgentState(AgentOutput, total=False):
-    """Everything a checkpoint holds."""
+    """All fields of a checkpoint."""
 
     events: Annotated[list[StoredEvent], DeltaChannel(append_events, snapshot_frequency=SNAPSHOT_EVERY)]
-    """The history; empty before the first input. Read it through `SessionMemory`."""
+    """The history; empty before the first input. `SessionMemory` reads it."""
     loop: Bookkeeping
-    """Where the loop is; absent before the first input."""
+    """Position of the loop; absent before the first input."""
     ready: list[Call]
-    """The calls to run next; empty when planning is over."""
+    """The calls to run next; empty after planning."""
     usage: Annotated[Usage, add_usage]
     """Tokens and model calls of this input; zeros at its start."""
     remote: Annotated[RemoteState | None, change_remote]
     """Tasks and conversations that other agents hold for this session; absent before the first."""
     arrived: Annotated[bool, EphemeralValue(bool, guard=False)]
-    """True only in the superstep after a wave: what tells a continued run from a new input."""
+    """True only in the superstep after a wave; it distinguishes a continued run from new input."""
 
 
 class PlanState(AgentState, total=False):
-    """What ``plan`` reads: the state, and how many supersteps LangGraph still allows."""
+    """Input of ``plan``: the state and the number of supersteps that LangGraph still allows."""
 
     remaining_steps: RemainingSteps
 
 
 class RemoteTask(TypedDict):
-    """A task of another agent that waits for a person."""
+    """A remote agent's task that waits for a person's answer."""
 
     delegate: str
     """The delegate's name."""
     task_id: str
-    """The task's id, as the other agent gave it."""
+    """The task's id at the remote agent."""
     context_id: str
-    """The conversation it belongs to there; empty where the agent keeps none."""
+    """The conversation's id at the remote agent; empty for none."""
     question: str
-    """What the other agent wants to know."""
+    """The remote agent's question."""
     usage: NotRequired[dict[str, Any]]
-    """What the task had used when it asked, as a `Usage`, which is counted by then; absent where nobody told."""
+    """The task's usage up to its question, as a `Usage`, which is already counted; absent if not reported."""
 
 
 class RemoteState(TypedDict):
-    """What a session keeps of other agents."""
+    """A session's conversations and open tasks at remote agents."""
 
     contexts: dict[str, str]
-    """Delegate name → the conversation this session has with it."""
+    """Delegate name → id of this session's conversation with it."""
     open: dict[str, RemoteTask]
-    """Call id → the task behind it that waits for a person."""
+    """Call id → its task that waits for a person."""
 
 
 class RemoteChange(TypedDict):
-    """A write: what is new."""
+    """A write to `remote`."""
 
     contexts: dict[str, str]
     open: dict[str, RemoteTask | None]
-    """None for a task that waits no longer."""
+    """Call id → its task; None removes the task."""
 
 
 NOTHING_REMOTE: RemoteState = {"contexts": {}, "open": {}}
 
 
 def change_remote(state: RemoteState | None, change: RemoteChange | None) -> RemoteState | None:
-    """Reducer of `remote`: the change laid over what is kept."""
+    """Reducer of `remote`: merge a change into the current value."""
     if not change:
         return state
     state = state or NOTHING_REMOTE

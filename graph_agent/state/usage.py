@@ -6,7 +6,7 @@ from graph_agent.types import NO_USAGE, Usage
 
 
 def add_usage(left: Usage | None, right: Usage | None) -> Usage:
-    """Reducer of ``usage``: the sum, field by field, or the right one alone when it is `fresh`."""
+    """Reducer of ``usage``: the field-wise sum, or only the right value if it is `fresh`."""
     left, right = left or NO_USAGE, right or NO_USAGE
     if "fresh" in right:
         left = NO_USAGE
@@ -22,18 +22,18 @@ def add_usage(left: Usage | None, right: Usage | None) -> Usage:
 
 
 def less_usage(usage: Usage, counted: Usage) -> Usage:
-    """What is not counted yet, field by field; never less than nothing."""
-    left: Usage = {
+    """Return the field-wise difference, at least 0 in each field."""
+    difference: Usage = {
         "input_tokens": max(0, usage["input_tokens"] - counted["input_tokens"]),
         "output_tokens": max(0, usage["output_tokens"] - counted["output_tokens"]),
         "total_tokens": max(0, usage["total_tokens"] - counted["total_tokens"]),
         "model_calls": max(0, usage["model_calls"] - counted["model_calls"]),
     }
     if "cost" in usage:
-        left["cost"] = max(0.0, usage["cost"] - counted.get("cost", 0.0))
-    return left
+        difference["cost"] = max(0.0, usage["cost"] - counted.get("cost", 0.0))
+    return difference
 
 
 def fresh(usage: Usage) -> Usage:
-    """The write that makes ``usage`` start again from this one."""
+    """Return the write that resets ``usage`` to this value."""
     return {**usage, "fresh": True}

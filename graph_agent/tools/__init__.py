@@ -1,1 +1,1 @@
-"""Tools: how one is described, called and retried, and which part of its output the model reads."""
+"""Tools: schemas, invocation, retries, and truncation of the output shown to the model."""

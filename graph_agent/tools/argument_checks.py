@@ -1,4 +1,4 @@
-"""Checks of the lists that an agent is built from: tools, delegates and hooks."""
+"""Validation of the tools, delegates and hooks passed to an agent's constructor."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _DELEGATE = ("name", "description", "run")
 
 
 def checked_tools(given: object) -> list[BaseTool]:
-    """Make tools of LangChain tools and plain callables.
+    """Convert a list of LangChain tools and callables to tools.
 
     Raises:
-        ConfigError: When it is no list, or one of them cannot be a tool.
+        ConfigError: If the value is not a list, or an item cannot become a tool.
     """
     return [checked_tool(each, f"tools[{at}]") for at, each in enumerate(_listed(given, "tools"))]
 
 
 def checked_delegates(given: object) -> list[Delegate]:
-    """The delegates, as they are.
+    """Return the delegates unchanged.
 
     Raises:
-        ConfigError: When it is no list, or one of them is no delegate.
+        ConfigError: If the value is not a list, or an item is not a delegate.
     """
     delegates = _listed(given, "delegates")
     for at, each in enumerate(delegates):
@@ -43,19 +43,19 @@ def checked_delegates(given: object) -> list[Delegate]:
 
 
 def checked_hooks(given: object) -> list[Any]:
-    """The hooks, as they are; each is checked where it is registered.
+    """Return the hooks unchanged; each is validated on registration.
 
     Raises:
-        ConfigError: When it is no list.
+        ConfigError: If the value is not a list.
     """
     return _listed(given, "hooks")
 
 
 def openai_schema(tool: BaseTool) -> dict[str, Any]:
-    """A tool in OpenAI's function format.
+    """Return a tool's schema in OpenAI's function format.
 
     Raises:
-        ConfigError: When its arguments have no JSON schema.
+        ConfigError: If its arguments have no JSON schema.
     """
     try:
         return convert_to_openai_tool(tool)
@@ -67,21 +67,21 @@ def openai_schema(tool: BaseTool) -> dict[str, Any]:
 
 
 def _listed(given: object, name: str) -> list[Any]:
-    # A single tool is a pydantic model, which gives its fields when it is iterated over.
+    # A single tool is a pydantic model, whose iterator yields its fields.
     if isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping | BaseModel):
         return list(given)
     raise ConfigError(f"{name}={given!r}: give a list, e.g. {name}=[…].")
 
 
 def checked_tool(given: object, where: str) -> BaseTool:
-    """Make a tool of a LangChain tool or a plain callable.
+    """Convert a LangChain tool or a callable to a tool.
 
     Args:
-        given: What was given.
-        where: Its place, for errors.
+        given: The value to convert.
+        where: Its position, for error messages.
 
     Raises:
-        ConfigError: When it cannot be a tool.
+        ConfigError: If it cannot become a tool.
     """
     if isinstance(given, BaseTool):
         return given

@@ -1,4 +1,4 @@
-"""Tools that the caller of a run brings along and runs itself: a call of one is an interrupt, its result the answer."""
+"""Client tools, which the caller of a run executes: each call interrupts the graph, and its result resumes it."""
 
 from __future__ import annotations
 
@@ -13,29 +13,28 @@ from graph_agent.tools.output import Output
 from graph_agent.types import Call
 
 CLIENT_CALL = "client_tool_call"
-"""The `type` of the interrupt's value, which has the call's `id`, `name` and `arguments` beside it."""
+"""The `type` of the interrupt's value, which also has the call's `id`, `name` and `arguments`."""
 
-
-_ONE = (
+_NOT_FIRST = (
     "It did not run: tools of this kind are called one at a time. Wait for the other's result, and call this one again "
     "if it is still wanted."
 )
 
 
 class ClientResult(TypedDict):
-    """What resumes such an interrupt."""
+    """The value that resumes the interrupt of a client tool call."""
 
     content: str | list[Any]
     """Text, or LangChain content blocks."""
     status: str
-    """`success`, or `error` for a tool that failed."""
+    """`success`, or `error` if the tool failed."""
 
 
 def asked_of_client(call: Call) -> Output:
-    """Stop for a call that its caller runs; when the run is resumed, what came of it.
+    """Interrupt the graph for a client tool call; on resume, return the client's result.
 
     Raises:
-        GraphInterrupt: Until the result is there.
+        GraphInterrupt: Until the result is available.
     """
     answer = interrupt({"type": CLIENT_CALL, "id": call["id"], "name": call["name"], "arguments": call["arguments"]})
     if not isinstance(answer, dict) or "content" not in answer:
@@ -48,16 +47,16 @@ def asked_of_client(call: Call) -> Output:
 
 
 def one_at_a_time(calls: Sequence[Call], names: Collection[str]) -> list[Call]:
-    """The calls of a plan, of which only the first of the caller's own is to be run; the others say what is wrong.
+    """Return a plan's calls with a fault on each client tool call after the first.
 
     Args:
         calls: The calls, in the model's order.
-        names: The caller's tools.
+        names: Names of the client tools.
     """
-    asked = [call["id"] for call in calls if call["name"] in names and "fault" not in call]
-    return [{**call, "fault": _ONE} if call["id"] in asked[1:] else call for call in calls]
+    client_ids = [call["id"] for call in calls if call["name"] in names and "fault" not in call]
+    return [{**call, "fault": _NOT_FIRST} if call["id"] in client_ids[1:] else call for call in calls]
 
 
 def bare_schema(name: str) -> dict[str, Any]:
-    """The schema of a tool of which nothing is known but its name, as an OpenAI function."""
+    """Return an OpenAI function schema without parameters, for a tool known only by name."""
     return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}

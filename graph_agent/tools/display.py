@@ -1,4 +1,4 @@
-"""What the model is shown of a call's output."""
+"""The part of a call's output that the model sees: limits by tool, kind and run."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from graph_agent.types import Call, is_delegation
 def shown_output(
     content: str | list[Any], settings: LoopConfig, marks: Mapping[str, Any], call: Call
 ) -> tuple[str | list[Any], bool]:
-    """Cut an output to the limits of its tool, of the tool's kind, or of the run (see `output_limits`).
+    """Truncate an output to the limits of its tool, of the tool's kind, or of the run (see `output_limits`).
 
-    Where outputs are offloaded, what is over `offload_over_chars` is cut to that at most, and every marker says how to
-    read the rest.
+    If outputs are offloaded, `offload_over_chars` is an upper bound too, and every marker names the `read_result` call
+    for the rest.
 
     Args:
-        content: Text, or content blocks. The limits are for the text in all of them together; the blocks whose text is
-            left out are left out, and those without text stay.
+        content: Text, or content blocks. The limits apply to the text of all blocks together; a block whose whole text
+            is cut is dropped, and blocks without text stay.
         settings: The run's limits.
         marks: The tool's marks: `kind`, `max_output_chars`, `max_output_lines`, `truncate`; empty for a delegate.
         call: The call that the output answers.
 
     Returns:
-        The content to show, and whether anything was cut.
+        The content to show, and whether it was truncated.
     """
     limits = output_limits(call["name"], marks, settings)
     threshold = settings.offload_over_chars if call["name"] != READ_RESULT else None
@@ -43,7 +43,7 @@ def shown_output(
 
 
 class OutputLimits(NamedTuple):
-    """What `truncate` takes."""
+    """Arguments of `truncate`."""
 
     max_chars: int
     max_lines: int
@@ -53,21 +53,21 @@ class OutputLimits(NamedTuple):
 class _Kind(NamedTuple):
     limits: OutputLimits
     names: frozenset[str]
-    """Tools that are of this kind without being marked."""
+    """Tools that have this kind without a mark."""
 
 
 _KINDS = {
-    # A file is read to be worked on, so as much of it as will do; source files have some 30 characters a line.
+    # The model works on a file's content, so the limit is high; source files average 30 characters a line.
     "file_read": _Kind(
         OutputLimits(50_000, 2_000),
         frozenset({"read_file", "read_text_file", "read", "cat", "open_file", "view_file", "get_file_contents"}),
     ),
-    # The command's first words say what it did, its last what came of it.
+    # A command's first lines show the action, the last lines the outcome.
     "shell": _Kind(
         OutputLimits(30_000, 256),
         frozenset({"bash", "shell", "sh", "terminal", "run_command", "run_shell_command", "execute_command"}),
     ),
-    # The first matches are the best ones where they are ranked, and the last line is often their number: both ends.
+    # Ranked matches start with the best, and the last line is often their count, so both ends are kept.
     "search": _Kind(
         OutputLimits(20_000, 200),
         frozenset({"grep", "rg", "search", "search_files", "file_search", "web_search"}),
@@ -76,24 +76,24 @@ _KINDS = {
         OutputLimits(20_000, 500),
         frozenset({"ls", "glob", "find", "list_directory", "list_dir", "list_files", "directory_tree"}),
     ),
-    # An agent's answer begins with its finding and ends with its conclusion.
+    # An agent's answer starts with its finding and ends with its conclusion.
     "delegate": _Kind(OutputLimits(20_000, 500), frozenset()),
 }
-"""Kind → what is shown by default. A tool says its kind with the mark `kind`; those with a well-known name need not."""
+"""Default limits by kind. The mark `kind` sets a tool's kind; tools with a well-known name need no mark."""
 
 _KIND_OF_NAME = {name: kind for kind, (_, names) in _KINDS.items() for name in names}
 
 
 def output_limits(name: str, marks: Mapping[str, Any], settings: LoopConfig) -> OutputLimits:
-    """The limits for one tool's output, each of the two by itself, the first of these that there is:
+    """Return the limits for one tool's output. Each limit comes from the first of these sources that defines it:
 
     1. The tool's mark: `max_output_chars`, `max_output_lines`, `truncate`.
-    2. The default of its kind, or the run's limit where that has been set, to a smaller value. A run's limit
-       that equals `LoopConfig`'s default counts as not set. To raise a kind's default, mark the tool.
+    2. The default of its kind, or the run's limit if that is set to a smaller value. A run's limit equal to
+       `LoopConfig`'s default counts as not set. To raise a kind's default, mark the tool.
     3. The run's limit.
 
     Args:
-        name: The call's name; in `files.read_file` the part behind the last dot is what counts.
+        name: The call's name; the kind is looked up by the part after the last dot, as in `files.read_file`.
         marks: The tool's marks; empty for a delegate.
         settings: The run's limits.
     """
@@ -121,6 +121,6 @@ def _kind(name: str, marks: Mapping[str, Any]) -> str | None:
     return _KIND_OF_NAME.get(name.rpartition(".")[2].lower())
 
 
-def _lowered(default: int, of_the_run: int, field: str) -> int:
-    is_set = of_the_run != LoopConfig.model_fields[field].default
-    return min(default, of_the_run) if is_set else default
+def _lowered(default: int, run_limit: int, field: str) -> int:
+    is_set = run_limit != LoopConfig.model_fields[field].default
+    return min(default, run_limit) if is_set else default

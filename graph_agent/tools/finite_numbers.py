@@ -1,6 +1,6 @@
-"""Arguments that a tool's schema would read as a number that is not finite.
+"""Rejection of text arguments that a tool's schema would parse as NaN or an infinity.
 
-Several formats of calls write each argument as text: `NaN` may be a word there, or a number. The schema decides.
+Several call formats write each argument as text, where `NaN` may be a word or a number. The tool's schema decides.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from pydantic import BaseModel, ValidationError
 from graph_agent.errors import ToolArgumentsError
 
 _LONGEST = 1_000
-"""Characters of a text that may be such a number."""
+"""Maximum characters of a text that is checked; a longer one is not a number."""
 
 
 def check_finite(tool: BaseTool, arguments: Mapping[str, Any]) -> None:
-    """Refuse arguments whose text a tool's schema reads as NaN or as an infinity.
+    """Refuse text arguments that the tool's schema parses as NaN or an infinity.
 
     Args:
-        tool: The tool; one whose schema is no pydantic class takes its arguments as they are.
-        arguments: The model's.
+        tool: The tool; no check if its schema is not a pydantic class.
+        arguments: The model's arguments.
 
     Raises:
-        ToolArgumentsError: With the arguments' names.
+        ToolArgumentsError: With the names of those arguments.
     """
     suspects = [name for name, value in arguments.items() if _may_be_not_finite(value)]
     if not suspects:
         return
-    # Without what the framework fills in.
+    # The schema without injected arguments.
     schema = tool.tool_call_schema
     if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
         return
     try:
-        read = vars(schema.model_validate({**arguments}))
+        parsed = vars(schema.model_validate({**arguments}))
     except ValidationError:
-        return  # the call itself says what does not fit
-    if names := [name for name in suspects if _is_not_finite(read.get(name))]:
+        return  # the call itself reports the misfit
+    if names := [name for name in suspects if _is_not_finite(parsed.get(name))]:
         raise ToolArgumentsError(
             f"The arguments do not fit the tool {tool.name!r}: {', '.join(names)} must be finite, and was given as "
             f"{', '.join(repr(arguments[name])[:80] for name in names)}. Send a finite number."

@@ -1,4 +1,4 @@
-"""A key by which a service can tell a call repeated from a new one."""
+"""Idempotency keys, by which a service detects a repeated call."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _current: ContextVar[tuple[str, Call, str] | None] = ContextVar("graph_agent_cur
 
 
 def idempotency_key(session_id: str | None = None, call: Call | None = None, wave: str = "") -> str:
-    """The key of a call: the same whenever this call of this session is run, another for every other call.
+    """Return the key of a call: the same for each run of this call in this session, different for every other call.
 
-    Inside a tool it is asked for without arguments:
+    Inside a tool, call it without arguments:
 
     ```python
     @tool
@@ -27,16 +27,16 @@ def idempotency_key(session_id: str | None = None, call: Call | None = None, wav
     ```
 
     Args:
-        session_id: The session; None inside a tool.
+        session_id: The session's id; None inside a tool.
         call: The call; None inside a tool.
-        wave: Which of the session's waves the call belongs to, because models repeat ids from one input to the next;
-            left out inside a tool.
+        wave: Identifier of the call's wave within the session, because models repeat call ids across inputs; omitted
+            inside a tool.
 
     Returns:
-        64 hexadecimal digits, made of the session's id, the wave, the call's id and name, and its canonical arguments.
+        64 hexadecimal digits: a hash of the session's id, the wave, and the call's id, name and canonical arguments.
 
     Raises:
-        InputError: Without arguments, outside a tool that an agent runs.
+        InputError: If called without arguments outside a tool that an agent runs.
     """
     if session_id is None or call is None:
         current = _current.get()
@@ -48,13 +48,13 @@ def idempotency_key(session_id: str | None = None, call: Call | None = None, wav
 
 
 def key_of_current_call() -> str | None:
-    """`idempotency_key()` inside a call of an agent's tool; None elsewhere."""
+    """Return `idempotency_key()` inside a tool call of an agent; None elsewhere."""
     return idempotency_key() if _current.get() is not None else None
 
 
 @contextmanager
 def current_call(session_id: str, call: Call, wave: str) -> Iterator[None]:
-    """While a call runs, `idempotency_key()` is its key."""
+    """Set the call whose key `idempotency_key()` returns inside the context."""
     token = _current.set((session_id, call, wave))
     try:
         yield

@@ -1,10 +1,15 @@
-"""How one tool's own code is called, and what it is told."""
+"""Invocation of one tool's code, the record of its return value, and the `ToolRuntime` passed to it."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
+import functools
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, cast
 
 from langchain_core.callbacks import BaseCallbackManager
@@ -17,18 +22,40 @@ from pydantic import BaseModel
 
 from graph_agent._compat import InjectedArguments, as_tool_output, config_parameter
 from graph_agent._internal.daemon_threads import call_in_thread
-from graph_agent.tools.returned import record, recorded
+
+
+@dataclass(slots=True)
+class ReturnValue:
+    """The return value of one attempt to run a tool."""
+
+    value: Any = None
+    is_known: bool = False
+    """Whether the tool has returned."""
+
+
+_current: ContextVar[ReturnValue | None] = ContextVar("graph_agent_returned", default=None)
+
+
+@contextmanager
+def record_return_value() -> Iterator[ReturnValue]:
+    """Record the return value of the tool that an `Invoker` runs inside the context."""
+    returned = ReturnValue()
+    reset = _current.set(returned)
+    try:
+        yield returned
+    finally:
+        _current.reset(reset)
 
 
 class Invoker:
-    """Calls one tool, by the shortest way that nobody can tell from `tool.ainvoke`.
+    """Calls one tool by the shortest path with the behaviour of `tool.ainvoke`.
 
-    A blocking tool runs in a daemon thread. A coroutine is awaited directly while no callback handler listens, because
-    `ainvoke` works out its signature and prepares its callbacks anew at each call.
+    A blocking tool runs in a daemon thread. A coroutine is awaited directly if no callback handler is registered,
+    because `ainvoke` inspects its signature and prepares callbacks at each call.
     """
 
     def __init__(self, tool: BaseTool) -> None:
-        self._tool = recorded(_with_shallow_schema(tool))
+        self._tool = _with_recording(_with_shallow_schema(tool))
         self._blocking = _is_blocking(tool)
         self._direct = _Direct(tool) if isinstance(tool, StructuredTool) and _is_plain(tool) else None
 
@@ -41,12 +68,12 @@ class Invoker:
             config: The node's config.
 
         Returns:
-            The text a tool returned, a `ToolMessage`, or the messages and commands the tool made itself.
+            The text a tool returned, a `ToolMessage`, or the messages and commands that the tool created.
 
         Raises:
-            Exception: What the tool raised, and pydantic's `ValidationError` when the arguments do not fit.
+            Exception: The tool's exception, or pydantic's `ValidationError` for arguments that do not fit.
         """
-        if self._direct is not None and not _heard(config):
+        if self._direct is not None and not _has_callbacks(config):
             return await self._direct(arguments, call_id, config)
         tool = self._tool
         request = {"type": "tool_call", "id": call_id, "name": tool.name, "args": arguments}
@@ -56,7 +83,7 @@ class Invoker:
 
 
 class _Direct:
-    """A tool's coroutine, called with what its schema makes of the arguments."""
+    """Calls a tool's coroutine with the arguments validated by its schema."""
 
     def __init__(self, tool: StructuredTool) -> None:
         assert tool.coroutine is not None
@@ -68,29 +95,72 @@ class _Direct:
             name for name, field in self._schema.model_fields.items() if InjectedToolCallId in field.metadata
         ]
         self._config_parameter = config_parameter(self._coroutine)
-        # What the framework injects without the schema's knowledge, such as a ToolRuntime.
-        self._beside = [name for name in inspect.signature(self._coroutine).parameters if name not in self._fields]
+        # Injected by the framework and absent from the schema, such as a ToolRuntime.
+        self._extra_parameters = [
+            name for name in inspect.signature(self._coroutine).parameters if name not in self._fields
+        ]
 
     async def __call__(self, arguments: dict[str, Any], call_id: str, config: RunnableConfig) -> Any:
         valid = self._schema.model_validate(arguments | dict.fromkeys(self._call_id_fields, call_id))
         kwargs = {name: getattr(valid, name) for name in self._fields}
-        for name in self._beside:
+        for name in self._extra_parameters:
             if name in arguments:
                 kwargs[name] = arguments[name]
         if self._config_parameter:
             kwargs[self._config_parameter] = config
         returned = await self._coroutine(**kwargs)
-        record(returned)
+        _record(returned)
         if isinstance(returned, str):
             return returned
         return as_tool_output(returned, None, self._tool, call_id)
 
 
-def _with_shallow_schema(tool: BaseTool) -> BaseTool:
-    """The tool with a schema that does not serialize injected arguments; itself where it has none.
+def _record(value: Any) -> None:
+    """Store the return value of the running tool, if it is being recorded."""
+    if (returned := _current.get()) is not None:
+        returned.value, returned.is_known = value, True
 
-    LangChain dumps validated arguments only to learn their names. A dump of a `ToolRuntime` warns of each of its values
-    that has another type than declared, and goes through the whole history in its state.
+
+def _with_recording(tool: BaseTool) -> BaseTool:
+    """Return a copy of a tool that records its return values; its methods still run on the original tool.
+
+    A message holds only the text of a return value, in which the text `123` and the number 123 are equal.
+    """
+    has_artifact = tool.response_format == "content_and_artifact"
+
+    def store(value: Any) -> None:
+        _record(value[0] if has_artifact and isinstance(value, tuple) and value else value)
+
+    def recording_run(run: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(run)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            value = run(*args, **kwargs)
+            store(value)
+            return value
+
+        return wrapped
+
+    def recording_arun(run: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(run)
+        async def wrapped(*args: Any, **kwargs: Any) -> Any:
+            value = await run(*args, **kwargs)
+            store(value)
+            return value
+
+        return wrapped
+
+    clone = copy.copy(tool)
+    # pydantic rejects attributes that are not fields.
+    object.__setattr__(clone, "_run", recording_run(tool._run))
+    object.__setattr__(clone, "_arun", recording_arun(tool._arun))
+    return clone
+
+
+def _with_shallow_schema(tool: BaseTool) -> BaseTool:
+    """Return the tool with a schema that does not serialize injected arguments; the same tool if it has none.
+
+    LangChain dumps validated arguments only to get their names. The dump of a `ToolRuntime` warns about each value
+    whose type differs from the declared one, and serializes the whole history in its state.
     """
     schema = tool.args_schema
     if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
@@ -98,10 +168,10 @@ def _with_shallow_schema(tool: BaseTool) -> BaseTool:
     if InjectedArguments(tool).hidden.isdisjoint(schema.model_fields):
         return tool
     body = {"__module__": schema.__module__, "__doc__": schema.__doc__, "model_dump": _shallow_dump}
-    # The same name, which stands in the texts of validation errors.
+    # Validation errors contain the schema's name, so it stays the same.
     shallow = cast("Any", type(schema))(schema.__name__, (schema,), body)
     made = tool.model_copy(update={"args_schema": shallow})
-    # What the tool keeps for itself between calls stays in one place.
+    # Both objects share the tool's private attributes, which may change between calls.
     object.__setattr__(made, "__pydantic_private__", tool.__pydantic_private__)
     return made
 
@@ -115,7 +185,7 @@ def _shallow_dump(arguments: BaseModel, **_: Any) -> dict[str, Any]:
 
 
 def _is_plain(tool: StructuredTool) -> bool:
-    """Whether `ainvoke` would do no more than check the arguments, call the coroutine, and keep what it returns."""
+    """Whether `ainvoke` would only validate the arguments, await the coroutine, and return its result."""
     schema = tool.args_schema
     if type(tool) is not StructuredTool or tool.coroutine is None or tool.response_format != "content":
         return False
@@ -135,7 +205,7 @@ def _is_blocking(tool: BaseTool) -> bool:
     return type(tool)._arun in (BaseTool._arun, StructuredTool._arun, Tool._arun)
 
 
-def _heard(config: RunnableConfig) -> bool:
+def _has_callbacks(config: RunnableConfig) -> bool:
     callbacks = config.get("callbacks")
     return bool(callbacks.handlers if isinstance(callbacks, BaseCallbackManager) else callbacks)
 
@@ -143,10 +213,10 @@ def _heard(config: RunnableConfig) -> bool:
 def tool_runtime(
     call_id: str, state: Any, config: RunnableConfig, runtime: Runtime[Any], tools: Iterable[BaseTool]
 ) -> ToolRuntime[Any, Any]:
-    """What a tool, or middleware around it, is told of the run that it is called in.
+    """Build the `ToolRuntime` of a call, for the tool and for middleware.
 
     Args:
-        call_id: The call.
+        call_id: The call's id.
         state: The graph's state.
         config: The task's config.
         runtime: The task's runtime.
@@ -166,10 +236,10 @@ def tool_runtime(
 
 
 def meant_for_the_run(error: BaseException) -> bool:
-    """Whether an exception that came out of a call is the run's and not the call's own.
+    """Whether an exception raised by a call must propagate to the run instead of becoming the call's error result.
 
-    The run's are a question to a person, the run's own cancellation, and Ctrl-C. All else, `SystemExit` and a
-    `CancelledError` that nobody asked for included, is that call's failure.
+    A `GraphBubbleUp` such as an interrupt, a cancellation of the task, Ctrl-C and `GeneratorExit` propagate. Any other
+    exception is the call's failure, including `SystemExit` and a `CancelledError` without a cancellation of the task.
     """
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()

@@ -1,4 +1,4 @@
-"""An agent's tools, some of them from sources whose lists change while the agent runs, such as MCP servers."""
+"""An agent's tools, including those of sources whose lists change during a run, such as MCP servers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ logger = logging.getLogger(__name__)
 
 
 class ToolSource(Protocol):
-    """A list of tools that changes."""
+    """A list of tools that may change."""
 
     version: int
-    """Counts the changes."""
+    """Number of changes so far."""
     announces: bool
-    """Whether changes are to be expected."""
+    """Whether the source may announce changes."""
 
     @property
     def pending(self) -> bool:
-        """Whether a change was announced and is not yet in the list."""
+        """Whether an announced change is not yet in the list."""
         ...
 
     async def settle(self) -> None:
@@ -30,17 +30,17 @@ class ToolSource(Protocol):
         ...
 
     def __iter__(self) -> Iterator[BaseTool]:
-        """The tools of now."""
+        """Iterate over the current tools."""
         ...
 
 
 class LiveTools:
-    """The tools given to an agent; those of a source are replaced by what the source lists now.
+    """The tools given to an agent, with the tools of each source kept current.
 
-    A source is followed if all its tools were given. A list that the user has filtered stays as it is.
+    A source is followed only if all its tools were given; a list filtered by the user does not change.
 
     Args:
-        tools: The tools, each name once.
+        tools: The tools; names are unique.
     """
 
     def __init__(self, tools: Sequence[BaseTool]) -> None:
@@ -52,16 +52,16 @@ class LiveTools:
         followed = {id(source) for source in self._sources}
         self._fixed = [tool for tool in tools if id(_source_of(tool)) not in followed]
         self.announces = any(source.announces for source in self._sources)
-        """Whether a source announces changes, which may bring tools that write."""
+        """Whether a source announces changes, which may add tools that write."""
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """Differs from an earlier value if a source has changed since."""
+        """The version of each source; a different value means a change."""
         return tuple(source.version for source in self._sources)
 
     @property
     def pending(self) -> bool:
-        """Whether a source has announced a change that is not yet in its list."""
+        """Whether an announced change of a source is not yet in its list."""
         return any(source.pending for source in self._sources)
 
     async def settle(self) -> None:
@@ -69,10 +69,10 @@ class LiveTools:
         await asyncio.gather(*(source.settle() for source in self._sources if source.pending))
 
     def current(self, taken: Collection[str]) -> list[BaseTool]:
-        """The tools of now, those of sources last.
+        """Return the current tools, those of sources last.
 
         Args:
-            taken: Names of delegates; a source's tool of such a name, or of a given tool's, is left out.
+            taken: Names of delegates; a source's tool with such a name, or a given tool's name, is left out.
         """
         tools = {tool.name: tool for tool in self._fixed}
         for source in self._sources:

@@ -1,4 +1,4 @@
-"""What a tool call came to."""
+"""The output of a tool call: parsing of return values, and texts of errors and interruptions."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from graph_agent._internal.text import as_text, clean, plain, text_of
 from graph_agent.errors import AbandonedCallsError, CallError, McpServerError
 from graph_agent.events.types import ResultStatus
 from graph_agent.events.values import as_json, decode, structured_content
-from graph_agent.tools.returned import Returned
+from graph_agent.tools.invoke import ReturnValue
 from graph_agent.types import Call
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What a call came to, before it is cut to what the model sees."""
+    """The result of a call before truncation."""
 
     content: str | list[Any]
     """Text, or LangChain content blocks."""
     status: ResultStatus = "success"
     artifact: Any = None
-    """Plain JSON that the tool returned beside its content."""
+    """Plain JSON that the tool returned in addition to its content."""
     stored: Mapping[str, Any] = field(default_factory=dict)
-    """How the call's event stores the result's value; see `graph_agent.events.values`."""
+    """Fields by which the call's event stores the result's value; see `graph_agent.events.values`."""
     raised: BaseException | None = None
-    """What the tool raised, where its own failure is what `content` tells of."""
+    """The tool's exception, if `content` reports one."""
 
 
-def read_output(returned: Any, call: Call, given: Returned | None = None) -> Output:
-    """Read what a tool returned: text, a message for its call, or a `Command` or list that holds just that message.
+def read_output(returned: Any, call: Call, given: ReturnValue | None = None) -> Output:
+    """Parse a tool's result: text, a message for its call, or a `Command` or list that holds only that message.
 
-    Anything more would stand between the results of parallel calls, an order that providers refuse, or would change
-    the state behind the loop's back.
+    Anything else becomes an error: further messages would separate the results of parallel calls, an order that
+    providers refuse, and other state updates would bypass the loop.
 
     Args:
-        returned: What LangChain made of it.
+        returned: The result as converted by LangChain.
         call: The call.
-        given: What the tool's own code returned; None where that is not recorded.
+        given: The return value of the tool's own code; None if it was not recorded.
     """
     if isinstance(returned, str):
         return Output(clean(returned))
@@ -64,7 +64,9 @@ def read_output(returned: Any, call: Call, given: Returned | None = None) -> Out
             else:
                 refused.append(f"a {type(message).__name__}")
     if refused:
-        return Output(f"The tool ran, but asked for what this agent does not let it: {', '.join(refused)}.", "error")
+        return Output(
+            f"The tool ran, but requested changes that this agent does not allow: {', '.join(refused)}.", "error"
+        )
     if found is None:
         return Output(f"{call['name']} returned no message for this call; its result is not known.", "error")
     artifact = None if found.artifact is None else plain(found.artifact)
@@ -75,8 +77,8 @@ def read_output(returned: Any, call: Call, given: Returned | None = None) -> Out
     return Output(text, "success", artifact, stored or {"encoding": "json"})
 
 
-def _json_text(given: Returned | None, found: ToolMessage) -> str | None:
-    """The JSON of what a tool returned; None for text, content blocks, and messages that the tool made itself."""
+def _json_text(given: ReturnValue | None, found: ToolMessage) -> str | None:
+    """Return the JSON of a tool's return value; None for text, content blocks, and messages created by the tool."""
     if given is None or not given.is_known or isinstance(_content(found.content), list):
         return None
     items = given.value if isinstance(given.value, list) else [given.value]
@@ -86,14 +88,14 @@ def _json_text(given: Returned | None, found: ToolMessage) -> str | None:
 
 
 def with_value_of(outputs: Sequence[Output], output: Output) -> Output:
-    """Return an output with the value of the call that it comes from, which a message does not hold.
+    """Return middleware's output with the value of the call's own output, which a message does not hold.
 
-    Where middleware has changed the content and not the artifact, the value comes from the content alone: what was
-    taken out of the text must not come back by the artifact.
+    If middleware changed the content and not the artifact, the value comes from the content alone, so that text removed
+    from the content does not reappear through the artifact.
 
     Args:
-        outputs: The outputs of each time the call ran, oldest first.
-        output: The output that middleware has made of them.
+        outputs: The outputs of the call's runs, oldest first.
+        output: The output returned by middleware.
     """
     for ran in reversed(outputs):
         if (ran.content, ran.artifact) == (output.content, output.artifact):
@@ -105,7 +107,7 @@ def with_value_of(outputs: Sequence[Output], output: Output) -> Output:
 
 
 def _content(content: str | list[Any]) -> str | list[Any]:
-    """A message's content, cleaned. A list of bare texts is a tool's own list, which blocks run together would hide."""
+    """Return a message's content, cleaned. A list of strings is a tool's own list and becomes its text form."""
     if isinstance(content, list) and any(isinstance(block, dict) for block in content):
         blocks: list[Any] = plain(content)
         return blocks
@@ -113,12 +115,12 @@ def _content(content: str | list[Any]) -> str | list[Any]:
 
 
 def misfit(tool: BaseTool, error: BaseException) -> bool:
-    """Whether an exception says that the model's arguments do not fit."""
+    """Whether an exception is the validation error of the tool's arguments."""
     return isinstance(error, ValidationError) and error.title == getattr(tool.args_schema, "__name__", None)
 
 
 def may_have_run(clock: asyncio.Timeout, error: BaseException) -> bool:
-    """Whether a call may have taken effect though it ended with this exception, whose cause lies outside its tool."""
+    """Whether a call may have taken effect despite an exception from outside the tool: a timeout or a lost server."""
     if isinstance(error, McpServerError):
         return error.may_have_run
     return isinstance(error, TimeoutError) and clock.expired()
@@ -127,19 +129,19 @@ def may_have_run(clock: asyncio.Timeout, error: BaseException) -> bool:
 def fault(
     tool: BaseTool, clock: asyncio.Timeout, error: BaseException, *, timeout_s: float | None, writes: bool
 ) -> str:
-    """The text of an exception, for the model.
+    """Return the text of an exception, for the model.
 
     Args:
         tool: The tool.
         clock: The call's time limit.
         error: The exception.
-        timeout_s: The time limit in seconds; None for none.
+        timeout_s: The time limit in seconds; None for no limit.
         writes: Whether the tool may change something.
     """
     if isinstance(error, CallError):
         return str(error)
     if isinstance(error, ToolException):
-        return clean(str(error)) or f"{tool.name} failed without saying why."
+        return clean(str(error)) or f"{tool.name} failed without a message."
     if isinstance(error, TimeoutError) and clock.expired():
         return f"{tool.name} was stopped at its time limit of {timeout_s:g} s. {effect_text(writes=writes)}"
     if isinstance(error, AbandonedCallsError):
@@ -161,12 +163,12 @@ _BECAUSE: dict[Cause, str] = {
 
 
 def cut_short(cause: Cause, *, begun: bool, writes: bool) -> tuple[str, ResultStatus]:
-    """The result of a call that was cut short, and its status.
+    """Return the result text and status of a call that an abort or a deadline stopped.
 
     Args:
-        cause: What cut it short.
-        begun: Whether it had been begun.
-        writes: Whether it may change something.
+        cause: The reason.
+        begun: Whether the call had started.
+        writes: Whether the call may change something.
     """
     because = _BECAUSE[cause]
     if not begun:
@@ -176,7 +178,7 @@ def cut_short(cause: Cause, *, begun: bool, writes: bool) -> tuple[str, ResultSt
 
 
 def effect_text(*, writes: bool) -> str:
-    """What is known of the effect of a call that was stopped before its end, as one sentence.
+    """Return one sentence on the possible effect of a call that was stopped before its end.
 
     Args:
         writes: Whether the call may change something.

@@ -1,4 +1,4 @@
-"""`read_result`: the tool by which the model reads the parts of an output that it was not shown."""
+"""The `read_result` tool, which returns parts of truncated outputs to the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graph_agent.tools.untrusted import fenced_text, source_of
 
 READ_RESULT = "read_result"
 MOST_CHARS = 20_000
-"""Characters that one call of `read_result` gives at most."""
+"""Maximum characters that one call of `read_result` returns."""
 
 _IDS_LISTED = 20
 _DESCRIPTION = (
@@ -27,14 +27,14 @@ _DESCRIPTION = (
 )
 
 _Events = Annotated[Any, InjectedState("events")]
-"""Not declared as a list, or pydantic would copy the whole history to check it."""
+"""Not declared as a list, because pydantic would copy the whole history to validate it."""
 
 
 def with_reader(tools: Sequence[BaseTool], config: LoopConfig) -> Sequence[BaseTool]:
-    """The agent's tools, with `read_result` behind them where outputs are offloaded.
+    """Return the agent's tools, followed by `read_result` if outputs are offloaded.
 
     Raises:
-        ConfigError: When a tool of the user's has that name.
+        ConfigError: If one of the user's tools has that name.
     """
     if config.offload_over_chars is None:
         return tools
@@ -48,36 +48,36 @@ def with_reader(tools: Sequence[BaseTool], config: LoopConfig) -> Sequence[BaseT
         coroutine=_read_result,
         name=READ_RESULT,
         description=_DESCRIPTION,
-        # What it gives is bounded already, and must be shown as it is.
+        # Its output is bounded already and must not be truncated again.
         metadata={"effect": "read", "max_output_chars": 10 * MOST_CHARS, "max_output_lines": 10 * MOST_CHARS},
     )
     return [*tools, reader]
 
 
 def how_to_read_on(id_: str, offset: int) -> str:
-    """What a model is told at the place of a cut.
+    """Return the hint of a truncation marker: the `read_result` call for the missing part.
 
     Args:
-        id_: The id of the call whose output was cut.
-        offset: Where what is missing begins, in characters.
+        id_: The id of the call whose output was truncated.
+        offset: Start of the missing part, in characters.
     """
     return f"read on with {READ_RESULT}(id={json.dumps(id_, ensure_ascii=False)}, offset={offset})"
 
 
 def read_part(events: Sequence[StoredEvent], id_: str, offset: int, length: int) -> str:
-    """Read a part of the whole output of a call, under a line that says which part it is.
+    """Return a part of a call's whole output, preceded by a line with its range.
 
     Args:
         events: The stored history, newest last.
-        id_: The call's id; the newest call with it counts.
+        id_: The call's id; if repeated, the newest call.
         offset: Characters before the part.
-        length: Characters of the part at most.
+        length: Maximum characters of the part.
 
     Returns:
-        The part. Of an output in content blocks, the text in them, run together.
+        The part; for content blocks, a part of their concatenated text.
 
     Raises:
-        ToolException: When no call of that id has a result, or its output ends before the offset.
+        ToolException: If no call with that id has a result, or its output ends before the offset.
     """
     results = (entry for entry in reversed(events) if entry["type"] in ("tool_result", "delegation_response"))
     ids: dict[str, None] = {}

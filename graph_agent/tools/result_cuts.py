@@ -1,4 +1,4 @@
-"""Cutting tools' results further than their own limits do, in requests that a model cannot read whole."""
+"""Further truncation of tool results in requests that exceed the model's context window."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from graph_agent._internal.text import text_of
 from graph_agent.tools.truncation import TruncateMode, truncate_texts
 
 LEAST_CHARS = 200
-"""Characters of a result that are always kept."""
+"""Minimum characters kept of each result."""
 _WORTH_CUTTING = 100
-"""Characters that a cut must leave out: its marker is nearly as long."""
+"""Minimum characters that a cut must remove; its marker is nearly as long."""
 _MOST_LINES = 1_000_000
 _LEFT_OUT = "[… content of another kind left out here; the history keeps it …]"
 
 
 def cuts_for(messages: Sequence[AnyMessage], excess: int) -> dict[str, int]:
-    """Where to cut so that results lose at least so many characters, the longest first and all to the same length.
+    """Choose cuts that remove at least `excess` characters: the longest results first, all to the same length.
 
     Args:
-        messages: A request, its results as they were cut before.
-        excess: Characters to leave out.
+        messages: A request, with earlier cuts applied.
+        excess: Characters to remove.
 
     Returns:
-        Message id → characters to keep; empty where no result is worth cutting.
+        Message id → characters to keep; empty if no result is worth cutting.
     """
     sizes = {message.id: _size(message) for message in messages if isinstance(message, ToolMessage) and message.id}
     if not sizes:
@@ -38,13 +38,13 @@ def cuts_for(messages: Sequence[AnyMessage], excess: int) -> dict[str, int]:
         level = (total - excess) // count
         if count == len(longest) or level >= longest[count]:
             break
-    # Sizes are estimates of what a provider counts; halving the longest is always progress.
+    # Characters only approximate the provider's count; halving the longest always makes progress.
     keep = max(LEAST_CHARS, min(level, longest[0] // 2))
     return {id_: keep for id_, size in sizes.items() if size > keep + _WORTH_CUTTING}
 
 
 def with_cuts(messages: Sequence[AnyMessage], cuts: Mapping[str, int]) -> list[AnyMessage]:
-    """The messages with some results cut.
+    """Return the messages with the cuts applied.
 
     Args:
         messages: A request, or a history.
@@ -80,15 +80,15 @@ def truncated_content(
     mode: TruncateMode = "head_tail",
     hint: Callable[[int], str] | None = None,
 ) -> str | list[Any] | None:
-    """Cut text or content blocks; None where nothing is to be cut.
+    """Truncate text or content blocks; None if the content is within the limits.
 
     Args:
-        content: Text, or content blocks. The limits are for the text in all of them together; the blocks whose text is
-            left out are left out, and those without text stay.
-        max_chars: As for `truncate_texts`, as are the others.
-        max_lines: See there.
-        mode: See there.
-        hint: See there.
+        content: Text, or content blocks. The limits apply to the text of all blocks together; a block whose whole text
+            is cut is dropped, and blocks without text stay.
+        max_chars: As for `truncate_texts`.
+        max_lines: As for `truncate_texts`.
+        mode: As for `truncate_texts`.
+        hint: As for `truncate_texts`.
     """
     blocks = [content] if isinstance(content, str) else content
     texts = [text_of([block]) for block in blocks]
@@ -97,7 +97,7 @@ def truncated_content(
         return None
     if isinstance(content, str):
         return kept[0] or ""
-    # A block that had no text is no text that was left out.
+    # A block without text was not cut and stays.
     return [
         _with_text(block, text) for block, whole, text in zip(blocks, texts, kept, strict=True) if text or not whole
     ]

@@ -1,4 +1,4 @@
-"""The tools and delegates of one agent, by name, and how one tool call is run."""
+"""The tools and delegates of one agent, by name, and the execution of one tool call."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ from graph_agent.state.schema import AgentState, RemoteTask
 from graph_agent.tools.argument_checks import openai_schema
 from graph_agent.tools.client import asked_of_client, bare_schema
 from graph_agent.tools.finite_numbers import check_finite
-from graph_agent.tools.invoke import Invoker, meant_for_the_run, tool_runtime
+from graph_agent.tools.invoke import Invoker, meant_for_the_run, record_return_value, tool_runtime
 from graph_agent.tools.live import LiveTools
 from graph_agent.tools.output import Output, fault, may_have_run, misfit, read_output
 from graph_agent.tools.retry import ToolRetry, after_attempts
-from graph_agent.tools.returned import recording
 from graph_agent.types import Call, delegation_name, is_delegation
 
 logger = logging.getLogger(__name__)
@@ -36,18 +35,17 @@ _DELEGATE_NAME = re.compile(r"[A-Za-z0-9_-]{1,50}")
 
 
 class Toolbox:
-    """What the model may call.
+    """The tools and delegates that the model may call.
 
     Args:
         tools: The agent's own tools.
-        delegates: Agents to hand tasks to, offered as `delegate_to_<name>`.
-        prompts: Where the delegates' descriptions come from.
-        offered: OpenAI schemas of tools that are offered and that somebody else fulfils; those named like one of the
-            agent's own are left out.
+        delegates: Agents to delegate tasks to, offered as `delegate_to_<name>`.
+        prompts: Source of the delegates' descriptions.
+        offered: OpenAI schemas of tools that are offered to the model and executed by hooks, not by the toolbox;
+            a schema with the name of one of the agent's own tools is left out.
 
     Raises:
-        ConfigError: On two tools of one name, a delegate named like a tool, a name that cannot be used, or a
-            mark that cannot be.
+        ConfigError: For two tools of one name, a delegate named like a tool, an invalid name, or an invalid mark.
     """
 
     def __init__(
@@ -87,12 +85,12 @@ class Toolbox:
         """Tools whose result is the answer."""
         self.client_tools: set[str] = set()
         self.withdrawn: set[str] = set()
-        """Those of the caller's tools that are not on offer any more: only calls made before are taken up."""
+        """Client tools that are no longer offered; only their earlier calls are answered."""
         self._made_before: frozenset[str] = frozenset()
         self._client_schemas: list[dict[str, Any]] = []
         reading = all(self.marks(name).get("effect") == "read" for name in self.tools)
         self.may_write = bool(self.delegates) or not reading or self._live.announces
-        """Whether some call may change something; a tool without a mark is taken to write, as MCP has it."""
+        """Whether any call may change something; a tool without a mark counts as writing, as in MCP."""
         self._prompts = prompts
         self._tool_schemas = [openai_schema(tool) for tool in self.tools.values()]
         self._late = [delegate for delegate in self.delegates.values() if isinstance(delegate, LateDelegate)]
@@ -102,31 +100,31 @@ class Toolbox:
         self.schemas = self._schemas()
 
     def offering(self, schemas: Sequence[dict[str, Any]]) -> Toolbox:
-        """A toolbox that offers these; what it can run is the same."""
+        """Return a copy that offers these schemas; it can run the same calls."""
         other = copy.copy(self)
         other.names = [schema["function"]["name"] for schema in schemas]
         other.schemas = list(schemas)
         return other
 
     def without(self, names: Collection[str]) -> Toolbox:
-        """A toolbox that offers none of these; what it can run is the same."""
+        """Return a copy that does not offer these names; it can run the same calls."""
         return self.offering([schema for schema in self.schemas if schema["function"]["name"] not in names])
 
     def __bool__(self) -> bool:
         return bool(self.names)
 
     def with_client_tools(self, schemas: Sequence[dict[str, Any]], called: Mapping[str, str]) -> Toolbox:
-        """These tools and delegates, and tools that the caller of a run will run.
+        """Return a copy that also offers client tools.
 
         Args:
-            schemas: The caller's tools as OpenAI functions, under names that are free.
-            called: Calls made before, of tools that may be withdrawn since: call id → the tool's name.
+            schemas: The client tools as OpenAI functions; no name is taken.
+            called: Earlier calls of client tools that may be withdrawn by now: call id → the tool's name.
         """
         both = copy.copy(self)
         names = [schema["function"]["name"] for schema in schemas]
         both.withdrawn = set(called.values()) - set(names)
         both._made_before = frozenset(called)
-        # These too, for providers that refuse a history with calls in a request without tools.
+        # Withdrawn tools too: some providers refuse a history with calls in a request without tools.
         both._client_schemas = [*schemas, *map(bare_schema, sorted(both.withdrawn))]
         both.client_tools = {*names, *both.withdrawn}
         both.names = [*self.names, *names, *sorted(both.withdrawn)]
@@ -139,12 +137,12 @@ class Toolbox:
         return self._live.pending or self._live.versions != self._versions
 
     async def refresh(self) -> bool:
-        """Take in new descriptions of delegates and new tools of sources; whether `schemas` has changed."""
+        """Update the descriptions of delegates and the tools of sources; return whether `schemas` changed."""
         if not self._late and not self.outdated:
             return False
         await asyncio.gather(self._live.settle(), *(delegate.prepare() for delegate in self._late))
         self._take_changes()
-        # Another toolbox with the same delegates may be the one that had them learn it.
+        # A toolbox that shares the delegates may have prepared them already.
         before, self.schemas = self.schemas, self._schemas()
         return self.schemas != before
 
@@ -170,7 +168,7 @@ class Toolbox:
         self.tools[tool.name] = tool
 
     async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
-        """Tell the agents whose tasks wait for a person that no answer will come.
+        """Withdraw remote tasks that wait for a person's answer.
 
         Args:
             tasks: Call id → the task.
@@ -179,24 +177,24 @@ class Toolbox:
 
     def _schemas(self) -> list[dict[str, Any]]:
         delegates = self.delegates.items()
-        told = (delegate_schema(name, each, self._prompts) for name, each in delegates)
-        return [*self._tool_schemas, *told, *self._offered_schemas, *self._client_schemas]
+        delegate_schemas = (delegate_schema(name, each, self._prompts) for name, each in delegates)
+        return [*self._tool_schemas, *delegate_schemas, *self._offered_schemas, *self._client_schemas]
 
     def marks(self, name: str) -> dict[str, Any]:
-        """The marks of a tool, e.g. `{"effect": "read", "timeout_s": 5}`; empty for an unknown one."""
+        """Return the marks of a tool, e.g. `{"effect": "read", "timeout_s": 5}`; empty for an unknown one."""
         if name in self.client_tools:
-            return {"effect": "read"}  # asking for it changes nothing; what its owner does is not done here
+            return {"effect": "read"}  # the call is only an interrupt; the client runs the tool
         tool = self.tools.get(name)
         return (tool.metadata or {}) if tool else {}
 
     def writes(self, name: str) -> bool:
-        """Whether a call may change something: all but those of tools marked as reading; a delegation may."""
+        """Whether a call may change something; False only for tools marked as reading."""
         return self.marks(name).get("effect") != "read"
 
     def repeatable(self, name: str) -> bool:
-        """Whether a call that may write can be run again after a crash without writing twice.
+        """Whether a call that may write can run again after a crash without writing twice.
 
-        A tool says so with the mark `idempotent`, a delegate by going on by itself where it stopped (`resumes`).
+        True for a tool with the mark `idempotent`, and for a delegate that resumes its own work (`resumes`).
         """
         if name in self.delegates:
             return bool(getattr(self.delegates[name], "resumes", False))
@@ -205,25 +203,25 @@ class Toolbox:
     async def run(
         self, call: Call, config: RunnableConfig, runtime: Runtime[Any], *, timeout_s: float | None
     ) -> Output:
-        """Run one tool call; whatever goes wrong is an error output, so that siblings run on.
+        """Run one tool call; a failure becomes an error output, so that other calls of the wave continue.
 
         Args:
             call: The call.
             config: The task's config.
             runtime: The task's runtime, for injected arguments.
-            timeout_s: Seconds an attempt may run unless the tool is marked otherwise; None for no limit.
+            timeout_s: Seconds one attempt may run, unless the tool's mark overrides it; None for no limit.
 
         Raises:
-            GraphBubbleUp: When the tool interrupts the graph to ask a person.
+            GraphBubbleUp: If the tool interrupts the graph to ask a person.
         """
         if call["name"] in self.withdrawn and call["id"] not in self._made_before:
-            return Output(f"{call['name']} did not run: it is not on offer any more. Answer without it.", "error")
+            return Output(f"{call['name']} did not run: it is no longer offered. Answer without it.", "error")
         if call["name"] in self.client_tools:
             return asked_of_client(call)
         tool = self.tools.get(call["name"])
         if tool is None:
             if call["name"] in self._offered:
-                return Output(f"{call['name']} did not run: what fulfils its calls let this one pass.", "error")
+                return Output(f"{call['name']} did not run: no hook executed it.", "error")
             known = did_you_mean(call["name"], [name for name in self.names if name not in self._offered])
             return Output(str(UnknownToolError(f"Unknown tool {call['name']!r}; {known}")), "error")
         marks, retry, attempt = self.marks(tool.name), self._retries[tool.name], 1
@@ -234,7 +232,7 @@ class Toolbox:
             try:
                 check_finite(tool, call["arguments"])
                 arguments = self._inject(tool, call, config, runtime)
-                with recording() as given:
+                with record_return_value() as given:
                     async with clock:
                         returned = await self._invokers[tool.name](arguments, call["id"], config)
                 return read_output(returned, call, given)
@@ -243,8 +241,8 @@ class Toolbox:
                     raise
                 cut_off, unfit = may_have_run(clock, error), misfit(tool, error)
                 if cut_off and not clock.expired() and self.writes(tool.name):
-                    # Also when another attempt follows: what the last one says is not all that happened. A time limit
-                    # is an error of that call, whose text says what is not known.
+                    # Kept if another attempt follows, whose result does not cover this one. A timeout has the status
+                    # `error` instead, and its text states that the effect is unknown.
                     status = "unknown"
                 if unfit or not retry.again(error, attempt, cut_off=cut_off, marks=marks):
                     text = fault(tool, clock, error, timeout_s=timeout_s, writes=self.writes(tool.name))
@@ -256,7 +254,7 @@ class Toolbox:
             attempt += 1
 
     def _inject(self, tool: BaseTool, call: Call, config: RunnableConfig, runtime: Runtime[Any]) -> dict[str, Any]:
-        """The call's arguments with the framework's own filled in, by the rules of LangGraph's `ToolNode`."""
+        """Return the call's arguments with injected ones added, by the rules of LangGraph's `ToolNode`."""
         injected = self._injected[tool.name]
         if not injected:
             return call["arguments"]
@@ -272,10 +270,10 @@ class Toolbox:
             elif field in state:
                 arguments[parameter] = state[field]
             elif parameter not in injected.optional_state:
-                raise ToolArgumentsError(f"The tool {tool.name!r} wants the state field {field!r}, which is not set.")
+                raise ToolArgumentsError(f"The tool {tool.name!r} needs the state field {field!r}, which is not set.")
         if injected.store:
             if runtime.store is None:
-                raise ToolArgumentsError(f"The tool {tool.name!r} wants a store, and this agent was built without one.")
+                raise ToolArgumentsError(f"The tool {tool.name!r} needs a store, but this agent was built without one.")
             arguments[injected.store] = runtime.store
         if injected.runtime:
             arguments[injected.runtime] = tool_runtime(call["id"], state, config, runtime, list(self.tools.values()))

@@ -1,31 +1,29 @@
-"""Cutting a tool's output to what a model should read: characters first, then lines, with a visible marker."""
+"""Truncation of tool output: characters first, then lines, with a visible marker."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from graph_agent.tools.graphemes import boundary_after, boundary_before
-
 TruncateMode = Literal["head_tail", "tail"]
 
 
-class Shown(NamedTuple):
-    """An output as the model sees it."""
+class TruncatedText(NamedTuple):
+    """A text after truncation, and whether anything was removed."""
 
     text: str
     truncated: bool
 
 
 class _Cut(NamedTuple):
-    """Where one of the two ends that are kept ends."""
+    """The boundary of the kept head or tail."""
 
     piece: int
-    """Which of the texts."""
+    """Index of the text."""
     at: int
-    """Where in it."""
+    """Offset in that text."""
     lines: int
-    """Lines that the limit of characters would have let in."""
+    """Lines within the character limit that the line limit removed."""
 
 
 def truncate(
@@ -35,10 +33,10 @@ def truncate(
     max_lines: int,
     mode: TruncateMode = "head_tail",
     hint: Callable[[int], str] | None = None,
-) -> Shown:
-    """Cut one text, as `truncate_texts` does."""
+) -> TruncatedText:
+    """Truncate one text; see `truncate_texts`."""
     kept = truncate_texts([text], max_chars=max_chars, max_lines=max_lines, mode=mode, hint=hint)
-    return Shown(text, truncated=False) if kept is None else Shown(kept[0] or "", truncated=True)
+    return TruncatedText(text, truncated=False) if kept is None else TruncatedText(kept[0] or "", truncated=True)
 
 
 def truncate_texts(
@@ -49,21 +47,20 @@ def truncate_texts(
     mode: TruncateMode = "head_tail",
     hint: Callable[[int], str] | None = None,
 ) -> list[str | None] | None:
-    """Cut an output to at most `max_chars` characters and `max_lines` lines, the marker's own line not counted.
+    """Truncate an output to `max_chars` characters and `max_lines` lines, not counting the marker's line.
 
-    No grapheme cluster is cut in two (see `graphemes`). The work is linear in the limits and the number of texts, so a
-    huge output costs no more than a large one. That is why the marker tells exactly how many lines are missing only
-    where the limit of characters would have let them in, and otherwise how many are known to be.
+    Text is cut between code points. The work is linear in the limits and the number of texts, not in the output's size.
+    Therefore the marker's line count is exact only if the character limit is not exceeded; otherwise it is a minimum.
 
     Args:
-        texts: The whole output, in one or more pieces. A newline at the end of a piece begins no further line.
-        max_chars: Characters kept at most.
-        max_lines: Lines kept at most, the parts of lines at a cut included.
-        mode: `head_tail` keeps both ends in halves, `tail` the end alone.
-        hint: Says how to read on from an offset, in characters from the first piece on; it becomes part of the marker.
+        texts: The whole output, in one or more pieces. A newline at the end of a piece does not start another line.
+        max_chars: Maximum characters kept.
+        max_lines: Maximum lines kept, including partial lines at a cut.
+        mode: `head_tail` keeps half of the limits at each end, `tail` only the end.
+        hint: Returns the marker's hint for an offset, in characters from the start of the first piece.
 
     Returns:
-        What is left of each piece, None where nothing is; None alone when nothing is cut.
+        The rest of each piece, None for a piece without any; None instead of the list if nothing is cut.
     """
     size = sum(map(len, texts))
     too_long = size > max_chars
@@ -73,7 +70,7 @@ def truncate_texts(
     head_chars, head_lines = (max_chars // 2, max_lines // 2) if mode == "head_tail" else (0, 0)
     tail_chars = max_chars - head_chars
     if not too_long:
-        # The halves are of lines then, whatever their length.
+        # Only the line limit applies.
         head_chars = tail_chars = size
     head = _end_of_head(texts, head_chars, head_lines)
     tail = _start_of_tail(texts, tail_chars, max_lines - head_lines)
@@ -109,7 +106,7 @@ def _end_of_head(texts: Sequence[str], chars: int, lines: int) -> _Cut:
     while len(texts[index]) <= chars and (own := _lines(texts[index])) <= lines:
         chars, lines, index = chars - len(texts[index]), lines - own, index + 1
     text = texts[index]
-    limit = boundary_before(text, min(chars, len(text)))
+    limit = min(chars, len(text))
     end = _end_of_first_lines(text, lines, limit)
     return _Cut(index, end, text.count("\n", end, limit))
 
@@ -119,13 +116,13 @@ def _start_of_tail(texts: Sequence[str], chars: int, lines: int) -> _Cut:
     while len(texts[index]) <= chars and (own := _lines(texts[index])) <= lines:
         chars, lines, index = chars - len(texts[index]), lines - own, index - 1
     text = texts[index]
-    limit = boundary_after(text, max(0, len(text) - chars))
+    limit = max(0, len(text) - chars)
     start = _start_of_last_lines(text, lines, limit)
     return _Cut(index, start, text.count("\n", limit, start))
 
 
 def _end_of_first_lines(text: str, lines: int, limit: int) -> int:
-    """Where the first `lines` lines end, `limit` at most."""
+    """Return the offset at which the first `lines` lines end; at most `limit`."""
     end = 0
     for _ in range(lines):
         newline = text.find("\n", end, limit)
@@ -136,7 +133,7 @@ def _end_of_first_lines(text: str, lines: int, limit: int) -> int:
 
 
 def _start_of_last_lines(text: str, lines: int, limit: int) -> int:
-    """Where the last `lines` lines begin, `limit` at least."""
+    """Return the offset at which the last `lines` lines start; at least `limit`."""
     if lines == 0:
         return len(text)
     start = len(text) - text.endswith("\n")

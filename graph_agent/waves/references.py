@@ -10,21 +10,21 @@ from graph_agent._internal.text import as_text
 from graph_agent.errors import CallError
 from graph_agent.events.values import decode
 
-# `$${` stands for a literal `${`; it is matched first, so that it never opens a reference.
+# `$${` escapes a literal `${`; it is matched first, so that it never starts a reference.
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}")
 _PATH = re.compile(r"([A-Za-z0-9_-]+)((?:\.[^.\[\]]+|\[\d{1,9}\])*)")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d{1,9})\]")
 
 
 class BadReferenceError(CallError):
-    """A reference that cannot be read, or that finds nothing; the text is for the model."""
+    """A malformed reference, or one that resolves to nothing; the text is for the model."""
 
 
 def referenced_ids(arguments: Any) -> Iterator[str]:
-    """The call ids that a value's references name, in order, repeats included.
+    """Yield the call ids in a value's references, in order, including repeats.
 
     Raises:
-        BadReferenceError: On a reference that is not of the form `${id.path[0]}`.
+        BadReferenceError: For a reference that is not of the form `${id.path[0]}`.
     """
     for text in _strings(arguments):
         for found in _REFERENCE.finditer(text):
@@ -33,17 +33,17 @@ def referenced_ids(arguments: Any) -> Iterator[str]:
 
 
 def resolve(arguments: Any, results: Mapping[str, Any]) -> Any:
-    """The value with its references filled in.
+    """Return the value with its references resolved.
 
-    A string that is one reference and nothing else becomes the value it finds, in its own type; within a longer string
-    a reference becomes text. A path also leads into a text that holds JSON.
+    A string that consists of one reference becomes the referenced value, with its type; within a longer string a
+    reference becomes text. A path may also lead into a text that contains JSON.
 
     Args:
-        arguments: Plain JSON; left as it is.
+        arguments: Plain JSON; not modified.
         results: Call id → result, plain JSON.
 
     Raises:
-        BadReferenceError: When a reference finds nothing.
+        BadReferenceError: If a reference resolves to nothing.
     """
     if isinstance(arguments, dict):
         return {key: resolve(value, results) for key, value in arguments.items()}
@@ -54,15 +54,15 @@ def resolve(arguments: Any, results: Mapping[str, Any]) -> Any:
     whole = _REFERENCE.fullmatch(arguments)
     if whole is not None and whole[1] is not None:
         return _find(whole[1], results)
-    return _REFERENCE.sub(_filled(results), arguments)
+    return _REFERENCE.sub(_replacer(results), arguments)
 
 
 def renamed(arguments: Any, names: Mapping[str, str]) -> Any:
-    """The value with the ids in its references replaced.
+    """Return the value with the ids in its references replaced.
 
     Args:
-        arguments: Plain JSON; left as it is.
-        names: Old id → new id; others stay.
+        arguments: Plain JSON; not modified.
+        names: Old id → new id; other ids stay.
     """
     if isinstance(arguments, dict):
         return {key: renamed(value, names) for key, value in arguments.items()}
@@ -80,11 +80,11 @@ def renamed(arguments: Any, names: Mapping[str, str]) -> Any:
     return _REFERENCE.sub(rename, arguments)
 
 
-def _filled(results: Mapping[str, Any]) -> Callable[[re.Match[str]], str]:
-    def fill(found: re.Match[str]) -> str:
+def _replacer(results: Mapping[str, Any]) -> Callable[[re.Match[str]], str]:
+    def replace(found: re.Match[str]) -> str:
         return "${" if found[1] is None else as_text(_find(found[1], results))
 
-    return fill
+    return replace
 
 
 def _find(reference: str, results: Mapping[str, Any]) -> Any:
@@ -93,7 +93,7 @@ def _find(reference: str, results: Mapping[str, Any]) -> Any:
         raise BadReferenceError(f"${{{reference[:80]}}}: the call {id_!r} has no result.")
     value, walked = results[id_], id_
     for step in steps:
-        value = _opened(value)
+        value = _parse_json_text(value)
         if isinstance(step, int) and isinstance(value, list) and step < len(value):
             value, walked = value[step], f"{walked}[{step}]"
         elif isinstance(step, str) and isinstance(value, dict) and step in value:
@@ -104,8 +104,8 @@ def _find(reference: str, results: Mapping[str, Any]) -> Any:
     return value
 
 
-def _opened(value: Any) -> Any:
-    """The object or list that a text holds as JSON, which many tools return; any other value as it is."""
+def _parse_json_text(value: Any) -> Any:
+    """Return the object or list in a JSON text, which many tools return; any other value unchanged."""
     if not isinstance(value, str) or not value.lstrip().startswith(("{", "[")):
         return value
     decoded = decode(value)

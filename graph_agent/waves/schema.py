@@ -1,4 +1,4 @@
-"""One wave of a structured plan: its schema, what may be wrong with it, and which of its calls can run."""
+"""One wave of a structured plan: schema, validation, and selection of the calls that can run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graph_agent.types import Call
 from graph_agent.waves.references import BadReferenceError, referenced_ids, resolve
 
 CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What a call of a plan may be named."""
+"""Pattern of a call id in a plan."""
 _MOST_FAULTS = 10
 
 
@@ -32,19 +32,19 @@ class WaveCall(BaseModel):
     _fault: str = PrivateAttr(default="")
 
     def mark_faulty(self, why: str) -> None:
-        """Have the call answered with what is wrong with it, in place of running; its arguments are dropped."""
+        """Answer the call with an error instead of running it, and drop its arguments."""
         self.args, self._fault = {}, why
 
     def as_call(self) -> Call:
-        """The call, without what it needs."""
+        """Return the call, without its `needs`."""
         made = Call(id=self.id, name=self.tool, arguments=self.args)
         return {**made, "fault": self._fault} if self._fault else made
 
 
 class PlanningResult(BaseModel):
-    """What a model plans: one wave of calls, and whether it is the last.
+    """A model's plan: one wave of calls, and whether it is the last.
 
-    Subclass it to give `slots` a shape of your own.
+    Subclass it to define the type of `slots`.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -62,54 +62,53 @@ class PlanningResult(BaseModel):
 
 
 class PlanError(CallError):
-    """A plan that cannot be carried out; the text lists every fault, for the model."""
+    """An invalid plan; the text lists its faults, for the model."""
 
 
 class _Faults:
-    """What is wrong with a plan: the first faults in words, the rest as a number, however many there are."""
+    """Faults of a plan: the text of the first ones, and the number of the others."""
 
     def __init__(self) -> None:
-        self._told: list[str] = []
+        self._texts: list[str] = []
         self._more = 0
 
     def add(self, fault: str) -> None:
-        if len(self._told) < _MOST_FAULTS:
-            self._told.append(fault)
+        if len(self._texts) < _MOST_FAULTS:
+            self._texts.append(fault)
         else:
             self._more += 1
 
     def __bool__(self) -> bool:
-        return bool(self._told)
+        return bool(self._texts)
 
     def __str__(self) -> str:
-        return "\n".join([*self._told, *([f"… and {self._more} more."] if self._more else [])])
+        return "\n".join([*self._texts, *([f"… and {self._more} more."] if self._more else [])])
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What can happen next in a wave."""
+    """The next state of each waiting call of a wave."""
 
     ready: list[Call]
     """Calls whose needs have their results, references filled in."""
     skipped: list[tuple[Call, str]]
     """Calls that will never run, each with the reason for the model."""
     waiting: list[Call]
-    """Calls that wait for others still."""
+    """Calls that still wait for others."""
 
 
 def check_wave(plan: PlanningResult, max_calls: int) -> list[Call]:
-    """Turn a plan's calls into a wave, in an order in which each comes after those it needs.
+    """Return a plan's calls as a wave, each after the calls it needs.
 
-    A reference makes its call need the one it names. An unknown tool is no fault of the wave: its call is answered
-    with the known ones.
+    A reference adds the referenced call to the needs. An unknown tool is not a fault of the wave: its call is answered
+    with the known tools.
 
     Args:
         plan: The plan.
-        max_calls: Calls allowed in one wave.
+        max_calls: Maximum calls in one wave.
 
     Raises:
-        PlanError: On too many calls, ids that are doubled or malformed, needs that are unknown or go round in a circle,
-            or references that cannot be read.
+        PlanError: For too many calls, repeated or malformed ids, unknown or cyclic needs, or malformed references.
     """
     if len(plan.tools) > max_calls:
         raise PlanError(f"The plan has {len(plan.tools)} calls; at most {max_calls} are allowed in one. Plan fewer.")
@@ -140,7 +139,7 @@ def check_wave(plan: PlanningResult, max_calls: int) -> list[Call]:
     if faults:
         raise PlanError(f"The plan cannot be carried out:\n{faults}")
     by_id = {call.id: call for call in plan.tools}
-    # Within one level the plan's own order stays: results are told in call order.
+    # Calls of one level keep the plan's order, because results are reported in call order.
     place = {call.id: index for index, call in enumerate(plan.tools)}
     depth: dict[str, int] = {}
     for id_ in order:
@@ -153,10 +152,10 @@ def check_wave(plan: PlanningResult, max_calls: int) -> list[Call]:
 
 
 def select(waiting: Sequence[Call], results: Mapping[str, Any], failed: Collection[str]) -> Selection:
-    """Find what can run now.
+    """Divide waiting calls into those that can run now, those that never can, and those that still wait.
 
     Args:
-        waiting: Calls not yet run, each after those it needs.
+        waiting: Calls not yet run, each after the calls it needs.
         results: Results of the wave's finished calls, by id.
         failed: Ids of the wave's calls that failed or were skipped.
     """

@@ -147,7 +147,7 @@ async def test_a_search_that_goes_round_in_a_circle_is_let_pass() -> None:
     results = [event["content"] for event in await session.events() if event["type"] == "tool_result"]
     assert (result.answer, results) == (
         "Done.",
-        ["web_search did not run: what fulfils its calls let this one pass."],
+        ["web_search did not run: no hook executed it."],
     )
 
 

@@ -191,7 +191,7 @@ def test_a_tool_that_is_not_on_offer_any_more_is_not_called(
     messages = [user(order), first.model_dump(exclude_none=True), *results(first)]
     second = ask(openai_client, messages, **given, **options).choices[0]
 
-    told = "paint did not run: it is not on offer any more. Answer without it."
+    told = "paint did not run: it is no longer offered. Answer without it."
     assert (second.finish_reason, second.message.content) == (
         "stop",
         f"You said: {order}; paint said: painted red; paint said: {told}",

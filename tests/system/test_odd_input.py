@@ -114,7 +114,7 @@ async def test_a_command_cannot_break_the_history(update: dict[str, Any], refuse
     result = await graph.ainvoke(says("go"))
 
     assert dialogue(result["messages"])[2:] == [
-        ("tool", f"The tool ran, but asked for what this agent does not let it: {refused}."),
+        ("tool", f"The tool ran, but requested changes that this agent does not allow: {refused}."),
         ("ai", "Done."),
     ]
 

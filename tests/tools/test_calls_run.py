@@ -250,7 +250,7 @@ async def test_the_injected_arguments_of_toolnode_are_injected() -> None:
     assert [m.text for r in (result, without_store) for m in r["messages"] if isinstance(m, ToolMessage)] == [
         '{"text": "hi", "call": ["c1", "c1"], "first": ["go", "go", "go"], "store": true, "secret": "s3cret", '
         '"tag": true}',
-        "The tool 'look' wants a store, and this agent was built without one.",
+        "The tool 'look' needs a store, but this agent was built without one.",
     ]
 
 
@@ -267,7 +267,7 @@ async def test_a_tool_may_answer_with_a_command() -> None:
 
     assert await results_of([note, jump], ("note", {}), ("jump", {})) == [
         ("success", "noted"),
-        ("error", "The tool ran, but asked for what this agent does not let it: goto."),
+        ("error", "The tool ran, but requested changes that this agent does not allow: goto."),
     ]
 
 
