@@ -18,7 +18,7 @@ from pydantic import BaseModel
 M = TypeVar("M", bound=BaseModel)
 
 
-def described(model: type[M]) -> type[M]:
+def with_field_docs(model: type[M]) -> type[M]:
     """Give a model's fields the docstrings below them as descriptions; a class decorator.
 
     The model must set `defer_build`, so that its schema is made afterwards. Without the module's source the fields stay
@@ -38,10 +38,10 @@ def _docstrings(module: str) -> dict[str, dict[str, str]]:
         tree = ast.parse(Path(file or "").read_text(encoding="utf-8"))
     except (OSError, SyntaxError):
         return {}
-    return {node.name: _of_fields(node) for node in tree.body if isinstance(node, ast.ClassDef)}
+    return {node.name: _field_docstrings(node) for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
-def _of_fields(node: ast.ClassDef) -> dict[str, str]:
+def _field_docstrings(node: ast.ClassDef) -> dict[str, str]:
     found: dict[str, str] = {}
     for field, below in zip(node.body, node.body[1:], strict=False):
         if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
@@ -49,3 +49,6 @@ def _of_fields(node: ast.ClassDef) -> dict[str, str]:
         if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
             found[field.target.id] = cleandoc(below.value.value)
     return found
+
+
+described = with_field_docs

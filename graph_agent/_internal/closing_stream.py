@@ -52,7 +52,7 @@ class ClosingStream(AsyncGenerator[T, None]):
         self._readership = readership
 
     def __aiter__(self) -> AsyncGenerator[T, None]:
-        return _Loop(self, self._readership)
+        return _StreamIterator(self, self._readership)
 
     async def __anext__(self) -> T:
         self._readership.begin(self)
@@ -81,7 +81,7 @@ class ClosingStream(AsyncGenerator[T, None]):
         self._readership.is_left = True
 
 
-class _Loop(ClosingStream[T]):
+class _StreamIterator(ClosingStream[T]):
     """What one `async for` holds of a stream."""
 
     def __aiter__(self) -> AsyncGenerator[T, None]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 KEY_HEADERS = frozenset({"authorization", "x-api-key"})
 """Headers that hold the API key of a server that has keys."""
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_TAKEN = frozenset(
+_RESERVED = frozenset(
     {
         *("host", "connection", "content-length", "content-type", "transfer-encoding", "accept", "origin"),
         *("x-session-id", "x-progress", "x-request-id", "a2a-version", "a2a-extensions"),
@@ -38,7 +38,7 @@ def check_headers(headers: Mapping[str, str], *, has_keys: bool = False) -> None
     for name, header in headers.items():
         if not _TOKEN.fullmatch(header):
             raise ConfigError(f"credential_headers.{name}: {header!r} is no header's name; write e.g. X-User-Token.")
-        if header.lower() in _TAKEN:
+        if header.lower() in _RESERVED:
             raise ConfigError(
                 f"credential_headers.{name}: the header {header!r} means something else; write e.g. X-User-Token."
             )

@@ -83,7 +83,7 @@ class DaemonThreads:
                     self._threads -= 1
                     return
             if call.set_running_or_notify_cancel():
-                settle = call.carry_out()
+                settle = call.execute()
                 with self._guard:
                     self._unfinished -= 1
                     self._abandoned -= call.abandoned
@@ -111,7 +111,7 @@ class _Call(Future[Any]):
         self._pool.abandon(self)
         return False
 
-    def carry_out(self) -> Callable[[], None]:
+    def execute(self) -> Callable[[], None]:
         """Run the function; gives what settles the future."""
         function, self._function = self._function, None
         assert function is not None
@@ -175,10 +175,10 @@ class DaemonExecutor(ThreadPoolExecutor):
             self._other.shutdown(wait, cancel_futures=cancel_futures)
 
 
-def _begin_anew() -> None:
+def _reset_pool() -> None:
     global _pool  # noqa: PLW0603 - threads do not survive a fork, so a child needs a pool of its own
     _pool = DaemonThreads()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_anew)
+    os.register_at_fork(after_in_child=_reset_pool)

@@ -19,7 +19,7 @@ from referencing import Registry, Specification
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, specification_with
 
-from graph_agent._internal.regex import check_pattern, compiled
+from graph_agent._internal.regex import check_pattern, compile_pattern
 from graph_agent.errors import ConfigError, SlowSchemaError
 
 CHECK_S = 2.0
@@ -105,11 +105,11 @@ def _bounded(validator: Any) -> Any:
         "additionalProperties": _additional_properties,
         "uniqueItems": _unique_items,
     }
-    keywords = {name: _in_time(ours.get(name) or keyword) for name, keyword in validator.VALIDATORS.items()}
+    keywords = {name: _with_time_limit(ours.get(name) or keyword) for name, keyword in validator.VALIDATORS.items()}
     return validators.extend(validator, keywords)  # type: ignore[no-untyped-call]  # it has no types
 
 
-def _in_time(keyword: _Keyword) -> _Keyword:
+def _with_time_limit(keyword: _Keyword) -> _Keyword:
     def bounded(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError] | None:
         if time.monotonic() > _until.get():
             raise SlowSchemaError(
@@ -121,7 +121,7 @@ def _in_time(keyword: _Keyword) -> _Keyword:
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    if validator.is_type(instance, "string") and not _found(pattern, instance):
+    if validator.is_type(instance, "string") and not _matches(pattern, instance):
         yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
 
@@ -132,7 +132,7 @@ def _pattern_properties(
         return
     for pattern, subschema in patterns.items():
         for name, value in instance.items():
-            if _found(pattern, name):
+            if _matches(pattern, name):
                 yield from validator.descend(value, subschema, path=name, schema_path=pattern)
 
 
@@ -140,7 +140,9 @@ def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: 
     if not validator.is_type(instance, "object"):
         return
     known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
-    extra = [name for name in instance if name not in known and not any(_found(pattern, name) for pattern in patterns)]
+    extra = [
+        name for name in instance if name not in known and not any(_matches(pattern, name) for pattern in patterns)
+    ]
     if validator.is_type(allowed, "object"):
         for name in extra:
             yield from validator.descend(instance[name], allowed, path=name)
@@ -166,13 +168,13 @@ def _with_whole_numbers(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _found(pattern: str, text: str) -> bool:
-    left = min(PATTERN_S, _until.get() - time.monotonic())
+def _matches(pattern: str, text: str) -> bool:
+    remaining = min(PATTERN_S, _until.get() - time.monotonic())
     try:
-        if left <= 0:
+        if remaining <= 0:
             raise TimeoutError
         # Other threads may work meanwhile.
-        return compiled(pattern).search(text, timeout=left, concurrent=True) is not None
+        return compile_pattern(pattern).search(text, timeout=remaining, concurrent=True) is not None
     except TimeoutError:
         raise SlowSchemaError(
             f"The pattern {pattern!r} takes too long to be searched for; write it without a repeat inside a repeat."
@@ -195,7 +197,7 @@ def _unresolved(value: Any, resolver: Any, draft: Specification[Any], references
     if isinstance(value, dict):
         resolver = resolver.in_subresource(draft.create_resource(value))
         for name in references:
-            if isinstance(value.get(name), str) and not _leads_somewhere(value[name], resolver):
+            if isinstance(value.get(name), str) and not _resolves(value[name], resolver):
                 return str(value[name])
     parts = value if isinstance(value, list) else _parts(value) if isinstance(value, dict) else ()
     below = (_unresolved(part, resolver, draft, references) for part in parts)
@@ -222,7 +224,7 @@ def _patterns(schema: Any) -> Iterator[str]:
         yield from _patterns(part)
 
 
-def _leads_somewhere(reference: str, resolver: Any) -> bool:
+def _resolves(reference: str, resolver: Any) -> bool:
     try:
         resolver.lookup(reference)
     except Unresolvable:

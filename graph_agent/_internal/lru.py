@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class Bounded(Generic[K, V]):
-    """Keeps what was made last. Any thread may use it.
+    """Keeps what was value last. Any thread may use it.
 
     Args:
         size: Entries at most; the oldest gives way to a new one.
@@ -19,30 +19,30 @@ class Bounded(Generic[K, V]):
 
     def __init__(self, size: int = 64) -> None:
         self._size = size
-        self._made: dict[K, V] = {}
+        self._entries: dict[K, V] = {}
         self._guard = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._made)
+        return len(self._entries)
 
     def clear(self) -> None:
         """Forget everything."""
         with self._guard:
-            self._made.clear()
+            self._entries.clear()
 
     def get(self, key: K, make: Callable[[], V]) -> V:
-        """What belongs to a key, made where it is not there.
+        """What belongs to a key, value where it is not there.
 
         Args:
             key: The key.
             make: Makes it; two threads that ask at the same time may both do so.
         """
         try:
-            return self._made[key]
+            return self._entries[key]
         except KeyError:
-            made = make()
+            value = make()
         with self._guard:
-            if len(self._made) >= self._size:
-                del self._made[next(iter(self._made))]
-            self._made[key] = made
-        return made
+            if len(self._entries) >= self._size:
+                del self._entries[next(iter(self._entries))]
+            self._entries[key] = value
+        return value

@@ -43,7 +43,7 @@ def check_pattern(pattern: str) -> None:
 
 
 @functools.lru_cache(32)
-def compiled(pattern: str) -> regex.Pattern[str]:
+def compile_pattern(pattern: str) -> regex.Pattern[str]:
     """A pattern that can be searched for in bounded time.
 
     Raises:
@@ -55,10 +55,10 @@ def compiled(pattern: str) -> regex.Pattern[str]:
 
 
 def _size(parts: Any) -> int:
-    return sum(_repeated(given) * (_own(given) + sum(map(_size, _inside(given)))) for _, given in parts)
+    return sum(_repeats(given) * (_own_size(given) + sum(map(_size, _children(given)))) for _, given in parts)
 
 
-def _repeated(given: Any) -> int:
+def _repeats(given: Any) -> int:
     """How often what a part holds is written out: a repeat is `(least, most, what)`."""
     match given:
         case (int() as least, int() as most, what) if isinstance(what, SubPattern):
@@ -66,14 +66,14 @@ def _repeated(given: Any) -> int:
     return 1
 
 
-def _own(given: Any) -> int:
+def _own_size(given: Any) -> int:
     """What a part takes itself: a set is the list of what is in it."""
     return len(given) if isinstance(given, list) else 1
 
 
-def _inside(given: Any) -> Iterator[Any]:
+def _children(given: Any) -> Iterator[Any]:
     if isinstance(given, SubPattern):
         yield given
     elif isinstance(given, tuple | list):
         for one in given:
-            yield from _inside(one)
+            yield from _children(one)

@@ -38,7 +38,7 @@ def blocking(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
         loop = _background_loop()
 
         def start() -> None:
-            tasks.append(loop.create_task(_hand_over(coroutine(*args, **kwargs), done), context=context))
+            tasks.append(loop.create_task(_settle(coroutine(*args, **kwargs), done), context=context))
 
         loop.call_soon_threadsafe(start)
         try:
@@ -88,14 +88,14 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
 
 async def from_thread(future: Future[T]) -> T:
     """What another thread works out, without giving way where it has; a cancellation takes effect when it is done."""
-    return future.result() if future.done() else await to_its_end(_awaited(future))
+    return future.result() if future.done() else await to_its_end(_await_future(future))
 
 
-async def _awaited(future: Future[T]) -> T:
+async def _await_future(future: Future[T]) -> T:
     return await asyncio.wrap_future(future)
 
 
-async def _hand_over(work: Coroutine[Any, Any, T], done: Future[T]) -> None:
+async def _settle(work: Coroutine[Any, Any, T], done: Future[T]) -> None:
     try:
         result = await work
     except asyncio.CancelledError:

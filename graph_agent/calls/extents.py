@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from graph_agent.calls.work import Work
+from graph_agent.calls.work import WorkBudget
 
 _TOKEN = re.compile(
     r"""
@@ -46,7 +46,7 @@ class Extent(NamedTuple):
 class Extents:
     """The extents of one text, computed on demand and remembered."""
 
-    def __init__(self, text: str, work: Work) -> None:
+    def __init__(self, text: str, work: WorkBudget) -> None:
         self._text = text
         self._work = work
         self._known: dict[int, Extent] = {}

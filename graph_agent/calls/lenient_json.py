@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from graph_agent.calls.read_json import read_json
-from graph_agent.calls.work import Work
+from graph_agent.calls.work import WorkBudget
 
 # json_repair takes half a second for 1,000 characters that begin with 100 braces, and for 3,000 with a single bracket
 # in front; within these bounds the worst texts found take about a third of that. What is common needs no guessing and
@@ -15,7 +15,7 @@ _LONGEST_GUESS = 2_000
 _MOST_WORK = 60_000
 
 
-def repaired(text: str) -> Any:
+def parse_lenient_json(text: str) -> Any:
     """The JSON value in a text: alone, in a fenced block or amid prose, and mended where it is damaged or cut short.
 
     Raises:
@@ -28,7 +28,7 @@ def repaired(text: str) -> Any:
             return json.loads(candidate)
         except (ValueError, RecursionError):
             pass
-    if (read := read_json(bare[start:], Work(len(bare)))) is not None and isinstance(read.value, dict | list):
+    if (read := read_json(bare[start:], WorkBudget(len(bare)))) is not None and isinstance(read.value, dict | list):
         return read.value
     openers = sum(bare.count(opener) for opener in "{[(")
     if openers and len(bare) <= _LONGEST_GUESS and len(bare) * openers <= _MOST_WORK:
@@ -57,3 +57,6 @@ def _outermost(text: str) -> tuple[int, int]:
     is_object = brace >= 0 and before.count("[") <= before.count("]")
     start = brace if is_object else max(text.find("["), 0)
     return start, text.rfind("}" if is_object else "]") + 1
+
+
+repaired = parse_lenient_json

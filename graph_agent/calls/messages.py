@@ -7,7 +7,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall
 
 from graph_agent._internal.text import clean, plain
-from graph_agent.calls.lenient_json import repaired
+from graph_agent.calls.lenient_json import parse_lenient_json
 from graph_agent.types import Call
 
 UNNAMED = "unnamed"
@@ -41,7 +41,7 @@ def _broken(call: InvalidToolCall) -> Call:
     """A call whose arguments the client could not read: repaired where that works, else marked with its fault."""
     raw = call["args"] or ""
     try:
-        arguments = repaired(raw)
+        arguments = parse_lenient_json(raw)
     except ValueError:
         arguments = None
     read = checked_call(call["id"] or "", call["name"] or "", arguments if isinstance(arguments, dict) else {})

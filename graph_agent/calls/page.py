@@ -9,9 +9,9 @@ from typing import NamedTuple
 from graph_agent.calls.call import MAX_DEPTH
 from graph_agent.calls.extents import Extents
 from graph_agent.calls.read_json import read_json, repair_json
-from graph_agent.calls.shapes import Reading
-from graph_agent.calls.tolerant import Read
-from graph_agent.calls.work import Work
+from graph_agent.calls.shapes import ParseContext
+from graph_agent.calls.tolerant import ParsedValue
+from graph_agent.calls.work import WorkBudget
 
 # What ends a region that was opened before: a closing tag, a special token, a fence.
 _REGION_END = re.compile(r"</[A-Za-z｜]|<[|｜]|```")
@@ -24,7 +24,7 @@ _FIRST_KEY = re.compile(r"""(?:\[\s*+)?\{\s*+["'“]?[\w.-]++["'”]?\s*+:""")
 class ValueAt(NamedTuple):
     """A JSON value read from the page."""
 
-    read: Read
+    read: ParsedValue
     end: int
     """Index after it."""
 
@@ -35,7 +35,7 @@ class Page:
     def __init__(self, text: str, tools: Set[str] | None) -> None:
         self.text = text
         self.tools = tools
-        self.work = Work(len(text))
+        self.work = WorkBudget(len(text))
         # Where the text begins and ends without the white space around it.
         self.whole = (len(text) - len(text.lstrip()), len(text.rstrip()))
         self._extents = Extents(text, self.work)
@@ -49,9 +49,9 @@ class Page:
             self._ahead[pattern] = (start, match)
         return match
 
-    def reading(self, *, trusted: bool, delegate: bool = False, complete: bool = True) -> Reading:
+    def context(self, *, trusted: bool, delegate: bool = False, complete: bool = True) -> ParseContext:
         """Return how values are to be taken at a place of this page."""
-        return Reading(self.tools, self.work, trusted=trusted, delegate=delegate, complete=complete)
+        return ParseContext(self.tools, self.work, trusted=trusted, delegate=delegate, complete=complete)
 
     def bracket_end(self, start: int) -> int | None:
         """Return the index after the bracket that closes the one at ``start``; None when none does."""

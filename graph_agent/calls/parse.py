@@ -9,7 +9,7 @@ from itertools import pairwise
 from graph_agent.calls.call import new_call_id
 from graph_agent.calls.page import Page
 from graph_agent.calls.scanner import Cut, Scanner
-from graph_agent.calls.shapes import Found
+from graph_agent.calls.shapes import ParsedCall
 from graph_agent.types import Call
 
 # Without one of these there is nothing to read; most answers are such.
@@ -46,7 +46,7 @@ def split_tool_calls(text: str, tools: list[str] | None = None) -> tuple[list[Ca
     return _with_ids(scanner.found), _prose(text, scanner.cuts)
 
 
-def _with_ids(found: Sequence[Found]) -> list[Call]:
+def _with_ids(found: Sequence[ParsedCall]) -> list[Call]:
     taken: set[str] = set()
     calls: list[Call] = []
     for call in found:

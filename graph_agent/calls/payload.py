@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from graph_agent.calls.page import Page
 from graph_agent.calls.pythonic import pythonic_calls
-from graph_agent.calls.shapes import Found, arguments_of, calls_in, known_name
+from graph_agent.calls.shapes import ParsedCall, arguments_of, calls_in, known_name
 from graph_agent.calls.tags import (
     ARGUMENT_END,
     ARGUMENT_PAIR,
@@ -35,7 +35,7 @@ _WORDS: dict[str, Any] = {"True": True, "False": False, "None": None}
 class Payload(NamedTuple):
     """The calls of one region."""
 
-    calls: list[Found]
+    calls: list[ParsedCall]
     end: int
     """Index after them and their closing tags."""
 
@@ -74,7 +74,7 @@ def read_function(page: Page, name: str, start: int) -> Payload | None:
     end_of_tags = after_closing_tags(page, position)
     if not arguments and end_of_tags == position:
         return None
-    return Payload([Found(known_name(name, page.tools), arguments)], end_of_tags)
+    return Payload([ParsedCall(known_name(name, page.tools), arguments)], end_of_tags)
 
 
 def after_closing_tags(page: Page, end: int) -> int:
@@ -85,10 +85,10 @@ def after_closing_tags(page: Page, end: int) -> int:
 
 def _values(page: Page, start: int, *, delegate: bool) -> Payload | None:
     """Read JSON values one after the other, as Llama (``;``), MiniMax and Jamba (a line each) write several calls."""
-    calls: list[Found] = []
+    calls: list[ParsedCall] = []
     position, end = start, start
     while (at := page.value_at(position, region=True)) is not None:
-        found = calls_in(at.read.value, page.reading(trusted=True, delegate=delegate, complete=at.read.complete))
+        found = calls_in(at.read.value, page.context(trusted=True, delegate=delegate, complete=at.read.complete))
         if found is None:
             break
         calls += found
@@ -128,7 +128,7 @@ def _named(page: Page, start: int) -> Payload | None:
     pairs, end = _pairs(page, position)
     closed = after_closing_tags(page, end) > end
     if pairs or closed or (separator and end == len(page.text)):
-        return Payload([Found(known_name(called, page.tools), pairs, call_id)], end)
+        return Payload([ParsedCall(known_name(called, page.tools), pairs, call_id)], end)
     return None
 
 
@@ -137,10 +137,10 @@ def _with_arguments(page: Page, name: str, call_id: str | None, start: int) -> P
     arguments = None if at is None else arguments_of(at.read.value, page.work)
     if at is None or arguments is None:
         return None
-    return Payload([Found(known_name(name, page.tools), arguments, call_id)], at.end)
+    return Payload([ParsedCall(known_name(name, page.tools), arguments, call_id)], at.end)
 
 
-def _without_call(page: Page, call: Found) -> Found:
+def _without_call(page: Page, call: ParsedCall) -> ParsedCall:
     # Llama 3.1 calls its built-in tools as brave_search.call(query=…).
     if page.tools is not None and call.name in page.tools:
         return call

@@ -17,8 +17,8 @@ import re
 import warnings
 from typing import Any
 
-from graph_agent.calls.shapes import Found
-from graph_agent.calls.work import Work
+from graph_agent.calls.shapes import ParsedCall
+from graph_agent.calls.work import WorkBudget
 
 _LONGEST = 100_000
 _STEPS, _STEPS_A_CHARACTER = 80, 4
@@ -56,7 +56,7 @@ class _NoLiteralError(ValueError):
     """The source holds something that is neither a call nor a literal."""
 
 
-def pythonic_calls(text: str, start: int, end: int, work: Work) -> list[Found] | None:
+def pythonic_calls(text: str, start: int, end: int, work: WorkBudget) -> list[ParsedCall] | None:
     """Read a list of calls, or calls one to a line, from ``text[start:end]``.
 
     None when anything else is in it, or it is over 100,000 characters. A call's arguments are keywords with literal
@@ -69,28 +69,28 @@ def pythonic_calls(text: str, start: int, end: int, work: Work) -> list[Found] |
         with warnings.catch_warnings():
             # An invalid escape in a string is the model's, not the program's.
             warnings.simplefilter("ignore")
-            body = ast.parse(_REFUSED.sub(_accepted, text[start:end].strip())).body
+            body = ast.parse(_REFUSED.sub(_replace_refused, text[start:end].strip())).body
         return [call for statement in body for call in _statement(statement)] or None
     # The interpreter refuses deep nesting with MemoryError or RecursionError.
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return None
 
 
-def _accepted(match: re.Match[str]) -> str:
+def _replace_refused(match: re.Match[str]) -> str:
     """What Python's parser takes in the place of what it refuses."""
     if match["text"] is not None:
         return match[0]
     return "1e999" if match["integer"] is not None else _PREFIX + match[0]
 
 
-def _statement(statement: ast.stmt) -> list[Found]:
+def _statement(statement: ast.stmt) -> list[ParsedCall]:
     if not isinstance(statement, ast.Expr):
         raise _NoLiteralError
     value = statement.value
     return [_call(item) for item in (value.elts if isinstance(value, ast.List | ast.Tuple) else [value])]
 
 
-def _call(node: ast.expr) -> Found:
+def _call(node: ast.expr) -> ParsedCall:
     if not isinstance(node, ast.Call):
         raise _NoLiteralError
     name = _dotted(node.func).removeprefix("default_api.")
@@ -108,7 +108,7 @@ def _call(node: ast.expr) -> Found:
             arguments.update(value)
         else:
             raise _NoLiteralError
-    return Found(name, arguments)
+    return ParsedCall(name, arguments)
 
 
 def _dotted(node: ast.expr) -> str:

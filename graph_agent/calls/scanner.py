@@ -14,7 +14,7 @@ from graph_agent.calls.fences import Fence, code_end, read_fence
 from graph_agent.calls.page import Page
 from graph_agent.calls.payload import PYTHONIC_LIST, Payload, after_closing_tags, read_function, read_payload
 from graph_agent.calls.pythonic import pythonic_calls
-from graph_agent.calls.shapes import Found, calls_in, content_of, is_envelope
+from graph_agent.calls.shapes import ParsedCall, calls_in, content_of, is_envelope
 from graph_agent.calls.tags import FUNCTION, TAG
 
 _OPENER = re.compile(
@@ -49,7 +49,7 @@ class Scanner:
     """One pass over one page."""
 
     def __init__(self, page: Page) -> None:
-        self.found: list[Found] = []
+        self.found: list[ParsedCall] = []
         self.cuts: list[Cut] = []
         self._page = page
         self._text = page.text
@@ -79,11 +79,11 @@ class Scanner:
                     position = self._reasoned_end(opener)
         self._close_fence(len(self._text), len(self._text))
 
-    def _take(self, start: int, end: int, calls: Iterable[Found], prose: str = "") -> int:
-        begun, expected = self._lead
-        begun, end = self._with_backticks(begun if expected == start else start, end)
+    def _record(self, start: int, end: int, calls: Iterable[ParsedCall], prose: str = "") -> int:
+        begin, expected = self._lead
+        begin, end = self._with_backticks(begin if expected == start else start, end)
         self.found += calls
-        self.cuts.append(Cut(begun, end, prose))
+        self.cuts.append(Cut(begin, end, prose))
         return end
 
     def _with_backticks(self, start: int, end: int) -> tuple[int, int]:
@@ -91,15 +91,15 @@ class Scanner:
             return start - 1, end + 1
         return start, end
 
-    def _take_payload(self, opener: re.Match[str], payload: Payload | None) -> int:
-        return opener.end() if payload is None else self._take(opener.start(), payload.end, payload.calls)
+    def _record_payload(self, opener: re.Match[str], payload: Payload | None) -> int:
+        return opener.end() if payload is None else self._record(opener.start(), payload.end, payload.calls)
 
     def _tag(self, opener: re.Match[str]) -> int:
         inner = _OPENER.match(self._text, self._after_space(opener.end()))
         if inner is None or inner.lastgroup not in ("tag", "function"):
-            return self._take_payload(opener, read_payload(self._page, opener.end()))
-        begun, expected = self._lead
-        self._lead = (begun if expected == opener.start() else opener.start(), inner.start())
+            return self._record_payload(opener, read_payload(self._page, opener.end()))
+        begin, expected = self._lead
+        self._lead = (begin if expected == opener.start() else opener.start(), inner.start())
         return inner.start()
 
     def _function(self, opener: re.Match[str]) -> int:
@@ -107,7 +107,7 @@ class Scanner:
         if named is None:
             return opener.end()
         name = named["function"] or named["invoke"]
-        return self._take_payload(opener, read_function(self._page, name, named.end()))
+        return self._record_payload(opener, read_function(self._page, name, named.end()))
 
     def _quoted(self, opener: re.Match[str]) -> int:
         self._reasoned = True
@@ -144,7 +144,7 @@ class Scanner:
         if fence.is_call and not _OPENER.match(self._text, self._after_space(fence.body)):
             payload = read_payload(self._page, fence.body)
             if payload is not None:
-                return self._take(fence.body, payload.end, payload.calls)
+                return self._record(fence.body, payload.end, payload.calls)
         return fence.body
 
     def _close_fence(self, start: int, end: int) -> None:
@@ -170,9 +170,9 @@ class Scanner:
             return start + 1
         value, complete = at.read.value, at.read.complete
         delegate = fence is not None and fence.is_delegation
-        calls = calls_in(value, page.reading(trusted=trusted, delegate=delegate, complete=complete))
-        if calls is not None and (trusted or is_envelope(value) or self._is_meant(start, at.end)):
-            return self._take(start, after_closing_tags(page, at.end), calls, content_of(value))
+        calls = calls_in(value, page.context(trusted=trusted, delegate=delegate, complete=complete))
+        if calls is not None and (trusted or is_envelope(value) or self._is_standalone(start, at.end)):
+            return self._record(start, after_closing_tags(page, at.end), calls, content_of(value))
         if complete and at.read.certain:
             return at.end
         # Cut short or guessed, it may be prose that began like a value; then a bare object in it is more likely data
@@ -193,15 +193,15 @@ class Scanner:
             return start + 1
         if page.tools is not None and not trusted:
             calls = [call for call in calls if call.name in page.tools]
-        return self._take(start, end, calls) if calls and (trusted or self._is_meant(start, end)) else end
+        return self._record(start, end, calls) if calls and (trusted or self._is_standalone(start, end)) else end
 
-    def _is_meant(self, start: int, end: int) -> bool:
+    def _is_standalone(self, start: int, end: int) -> bool:
         """Whether a bare value is more than a mention: no part of a program or of data, no inline code in an answer."""
         text = self._text
         if start < self._data_end or _CODE_BEFORE.search(text[max(0, start - _LOOK_BACK) : start]):
             return False
-        begun, ended = self._with_backticks(start, end)
-        return begun == start or self._page.whole == (begun, ended)
+        begin, ended = self._with_backticks(start, end)
+        return begin == start or self._page.whole == (begin, ended)
 
     def _after_space(self, start: int) -> int:
         space = _SPACE.match(self._text, start)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from graph_agent.calls.read_json import read_json, repair_json
-from graph_agent.calls.work import Work
+from graph_agent.calls.work import WorkBudget
 
 DELEGATE_PREFIX = "delegate_to_"
 
@@ -32,7 +32,9 @@ _ARGUMENT_KEYS = (
 _ID_KEYS = ("id", "call_id", "tool_call_id")
 _AGENT_KEYS = ("agent", "delegate", "delegate_to", "agent_name", "target")
 _WRAPPERS = ("tool_call", "function_call", "tool_uses", "function_calls", "calls")
-_BESIDES = frozenset((*_ID_KEYS, "type", "index", "needs", "thought", "thoughts", "reasoning", "reason", "explanation"))
+_OTHER_KEYS = frozenset(
+    (*_ID_KEYS, "type", "index", "needs", "thought", "thoughts", "reasoning", "reason", "explanation")
+)
 # An object that has one of these beside its arguments describes a tool or records what one gave.
 _NO_CALL = frozenset(("description", "output", "result", "response", "inputSchema", "input_schema"))
 _DELEGATE_NAMES = ("delegate", "delegation", "delegate_to")
@@ -40,7 +42,7 @@ _TYPES_OF_A_CALL = ("function", "function_call", "tool_call", "tool_use")
 _TOOL_NAME = re.compile(r"[^\W\d][\w.:/-]{0,127}")
 
 
-class Found(NamedTuple):
+class ParsedCall(NamedTuple):
     """A call as it was read, before its id is settled."""
 
     name: str
@@ -49,12 +51,12 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ParseContext:
     """How the values at one place of the text are to be taken."""
 
     tools: Set[str] | None
     """Known names; None when nothing is known."""
-    work: Work
+    work: WorkBudget
     trusted: bool = False
     delegate: bool = False
     """Whether an object with an agent and no name is a delegation, as in a ``delegate`` fence."""
@@ -62,25 +64,25 @@ class Reading:
     """False for a value cut short, whose missing arguments may have been coming."""
 
 
-def calls_in(value: Any, reading: Reading) -> list[Found] | None:
+def calls_in(value: Any, context: ParseContext) -> list[ParsedCall] | None:
     """Return the calls that ``value`` stands for, in order; None when it is no call, no list of them and no envelope.
 
     An envelope without calls in it is an empty list.
     """
     if isinstance(value, list):
         # A list that was not closed is rather a stray bracket before an envelope.
-        if is_envelope(value) and reading.complete:
-            return [call for item in value for call in _envelope_calls(item["tool_calls"], reading) or ()]
-        return _list_calls(value, reading)
+        if is_envelope(value) and context.complete:
+            return [call for item in value for call in _envelope_calls(item["tool_calls"], context) or ()]
+        return _list_calls(value, context)
     if not isinstance(value, dict):
         return None
     if "tool_calls" in value:
-        return _envelope_calls(value["tool_calls"], reading)
+        return _envelope_calls(value["tool_calls"], context)
     for wrapper in _WRAPPERS:
         inner = value.get(wrapper)
-        if isinstance(inner, dict | list) and not value.keys() - {wrapper, *_BESIDES}:
-            return calls_in(inner, reading)
-    call = _object_call(value, reading)
+        if isinstance(inner, dict | list) and not value.keys() - {wrapper, *_OTHER_KEYS}:
+            return calls_in(inner, context)
+    call = _object_call(value, context)
     return None if call is None else [call]
 
 
@@ -97,7 +99,7 @@ def content_of(value: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
-def arguments_of(value: Any, work: Work, *, strict: bool = False) -> dict[str, Any] | None:
+def arguments_of(value: Any, work: WorkBudget, *, strict: bool = False) -> dict[str, Any] | None:
     """Return arguments as an object: itself, read from a JSON string, or ``{"input": value}`` for anything else.
 
     None and blank text are no arguments. With ``strict``, what is no object in either form gives None.
@@ -125,72 +127,72 @@ def known_name(name: str, tools: Set[str] | None) -> str:
     return name
 
 
-def _list_calls(items: list[Any], reading: Reading) -> list[Found] | None:
+def _list_calls(items: list[Any], context: ParseContext) -> list[ParsedCall] | None:
     if not items or not all(isinstance(item, dict) for item in items):
         return None
-    found = _object_calls(items, reading)
+    found = _object_calls(items, context)
     # Where no names are known, a list with something else in it is data.
-    if not found or (reading.tools is None and not reading.trusted and len(found) < len(items)):
+    if not found or (context.tools is None and not context.trusted and len(found) < len(items)):
         return None
     return found
 
 
-def _envelope_calls(content: Any, reading: Reading) -> list[Found] | None:
+def _envelope_calls(content: Any, context: ParseContext) -> list[ParsedCall] | None:
     if isinstance(content, str) and content.lstrip().startswith(("[", "{")):
-        read = read_json(content.strip(), reading.work) or repair_json(content.strip(), reading.work)
+        read = read_json(content.strip(), context.work) or repair_json(content.strip(), context.work)
         content = content if read is None else read.value
     if isinstance(content, dict):
         content = [content]
     if not isinstance(content, list):
         return None
-    return _object_calls([item for item in content if isinstance(item, dict)], replace(reading, trusted=True))
+    return _object_calls([item for item in content if isinstance(item, dict)], replace(context, trusted=True))
 
 
-def _object_calls(items: list[dict[str, Any]], reading: Reading) -> list[Found]:
+def _object_calls(items: list[dict[str, Any]], context: ParseContext) -> list[ParsedCall]:
     # Only the last of several can have been cut short.
-    whole = replace(reading, complete=True)
+    whole = replace(context, complete=True)
     read = [_object_call(item, whole) for item in items[:-1]]
-    read += [_object_call(item, reading) for item in items[-1:]]
+    read += [_object_call(item, context) for item in items[-1:]]
     return [call for call in read if call is not None]
 
 
-def _object_call(item: dict[str, Any], reading: Reading) -> Found | None:
+def _object_call(item: dict[str, Any], context: ParseContext) -> ParsedCall | None:
     function = item.get("function")
     if isinstance(function, dict):
-        call = _object_call(function, reading)
+        call = _object_call(function, context)
         return None if call is None else call._replace(id=call.id or _id_of(item))
     name_key = next((key for key in _NAME_KEYS if isinstance(item.get(key), str) and item[key]), None)
     argument_key = next((key for key in _ARGUMENT_KEYS if key in item), None)
-    if name_key is None or (argument_key is None and (reading.delegate or item[name_key] in _DELEGATE_NAMES)):
-        return _delegation(item, reading)
-    name = known_name(item[name_key], reading.tools)
+    if name_key is None or (argument_key is None and (context.delegate or item[name_key] in _DELEGATE_NAMES)):
+        return _delegation(item, context)
+    name = known_name(item[name_key], context.tools)
     if name_key == "recipient_name":
         name = name.removeprefix("functions.")
-    if not reading.trusted:
-        arguments = _bare_arguments(item, name, name_key, argument_key, reading)
+    if not context.trusted:
+        arguments = _bare_arguments(item, name, name_key, argument_key, context)
     elif argument_key is not None:
-        arguments = arguments_of(item[argument_key], reading.work)
-    elif reading.complete:
+        arguments = arguments_of(item[argument_key], context.work)
+    elif context.complete:
         # Some models write the arguments beside the name.
         arguments = _others(item, name_key)
     else:
         arguments = None
-    return None if arguments is None else Found(name, arguments, _id_of(item))
+    return None if arguments is None else ParsedCall(name, arguments, _id_of(item))
 
 
 def _bare_arguments(
-    item: dict[str, Any], name: str, name_key: str, argument_key: str | None, reading: Reading
+    item: dict[str, Any], name: str, name_key: str, argument_key: str | None, context: ParseContext
 ) -> dict[str, Any] | None:
     """Return the arguments of an object that nothing but its own shape calls a call; None when it is not one."""
-    known = reading.tools is not None
-    if (name not in reading.tools) if reading.tools is not None else (_TOOL_NAME.fullmatch(name) is None):
+    known = context.tools is not None
+    if (name not in context.tools) if context.tools is not None else (_TOOL_NAME.fullmatch(name) is None):
         return None
-    others = item.keys() - {name_key, argument_key} - _BESIDES
+    others = item.keys() - {name_key, argument_key} - _OTHER_KEYS
     if argument_key is None:
-        return {} if known and not others and reading.complete else None
+        return {} if known and not others and context.complete else None
     if others & _NO_CALL or (others and not known) or _is_schema(argument_key, item[argument_key]):
         return None
-    return arguments_of(item[argument_key], reading.work, strict=not known)
+    return arguments_of(item[argument_key], context.work, strict=not known)
 
 
 def _is_schema(argument_key: str, value: Any) -> bool:
@@ -199,15 +201,15 @@ def _is_schema(argument_key: str, value: Any) -> bool:
     return "$schema" in value or (value.get("type") == "object" and isinstance(value.get("properties", {}), dict))
 
 
-def _delegation(item: dict[str, Any], reading: Reading) -> Found | None:
-    keys = (*_AGENT_KEYS, "name", "to") if reading.delegate else _AGENT_KEYS
+def _delegation(item: dict[str, Any], context: ParseContext) -> ParsedCall | None:
+    keys = (*_AGENT_KEYS, "name", "to") if context.delegate else _AGENT_KEYS
     key = next((key for key in keys if isinstance(item.get(key), str) and item[key]), None)
     if key is None or "task" not in item:
         return None
     name = DELEGATE_PREFIX + item[key].removeprefix(DELEGATE_PREFIX)
-    if not reading.trusted and (reading.tools is None or name not in reading.tools):
+    if not context.trusted and (context.tools is None or name not in context.tools):
         return None
-    return Found(name, _others(item, key), _id_of(item))
+    return ParsedCall(name, _others(item, key), _id_of(item))
 
 
 def _others(item: dict[str, Any], name_key: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import re
 from typing import Any, NamedTuple
 
 from graph_agent.calls.call import MAX_DEPTH
-from graph_agent.calls.work import Work
+from graph_agent.calls.work import WorkBudget
 
 _TOKEN = re.compile(
     r"""
@@ -49,7 +49,7 @@ _STEPS, _CHARACTERS_A_STEP = 40, 8
 _ABSENT: Any = object()
 
 
-class Read(NamedTuple):
+class ParsedValue(NamedTuple):
     """A value read from text."""
 
     value: Any
@@ -87,7 +87,7 @@ class _Container:
         return True
 
 
-def read_tolerant(text: str, work: Work) -> Read | None:
+def read_tolerant(text: str, work: WorkBudget) -> ParsedValue | None:
     """Read the object or list that ``text`` begins with.
 
     None when it is not one, when the damage needs guessing, or when the work runs out: it takes a step a token and one
@@ -109,7 +109,7 @@ def read_tolerant(text: str, work: Work) -> Read | None:
         if kind == "string" or kind == "word":
             value = token["word"] if kind == "word" and top.wants_key else _scalar(token, depth=len(stack))
             if value is _ABSENT and position == len(text):
-                return Read(root.items, complete=False)
+                return ParsedValue(root.items, complete=False)
             if value is _ABSENT or not top.add(value):
                 return None
         elif kind == "colon":
@@ -133,9 +133,9 @@ def read_tolerant(text: str, work: Work) -> Read | None:
                 if closed.is_object == is_object:
                     break
             if not stack:
-                return Read(root.items, complete=True)
+                return ParsedValue(root.items, complete=True)
         elif kind == "end":
-            return Read(root.items, complete=False)
+            return ParsedValue(root.items, complete=False)
     return None
 
 

@@ -8,7 +8,7 @@ REPAIR_SQUARE = 4_000**2
 _REPAIR_START = 200
 
 
-class Work:
+class WorkBudget:
     """A budget in steps, each about half a microsecond, that grows linearly with the text."""
 
     def __init__(self, size: int) -> None:

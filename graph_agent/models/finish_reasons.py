@@ -90,7 +90,7 @@ def cut_off_warning(cut: CutOff, answer: AIMessage, max_tokens: int | None = Non
     return f"{told} A larger max_output_tokens allows a longer one." if cut == "length" else told
 
 
-def with_end_checked(reply: AIMessage, arguments: Iterable[str]) -> AIMessage:
+def mark_incomplete(reply: AIMessage, arguments: Iterable[str]) -> AIMessage:
     """The reply, marked as incomplete where its stream ended inside a call.
 
     LangChain completes the arguments of streamed calls, so that nothing of this is left to see in the reply.
@@ -167,7 +167,7 @@ def _is_whole(raw: str) -> bool:
     text = raw.strip()
     # Imported here: the parser is for the few replies whose arguments are in doubt.
     from graph_agent.calls.read_json import read_json
-    from graph_agent.calls.work import Work
+    from graph_agent.calls.work import WorkBudget
 
-    read = read_json(text, Work(len(text))) if text else None
+    read = read_json(text, WorkBudget(len(text))) if text else None
     return read is None or read.complete

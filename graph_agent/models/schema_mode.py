@@ -27,7 +27,7 @@ _KEPT = (
     | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
     | {"minLength", "maxLength", "minItems", "maxItems"}
 )
-"""Keywords that strict mode takes as they are. Others that only narrow are left out; the answer is checked again."""
+"""Keywords that strict mode takes as they are. Others that only narrow are remaining out; the answer is checked again."""
 _FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
 _NOT_STRICT = (
     frozenset({"allOf", "not", "if", "then", "else", "contains", "prefixItems", "unevaluatedItems"})
@@ -60,7 +60,7 @@ class SchemaMode:
 
     def form(self, schema: dict[str, Any]) -> ResponseFormat | None:
         """Return how the provider is to be sent a schema; None where the answer can only be asked for in words."""
-        return next(iter(self._left(schema)), None)
+        return next(iter(self._remaining(schema)), None)
 
     def options(self, form: ResponseFormat, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of the model call that hold it to a schema.
@@ -80,20 +80,20 @@ class SchemaMode:
         """Whether an error refuses the form in which a schema was sent; it is not sent in that form again."""
         if classify_model_error(error) not in ("other", "tools_rejected") or not _ABOUT_SCHEMAS.search(str(error)):
             return False
-        left = self._left(schema)
+        remaining = self._remaining(schema)
         # Another session may have learnt it meanwhile.
-        if left and left[0] is form:
-            left.pop(0)
-            how = "asking for it in words" if not left else "sending it as it stands"
+        if remaining and remaining[0] is form:
+            remaining.pop(0)
+            how = "asking for it in words" if not remaining else "sending it as it stands"
             logger.info("The provider refuses the schema of the answer (%s); %s from now on", error, how)
         return True
 
-    def _left(self, schema: dict[str, Any]) -> list[ResponseFormat]:
+    def _remaining(self, schema: dict[str, Any]) -> list[ResponseFormat]:
         if not self._is_known:
             return []
-        return self._forms.get(json.dumps(schema, sort_keys=True), lambda: self._made(schema))
+        return self._forms.get(json.dumps(schema, sort_keys=True), lambda: self._build_forms(schema))
 
-    def _made(self, schema: dict[str, Any]) -> list[ResponseFormat]:
+    def _build_forms(self, schema: dict[str, Any]) -> list[ResponseFormat]:
         strict = strict_schema(schema) if self._is_openai else None
         forms = [_form(strict, strict=True)] if strict is not None else []
         return [*forms, _form(schema, strict=False)]
