@@ -1,7 +1,7 @@
 """Descriptions of pydantic fields, taken from the docstrings below them.
 
-Pydantic's `use_attribute_docstrings` resolves the path of every loaded module to find a class's source, which takes
-longer than all else of importing the configuration.
+Pydantic's `use_attribute_docstrings` resolves the path of every loaded module to find a class's source. That takes
+longer than the rest of the configuration's import.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def with_field_docs(model: type[M]) -> type[M]:
-    """Give a model's fields the docstrings below them as descriptions; a class decorator.
+    """Set the descriptions of a model's fields from their docstrings; a class decorator.
 
-    The model must set `defer_build`, so that its schema is made afterwards. Without the module's source the fields stay
-    as they are.
+    The model must set `defer_build`, so that its schema is built afterwards. Without the module's source the fields
+    remain unchanged.
     """
     for name, text in _docstrings(model.__module__).get(model.__qualname__, {}).items():
         if name in model.model_fields and model.model_fields[name].description is None:

@@ -1,4 +1,4 @@
-"""TextCoalescer of an answer, told together where they come faster than anybody reads."""
+"""Coalescing of text chunks that arrive faster than a reader can follow."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 BETWEEN_PIECES_S = 0.016
-"""Seconds between two pieces of an answer, as often as a screen is drawn: what is said between is told as one."""
+"""Minimum seconds between two sends, about one screen refresh; chunks in between are joined."""
 
 
 class TextCoalescer:
-    """Tells text as it comes: the first piece at once, and what follows once in every so many seconds.
+    """Sends the first chunk at once, and joins later chunks into one send per interval.
 
-    Whoever tells anything else between calls `flush` first, which keeps the order.
+    To keep the order, call `flush` before anything else is sent to the same receiver.
 
     Args:
-        send: Takes one piece or several that were joined; never called twice at the same time.
-        every_s: Seconds between two tellings.
+        send: Receives one chunk or several joined chunks; calls never overlap.
+        every_s: Minimum seconds between two sends.
     """
 
     def __init__(self, send: Callable[[str], Awaitable[None]], every_s: float = BETWEEN_PIECES_S) -> None:
@@ -29,7 +29,7 @@ class TextCoalescer:
         self._send_lock = asyncio.Lock()
 
     async def add(self, text: str) -> None:
-        """Tell a piece, now or with those that follow it within the time."""
+        """Send a chunk now, or joined with the chunks that follow within the interval."""
         self._buffer.append(text)
         if self._timer is not None:
             return
@@ -40,7 +40,7 @@ class TextCoalescer:
             self._timer = loop.call_at(self._due, self._flush_later)
 
     async def flush(self) -> None:
-        """Tell what is held back; when this returns, nothing is."""
+        """Send the buffered text; the buffer is empty on return."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

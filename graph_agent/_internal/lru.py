@@ -1,4 +1,4 @@
-"""A cache that stays small, for what depends on values that callers send."""
+"""A bounded cache for results that depend on values from callers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ V = TypeVar("V")
 
 
 class Bounded(Generic[K, V]):
-    """Keeps what was value last. Any thread may use it.
+    """A thread-safe cache that evicts the oldest entry first.
 
     Args:
-        size: Entries at most; the oldest gives way to a new one.
+        size: Maximum number of entries.
     """
 
     def __init__(self, size: int = 64) -> None:
@@ -26,16 +26,16 @@ class Bounded(Generic[K, V]):
         return len(self._entries)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         with self._guard:
             self._entries.clear()
 
     def get(self, key: K, make: Callable[[], V]) -> V:
-        """What belongs to a key, value where it is not there.
+        """Return the value of a key; create and store it on a miss.
 
         Args:
             key: The key.
-            make: Makes it; two threads that ask at the same time may both do so.
+            make: Creates the value; concurrent misses of two threads may both call it.
         """
         try:
             return self._entries[key]
