@@ -1,4 +1,4 @@
-"""What stands after an opening tag, in any of the published notations."""
+"""Parsing of the payload after an opening tag, in any of the published notations."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Payload(NamedTuple):
 
 
 def read_payload(page: Page, start: int, *, delegate: bool = False) -> Payload | None:
-    """Read the calls that begin at ``start``; None when none do."""
+    """Parse the calls that begin at ``start``; None if there are none."""
     opening = _FENCE.match(page.text, start)
     position = opening.end() if opening else start
     if PYTHONIC_LIST.match(page.text, position):
@@ -54,9 +54,9 @@ def read_payload(page: Page, start: int, *, delegate: bool = False) -> Payload |
 
 
 def read_function(page: Page, name: str, start: int) -> Payload | None:
-    """Read the parameters of a call whose opening tag, which names it, ends at ``start``; None when none can follow.
+    """Parse the parameters of a call whose opening tag, with its name, ends at ``start``; None if there is no call.
 
-    Llama writes one object, Qwen3-Coder, Anthropic, MiniMax, Seed-OSS and DeepSeek V3.2 write one tag a parameter.
+    Llama writes one object; Qwen3-Coder, Anthropic, MiniMax, Seed-OSS and DeepSeek V3.2 write one tag per parameter.
     """
     text, position = page.text, start
     arguments: dict[str, Any] = {}
@@ -78,13 +78,13 @@ def read_function(page: Page, name: str, start: int) -> Payload | None:
 
 
 def after_closing_tags(page: Page, end: int) -> int:
-    """Return the index after the closing tags at ``end``, or ``end`` where none are."""
+    """Return the index after the closing tags at ``end``, or ``end`` if there are none."""
     closing = CLOSE.match(page.text, end)
     return closing.end() if closing else end
 
 
 def _values(page: Page, start: int, *, delegate: bool) -> Payload | None:
-    """Read JSON values one after the other, as Llama (``;``), MiniMax and Jamba (a line each) write several calls."""
+    """Parse consecutive JSON values, as Llama (``;``), MiniMax and Jamba (a line each) write several calls."""
     calls: list[ParsedCall] = []
     position, end = start, start
     while (at := page.value_at(position, region=True)) is not None:
@@ -107,7 +107,7 @@ def _pythonic_list(page: Page, start: int) -> Payload | None:
 
 
 def _named(page: Page, start: int) -> Payload | None:
-    """Read a name and what belongs to it: an object, GLM's pairs, Python's parentheses, or nothing at all."""
+    """Parse a name and its arguments: an object, GLM's pairs, Python's parentheses, or none."""
     kind = DEEPSEEK_TYPE.match(page.text, start)
     name = _NAME.match(page.text, kind.end() if kind else start)
     if name is None:
@@ -158,10 +158,10 @@ def _pairs(page: Page, start: int) -> tuple[dict[str, Any], int]:
 
 
 def _typed(text: str) -> Any:
-    """Read a parameter written as text: what is plainly JSON or a Python literal as that, anything else as it stands.
+    """Parse a parameter written as text: clear JSON or a Python literal by value, other text unchanged.
 
-    A number is read only when writing it again gives the same text, so that ``1.10`` and ``007`` stay what they are;
-    so do ``NaN``, ``Infinity`` and ``1e999`` by themselves, which may be words. Within an object or a list they are
+    A number is converted only if its ``repr`` is the same text, so ``1.10`` and ``007`` remain text. ``NaN``,
+    ``Infinity`` and ``1e999`` alone remain text too, because they may be words; inside an object or a list they are
     numbers.
     """
     stripped = text.strip()

@@ -1,8 +1,7 @@
-"""Which JSON values are calls, and what they call.
+"""Recognition of calls among JSON values.
 
-A value counts in one of two ways. *Trusted*: it stood in a tag, in a fence that names a call, or in the ``tool_calls``
-envelope, so it is a call whatever its name. *Bare*: it stood in the text by itself, and is a call only if it cannot
-well be anything else.
+A value is *trusted* or *bare*. A trusted value is in a tag, in a fence for calls, or in the ``tool_calls`` envelope; it
+is a call regardless of its name. A bare value is by itself in the text; it is a call only if its shape is unambiguous.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _WRAPPERS = ("tool_call", "function_call", "tool_uses", "function_calls", "calls
 _OTHER_KEYS = frozenset(
     (*_ID_KEYS, "type", "index", "needs", "thought", "thoughts", "reasoning", "reason", "explanation")
 )
-# An object that has one of these beside its arguments describes a tool or records what one gave.
+# An object with one of these and arguments describes a tool or records a tool's result.
 _NO_CALL = frozenset(("description", "output", "result", "response", "inputSchema", "input_schema"))
 _DELEGATE_NAMES = ("delegate", "delegation", "delegate_to")
 _TYPES_OF_A_CALL = ("function", "function_call", "tool_call", "tool_use")
@@ -43,7 +42,7 @@ _TOOL_NAME = re.compile(r"[^\W\d][\w.:/-]{0,127}")
 
 
 class ParsedCall(NamedTuple):
-    """A call as it was read, before its id is settled."""
+    """A parsed call, before its final id is assigned."""
 
     name: str
     arguments: dict[str, Any]
@@ -52,25 +51,25 @@ class ParsedCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ParseContext:
-    """How the values at one place of the text are to be taken."""
+    """The context in which a value is parsed."""
 
     tools: Set[str] | None
-    """Known names; None when nothing is known."""
+    """Known tool names; None if unknown."""
     work: WorkBudget
     trusted: bool = False
     delegate: bool = False
-    """Whether an object with an agent and no name is a delegation, as in a ``delegate`` fence."""
+    """Whether an object with an agent and no name is a delegation, e.g. in a ``delegate`` fence."""
     complete: bool = True
-    """False for a value cut short, whose missing arguments may have been coming."""
+    """False for a truncated value, whose arguments may be missing."""
 
 
 def calls_in(value: Any, context: ParseContext) -> list[ParsedCall] | None:
-    """Return the calls that ``value`` stands for, in order; None when it is no call, no list of them and no envelope.
+    """Return the calls of ``value``, in order; None if it is not a call, a list of calls or an envelope.
 
-    An envelope without calls in it is an empty list.
+    An envelope without calls gives an empty list.
     """
     if isinstance(value, list):
-        # A list that was not closed is rather a stray bracket before an envelope.
+        # An unclosed list is more likely a stray bracket before an envelope.
         if is_envelope(value) and context.complete:
             return [call for item in value for call in _envelope_calls(item["tool_calls"], context) or ()]
         return _list_calls(value, context)
@@ -87,22 +86,22 @@ def calls_in(value: Any, context: ParseContext) -> list[ParsedCall] | None:
 
 
 def is_envelope(value: Any) -> bool:
-    """Whether ``value`` says itself that it holds calls: an object with ``tool_calls``, or a list of such objects."""
+    """Whether ``value`` is an envelope of calls: an object with ``tool_calls``, or a list of such objects."""
     if isinstance(value, list):
         return bool(value) and all(isinstance(item, dict) and "tool_calls" in item for item in value)
     return isinstance(value, dict) and "tool_calls" in value
 
 
 def content_of(value: Any) -> str:
-    """Return the text of an envelope that is a whole chat message; empty for anything else."""
+    """Return the text of an envelope that is a whole chat message; empty for other values."""
     content = value.get("content") if isinstance(value, dict) and "tool_calls" in value else None
     return content if isinstance(content, str) else ""
 
 
 def arguments_of(value: Any, work: WorkBudget, *, strict: bool = False) -> dict[str, Any] | None:
-    """Return arguments as an object: itself, read from a JSON string, or ``{"input": value}`` for anything else.
+    """Return arguments as an object: unchanged, parsed from a JSON string, or ``{"input": value}`` for other values.
 
-    None and blank text are no arguments. With ``strict``, what is no object in either form gives None.
+    None and blank text give an empty object. With ``strict``, a value that is no object in either form gives None.
     """
     if isinstance(value, str):
         text = value.strip()
@@ -119,7 +118,7 @@ def arguments_of(value: Any, work: WorkBudget, *, strict: bool = False) -> dict[
 
 
 def known_name(name: str, tools: Set[str] | None) -> str:
-    """Return the tool that ``name`` means when only white space or OpenAI's ``functions.`` is in the way."""
+    """Return the known tool that ``name`` matches without white space and OpenAI's ``functions.``; else ``name``."""
     if tools is not None and name not in tools:
         for nearby in (name.strip(), name.strip().removeprefix("functions.")):
             if nearby in tools:
@@ -131,7 +130,7 @@ def _list_calls(items: list[Any], context: ParseContext) -> list[ParsedCall] | N
     if not items or not all(isinstance(item, dict) for item in items):
         return None
     found = _object_calls(items, context)
-    # Where no names are known, a list with something else in it is data.
+    # Without known names, a list with other items is data.
     if not found or (context.tools is None and not context.trusted and len(found) < len(items)):
         return None
     return found
@@ -149,7 +148,7 @@ def _envelope_calls(content: Any, context: ParseContext) -> list[ParsedCall] | N
 
 
 def _object_calls(items: list[dict[str, Any]], context: ParseContext) -> list[ParsedCall]:
-    # Only the last of several can have been cut short.
+    # Only the last of several can be truncated.
     whole = replace(context, complete=True)
     read = [_object_call(item, whole) for item in items[:-1]]
     read += [_object_call(item, context) for item in items[-1:]]
@@ -173,7 +172,7 @@ def _object_call(item: dict[str, Any], context: ParseContext) -> ParsedCall | No
     elif argument_key is not None:
         arguments = arguments_of(item[argument_key], context.work)
     elif context.complete:
-        # Some models write the arguments beside the name.
+        # Some models write the arguments next to the name, without an object of their own.
         arguments = _others(item, name_key)
     else:
         arguments = None
@@ -183,7 +182,7 @@ def _object_call(item: dict[str, Any], context: ParseContext) -> ParsedCall | No
 def _bare_arguments(
     item: dict[str, Any], name: str, name_key: str, argument_key: str | None, context: ParseContext
 ) -> dict[str, Any] | None:
-    """Return the arguments of an object that nothing but its own shape calls a call; None when it is not one."""
+    """Return the arguments of a bare object, judged by its shape alone; None if it is not a call."""
     known = context.tools is not None
     if (name not in context.tools) if context.tools is not None else (_TOOL_NAME.fullmatch(name) is None):
         return None
@@ -213,7 +212,7 @@ def _delegation(item: dict[str, Any], context: ParseContext) -> ParsedCall | Non
 
 
 def _others(item: dict[str, Any], name_key: str) -> dict[str, Any]:
-    """Return the members that can be arguments beside the name."""
+    """Return the members other than the name that can be arguments."""
     left_out = {name_key, "needs", *_ID_KEYS, *(("type",) if item.get("type") in _TYPES_OF_A_CALL else ())}
     if item.get("action") in _DELEGATE_NAMES:
         left_out.add("action")
