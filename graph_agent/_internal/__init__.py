@@ -1,1 +1,1 @@
-"""Helpers that know nothing of agents."""
+"""Helpers that do not depend on the agent domain."""

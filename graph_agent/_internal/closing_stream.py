@@ -1,4 +1,4 @@
-"""Async generators whose reader may leave before the end, and that can be closed once it has."""
+"""Async generators that detect an abandoned reader and can then be closed."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ T = TypeVar("T")
 
 
 class Readership:
-    """Whether somebody still reads a stream."""
+    """Tracks whether a stream still has a reader."""
 
     def __init__(self) -> None:
         self.is_left = False
-        """Whether the loop that read the stream was left before the end, and no other one has begun."""
+        """Whether the `async for` loop over the stream exited early and no other loop has started."""
         self._stream: weakref.ref[ClosingStream[Any]] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def begin(self, stream: ClosingStream[Any]) -> None:
-        """Note that a stream is read, in the running event loop."""
+        """Record that the running event loop reads a stream."""
         self.is_left = False
         self._stream = weakref.ref(stream)
         self._loop = asyncio.get_running_loop()
 
     def close_if_left(self) -> None:
-        """Close the stream that nobody reads; from any thread, and without waiting.
+        """Schedule the close of an abandoned stream and return; callable from any thread.
 
-        A stream that nothing refers to is being closed by its event loop already.
+        A stream without references is already being closed by its event loop.
         """
         stream = self._stream() if self._stream is not None else None
         if self.is_left and stream is not None and self._loop is not None and not self._loop.is_closed():
@@ -37,14 +37,14 @@ class Readership:
 
 
 class ClosingStream(AsyncGenerator[T, None]):
-    """An async generator that notes when it is no longer read.
+    """An async generator that records when it loses its reader.
 
-    `async for` reads it through an object of its own: where the loop is left, by `break`, `return` or an exception,
-    that object is dropped. The stream may be read on by another loop, as any generator.
+    `async for` reads it through a separate iterator, which is dropped when the loop exits by `break`, `return` or an
+    exception. Another loop may continue to read the stream, as with any generator.
 
     Args:
-        source: What is read.
-        readership: Where to note it.
+        source: The generator to read from.
+        readership: Records whether the stream has a reader.
     """
 
     def __init__(self, source: AsyncGenerator[T], readership: Readership) -> None:
@@ -52,14 +52,14 @@ class ClosingStream(AsyncGenerator[T, None]):
         self._readership = readership
 
     def __aiter__(self) -> AsyncGenerator[T, None]:
-        return _Loop(self, self._readership)
+        return _StreamIterator(self, self._readership)
 
     async def __anext__(self) -> T:
         self._readership.begin(self)
         return await self._source.__anext__()
 
     async def asend(self, value: None) -> T:
-        """As a generator's."""
+        """See `AsyncGenerator.asend`."""
         self._readership.begin(self)
         return await self._source.asend(value)
 
@@ -69,20 +69,20 @@ class ClosingStream(AsyncGenerator[T, None]):
         val: BaseException | object = None,
         tb: TracebackType | None = None,
     ) -> T:
-        """As a generator's."""
+        """See `AsyncGenerator.athrow`."""
         error = typ if isinstance(typ, BaseException) else val if isinstance(val, BaseException) else typ()
         return await self._source.athrow(error)
 
     async def aclose(self) -> None:
-        """As a generator's."""
+        """See `AsyncGenerator.aclose`."""
         await self._source.aclose()
 
     def __del__(self) -> None:
         self._readership.is_left = True
 
 
-class _Loop(ClosingStream[T]):
-    """What one `async for` holds of a stream."""
+class _StreamIterator(ClosingStream[T]):
+    """The iterator of one `async for` loop over a stream."""
 
     def __aiter__(self) -> AsyncGenerator[T, None]:
         return self

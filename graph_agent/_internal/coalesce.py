@@ -1,4 +1,4 @@
-"""Pieces of an answer, told together where they come faster than anybody reads."""
+"""Coalescing of text chunks that arrive faster than a reader can follow."""
 
 from __future__ import annotations
 
@@ -6,51 +6,54 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 BETWEEN_PIECES_S = 0.016
-"""Seconds between two pieces of an answer, as often as a screen is drawn: what is said between is told as one."""
+"""Minimum seconds between two sends, about one screen refresh; chunks in between are joined."""
 
 
-class Pieces:
-    """Tells text as it comes: the first piece at once, and what follows once in every so many seconds.
+class TextCoalescer:
+    """Sends the first chunk at once, and joins later chunks into one send per interval.
 
-    Whoever tells anything else between calls `flush` first, which keeps the order.
+    To keep the order, call `flush` before anything else is sent to the same receiver.
 
     Args:
-        tell: Takes one piece or several that were joined; never called twice at the same time.
-        every_s: Seconds between two tellings.
+        send: Receives one chunk or several joined chunks; calls never overlap.
+        every_s: Minimum seconds between two sends.
     """
 
-    def __init__(self, tell: Callable[[str], Awaitable[None]], every_s: float = BETWEEN_PIECES_S) -> None:
-        self._tell = tell
+    def __init__(self, send: Callable[[str], Awaitable[None]], every_s: float = BETWEEN_PIECES_S) -> None:
+        self._send = send
         self._every_s = every_s
-        self._held: list[str] = []
+        self._buffer: list[str] = []
         self._due = 0.0
-        self._later: asyncio.TimerHandle | None = None
-        self._telling: asyncio.Task[None] | None = None
-        self._one_at_a_time = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._flushing: asyncio.Task[None] | None = None
+        self._send_lock = asyncio.Lock()
 
     async def add(self, text: str) -> None:
-        """Tell a piece, now or with those that follow it within the time."""
-        self._held.append(text)
-        if self._later is not None:
+        """Send a chunk now, or joined with the chunks that follow within the interval."""
+        self._buffer.append(text)
+        if self._timer is not None:
             return
         loop = asyncio.get_running_loop()
         if loop.time() >= self._due:
             await self.flush()
         else:
-            self._later = loop.call_at(self._due, self._tell_later)
+            self._timer = loop.call_at(self._due, self._flush_later)
 
     async def flush(self) -> None:
-        """Tell what is held back; when this returns, nothing is."""
-        if self._later is not None:
-            self._later.cancel()
-            self._later = None
-        async with self._one_at_a_time:
-            text = "".join(self._held)
-            self._held.clear()
+        """Send the buffered text; the buffer is empty on return."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        async with self._send_lock:
+            text = "".join(self._buffer)
+            self._buffer.clear()
             if text:
-                await self._tell(text)
+                await self._send(text)
                 self._due = asyncio.get_running_loop().time() + self._every_s
 
-    def _tell_later(self) -> None:
-        self._later = None
-        self._telling = asyncio.ensure_future(self.flush())
+    def _flush_later(self) -> None:
+        self._timer = None
+        self._flushing = asyncio.ensure_future(self.flush())
+
+
+Pieces = TextCoalescer

@@ -1,4 +1,4 @@
-"""Credentials that a request brings in headers. They belong to that request's run, and are stored nowhere."""
+"""Credentials in request headers. They belong to the run of that request and are never stored."""
 
 from __future__ import annotations
 
@@ -14,31 +14,33 @@ if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
 KEY_HEADERS = frozenset({"authorization", "x-api-key"})
-"""Headers that hold the API key of a server that has keys."""
+"""Headers that hold the API key, on a server with API keys."""
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_TAKEN = frozenset(
+_RESERVED = frozenset(
     {
         *("host", "connection", "content-length", "content-type", "transfer-encoding", "accept", "origin"),
         *("x-session-id", "x-progress", "x-request-id", "a2a-version", "a2a-extensions"),
     }
 )
-"""Headers with a meaning of their own; some of them are stored, or sent back."""
+"""Headers with a fixed meaning; some of them are stored or returned."""
 
 
 def check_headers(headers: Mapping[str, str], *, has_keys: bool = False) -> None:
-    """Check which headers are to hold credentials.
+    """Validate the headers that are configured to hold credentials.
 
     Args:
         headers: Credential name → header name.
         has_keys: Whether the server has API keys.
 
     Raises:
-        ConfigError: When a name is no header's, or the header means something else.
+        ConfigError: If a header name is invalid or reserved.
     """
     for name, header in headers.items():
         if not _TOKEN.fullmatch(header):
-            raise ConfigError(f"credential_headers.{name}: {header!r} is no header's name; write e.g. X-User-Token.")
-        if header.lower() in _TAKEN:
+            raise ConfigError(
+                f"credential_headers.{name}: {header!r} is not a valid header name; write e.g. X-User-Token."
+            )
+        if header.lower() in _RESERVED:
             raise ConfigError(
                 f"credential_headers.{name}: the header {header!r} means something else; write e.g. X-User-Token."
             )
@@ -50,14 +52,14 @@ def check_headers(headers: Mapping[str, str], *, has_keys: bool = False) -> None
 
 
 def credentials_of(headers: Headers, names: Mapping[str, str]) -> dict[str, SecretStr]:
-    """The credentials of one request; one whose header is absent or empty is not there.
+    """Return the credentials of one request; omits those whose header is absent or empty.
 
     Args:
         headers: The request's headers.
         names: Credential name → header name.
 
     Raises:
-        InputError: When a header is there twice: which one counts would be anybody's guess.
+        InputError: If a header occurs more than once, because it is ambiguous which value applies.
     """
     found: dict[str, SecretStr] = {}
     for name, header in names.items():

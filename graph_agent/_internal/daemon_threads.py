@@ -1,7 +1,7 @@
-"""Threads for blocking code of others: a call that never returns holds up neither its caller nor the process's exit.
+"""Daemon threads for blocking third-party code: a call that never returns blocks neither its caller nor process exit.
 
 asyncio's default executor and AnyIO's workers are joined when an event loop or the interpreter ends. These threads are
-daemons: a call that is cancelled while it runs is abandoned, and its thread ends with the call or with the process.
+not: a call that is cancelled while it runs is abandoned, and its thread ends with the call or with the process.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from graph_agent.errors import AbandonedCallsError
 T = TypeVar("T")
 
 MOST_ABANDONED = 256
-"""Abandoned calls that may run at the same time. Beyond that no further blocking call is started."""
+"""Abandoned calls that may run at the same time. Beyond this number no further blocking call is started."""
 _IDLE_S = 30.0
-"""Seconds after which a thread without work ends."""
+"""Seconds after which an idle thread ends."""
 
 
 class DaemonThreads:
     """A pool of daemon threads, started on demand and reused.
 
-    The number of threads follows the number of calls, because calls may wait for each other. Only abandoned calls are
-    limited: nothing else would end their growth in a process that lives long.
+    There is a thread for every running call, because calls may wait for each other. Only abandoned calls are limited:
+    without a limit their number could grow forever in a long-lived process.
 
     Args:
-        most_abandoned: Abandoned calls at most.
+        most_abandoned: Maximum number of abandoned calls.
     """
 
     def __init__(self, most_abandoned: int = MOST_ABANDONED) -> None:
@@ -45,11 +45,11 @@ class DaemonThreads:
         self._abandoned = 0
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
-        """Call a function in one of the threads; a future that is cancelled before it starts is not run.
+        """Run a function in one of the threads; it does not run if the future is cancelled before it starts.
 
         Raises:
-            AbandonedCallsError: When too many abandoned calls still run.
-            RuntimeError: When the system starts no further thread.
+            AbandonedCallsError: If too many abandoned calls still run.
+            RuntimeError: If the system cannot start another thread.
         """
         with self._guard:
             if self._abandoned >= self._most_abandoned:
@@ -66,7 +66,7 @@ class DaemonThreads:
         return call
 
     def abandon(self, call: _Call) -> None:
-        """Count a call that nobody waits for any more as abandoned while it runs."""
+        """Count a running call without a waiter as abandoned until it returns."""
         with self._guard:
             if call.running() and not call.abandoned:
                 call.abandoned = True
@@ -83,17 +83,17 @@ class DaemonThreads:
                     self._threads -= 1
                     return
             if call.set_running_or_notify_cancel():
-                settle = call.carry_out()
+                settle = call.execute()
                 with self._guard:
                     self._unfinished -= 1
                     self._abandoned -= call.abandoned
-                    call.abandoned = True  # it counts no more
+                    call.abandoned = True  # a later `abandon` must not count it again
                 settle()
                 del settle
             else:
                 with self._guard:
                     self._unfinished -= 1
-            # A thread that waits must not keep alive what it ran last.
+            # An idle thread must not keep its last call alive.
             del call
 
 
@@ -105,20 +105,20 @@ class _Call(Future[Any]):
         self.abandoned = False
 
     def cancel(self) -> bool:
-        """As `Future.cancel`; asyncio calls it when the task that waits is cancelled."""
+        """See `Future.cancel`; asyncio calls it when the waiting task is cancelled."""
         if super().cancel():
             return True
         self._pool.abandon(self)
         return False
 
-    def carry_out(self) -> Callable[[], None]:
-        """Run the function; gives what settles the future."""
+    def execute(self) -> Callable[[], None]:
+        """Run the function and return a callable that settles the future."""
         function, self._function = self._function, None
         assert function is not None
         try:
             return partial(self.set_result, function())
         except StopIteration as error:
-            # An asyncio future does not take it.
+            # An asyncio future does not accept StopIteration.
             failure = RuntimeError(f"blocking code raised {error!r}")
             failure.__cause__ = error
             return partial(self.set_exception, failure)
@@ -132,15 +132,15 @@ _pool = DaemonThreads()
 async def call_in_thread(function: Callable[..., T], *args: Any) -> T:
     """Call blocking code in a daemon thread, with the caller's context variables.
 
-    A cancellation takes effect at once. A call that has started runs on, and its result is dropped.
+    A cancellation takes effect at once. A call that has started continues, and its result is dropped.
 
     Args:
-        function: What to call.
+        function: The function to call.
         args: Its arguments.
 
     Raises:
-        AbandonedCallsError: When too many abandoned calls still run.
-        BaseException: What the function raised; a RuntimeError in place of a StopIteration.
+        AbandonedCallsError: If too many abandoned calls still run.
+        BaseException: Any exception of the function; a RuntimeError replaces a StopIteration.
     """
     return await asyncio.wrap_future(_pool.submit(partial(copy_context().run, function, *args)))
 
@@ -151,8 +151,8 @@ class DaemonExecutor(ThreadPoolExecutor):
     It is a `ThreadPoolExecutor` because asyncio takes no other kind.
 
     Args:
-        applies: Called where a job is submitted; whether a daemon thread is to run it.
-        other: Runs the rest; None for threads of its own.
+        applies: Called on submission in the submitting thread; whether a daemon thread runs the job.
+        other: Runs the other jobs; None for threads of this executor.
     """
 
     def __init__(self, applies: Callable[[], bool] = lambda: True, other: ThreadPoolExecutor | None = None) -> None:
@@ -161,7 +161,7 @@ class DaemonExecutor(ThreadPoolExecutor):
         self._other = other
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """As `ThreadPoolExecutor.submit`."""
+        """See `ThreadPoolExecutor.submit`."""
         if self._applies():
             return _pool.submit(partial(fn, *args, **kwargs))
         if self._other is not None:
@@ -169,16 +169,16 @@ class DaemonExecutor(ThreadPoolExecutor):
         return super().submit(fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """As `ThreadPoolExecutor.shutdown`; daemon threads are not joined."""
+        """See `ThreadPoolExecutor.shutdown`; daemon threads are not joined."""
         super().shutdown(wait, cancel_futures=cancel_futures)
         if self._other is not None:
             self._other.shutdown(wait, cancel_futures=cancel_futures)
 
 
-def _begin_anew() -> None:
-    global _pool  # noqa: PLW0603 - threads do not survive a fork, so a child needs a pool of its own
+def _reset_pool() -> None:
+    global _pool  # noqa: PLW0603 - threads do not survive a fork, so a child process needs its own pool
     _pool = DaemonThreads()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_anew)
+    os.register_at_fork(after_in_child=_reset_pool)

@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 _SHOWN_CAUSES = 5
 _NO_MESSAGE_OF_ITS_OWN = "unhandled errors in a TaskGroup"
-"""What asyncio and AnyIO call the group of a task group."""
+"""Message of the exception groups that asyncio and AnyIO task groups raise."""
 
 
 def exception_text(error: BaseException) -> str:
-    """An exception's class and message; of an exception group, however nested, those of its causes.
+    """Return an exception's class and message; for an exception group, however nested, those of its leaves.
 
     Returns e.g. `ValueError: no rooms`, `KeyError: 'a'; OSError: refused` for a task group's exceptions, and
-    `three searches failed (KeyError: 'a'; OSError: refused)` for a group with a message of its own. Equal causes are
-    given once; of more than five, the first five and the number of the others. A group that an exception was raised
-    from stands behind it in parentheses.
+    `three searches failed (KeyError: 'a'; OSError: refused)` for a group with a custom message. Equal causes are
+    listed once, and at most five causes, followed by the number of the others. If an exception was raised from a
+    group, the group follows it in parentheses.
     """
     if isinstance(error, BaseExceptionGroup):
         return _group_text(error)
@@ -26,7 +26,7 @@ def exception_text(error: BaseException) -> str:
 
 
 def leaves(error: BaseException) -> Iterator[BaseException]:
-    """The exceptions of a group, however nested, in order; any other exception by itself."""
+    """Yield the exceptions of a group, however nested, in order; yield any other exception unchanged."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves(inner)
@@ -46,5 +46,5 @@ def _group_text(group: BaseExceptionGroup[BaseException]) -> str:
 def _message(error: BaseException) -> str:
     try:
         return str(error).strip()
-    except Exception:  # noqa: BLE001 - an exception's own __str__ may raise anything; its class is known all the same
+    except Exception:  # noqa: BLE001 - a custom __str__ may raise anything; the class name is still available
         return ""

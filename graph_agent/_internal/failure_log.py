@@ -10,10 +10,10 @@ from graph_agent._internal.exception_text import exception_text
 from graph_agent._internal.redaction import mask_secrets
 
 MULTILINE = "multiline"
-"""Attribute of the records whose message has several lines of its own."""
+"""Attribute of log records whose message intentionally spans several lines."""
 _SHOWN_CHARS = 300
 _PRIMARY = 0xFF
-"""The bits of an SQLite error's code that say its kind."""
+"""Mask of the primary code within an extended SQLite error code."""
 _DISK_FULL = "53100"
 """PostgreSQL's code for a full disk."""
 
@@ -25,7 +25,7 @@ def log_failure(logger: logging.Logger, what: str, error: BaseException, *, leve
         logger: Where to log.
         what: What failed, as the subject of a sentence.
         error: The exception.
-        level: Level of the one line.
+        level: Level of the one-line record.
     """
     logger.log(level, "%s failed: %s", what, mask_secrets(exception_text(error))[:_SHOWN_CHARS])
     log_traceback(logger, what, error)
@@ -46,8 +46,8 @@ def log_traceback(logger: logging.Logger, what: str, error: BaseException) -> No
 
 
 def is_out_of_space(error: BaseException) -> bool:
-    """Whether an error, or one that it was raised from, comes from a full disk: a file's, SQLite's or PostgreSQL's."""
-    # Imported here: an agent without an SQLite database does without the module.
+    """Whether an error or one of its causes reports a full disk: an OSError, an SQLite or a PostgreSQL error."""
+    # Imported here: an agent without an SQLite database does not need the module.
     import sqlite3
 
     found: BaseException | None = error

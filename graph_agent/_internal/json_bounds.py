@@ -1,7 +1,7 @@
-"""Bounds on JSON text, checked while its bytes arrive and before any parser builds objects from them.
+"""Bounds on JSON text, checked while its bytes arrive and before a parser builds objects.
 
-What a parser and its callers spend grows with the number of values, not with the number of bytes: a body of 10 MB is
-one image, or five million numbers.
+The cost of parsing and processing grows with the number of values, not with the number of bytes: a body of 10 MB may
+hold one image or five million numbers.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 _NUMBER_CHARS = 100
-"""Characters of one number: Python's conversions of longer ones take time that grows with their square."""
+"""Maximum characters of one number: Python converts longer ones in quadratic time."""
 _DIGITS = bytes(0x30 if chr(byte) in "-+.0123456789eE" else 0x20 for byte in range(256))
-"""Maps what a number is made of to `0`, and all else to a space."""
+"""Maps the characters of numbers to `0` and all other bytes to a space."""
 _TOO_LONG = b"0" * (_NUMBER_CHARS + 1)
 _PIECE = 65_536
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\x00\x00")
@@ -20,31 +20,31 @@ _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 
 class JsonBoundsError(ValueError):
-    """JSON text outside its bounds; the text says which, and what was given."""
+    """JSON text exceeds a bound; the message names the bound and the value."""
 
 
 class TooManyValuesError(JsonBoundsError):
-    """JSON text with more values than its bound."""
+    """JSON text holds more values than allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonBounds:
-    """How much one JSON text may hold."""
+    """Limits on one JSON text."""
 
     values: int
-    """Values: each object, array, string, number, `true`, `false` and `null`; keys do not count."""
+    """Maximum values: objects, arrays, strings, numbers, `true`, `false` and `null`; keys do not count."""
     depth: int
-    """Levels of objects and arrays inside one another."""
+    """Maximum nesting of objects and arrays, in levels."""
 
 
 class JsonMeter:
-    """Counts the values and the depth of one JSON text in UTF-8, piece by piece.
+    """Counts the values and the depth of one JSON text in UTF-8, incrementally.
 
-    It does not check that the text is JSON. Up to the first byte that is not JSON its counts are those of a parser;
-    behind it a parser reads nothing.
+    It does not validate the JSON. Up to the first invalid byte the counts equal those of a parser, which would stop
+    there.
 
     Args:
-        bounds: The bounds.
+        bounds: The bounds to enforce.
     """
 
     def __init__(self, bounds: JsonBounds) -> None:
@@ -58,15 +58,15 @@ class JsonMeter:
 
     @property
     def values(self) -> int:
-        """Values so far."""
+        """Number of values so far."""
         return self._values
 
     def feed(self, piece: bytes) -> None:
         """Count the next bytes of the text.
 
         Raises:
-            JsonBoundsError: When the text is outside its bounds, or holds a NUL byte, which UTF-8 JSON never does and
-                by which parsers recognise UTF-16 and UTF-32.
+            JsonBoundsError: If the text exceeds a bound, or holds a NUL byte. UTF-8 JSON never holds one, and parsers
+                detect UTF-16 and UTF-32 by it.
         """
         if self._ended:
             return
@@ -83,8 +83,8 @@ class JsonMeter:
             )
 
     def _outside_strings(self, piece: bytes) -> bytes:
-        """The bytes of a piece outside strings; each string leaves one quotation mark."""
-        # A run of backslashes is even, and escapes itself, or odd, and escapes what follows.
+        """Return the bytes of a chunk outside strings; one quotation mark remains of each string."""
+        # An even run of backslashes escapes itself; an odd run escapes the next character.
         backslashes = len(piece) - len(piece.rstrip(b"\\"))
         self._escape = b"\\" if backslashes % 2 else b""
         piece = piece.removesuffix(self._escape)
@@ -111,7 +111,7 @@ class JsonMeter:
             return
         depths = list(accumulate((1 if step else -1 for step in brackets), initial=self._depth))
         self._depth = depths[-1]
-        # A closing bracket without its opening one is where every parser stops.
+        # Every parser stops at a closing bracket without an opening one.
         before = next((at for at, depth in enumerate(depths) if depth < 0), None)
         self._ended = before is not None
         if max(depths[:before], default=0) > self._bounds.depth:
@@ -125,13 +125,13 @@ def count_values(text: str, bounds: JsonBounds) -> int:
 
     Args:
         text: The text.
-        bounds: What it may hold.
+        bounds: The bounds to enforce.
 
     Raises:
-        JsonBoundsError: When it is outside its bounds.
+        JsonBoundsError: If the text exceeds a bound.
     """
     meter = JsonMeter(bounds)
     for at in range(0, len(text), _PIECE):
-        # Lone surrogates have no UTF-8 form, and are none of what is counted.
+        # Lone surrogates have no UTF-8 form and do not affect the counts.
         meter.feed(text[at : at + _PIECE].encode(errors="replace"))
     return meter.values

@@ -1,6 +1,6 @@
-"""Checks a value against a JSON schema that anybody may have written, in a time that is bounded.
+"""Validation against untrusted JSON schemas in bounded time.
 
-Python's own regular expressions may take years for a short text, and `$ref`s can double the work at each level.
+Python's `re` may take years on a short text, and each level of `$ref` can double the work.
 """
 
 from __future__ import annotations
@@ -19,38 +19,38 @@ from referencing import Registry, Specification
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, specification_with
 
-from graph_agent._internal.regex import check_pattern, compiled
+from graph_agent._internal.regex import check_pattern, compile_pattern
 from graph_agent.errors import ConfigError, SlowSchemaError
 
 CHECK_S = 2.0
-"""Seconds that one value may be checked for; an honest schema takes some milliseconds."""
+"""Seconds allowed for the validation of one value; an ordinary schema takes a few milliseconds."""
 PATTERN_S = 0.5
-"""Seconds that one search for a pattern may take."""
+"""Seconds allowed for one pattern search."""
 
 _REFERENCES = frozenset({"$ref", "$dynamicRef"})
 _DATA = frozenset({"const", "enum", "default", "examples"})
-"""Keywords whose values are no schemas, whatever they look like."""
+"""Keywords whose values are data, even if they look like schemas."""
 _BY_NAME = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
-"""Keywords whose values have schemas below names of the author's choice, which may look like keywords."""
+"""Keywords whose values map arbitrary names to schemas; a name may look like a keyword."""
 
 _until: ContextVar[float] = ContextVar("until")
 _Keyword = Callable[[Any, Any, Any, Any], Iterator[ValidationError] | None]
 
 
 class SchemaCheck:
-    """A JSON schema that values are checked against.
+    """Validates values against a JSON schema.
 
     Args:
         schema: The schema.
-        name: What errors call it.
+        name: Its name in error messages.
 
     Raises:
-        ConfigError: When it is no valid schema, or one whose check cannot be bounded.
+        ConfigError: If the schema is invalid, or cannot be evaluated in bounded time.
     """
 
     def __init__(self, schema: dict[str, Any], name: str = "response_format") -> None:
         try:
-            # Its formats are patterns, which Python may take minutes to compile; they are checked below.
+            # Formats are skipped here: Python may take minutes to compile their patterns, which are checked below.
             Draft202012Validator.check_schema(schema, format_checker=FormatChecker(()))
             for pattern in _patterns(schema):
                 check_pattern(pattern)
@@ -69,24 +69,24 @@ class SchemaCheck:
         try:
             resource = draft.create_resource(schema)
             uri = resource.id() or ""
-            # Gone through once; else once for each `$ref` to an `$anchor`.
+            # Crawled once here; otherwise the registry crawls for each `$ref` to an `$anchor`.
             root = Registry().with_resource(uri, resource).crawl().resolver(uri)
             unresolved = _unresolved(schema, root, draft, _REFERENCES & known.VALIDATORS.keys())
         except ValueError as error:
             raise ConfigError(f"{name} has an $id or $ref that is no address: {error}.") from None
         if unresolved is not None:
             raise ConfigError(f"{name} refers to {unresolved!r}, which is not in it; nothing is fetched.")
-        # A `$schema` inside would have what is below it checked by the library's own, unbounded keywords. Without a
-        # registry the library would fetch what it is referred to, from wherever the caller likes.
+        # Below a nested `$schema` the library would use its own, unbounded keywords. Without a registry the library
+        # would fetch references from arbitrary addresses.
         self._validator = _bounded(known)(_without_dialect(schema), registry=Registry())
 
     def __call__(self, value: Any) -> None:
-        """Check a value; any thread may do so.
+        """Validate a value; thread-safe.
 
         Raises:
-            ValidationError: When it does not fit.
-            SlowSchemaError: When that cannot be said in time.
-            RecursionError: When the schema leads back to itself without end.
+            ValidationError: If the value does not match.
+            SlowSchemaError: If validation exceeds its time limit.
+            RecursionError: If the schema refers to itself endlessly.
         """
         reset = _until.set(time.monotonic() + CHECK_S)
         try:
@@ -105,11 +105,11 @@ def _bounded(validator: Any) -> Any:
         "additionalProperties": _additional_properties,
         "uniqueItems": _unique_items,
     }
-    keywords = {name: _in_time(ours.get(name) or keyword) for name, keyword in validator.VALIDATORS.items()}
-    return validators.extend(validator, keywords)  # type: ignore[no-untyped-call]  # it has no types
+    keywords = {name: _with_time_limit(ours.get(name) or keyword) for name, keyword in validator.VALIDATORS.items()}
+    return validators.extend(validator, keywords)  # type: ignore[no-untyped-call]  # the library has no types
 
 
-def _in_time(keyword: _Keyword) -> _Keyword:
+def _with_time_limit(keyword: _Keyword) -> _Keyword:
     def bounded(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError] | None:
         if time.monotonic() > _until.get():
             raise SlowSchemaError(
@@ -121,7 +121,7 @@ def _in_time(keyword: _Keyword) -> _Keyword:
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    if validator.is_type(instance, "string") and not _found(pattern, instance):
+    if validator.is_type(instance, "string") and not _matches(pattern, instance):
         yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
 
@@ -132,7 +132,7 @@ def _pattern_properties(
         return
     for pattern, subschema in patterns.items():
         for name, value in instance.items():
-            if _found(pattern, name):
+            if _matches(pattern, name):
                 yield from validator.descend(value, subschema, path=name, schema_path=pattern)
 
 
@@ -140,7 +140,9 @@ def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: 
     if not validator.is_type(instance, "object"):
         return
     known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
-    extra = [name for name in instance if name not in known and not any(_found(pattern, name) for pattern in patterns)]
+    extra = [
+        name for name in instance if name not in known and not any(_matches(pattern, name) for pattern in patterns)
+    ]
     if validator.is_type(allowed, "object"):
         for name in extra:
             yield from validator.descend(instance[name], allowed, path=name)
@@ -150,7 +152,7 @@ def _additional_properties(validator: Any, allowed: Any, instance: Any, schema: 
 
 
 def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    # The library compares each item with each other.
+    # The library compares all pairs, in quadratic time.
     if unique and validator.is_type(instance, "array"):
         items = {json.dumps(_with_whole_numbers(item), sort_keys=True) for item in instance}
         if len(items) < len(instance):
@@ -158,7 +160,7 @@ def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> It
 
 
 def _with_whole_numbers(value: Any) -> Any:
-    """A value in which 1.0 is 1, as it is to JSON Schema."""
+    """Replace floats such as 1.0 by integers; JSON Schema treats them as equal."""
     if isinstance(value, dict):
         return {name: _with_whole_numbers(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -166,13 +168,13 @@ def _with_whole_numbers(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _found(pattern: str, text: str) -> bool:
-    left = min(PATTERN_S, _until.get() - time.monotonic())
+def _matches(pattern: str, text: str) -> bool:
+    remaining = min(PATTERN_S, _until.get() - time.monotonic())
     try:
-        if left <= 0:
+        if remaining <= 0:
             raise TimeoutError
-        # Other threads may work meanwhile.
-        return compiled(pattern).search(text, timeout=left, concurrent=True) is not None
+        # `concurrent` releases the GIL during the search.
+        return compile_pattern(pattern).search(text, timeout=remaining, concurrent=True) is not None
     except TimeoutError:
         raise SlowSchemaError(
             f"The pattern {pattern!r} takes too long to be searched for; write it without a repeat inside a repeat."
@@ -191,11 +193,11 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _unresolved(value: Any, resolver: Any, draft: Specification[Any], references: Collection[str]) -> str | None:
-    """A reference that leads nowhere; None where there is none."""
+    """Return the first unresolvable reference, or None."""
     if isinstance(value, dict):
         resolver = resolver.in_subresource(draft.create_resource(value))
         for name in references:
-            if isinstance(value.get(name), str) and not _leads_somewhere(value[name], resolver):
+            if isinstance(value.get(name), str) and not _resolves(value[name], resolver):
                 return str(value[name])
     parts = value if isinstance(value, list) else _parts(value) if isinstance(value, dict) else ()
     below = (_unresolved(part, resolver, draft, references) for part in parts)
@@ -203,7 +205,7 @@ def _unresolved(value: Any, resolver: Any, draft: Specification[Any], references
 
 
 def _parts(schema: dict[str, Any]) -> Iterator[Any]:
-    """What may be schemas right below one, or lists of them."""
+    """Yield the direct children of a schema that may be schemas or lists of schemas."""
     for keyword, item in schema.items():
         if keyword in _BY_NAME and isinstance(item, dict):
             yield from item.values()
@@ -212,7 +214,7 @@ def _parts(schema: dict[str, Any]) -> Iterator[Any]:
 
 
 def _patterns(schema: Any) -> Iterator[str]:
-    """Every pattern in a schema."""
+    """Yield every pattern in a schema."""
     if isinstance(schema, dict):
         if isinstance(schema.get("pattern"), str):
             yield schema["pattern"]
@@ -222,7 +224,7 @@ def _patterns(schema: Any) -> Iterator[str]:
         yield from _patterns(part)
 
 
-def _leads_somewhere(reference: str, resolver: Any) -> bool:
+def _resolves(reference: str, resolver: Any) -> bool:
     try:
         resolver.lookup(reference)
     except Unresolvable:

@@ -1,4 +1,4 @@
-"""A cache that stays small, for what depends on values that callers send."""
+"""A bounded cache for results that depend on values from callers."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ V = TypeVar("V")
 
 
 class Bounded(Generic[K, V]):
-    """Keeps what was made last. Any thread may use it.
+    """A thread-safe cache that evicts the oldest entry first.
 
     Args:
-        size: Entries at most; the oldest gives way to a new one.
+        size: Maximum number of entries.
     """
 
     def __init__(self, size: int = 64) -> None:
         self._size = size
-        self._made: dict[K, V] = {}
+        self._entries: dict[K, V] = {}
         self._guard = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._made)
+        return len(self._entries)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all entries."""
         with self._guard:
-            self._made.clear()
+            self._entries.clear()
 
     def get(self, key: K, make: Callable[[], V]) -> V:
-        """What belongs to a key, made where it is not there.
+        """Return the value of a key; create and store it on a miss.
 
         Args:
             key: The key.
-            make: Makes it; two threads that ask at the same time may both do so.
+            make: Creates the value; concurrent misses of two threads may both call it.
         """
         try:
-            return self._made[key]
+            return self._entries[key]
         except KeyError:
-            made = make()
+            value = make()
         with self._guard:
-            if len(self._made) >= self._size:
-                del self._made[next(iter(self._made))]
-            self._made[key] = made
-        return made
+            if len(self._entries) >= self._size:
+                del self._entries[next(iter(self._entries))]
+            self._entries[key] = value
+        return value

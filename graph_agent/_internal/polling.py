@@ -1,4 +1,4 @@
-"""Looking at something again and again, whatever a look may come to."""
+"""Periodic polling that survives failures."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from graph_agent._internal.failure_log import log_failure
 
 
 async def look_again(look: Callable[[], Awaitable[Any]], every_s: float, logger: logging.Logger, what: str) -> NoReturn:
-    """Look until this is cancelled.
+    """Poll until cancelled.
 
     Args:
-        look: One look. A database may fail it in any way, and the next look may find it well again, so the first of
-            several failures in a row is logged, and none of them ends this.
-        every_s: Seconds between two looks.
-        logger: Whose log.
-        what: What is done, as the subject of a sentence.
+        look: Performs one poll. It may raise anything, e.g. on a database outage; polling continues, and only the first
+            of consecutive failures is logged.
+        every_s: Seconds between the end of one poll and the next.
+        logger: Receives the failures.
+        what: The activity, as the subject of a sentence.
     """
     failing = False
     while True:
         try:
             await look()
             failing = False
-        except Exception as error:  # noqa: BLE001 - see `look`; a cancellation passes
+        except Exception as error:  # noqa: BLE001 - see `look`; a cancellation propagates
             if not failing:
                 log_failure(logger, what, error)
             failing = True

@@ -1,4 +1,4 @@
-"""Text of others, made fit for a terminal and a log: its control characters are shown as escapes."""
+"""Escaping of control characters in untrusted text, for terminals and logs."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _LAYOUT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u206
 
 
 def printable(text: str) -> str:
-    r"""Return one line of text, in which each control character is an escape such as `\n` or `\x1b`."""
+    r"""Return the text as one line, with each control character as an escape such as `\n` or `\x1b`."""
     return text if text.isprintable() else _CONTROLS.sub(_escape, text)
 
 
 def printable_lines(text: str) -> str:
-    """As `printable`, for a text of several lines: line feeds and tabs stay, and CR LF becomes a line feed."""
+    """Like `printable`, but keep line feeds and tabs, and replace CR LF by a line feed."""
     return text if text.isprintable() else _LAYOUT.sub(_escape, text.replace("\r\n", "\n"))
 
 

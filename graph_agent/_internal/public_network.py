@@ -1,7 +1,7 @@
-"""Requests to addresses that a stranger has chosen: they reach the public network only.
+"""HTTP requests to untrusted addresses, restricted to the public network.
 
-A name is resolved once, and the connection goes to the address that was checked: a second resolution could give another
-one (DNS rebinding).
+A name is resolved once, and the connection goes to the checked address: a second resolution could return another one
+(DNS rebinding).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EMBEDDING = tuple(
         ),
     )
 )
-"""IPv6 networks whose addresses hold an IPv4 address, which may be anybody's."""
+"""IPv6 networks whose addresses embed an IPv4 address, which may be a private one."""
 _ISATAP = (0x00005EFE, 0x02005EFE)
 """Upper half of the interface identifier of an ISATAP address (RFC 5214)."""
 
@@ -40,7 +40,7 @@ class NotPublicError(httpx.ConnectError):
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is a public unicast one, and embeds no other."""
+    """Whether an IP address is a public unicast address that embeds no other address."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -53,10 +53,10 @@ def is_public(address: str) -> bool:
 
 
 async def public_address(host: str, port: int) -> str:
-    """The address to connect to for a host, all of whose addresses are public.
+    """Resolve a host and return the address to connect to.
 
     Raises:
-        NotPublicError: If one is not, or the host cannot be resolved.
+        NotPublicError: If one of its addresses is not public, or the host cannot be resolved.
     """
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -69,7 +69,7 @@ async def public_address(host: str, port: int) -> str:
 
 
 async def is_public_url(url: str) -> bool:
-    """Whether a URL is one of http or https whose host is on the public network now; why not is logged."""
+    """Whether a URL is an http or https URL of a host on the public network; logs the reason if not public."""
     try:
         parts = urlsplit(url)
         port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -89,15 +89,15 @@ class PublicTransport(httpx.AsyncHTTPTransport):
     """An HTTP transport that connects to public addresses only, each resolved and checked once."""
 
     def __init__(self) -> None:
-        # A kept connection is known by its address, and would serve other names of that address unchecked.
+        # Kept connections are keyed by address, so they would serve other host names of that address unchecked.
         super().__init__(limits=httpx.Limits(max_keepalive_connections=0))
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """As httpx calls it. Raises `NotPublicError` instead of connecting to another address."""
+        """Send a request; raises `NotPublicError` if the host is not public."""
         host = request.url.host
         port = request.url.port or (443 if request.url.scheme == "https" else 80)
         address = await public_address(host, port)
-        # The `Host` header stays; the name also stays the one that the certificate must be for.
+        # The `Host` header keeps the name, and SNI makes TLS verify the certificate for that name.
         pinned = httpx.Request(
             request.method,
             request.url.copy_with(host=address),

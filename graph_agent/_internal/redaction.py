@@ -1,4 +1,4 @@
-"""Masking of secrets in text that is logged or shown: passwords, keys, tokens and the headers that hold them."""
+"""Masking of secrets in logged or displayed text: passwords, keys, tokens and the headers that hold them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "x-api-key",
 """Names of headers whose values are secrets, in lower case."""
 
 _TO = r"(?:\\?[\"'])?\s{0,3}[=:]\s{0,3}(?:b(?=[\"']))?"
-"""Between a name and its value: `name: `, `name=`, `'name': b`."""
+"""Separator of a name and its value: `name: `, `name=`, `'name': b`."""
 _TO_NEXT = r"\\?[\"']\s{0,3},\s{0,3}(?:b(?=[\"']))?"
-"""Between a name and its value in a tuple: `b'name', b`."""
+"""Separator of a name and its value in a tuple: `b'name', b`."""
 _SINGLE, _DOUBLE = r"(?:[^'\\]|\\.)+", r'(?:[^"\\]|\\.)+'
 _QUOTED = rf"(?:(?<='){_SINGLE}|(?<=\"){_DOUBLE})"
 _WORD = r"[^\s'\",;)}\]]+"
@@ -30,14 +30,14 @@ _NAMED = (
     rf"(?P<api_key>\bx-api-key(?:{_TO}|{_TO_NEXT})\\?[\"']){_QUOTED}",
     rf"(?P<api_key_word>\bx-api-key{_TO}){_WORD}",
     rf"(?P<password>{_PASSWORD}(?:{_TO}|{_TO_NEXT})\\?[\"']){_QUOTED}",
-    # As libpq has it in `host=… password=…`, and as a URL's query has it.
+    # The forms of libpq (`host=… password=…`) and of URL queries.
     rf"(?P<password_word>{_PASSWORD}\s{{0,3}}=\s{{0,3}})"
     r"(?![\"'])(?:\\.|[^\s&\\])+?(?=[\"']?[),.;:\]}]{0,3}(?:\s|&|$))",
     r"(?P<scheme>\b(?:bearer|basic)\s+)[\w.~+/=*-]{6,}",
     r"(?P<field>\b(?:[\w-]{0,30}(?:api[ _-]?key(?: provided)?|token|secret|password|authorization)|key)"
     r"[\"']?\s{0,3}[=:]\s{0,3}[\"']?)"
     r"(?!bearer\b|basic\b)[\w.~+/*-]{6,}",
-    # A password may hold a slash or an @; a port is none.
+    # A password may hold a slash or an @; a port number is not a password.
     r"(?P<user>://)[^\s/@:?#'\"]{0,200}:(?!\d{1,5}(?:[/?#\s]|$))[^\s\"']{1,500}(?=@)",
 )
 _SHAPED = (
@@ -50,17 +50,17 @@ _SHAPED = (
 
 
 def mask_secrets(text: str) -> str:
-    """Replace what looks like a key, a token or a password by `***`, and keep the part that names it.
+    """Replace text that looks like a key, a token or a password by `***`, and keep its name.
 
-    Long words of letters and digits are masked as well, so that ids may be masked.
+    Long words of letters and digits are masked too, so ids may be masked.
     """
     return _masked(_pattern(*_NAMED, *_SHAPED), text)
 
 
 def mask_named_secrets(text: str) -> str:
-    """Replace the values of passwords, keys and secret headers by `***` where their names stand beside them.
+    """Replace the values of named passwords, keys and secret headers by `***`.
 
-    Ids are never masked, so that this fits text of our own.
+    Ids are never masked, so this suits text from this package.
     """
     return _masked(_pattern(*_NAMED), text)
 

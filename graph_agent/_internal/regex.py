@@ -1,7 +1,7 @@
-"""Regular expressions that anybody may have written, compiled to a size that is bounded.
+"""Compilation of untrusted regular expressions to a bounded size.
 
-What searches in bounded time writes each repeat out as often as it must occur: `(?:(?:a{999}){999}){999}` would take
-all memory there is, before anything is searched.
+The `regex` library, whose searches have a timeout, expands each repeat to its minimum count: compiling
+`(?:(?:a{999}){999}){999}` would exhaust the memory before any search.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ import regex
 from graph_agent._compat import SubPattern, parse_pattern
 
 MOST_PARTS = 30_000
-"""Characters, sets and groups that a pattern may come to with its repeats written out; each takes some 300 bytes."""
+"""Maximum characters, sets and groups of a pattern with expanded repeats; each takes about 300 bytes."""
 
 _SPACED = re.compile(r"\(\?[a-zA-Z-]*x")
 
 
 def check_pattern(pattern: str) -> None:
-    """Check that a pattern is one, and not too large; nothing is compiled.
+    """Check, without compiling, that a pattern is valid and not too large.
 
     Raises:
-        ValueError: When it is not.
-        RecursionError: When it is nested too deeply.
-        OverflowError: When it repeats something more often than can be counted.
+        ValueError: If it is invalid or too large.
+        RecursionError: If it is nested too deeply.
+        OverflowError: If a repeat count is too large.
     """
     if _SPACED.search(pattern):
-        # In such, `a{ 9 }` is a repeat to one library and no repeat to the other.
+        # With this flag `re` and `regex` disagree on whether `a{ 9 }` is a repeat.
         raise ValueError(f"the flag x of the pattern {pattern!r} is not taken; write it without spaces and comments")
     try:
         parts = parse_pattern(pattern)
@@ -43,37 +43,37 @@ def check_pattern(pattern: str) -> None:
 
 
 @functools.lru_cache(32)
-def compiled(pattern: str) -> regex.Pattern[str]:
-    """A pattern that can be searched for in bounded time.
+def compile_pattern(pattern: str) -> regex.Pattern[str]:
+    """Compile a pattern for searches in bounded time.
 
     Raises:
         ValueError, RecursionError, OverflowError: As for `check_pattern`.
-        regex.error: When it is one of a kind that cannot be searched for.
+        regex.error: If the `regex` library does not support it.
     """
     check_pattern(pattern)
     return regex.compile(pattern, cache_pattern=False)
 
 
 def _size(parts: Any) -> int:
-    return sum(_repeated(given) * (_own(given) + sum(map(_size, _inside(given)))) for _, given in parts)
+    return sum(_repeats(given) * (_own_size(given) + sum(map(_size, _children(given)))) for _, given in parts)
 
 
-def _repeated(given: Any) -> int:
-    """How often what a part holds is written out: a repeat is `(least, most, what)`."""
+def _repeats(given: Any) -> int:
+    """Number of expanded copies of a part's content: a repeat is `(least, most, what)`."""
     match given:
         case (int() as least, int() as most, what) if isinstance(what, SubPattern):
             return least + (int(most) > least)
     return 1
 
 
-def _own(given: Any) -> int:
-    """What a part takes itself: a set is the list of what is in it."""
+def _own_size(given: Any) -> int:
+    """Size of a part without its children: a set is the list of its members."""
     return len(given) if isinstance(given, list) else 1
 
 
-def _inside(given: Any) -> Iterator[Any]:
+def _children(given: Any) -> Iterator[Any]:
     if isinstance(given, SubPattern):
         yield given
     elif isinstance(given, tuple | list):
         for one in given:
-            yield from _inside(one)
+            yield from _children(one)

@@ -1,4 +1,4 @@
-"""Stopping: the first SIGTERM lets runs come to their next boundary, a second one stops them at once."""
+"""Graceful shutdown: the first SIGTERM lets runs reach their next boundary, a second one cancels them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import Protocol
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _RESPONSE_S = 5.0
-"""Seconds beyond the time to drain after which a loop that has not reacted to the signal counts as blocked."""
+"""Seconds after the drain time until an event loop that has not reacted to the signal counts as blocked."""
 
 
 class Drainable(Protocol):
-    """What is under way in a server."""
+    """The running work of a server."""
 
     @property
     def draining(self) -> bool:
-        """Whether it was told to stop."""
+        """Whether `drain` was called."""
         ...
 
     def drain(self) -> None:
-        """Begin nothing more, and let what is under way stop at its next boundary; called by a signal's handler."""
+        """Accept no new work, and let running work stop at its next boundary; called by a signal handler."""
         ...
 
     def cancel(self) -> None:
-        """Stop everything now."""
+        """Cancel all running work now."""
         ...
 
 
@@ -37,17 +37,17 @@ class Drainable(Protocol):
 def draining_on_sigterm(
     runs: Drainable, drain_s: float, *, enabled: bool, is_second: Callable[[], bool] = lambda: True
 ) -> Iterator[None]:
-    """Stop runs when the process is asked to stop; the handlers that were there are called too.
+    """Drain runs on SIGTERM or SIGINT; previously installed handlers are called too.
 
-    Where the event loop does not react at all, because a coroutine makes a blocking call, the process is ended when
-    the time is up.
+    If the event loop does not react, because a coroutine makes a blocking call, the process exits after the drain time
+    and five more seconds.
 
     Args:
-        runs: What is under way.
-        drain_s: Seconds that runs may take to their next boundary.
-        enabled: Whether to do anything; only the main thread can.
-        is_second: Whether a signal behind the first is somebody's second wish, and not the first come twice, as where
-            both a parent process and a terminal pass it on.
+        runs: The running work.
+        drain_s: Seconds until runs that have not reached their next boundary are cancelled.
+        enabled: Whether to install handlers; only possible in the main thread.
+        is_second: Whether a later signal is a second request, and not a duplicate of the first that a parent process
+            and a terminal both forward.
     """
     if not enabled:
         yield
@@ -77,7 +77,7 @@ def draining_on_sigterm(
 
 
 def _end_if_blocked(loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-    """End the process unless the loop runs a callback within some seconds."""
+    """Exit the process unless the loop runs a callback within the given seconds."""
     reacted = threading.Event()
     loop.call_soon_threadsafe(reacted.set)
 

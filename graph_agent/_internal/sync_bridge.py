@@ -1,4 +1,4 @@
-"""How blocking entry points run nodes that are written once, as coroutines."""
+"""Blocking entry points that run coroutines on a background event loop."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ in_blocking_run: ContextVar[bool] = ContextVar("graph_agent_in_blocking_run", de
 
 
 def blocking(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Make a function that runs `coroutine` on the background loop and waits for it.
+    """Return a function that runs `coroutine` on the background loop and waits for it.
 
-    The caller's context variables are seen by the coroutine; an exception in the waiting thread, such as the
-    `KeyboardInterrupt` of a Ctrl-C, cancels it.
+    The coroutine sees the caller's context variables. An exception in the waiting thread, such as `KeyboardInterrupt`,
+    cancels it.
     """
 
     @functools.wraps(coroutine)
@@ -38,7 +38,7 @@ def blocking(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
         loop = _background_loop()
 
         def start() -> None:
-            tasks.append(loop.create_task(_hand_over(coroutine(*args, **kwargs), done), context=context))
+            tasks.append(loop.create_task(_settle(coroutine(*args, **kwargs), done), context=context))
 
         loop.call_soon_threadsafe(start)
         try:
@@ -52,11 +52,11 @@ def blocking(coroutine: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
 
 def refuse_running_loop(entry: str, instead: str) -> None:
-    """Raise when the calling thread's event loop is running: it would stand still until the call returned.
+    """Raise if the calling thread runs an event loop, which the call would block.
 
     Args:
         entry: The blocking method, for the message.
-        instead: Its asynchronous twin.
+        instead: The asynchronous method to use.
 
     Raises:
         SyncInLoopError: In the thread of a running loop.
@@ -72,10 +72,9 @@ def refuse_running_loop(entry: str, instead: str) -> None:
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Await short work that may not be cut in two; a cancellation takes effect when it is done.
+    """Await short, atomic work; a cancellation takes effect after it has finished.
 
-    LangGraph's SQLite store, for one, is of no more use after an operation that was cancelled between its `BEGIN` and
-    its `COMMIT`.
+    For example, LangGraph's SQLite store is unusable after an operation is cancelled between `BEGIN` and `COMMIT`.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -87,21 +86,21 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
 
 
 async def from_thread(future: Future[T]) -> T:
-    """What another thread works out, without giving way where it has; a cancellation takes effect when it is done."""
-    return future.result() if future.done() else await to_its_end(_awaited(future))
+    """Return the result of another thread's future, without yielding if it is done; a cancellation waits for it."""
+    return future.result() if future.done() else await to_its_end(_await_future(future))
 
 
-async def _awaited(future: Future[T]) -> T:
+async def _await_future(future: Future[T]) -> T:
     return await asyncio.wrap_future(future)
 
 
-async def _hand_over(work: Coroutine[Any, Any, T], done: Future[T]) -> None:
+async def _settle(work: Coroutine[Any, Any, T], done: Future[T]) -> None:
     try:
         result = await work
     except asyncio.CancelledError:
         done.cancel()
         raise
-    except BaseException as error:  # noqa: BLE001 - it belongs to the caller; a SystemExit let through would end the loop
+    except BaseException as error:  # noqa: BLE001 - the caller receives it; a propagated SystemExit would end the loop
         done.set_exception(error)
     else:
         done.set_result(result)
@@ -109,7 +108,7 @@ async def _hand_over(work: Coroutine[Any, Any, T], done: Future[T]) -> None:
 
 @functools.cache
 def _background_loop() -> asyncio.AbstractEventLoop:
-    # One loop for the life of the process: clients that a model opened in one call are of use in the next.
+    # One loop for the life of the process: later calls reuse the clients that a model opened in earlier ones.
     loop = asyncio.new_event_loop()
     loop.set_default_executor(DaemonExecutor())
     threading.Thread(target=loop.run_forever, name="graph-agent", daemon=True).start()

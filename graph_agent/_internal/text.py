@@ -1,4 +1,4 @@
-"""Making anything a tool or a model may produce fit for a checkpoint, a stream and a provider."""
+"""Conversion of tool and model output to values that checkpoints, streams and providers accept."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import math
 import re
 from typing import Any
 
-# A lone surrogate has no UTF-8 form; NUL is refused by Postgres and by some providers.
+# A lone surrogate has no UTF-8 form; PostgreSQL and some providers refuse NUL.
 _UNSAFE = re.compile("[\x00\ud800-\udfff]")
 _SMALLEST, _LARGEST = -(2**63), 2**64 - 1
 _DEEPEST = 200
 
 
 _PIECE = 65_536
-"""Characters searched at once: a search holds every other thread until it ends."""
+"""Characters per search: a search holds the GIL until it ends."""
 
 
 def clean(text: str) -> str:
-    """The text with each NUL and lone surrogate replaced by U+FFFD."""
+    """Replace each NUL and lone surrogate by U+FFFD."""
     if text.isascii() and "\x00" not in text:
         return text
     if len(text) <= _PIECE:
@@ -27,17 +27,17 @@ def clean(text: str) -> str:
 
 
 def find_lone_surrogate(value: Any, place: str = "") -> str | None:
-    """Find the first string, or key, of a JSON value that holds half a character.
+    """Find the first string or key of a JSON value that holds a lone surrogate.
 
     Args:
         value: The value.
-        place: Where it stands.
+        place: Its path.
 
     Returns:
-        The place, e.g. `params.message.parts.0.text`; of a key, the object's. None where there is none.
+        The path, e.g. `params.message.parts.0.text`; for a key, the path of its object; None if there is none.
 
     Raises:
-        RecursionError: When the value is nested too deeply.
+        RecursionError: If the value is nested too deeply.
     """
     if isinstance(value, str):
         return place if _has_lone_surrogate(value) else None
@@ -57,21 +57,21 @@ def _has_lone_surrogate(text: str) -> bool:
 
 
 class NotFiniteError(ValueError):
-    """A number that is infinite or none at all, where it may not become text."""
+    """A number is infinite or NaN where a finite one is required."""
 
 
 def plain(value: Any, depth: int = 0, *, finite: bool = False) -> Any:
-    """The value as JSON types that every store takes, its strings cleaned; what JSON cannot say becomes its `str()`.
+    """Convert a value to JSON types that every store accepts, with cleaned strings.
 
-    So do numbers that a store cannot hold: integers beyond 64 bits, infinities and NaN.
+    Other values become their `str()`, as do numbers that a store cannot hold: integers beyond 64 bits, infinities, NaN.
 
     Args:
-        value: Anything.
-        depth: Levels above this one.
-        finite: Whether infinities and NaN are an error instead.
+        value: Any value.
+        depth: Number of enclosing levels.
+        finite: Raise on infinities and NaN instead.
 
     Raises:
-        ValueError: On a value nested more than 200 levels deep, or one whose `str()` fails.
+        ValueError: If the value is nested more than 200 levels deep, or its `str()` fails.
         NotFiniteError: On an infinity or NaN, with `finite`.
     """
     if isinstance(value, str):
@@ -97,14 +97,14 @@ def plain(value: Any, depth: int = 0, *, finite: bool = False) -> Any:
 
 
 def as_text(value: Any) -> str:
-    """The value as text a model can read: strings as they are, all else as JSON."""
+    """Convert a value to text for a model: strings unchanged, other values as JSON."""
     if isinstance(value, str):
         return clean(value)
     return json.dumps(plain(value), ensure_ascii=False)
 
 
 def text_of(content: Any) -> str:
-    """The text in a message's content, its blocks run together."""
+    """Return the text of a message's content, with its blocks concatenated."""
     if isinstance(content, str):
         return content
     blocks = content if isinstance(content, list) else []

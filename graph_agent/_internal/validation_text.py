@@ -1,4 +1,4 @@
-"""Pydantic's reports as text: one line per fault, with the field, what was given and what fits."""
+"""Pydantic validation errors as text: one line per fault, with the field, its value and the fix."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def explain(
     known: Collection[str] = (),
     hidden: Collection[str] = (),
 ) -> str:
-    """Turn a report into one line per fault. The value of a field that holds secrets is left out.
+    """Format a validation error as one line per fault, without the values of secret fields.
 
     Args:
-        error: The report.
-        where: What was being built, e.g. `LoopConfig` or a file name.
-        model: The model that was validated, whose field names, and nested models', are suggested for unknown ones.
-        known: Field names to suggest where the class is no model.
-        hidden: Names of fields that may not be given.
+        error: The validation error.
+        where: The validated object, e.g. `LoopConfig` or a file name.
+        model: The validated model; its field names, and those of nested models, are suggested for unknown ones.
+        known: Field names to suggest if there is no model.
+        hidden: Field names never to suggest.
     """
     return "\n".join(f"{where}: {line}" for line in _lines(error, model, known, hidden))
 
@@ -62,7 +62,7 @@ def _hint(kind: str, given: Any) -> str:
     if kind in ("list_type", "tuple_type") and isinstance(given, str):
         return f" Write it as a list: [{given!r}]."
     if kind == "string_type" and isinstance(given, dict) and len(given) == 1:
-        # An agent file's `[my_tools: search]`.
+        # E.g. `[my_tools: search]` in an agent file.
         ((name, value),) = given.items()
         if isinstance(name, str) and isinstance(value, str):
             return f" YAML reads a colon before a space as a mapping; write '{name}:{value}'."
@@ -75,7 +75,7 @@ def _known_at(model: type[BaseModel] | None, path: Iterable[int | str]) -> list[
 
 
 def _annotation_at(model: type[BaseModel] | None, path: Iterable[int | str]) -> Any:
-    """The annotation of what a path leads to; indexes, keys of mappings and members of unions are passed over."""
+    """Return the annotation at a path; skips indexes, mapping keys and union members."""
     annotation: Any = model
     for part in path:
         nested = _model_in(annotation)

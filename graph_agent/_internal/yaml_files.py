@@ -1,4 +1,4 @@
-"""YAML text that a person wrote, read with errors of one line that name the place."""
+"""Parsing of hand-written YAML, with one-line errors that name the position."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from graph_agent.errors import ConfigError
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's safe loader, which takes no key twice."""
+    """PyYAML's safe loader, with duplicate keys as errors."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -26,14 +26,14 @@ class _Loader(yaml.SafeLoader):
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """The content of one YAML document.
+    """Parse one YAML document.
 
     Args:
         text: The document.
-        where: What to call it in an error, e.g. `Agent file agent.yaml`.
+        where: Its name in errors, e.g. `Agent file agent.yaml`.
 
     Raises:
-        ConfigError: When it is not valid YAML, or holds a key twice.
+        ConfigError: If it is not valid YAML or holds a duplicate key.
     """
     try:
         return yaml.load(text, Loader=_Loader)

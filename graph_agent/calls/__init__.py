@@ -1,7 +1,7 @@
-"""Calls: what one is, and how they are read from what a model wrote.
+"""Tool calls and delegations, and their parsers for model text.
 
 ``parse_tool_calls`` and ``split_tool_calls`` are pure and total: they never raise, and their work grows linearly with
-the text. The parsers are imported when they are first asked for: an agent that calls tools natively needs none.
+the text. The parsers are imported on first access: an agent with native tool calls needs none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One tool call or delegation, and how two of them are compared."""
+"""Ids of calls, and the comparison of two calls."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Any
 from graph_agent.types import Call
 
 MAX_DEPTH = 200
-"""Levels of nesting read in arguments: the interpreter allows 1,000 frames, and the caller has used some of them."""
+"""Maximum nesting of arguments, in levels: the interpreter allows 1,000 frames, and the caller uses some of them."""
 
-# `json.dumps` with options makes an encoder at each call, which is most of a fingerprint's cost.
+# `json.dumps` with options creates an encoder on each call, which is most of a fingerprint's cost.
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def new_call_id() -> str:
-    """Return a call id that no other call has: ``call_`` and 32 hexadecimal digits."""
+    """Return a unique call id: ``call_`` and 32 hexadecimal digits."""
     return f"call_{uuid.uuid4().hex}"
 
 
 def canonical_arguments(arguments: Mapping[str, Any] | str) -> str:
-    """Write arguments so that equal ones are equal strings.
+    """Serialize arguments so that equal arguments give equal strings.
 
-    Key order, ``1`` beside ``1.0`` and white space around a string do not distinguish; ``True`` and ``1`` do. A string
-    is read as JSON where it is JSON. The result is ASCII. What lies deeper than ``MAX_DEPTH`` levels is left out. Never
-    raises: a value that is not JSON counts by its ``str``.
+    Key order, ``1`` versus ``1.0`` and white space around a string do not matter; ``True`` and ``1`` differ. A string
+    that is JSON is parsed first. The result is ASCII. Values nested deeper than ``MAX_DEPTH`` levels are omitted. Never
+    raises: a value that is not JSON is compared by its ``str``.
     """
     value: Any = arguments
     if isinstance(value, str):
@@ -40,7 +40,7 @@ def canonical_arguments(arguments: Mapping[str, Any] | str) -> str:
 
 
 def fingerprint(call: Call) -> str:
-    """Return the name and a 16-digit hash of the canonical arguments; ids and ``needs`` do not count."""
+    """Return the name and a 16-digit hash of the canonical arguments; ids and ``needs`` are ignored."""
     digest = hashlib.sha256(canonical_arguments(call["arguments"]).encode()).hexdigest()
     return f"{call['name']}:{digest[:16]}"
 
@@ -61,6 +61,6 @@ def _canonical(value: Any, depth: int) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int):
-        # A decimal of more than 4,300 digits is refused by the interpreter; hexadecimal is not.
+        # The interpreter refuses to convert more than 4,300 decimal digits; hexadecimal has no limit.
         return value if value.bit_length() < 10_000 else hex(value)
     return str(value).strip()

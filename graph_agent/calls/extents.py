@@ -1,8 +1,8 @@
-"""Where a bracketed value that starts here ends, strings and comments considered.
+"""Extents of bracketed values in text, with respect to strings and comments.
 
-Text that opens brackets and never closes them would make "try from each bracket" quadratic. One walk therefore settles
-every bracket it passes; a later start inside it is answered from memory, and only a bracket that was part of a string
-in all earlier walks starts another.
+A text with many unclosed brackets would make one search per bracket quadratic. One walk therefore records every bracket
+it passes, and later lookups inside it use the record. Only a bracket that was inside a string in all earlier walks
+starts another walk.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from graph_agent.calls.work import Work
+from graph_agent.calls.work import WorkBudget
 
 _TOKEN = re.compile(
     r"""
     [{}\[\]]
     # Possessive, and the closing quote optional: an unclosed string runs to the end instead of being tried again.
     | "[^"\\]*+(?:\\.[^"\\]*+)*+"?
-    # An apostrophe opens a string only where a value may stand, and closes it only where a value may end.
+    # An apostrophe opens a string only where a value may start, and closes it only where a value may end.
     | (?<=[\s{\[(,:=])'(?:[^'\\]++|\\.|'(?!\s*+(?:[,:}\])]|\Z)))*+'?
     | (?<!:)//[^\n]*+
     | /\*[^*]*+(?:\*(?!/)[^*]*+)*+(?:\*/)?
-    # JSON holds none of these outside strings: a tag or a fence ends what was cut short.
+    # JSON holds none of these outside strings: a tag or a fence ends a truncated value.
     | (?P<stop></?[A-Za-z|｜] | ```)
     """,
     re.VERBOSE | re.DOTALL,
@@ -31,28 +31,28 @@ _STEPS, _CHARACTERS_A_STEP = 8, 8
 
 
 class Extent(NamedTuple):
-    """The reach of one opening bracket."""
+    """The extent of one opening bracket."""
 
     end: int
-    """Index after the closing bracket, or where the text stops being part of the value."""
+    """Index after the closing bracket, or the end of the text that may belong to the value."""
     closed: bool
     """Whether its own closing bracket was found."""
     depth: int
     """Levels of brackets inside it; 0 for none."""
     last_close: int
-    """Index after the last bracket that was closed inside it; its own start for none."""
+    """Index after the last bracket closed inside it; its own start if there is none."""
 
 
 class Extents:
-    """The extents of one text, computed on demand and remembered."""
+    """The extents of one text, computed on demand and cached."""
 
-    def __init__(self, text: str, work: Work) -> None:
+    def __init__(self, text: str, work: WorkBudget) -> None:
         self._text = text
         self._work = work
         self._known: dict[int, Extent] = {}
 
     def at(self, start: int) -> Extent:
-        """Return the extent of the bracket (``{`` or ``[``) at index ``start``; an empty one when no work is left."""
+        """Return the extent of the bracket (``{`` or ``[``) at index ``start``; an empty one if the budget is spent."""
         known = self._known.get(start)
         if known is None and self._work.left > _STEPS:
             self._walk(start)

@@ -1,6 +1,6 @@
-"""Fenced blocks: which are program code, which say that they hold calls, and where they end.
+"""Fenced blocks: program code, blocks of calls, and their ends.
 
-A block with any other tag, ``json`` or none, is read like the text around it.
+A block with any other tag, ``json`` or none, is parsed like the surrounding text.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ class Fence(NamedTuple):
 
     @property
     def is_delegation(self) -> bool:
-        """Whether the block says that it holds a delegation."""
+        """Whether the block's language marks a delegation."""
         return _DELEGATION.fullmatch(self.language) is not None
 
     @property
     def is_call(self) -> bool:
-        """Whether the block says that it holds calls."""
+        """Whether the block's language marks calls."""
         return self.is_delegation or _CALLS.fullmatch(self.language) is not None
 
     def closes(self, opened: Fence) -> bool:
-        """Whether these marks are the end of ``opened``."""
+        """Whether these marks close ``opened``."""
         return not self.language and self.is_as_long_as(opened)
 
     def is_as_long_as(self, opened: Fence) -> bool:
-        """Whether these marks count inside ``opened``: fewer, or the other kind, are content there."""
+        """Whether these marks are as long as those of ``opened``; shorter or different marks are content inside it."""
         return self.marks.startswith(opened.marks)
 
 
@@ -70,7 +70,7 @@ def code_language(language: str) -> bool:
 
 
 def read_fence(page: Page, marks: re.Match[str]) -> Fence:
-    """Return the fence whose marks were found."""
+    """Return the fence that opens with these marks."""
     info = _INFO.match(page.text, marks.end())
     if info is None:
         return Fence(marks.start(), marks.end(), marks[0], "")

@@ -1,4 +1,4 @@
-"""Reading JSON that a model wrote, however damaged, in a time that the text cannot stretch."""
+"""Lenient parsing of JSON from a model, in bounded time."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import json
 from typing import Any
 
 from graph_agent.calls.read_json import read_json
-from graph_agent.calls.work import Work
+from graph_agent.calls.work import WorkBudget
 
-# json_repair takes half a second for 1,000 characters that begin with 100 braces, and for 3,000 with a single bracket
-# in front; within these bounds the worst texts found take about a third of that. What is common needs no guessing and
-# is read in linear time before.
+# json_repair takes half a second for 1,000 characters that begin with 100 braces, and for 3,000 behind one bracket.
+# Within these bounds the worst known texts take about a third of that. Common damage is parsed in linear time before.
 _LONGEST_GUESS = 2_000
 _MOST_WORK = 60_000
 
 
-def repaired(text: str) -> Any:
-    """The JSON value in a text: alone, in a fenced block or amid prose, and mended where it is damaged or cut short.
+def parse_lenient_json(text: str) -> Any:
+    """Parse the JSON value in a text: alone, in a fenced block or within prose; repairs damaged or truncated JSON.
 
     Raises:
-        ValueError: When the text holds no JSON, or none that can be made out in a short time.
+        ValueError: If the text holds no JSON, or none that can be parsed in bounded time.
     """
     bare = _without_fence(text.strip())
     start, end = _outermost(bare)
@@ -28,16 +27,16 @@ def repaired(text: str) -> Any:
             return json.loads(candidate)
         except (ValueError, RecursionError):
             pass
-    if (read := read_json(bare[start:], Work(len(bare)))) is not None and isinstance(read.value, dict | list):
+    if (read := read_json(bare[start:], WorkBudget(len(bare)))) is not None and isinstance(read.value, dict | list):
         return read.value
     openers = sum(bare.count(opener) for opener in "{[(")
     if openers and len(bare) <= _LONGEST_GUESS and len(bare) * openers <= _MOST_WORK:
-        # Loading it takes long, and most texts never need it.
+        # Imported here: it loads slowly, and most texts never need it.
         from json_repair import repair_json
 
         try:
             guess: Any = repair_json(bare, return_objects=True)
-        except Exception:  # noqa: BLE001 - a repair library fed with damage may fail in any way; there is no JSON then
+        except Exception:  # noqa: BLE001 - the repair library may raise anything on damaged text; treated as no JSON
             guess = ""
         if guess != "":
             return guess
@@ -51,9 +50,12 @@ def _without_fence(text: str) -> str:
 
 
 def _outermost(text: str) -> tuple[int, int]:
-    """Where the first object that is in no list begins, or else the first list, and where its last bracket ends."""
+    """Return the span from the first object outside a list, else the first list, to its last closing bracket."""
     brace = text.find("{")
     before = text[:brace] if brace >= 0 else text
     is_object = brace >= 0 and before.count("[") <= before.count("]")
     start = brace if is_object else max(text.find("["), 0)
     return start, text.rfind("}" if is_object else "]") + 1
+
+
+repaired = parse_lenient_json

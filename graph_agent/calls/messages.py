@@ -1,4 +1,4 @@
-"""The calls of a message, in LangChain's form and in ours."""
+"""Conversion of a message's calls between LangChain's form and `Call`."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any
 from langchain_core.messages import AIMessage, InvalidToolCall, ToolCall
 
 from graph_agent._internal.text import clean, plain
-from graph_agent.calls.lenient_json import repaired
+from graph_agent.calls.lenient_json import parse_lenient_json
 from graph_agent.types import Call
 
 UNNAMED = "unnamed"
-"""What a call without a name is named: providers refuse a history with an empty name."""
+"""Name of a call without a name: providers refuse a history with an empty one."""
 
 
 def calls_of(message: AIMessage) -> list[Call]:
-    """The structured calls of a message; an id may be empty, or stand there twice."""
+    """Return the structured calls of a message; ids may be empty or duplicate."""
     return [*map(_structured, message.tool_calls), *map(_broken, message.invalid_tool_calls)]
 
 
 def canonical_calls(calls: list[Call]) -> list[ToolCall]:
-    """Calls in LangChain's form."""
+    """Convert calls to LangChain's form."""
     return [ToolCall(id=call["id"], name=call["name"], args=call["arguments"], type="tool_call") for call in calls]
 
 
@@ -29,7 +29,7 @@ def _structured(call: ToolCall) -> Call:
 
 
 def checked_call(id_: str, name: str, arguments: Any) -> Call:
-    """A call with its arguments as plain JSON, or marked with what is wrong with them."""
+    """Build a call with its arguments as plain JSON; sets `fault` if they are unusable."""
     read: Call = {"id": clean(id_), "name": clean(name) or UNNAMED, "arguments": {}}
     try:
         return {**read, "arguments": plain(arguments, finite=True)}
@@ -38,10 +38,10 @@ def checked_call(id_: str, name: str, arguments: Any) -> Call:
 
 
 def _broken(call: InvalidToolCall) -> Call:
-    """A call whose arguments the client could not read: repaired where that works, else marked with its fault."""
+    """Convert a call whose arguments the client could not parse: repair them, or set `fault`."""
     raw = call["args"] or ""
     try:
-        arguments = repaired(raw)
+        arguments = parse_lenient_json(raw)
     except ValueError:
         arguments = None
     read = checked_call(call["id"] or "", call["name"] or "", arguments if isinstance(arguments, dict) else {})

@@ -1,4 +1,4 @@
-"""Where, in a text that is still growing, the first call may begin."""
+"""Detection of the first possible call in streamed text."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ _FENCE = re.compile(r"(?P<marks>`{3,}|~{3,})[ \t]*+(?P<language>[A-Za-z][\w.+#-]
 _FUNCTION = re.compile(r"<(?:[a-z]{1,16}:|｜DSML｜)?(?:function|invoke)[= ]")
 _OPEN_TAG = re.compile(r"[<◁](?:[|｜A-Za-z][^>\n]*+)?+\Z")
 _LONGEST_TAG = 80
-"""Characters after which a tag that is not closed is none."""
+"""Maximum characters of a tag; a longer unclosed one is text."""
 
 
 class CallOpening:
-    """Finds how much of a growing text stands before the first call that may be in it.
+    """Finds the length of a growing text before its first possible call.
 
-    A text that only looks like the beginning of a call counts as one, as its end decides. Markdown links, tags of other
-    kinds, inline code and blocks of program code do not.
+    Text that looks like the start of a call counts as one, because the rest may complete it. Markdown links, other
+    tags, inline code and blocks of program code do not count.
     """
 
     def __init__(self) -> None:
         self._at = 0
-        """All before is known to be no call."""
+        """Index up to which the text holds no call."""
         self._code: re.Pattern[str] | None = None
-        """What closes the block of program code that is open; None for none."""
+        """Pattern that closes the open block of program code; None outside a block."""
 
     def before(self, text: str) -> int:
-        """The index up to which `text` holds no call, whatever follows.
+        """Return the index up to which `text` holds no call, independent of later text.
 
         Args:
-            text: The text so far; it begins with what was given the last time.
+            text: The text so far; it starts with the text of the previous call.
         """
         while True:
             if self._code is not None:
@@ -51,7 +51,7 @@ class CallOpening:
             self._at = after
 
     def _past(self, text: str, candidate: re.Match[str]) -> int | None:
-        """Where to go on after a candidate that is no call; None when it may be one."""
+        """Return the index to continue from after a candidate; None if it may be a call."""
         start, first = candidate.start(), candidate[0][0]
         if first in "{[":
             return None if (_BRACE if first == "{" else _BRACKET).match(text, start) else start + 1

@@ -1,4 +1,4 @@
-"""Reading the calls in a model's answer, and the prose around them."""
+"""Parsing of the calls in a model's answer, and of the surrounding prose."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from itertools import pairwise
 from graph_agent.calls.call import new_call_id
 from graph_agent.calls.page import Page
 from graph_agent.calls.scanner import Cut, Scanner
-from graph_agent.calls.shapes import Found
+from graph_agent.calls.shapes import ParsedCall
 from graph_agent.types import Call
 
-# Without one of these there is nothing to read; most answers are such.
+# An answer without one of these holds no call, which is the common case.
 _ANY_OPENER = re.compile(r"[{\[<`~◁]")
 
 
 def parse_tool_calls(text: str, tools: list[str] | None = None) -> list[Call]:
-    """Return the calls in a model's answer, in the order they stand there; empty when there are none.
+    """Return the calls in a model's answer, in text order; empty if there are none.
 
     Args:
         text: the answer, any string.
-        tools: the known names. A bare JSON object or a bare ``[f(a=1)]`` is a call only if its name is one of them;
-            what stands in a published tag or in the ``tool_calls`` envelope is a call whatever its name. With None,
-            a bare object must have a tool-like name and an object of arguments, and nothing unexpected beside them.
+        tools: the known names. A bare JSON object or a bare ``[f(a=1)]`` is a call only if its name is one of them; a
+            value in a published tag or in the ``tool_calls`` envelope is a call regardless of its name. With None, a
+            bare object must have a tool-like name, an object of arguments, and no unexpected keys.
 
-    Each call has exactly ``id``, ``name`` and ``arguments``; an id that is missing or taken is made. ``NaN``,
-    ``Infinity`` and numbers out of range are floats that are not finite: refuse such a call. Nothing is read
-    from reasoning (``<think>``), from blocks of program code, or from JSON inside other JSON. Never raises; the work is
-    bounded by a multiple of the length, past which damaged text is left as prose.
+    Each call has exactly ``id``, ``name`` and ``arguments``; a missing or duplicate id is replaced by a new one.
+    ``NaN``, ``Infinity`` and numbers out of range become non-finite floats: refuse such a call. Reasoning
+    (``<think>``), blocks of program code, and JSON inside other JSON are ignored. Never raises; the work is bounded by
+    a multiple of the length, beyond which damaged text remains prose.
     """
     return split_tool_calls(text, tools)[0]
 
 
 def split_tool_calls(text: str, tools: list[str] | None = None) -> tuple[list[Call], str]:
-    """Return the calls, as ``parse_tool_calls`` does, and the prose that is left without them, stripped.
+    """Return the calls, as ``parse_tool_calls`` does, and the remaining prose, stripped.
 
-    A call is cut out with its tags and, where a fenced block holds nothing else, its fence. An envelope that is a whole
-    message leaves its ``content`` behind.
+    A call is removed with its tags and, if a fenced block holds nothing else, its fence. An envelope that is a whole
+    message is replaced by its ``content``.
     """
     if _ANY_OPENER.search(text) is None:
         return [], text.strip()
@@ -46,7 +46,7 @@ def split_tool_calls(text: str, tools: list[str] | None = None) -> tuple[list[Ca
     return _with_ids(scanner.found), _prose(text, scanner.cuts)
 
 
-def _with_ids(found: Sequence[Found]) -> list[Call]:
+def _with_ids(found: Sequence[ParsedCall]) -> list[Call]:
     taken: set[str] = set()
     calls: list[Call] = []
     for call in found:
@@ -63,6 +63,6 @@ def _prose(text: str, cuts: Sequence[Cut]) -> str:
         parts += (text[position : cut.start], cut.prose)
         position = cut.end
     kept = [part for part in (*parts, text[position:]) if part]
-    # Two words that a call kept apart must not become one.
+    # Two words separated by a call must not become one.
     joined = [after if before[-1].isspace() or after[0].isspace() else f" {after}" for before, after in pairwise(kept)]
     return "".join((*kept[:1], *joined)).strip()

@@ -1,4 +1,4 @@
-"""What stands after an opening tag, in any of the published notations."""
+"""Parsing of the payload after an opening tag, in any of the published notations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from graph_agent.calls.page import Page
 from graph_agent.calls.pythonic import pythonic_calls
-from graph_agent.calls.shapes import Found, arguments_of, calls_in, known_name
+from graph_agent.calls.shapes import ParsedCall, arguments_of, calls_in, known_name
 from graph_agent.calls.tags import (
     ARGUMENT_END,
     ARGUMENT_PAIR,
@@ -35,13 +35,13 @@ _WORDS: dict[str, Any] = {"True": True, "False": False, "None": None}
 class Payload(NamedTuple):
     """The calls of one region."""
 
-    calls: list[Found]
+    calls: list[ParsedCall]
     end: int
     """Index after them and their closing tags."""
 
 
 def read_payload(page: Page, start: int, *, delegate: bool = False) -> Payload | None:
-    """Read the calls that begin at ``start``; None when none do."""
+    """Parse the calls that begin at ``start``; None if there are none."""
     opening = _FENCE.match(page.text, start)
     position = opening.end() if opening else start
     if PYTHONIC_LIST.match(page.text, position):
@@ -54,9 +54,9 @@ def read_payload(page: Page, start: int, *, delegate: bool = False) -> Payload |
 
 
 def read_function(page: Page, name: str, start: int) -> Payload | None:
-    """Read the parameters of a call whose opening tag, which names it, ends at ``start``; None when none can follow.
+    """Parse the parameters of a call whose opening tag, with its name, ends at ``start``; None if there is no call.
 
-    Llama writes one object, Qwen3-Coder, Anthropic, MiniMax, Seed-OSS and DeepSeek V3.2 write one tag a parameter.
+    Llama writes one object; Qwen3-Coder, Anthropic, MiniMax, Seed-OSS and DeepSeek V3.2 write one tag per parameter.
     """
     text, position = page.text, start
     arguments: dict[str, Any] = {}
@@ -74,21 +74,21 @@ def read_function(page: Page, name: str, start: int) -> Payload | None:
     end_of_tags = after_closing_tags(page, position)
     if not arguments and end_of_tags == position:
         return None
-    return Payload([Found(known_name(name, page.tools), arguments)], end_of_tags)
+    return Payload([ParsedCall(known_name(name, page.tools), arguments)], end_of_tags)
 
 
 def after_closing_tags(page: Page, end: int) -> int:
-    """Return the index after the closing tags at ``end``, or ``end`` where none are."""
+    """Return the index after the closing tags at ``end``, or ``end`` if there are none."""
     closing = CLOSE.match(page.text, end)
     return closing.end() if closing else end
 
 
 def _values(page: Page, start: int, *, delegate: bool) -> Payload | None:
-    """Read JSON values one after the other, as Llama (``;``), MiniMax and Jamba (a line each) write several calls."""
-    calls: list[Found] = []
+    """Parse consecutive JSON values, as Llama (``;``), MiniMax and Jamba (a line each) write several calls."""
+    calls: list[ParsedCall] = []
     position, end = start, start
     while (at := page.value_at(position, region=True)) is not None:
-        found = calls_in(at.read.value, page.reading(trusted=True, delegate=delegate, complete=at.read.complete))
+        found = calls_in(at.read.value, page.context(trusted=True, delegate=delegate, complete=at.read.complete))
         if found is None:
             break
         calls += found
@@ -107,7 +107,7 @@ def _pythonic_list(page: Page, start: int) -> Payload | None:
 
 
 def _named(page: Page, start: int) -> Payload | None:
-    """Read a name and what belongs to it: an object, GLM's pairs, Python's parentheses, or nothing at all."""
+    """Parse a name and its arguments: an object, GLM's pairs, Python's parentheses, or none."""
     kind = DEEPSEEK_TYPE.match(page.text, start)
     name = _NAME.match(page.text, kind.end() if kind else start)
     if name is None:
@@ -128,7 +128,7 @@ def _named(page: Page, start: int) -> Payload | None:
     pairs, end = _pairs(page, position)
     closed = after_closing_tags(page, end) > end
     if pairs or closed or (separator and end == len(page.text)):
-        return Payload([Found(known_name(called, page.tools), pairs, call_id)], end)
+        return Payload([ParsedCall(known_name(called, page.tools), pairs, call_id)], end)
     return None
 
 
@@ -137,10 +137,10 @@ def _with_arguments(page: Page, name: str, call_id: str | None, start: int) -> P
     arguments = None if at is None else arguments_of(at.read.value, page.work)
     if at is None or arguments is None:
         return None
-    return Payload([Found(known_name(name, page.tools), arguments, call_id)], at.end)
+    return Payload([ParsedCall(known_name(name, page.tools), arguments, call_id)], at.end)
 
 
-def _without_call(page: Page, call: Found) -> Found:
+def _without_call(page: Page, call: ParsedCall) -> ParsedCall:
     # Llama 3.1 calls its built-in tools as brave_search.call(query=…).
     if page.tools is not None and call.name in page.tools:
         return call
@@ -158,10 +158,10 @@ def _pairs(page: Page, start: int) -> tuple[dict[str, Any], int]:
 
 
 def _typed(text: str) -> Any:
-    """Read a parameter written as text: what is plainly JSON or a Python literal as that, anything else as it stands.
+    """Parse a parameter written as text: clear JSON or a Python literal by value, other text unchanged.
 
-    A number is read only when writing it again gives the same text, so that ``1.10`` and ``007`` stay what they are;
-    so do ``NaN``, ``Infinity`` and ``1e999`` by themselves, which may be words. Within an object or a list they are
+    A number is converted only if its ``repr`` is the same text, so ``1.10`` and ``007`` remain text. ``NaN``,
+    ``Infinity`` and ``1e999`` alone remain text too, because they may be words; inside an object or a list they are
     numbers.
     """
     stripped = text.strip()

@@ -1,11 +1,11 @@
-"""Calls written as Python: ``[f(a=1), g(b="x")]``.
+"""Parsing of calls written as Python: ``[f(a=1), g(b="x")]``.
 
 Llama 3.2 and 4 (Meta's model cards), LFM2 (Liquid AI), Olmo 3 (Ai2, one call a line) and Gemma (Google, in a
 ``tool_code`` block, often inside ``print``, with ``default_api.`` before the names). Nothing is evaluated: only
 literals are read from the syntax tree.
 
-Tools have arguments and names that are keywords of Python, as in ``transfer(from="A", to="B")``, which its own parser
-refuses. They are given other names for the parser, and their own in the calls.
+Names of tools and arguments may be Python keywords, as in ``transfer(from="A", to="B")``, which Python's parser
+refuses. They are replaced by other names before parsing and restored in the calls.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ import re
 import warnings
 from typing import Any
 
-from graph_agent.calls.shapes import Found
-from graph_agent.calls.work import Work
+from graph_agent.calls.shapes import ParsedCall
+from graph_agent.calls.work import WorkBudget
 
 _LONGEST = 100_000
 _STEPS, _STEPS_A_CHARACTER = 80, 4
 _NAMES = {
-    # JSON's words where a model forgot that it writes Python.
+    # JSON literals that a model wrote instead of Python's.
     "true": True,
     "false": False,
     "null": None,
-    # No JSON can hold these. They are kept, so that whoever runs the call can refuse it.
+    # JSON cannot hold these. They are kept, so that the caller can refuse the call.
     "NaN": math.nan,
     "nan": math.nan,
     "Infinity": math.inf,
     "inf": math.inf,
 }
 _SPECIAL = {"nan": math.nan, "inf": math.inf, "infinity": math.inf, "+inf": math.inf, "-inf": -math.inf}
-"""What ``float`` makes of a string that is no decimal."""
+"""Non-finite values that ``float`` accepts as strings."""
 _PREFIX = "_graph_agent_keyword_"
 _KEYWORDS = "|".join(keyword.kwlist)
 _REFUSED = re.compile(
     rf"""
-    # Strings and comments stay as they are; an unclosed string runs to its end instead of being tried again.
+    # Strings and comments remain unchanged; an unclosed string runs to its end instead of being tried again.
     (?P<text> \"{{3}}(?:[^"\\]++|\\.|"(?!""))*+(?:\"{{3}})? | '{{3}}(?:[^'\\]++|\\.|'(?!''))*+(?:'{{3}})?
         | "(?:[^"\\\n]++|\\.)*+"? | '(?:[^'\\\n]++|\\.)*+'? | \#[^\n]*+ )
-    # A keyword where a name stands: before the equals sign of an argument, a parenthesis or a dot, or behind a dot.
+    # A keyword in place of a name: before the equals sign of an argument, a parenthesis or a dot, or after a dot.
     | (?<!\w)(?P<keyword>{_KEYWORDS})(?=\s*+(?:=(?!=)|\()|\.[^\W\d])
     | (?<=\.)(?P<attribute>{_KEYWORDS})\b
-    # An integer longer than the interpreter reads.
+    # An integer that is too long for the interpreter.
     | (?<![\w.])(?P<integer>\d[\d_]{{4000,}}+)(?![\w.])
     """,
     re.VERBOSE | re.DOTALL,
@@ -53,44 +53,44 @@ _REFUSED = re.compile(
 
 
 class _NoLiteralError(ValueError):
-    """The source holds something that is neither a call nor a literal."""
+    """The source holds an expression that is neither a call nor a literal."""
 
 
-def pythonic_calls(text: str, start: int, end: int, work: Work) -> list[Found] | None:
-    """Read a list of calls, or calls one to a line, from ``text[start:end]``.
+def pythonic_calls(text: str, start: int, end: int, work: WorkBudget) -> list[ParsedCall] | None:
+    """Parse a list of calls, or one call per line, from ``text[start:end]``.
 
-    None when anything else is in it, or it is over 100,000 characters. A call's arguments are keywords with literal
-    values, or a single object in their place. An attribute chain is a dotted name.
+    None if it holds anything else or exceeds 100,000 characters. A call's arguments are keywords with literal values,
+    or a single object in their place. An attribute chain is a dotted name.
     """
-    # Asked before the text is copied, or many long ones would cost the square of the length.
+    # Checked before the text is copied: copies of many long texts would cost quadratic time.
     if end - start > _LONGEST or not work.take(_STEPS + _STEPS_A_CHARACTER * (end - start)):
         return None
     try:
         with warnings.catch_warnings():
-            # An invalid escape in a string is the model's, not the program's.
+            # An invalid escape in a model's string must not warn here.
             warnings.simplefilter("ignore")
-            body = ast.parse(_REFUSED.sub(_accepted, text[start:end].strip())).body
+            body = ast.parse(_REFUSED.sub(_replace_refused, text[start:end].strip())).body
         return [call for statement in body for call in _statement(statement)] or None
     # The interpreter refuses deep nesting with MemoryError or RecursionError.
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return None
 
 
-def _accepted(match: re.Match[str]) -> str:
-    """What Python's parser takes in the place of what it refuses."""
+def _replace_refused(match: re.Match[str]) -> str:
+    """Replace a token that Python's parser refuses by one that it accepts."""
     if match["text"] is not None:
         return match[0]
     return "1e999" if match["integer"] is not None else _PREFIX + match[0]
 
 
-def _statement(statement: ast.stmt) -> list[Found]:
+def _statement(statement: ast.stmt) -> list[ParsedCall]:
     if not isinstance(statement, ast.Expr):
         raise _NoLiteralError
     value = statement.value
     return [_call(item) for item in (value.elts if isinstance(value, ast.List | ast.Tuple) else [value])]
 
 
-def _call(node: ast.expr) -> Found:
+def _call(node: ast.expr) -> ParsedCall:
     if not isinstance(node, ast.Call):
         raise _NoLiteralError
     name = _dotted(node.func).removeprefix("default_api.")
@@ -104,11 +104,11 @@ def _call(node: ast.expr) -> Found:
         if named.arg is not None:
             arguments[named.arg.removeprefix(_PREFIX)] = value
         elif isinstance(value, dict):
-            # An object in the arguments' place, or behind two asterisks.
+            # An object in place of the arguments, or after two asterisks.
             arguments.update(value)
         else:
             raise _NoLiteralError
-    return Found(name, arguments)
+    return ParsedCall(name, arguments)
 
 
 def _dotted(node: ast.expr) -> str:

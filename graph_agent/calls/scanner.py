@@ -1,7 +1,7 @@
-"""The pass over a text that finds the calls and the parts that are not prose.
+"""A single pass over a text that finds the calls and the parts that are not prose.
 
-It goes from left to right. Whatever opens first is read to its end: a tag, a fence, reasoning, a bracket. So a tag
-inside a JSON string, or JSON inside a code sample, is part of that and nothing else.
+It runs from left to right and parses each region to its end: a tag, a fence, reasoning, a bracket. A tag inside a JSON
+string, or JSON inside a code sample, is therefore part of that region.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from graph_agent.calls.fences import Fence, code_end, read_fence
 from graph_agent.calls.page import Page
 from graph_agent.calls.payload import PYTHONIC_LIST, Payload, after_closing_tags, read_function, read_payload
 from graph_agent.calls.pythonic import pythonic_calls
-from graph_agent.calls.shapes import Found, calls_in, content_of, is_envelope
+from graph_agent.calls.shapes import ParsedCall, calls_in, content_of, is_envelope
 from graph_agent.calls.tags import FUNCTION, TAG
 
 _OPENER = re.compile(
     r"(?P<fence>`{3,}+|~{3,}+)"
-    # A bracket only where a value may follow: runs of brackets are passed over in one go.
+    # A bracket only where a value may follow: runs of brackets are skipped at once.
     r"|(?P<brace>\{(?=\s*+[\"'“A-Za-z_/#}]))"
     rf"|(?P<tag>{TAG.pattern})"
     r"|(?P<function><function(?:=|\ name=)|<(?:[a-z]{1,16}:|｜DSML｜)?invoke\ name=)"
-    # Reasoning, and what a model repeats or makes up of a tool's answer.
+    # Reasoning, and tool results that a model repeats or invents.
     r"|(?P<quoted><(?:seed:)?(?:think|thinking|thought|reasoning)>|◁think▷|\[THINK\]"
     r"|<(?:tool_response|tool_results?|function_results?)>|\[TOOL_RESULTS\]|\[AVAILABLE_TOOLS\])"
     r"|(?P<reasoned></(?:seed:)?think>|</thinking>|◁/think▷|\[/THINK\])"
@@ -31,7 +31,7 @@ _OPENER = re.compile(
 )
 _SPACE = re.compile(r"\s*+")
 _SEPARATORS = re.compile(r"[\s,;]*+")
-# What makes a bracket a part of a program or of other JSON: an assignment, a call, a return, a key.
+# Marks a bracket as part of a program or of other JSON: an assignment, a call, a return, a key.
 _CODE_BEFORE = re.compile(r"(?:=>?|\breturn|[\w)\]]\(|[\"']\s*:)\s*\Z")
 _LOOK_BACK = 40
 
@@ -42,26 +42,26 @@ class Cut(NamedTuple):
     start: int
     end: int
     prose: str = ""
-    """What stands in its place: the content of a message that was written whole, as JSON."""
+    """Its replacement: the content of a message that was written completely as JSON."""
 
 
 class Scanner:
     """One pass over one page."""
 
     def __init__(self, page: Page) -> None:
-        self.found: list[Found] = []
+        self.found: list[ParsedCall] = []
         self.cuts: list[Cut] = []
         self._page = page
         self._text = page.text
         self._fence: Fence | None = None
         self._cuts_before_fence = 0
-        # Where a tag that holds only other tags began, and where the first of them must begin to belong to it.
+        # Start of a tag that holds only other tags, and the required start of the first of them.
         self._lead = (0, -1)
         self._reasoned = False
         self._data_end = 0
 
     def run(self) -> None:
-        """Read the whole page into ``found`` and ``cuts``, both in the order of the text."""
+        """Parse the whole page into ``found`` and ``cuts``, both in text order."""
         position = 0
         while (opener := _OPENER.search(self._text, position)) is not None:
             match opener.lastgroup:
@@ -79,11 +79,11 @@ class Scanner:
                     position = self._reasoned_end(opener)
         self._close_fence(len(self._text), len(self._text))
 
-    def _take(self, start: int, end: int, calls: Iterable[Found], prose: str = "") -> int:
-        begun, expected = self._lead
-        begun, end = self._with_backticks(begun if expected == start else start, end)
+    def _record(self, start: int, end: int, calls: Iterable[ParsedCall], prose: str = "") -> int:
+        begin, expected = self._lead
+        begin, end = self._with_backticks(begin if expected == start else start, end)
         self.found += calls
-        self.cuts.append(Cut(begun, end, prose))
+        self.cuts.append(Cut(begin, end, prose))
         return end
 
     def _with_backticks(self, start: int, end: int) -> tuple[int, int]:
@@ -91,15 +91,15 @@ class Scanner:
             return start - 1, end + 1
         return start, end
 
-    def _take_payload(self, opener: re.Match[str], payload: Payload | None) -> int:
-        return opener.end() if payload is None else self._take(opener.start(), payload.end, payload.calls)
+    def _record_payload(self, opener: re.Match[str], payload: Payload | None) -> int:
+        return opener.end() if payload is None else self._record(opener.start(), payload.end, payload.calls)
 
     def _tag(self, opener: re.Match[str]) -> int:
         inner = _OPENER.match(self._text, self._after_space(opener.end()))
         if inner is None or inner.lastgroup not in ("tag", "function"):
-            return self._take_payload(opener, read_payload(self._page, opener.end()))
-        begun, expected = self._lead
-        self._lead = (begun if expected == opener.start() else opener.start(), inner.start())
+            return self._record_payload(opener, read_payload(self._page, opener.end()))
+        begin, expected = self._lead
+        self._lead = (begin if expected == opener.start() else opener.start(), inner.start())
         return inner.start()
 
     def _function(self, opener: re.Match[str]) -> int:
@@ -107,7 +107,7 @@ class Scanner:
         if named is None:
             return opener.end()
         name = named["function"] or named["invoke"]
-        return self._take_payload(opener, read_function(self._page, name, named.end()))
+        return self._record_payload(opener, read_function(self._page, name, named.end()))
 
     def _quoted(self, opener: re.Match[str]) -> int:
         self._reasoned = True
@@ -115,13 +115,13 @@ class Scanner:
         closing = self._page.next(re.compile(re.escape(f"{mark[0]}/{mark[1:]}")), opener.end())
         if closing is not None:
             return closing.end()
-        # Reasoning that was cut short goes on to the end; in the middle of a line it is a word about the tag.
+        # Unclosed reasoning extends to the end of the text; in the middle of a line it is a mention of the tag.
         start = opener.start()
         line = self._text[max(0, start - _LOOK_BACK) : start].rpartition("\n")[2]
         return len(self._text) if not line.strip() else opener.end()
 
     def _reasoned_end(self, closing: re.Match[str]) -> int:
-        # The templates of some models open the reasoning in the prompt: all there was so far belonged to it.
+        # The templates of some models open the reasoning in the prompt: all text so far belongs to it.
         if not self._reasoned:
             self._reasoned = True
             self.found.clear()
@@ -144,11 +144,11 @@ class Scanner:
         if fence.is_call and not _OPENER.match(self._text, self._after_space(fence.body)):
             payload = read_payload(self._page, fence.body)
             if payload is not None:
-                return self._take(fence.body, payload.end, payload.calls)
+                return self._record(fence.body, payload.end, payload.calls)
         return fence.body
 
     def _close_fence(self, start: int, end: int) -> None:
-        """Cut the open block with its marks when there is nothing but calls in it."""
+        """Cut the open block with its marks if it holds only calls."""
         fence, self._fence = self._fence, None
         inside = self.cuts[self._cuts_before_fence :]
         if fence is None or not inside:
@@ -170,12 +170,12 @@ class Scanner:
             return start + 1
         value, complete = at.read.value, at.read.complete
         delegate = fence is not None and fence.is_delegation
-        calls = calls_in(value, page.reading(trusted=trusted, delegate=delegate, complete=complete))
-        if calls is not None and (trusted or is_envelope(value) or self._is_meant(start, at.end)):
-            return self._take(start, after_closing_tags(page, at.end), calls, content_of(value))
+        calls = calls_in(value, page.context(trusted=trusted, delegate=delegate, complete=complete))
+        if calls is not None and (trusted or is_envelope(value) or self._is_standalone(start, at.end)):
+            return self._record(start, after_closing_tags(page, at.end), calls, content_of(value))
         if complete and at.read.certain:
             return at.end
-        # Cut short or guessed, it may be prose that began like a value; then a bare object in it is more likely data
+        # A truncated or guessed value may be prose that starts like a value; a bare object in it is more likely data
         # than a call, but an envelope still counts.
         self._data_end = max(self._data_end, at.end if at.read.certain else 0)
         return start + 1
@@ -185,7 +185,7 @@ class Scanner:
         end = page.bracket_end(start)
         if end is None:
             return start + 1
-        # With no names known, Python in prose may be anything; an answer that is nothing else is a call.
+        # Without known names Python in prose may be anything; only an answer that is nothing else is a call.
         if page.tools is None and not trusted and page.whole != (start, end):
             return end
         calls = pythonic_calls(self._text, start, end, page.work)
@@ -193,15 +193,15 @@ class Scanner:
             return start + 1
         if page.tools is not None and not trusted:
             calls = [call for call in calls if call.name in page.tools]
-        return self._take(start, end, calls) if calls and (trusted or self._is_meant(start, end)) else end
+        return self._record(start, end, calls) if calls and (trusted or self._is_standalone(start, end)) else end
 
-    def _is_meant(self, start: int, end: int) -> bool:
-        """Whether a bare value is more than a mention: no part of a program or of data, no inline code in an answer."""
+    def _is_standalone(self, start: int, end: int) -> bool:
+        """Whether a bare value is not part of a program or of data, and not inline code within an answer."""
         text = self._text
         if start < self._data_end or _CODE_BEFORE.search(text[max(0, start - _LOOK_BACK) : start]):
             return False
-        begun, ended = self._with_backticks(start, end)
-        return begun == start or self._page.whole == (begun, ended)
+        begin, ended = self._with_backticks(start, end)
+        return begin == start or self._page.whole == (begin, ended)
 
     def _after_space(self, start: int) -> int:
         space = _SPACE.match(self._text, start)

@@ -1,4 +1,4 @@
-"""The published marks around calls, as patterns.
+"""Patterns of the published tags around calls.
 
 =====================================  ======================================================================
 ``<tool_call>``                        Hermes (Nous Research), Qwen 2.5 and 3 and Qwen3-Coder (Alibaba), GLM 4.5
@@ -35,23 +35,23 @@ TAG = re.compile(
     rf"|tool{_GAP}calls?(?:_section)?{_GAP}begin){_TOKEN_END}(?:<\|plugin\|>)?"
     r"|\[TOOL_CALLS\]|functools(?=\[)"
 )
-"""Opens a region that holds calls in one of several notations, or another tag."""
+"""Opens a region that holds calls in one of several notations, or a nested tag."""
 
 FUNCTION = re.compile(
     rf"""<function(?:=|\ name=)["']?(?P<function>{TOOL_NAME})["']?\s*+>?
     | <(?P<prefix>[a-z]{{1,16}}:|｜DSML｜)?invoke\ name=["']?(?P<invoke>{TOOL_NAME})["']?\s*+>""",
     re.VERBOSE,
 )
-"""Opens one call by its name; parameters or an object follow."""
+"""Opens one call with its name; parameters or an object follow."""
 
 SEPARATOR = re.compile(
     rf"\s*+(?:\[CALL_ID\](?P<id>[\w-]+))?\s*+(?:(?P<kimi><\|tool_call_argument_begin\|>)"
     rf"|{_TOKEN_START}tool{_GAP}sep{_TOKEN_END}|\[ARGS\])\s*+"
 )
-"""Stands between a name and its arguments: Kimi, DeepSeek, Mistral."""
+"""Separates a name from its arguments: Kimi, DeepSeek, Mistral."""
 
 DEEPSEEK_TYPE = re.compile(rf"\s*+(?:function|tool)\s*+{_TOKEN_START}tool{_GAP}sep{_TOKEN_END}\s*+(?=[^\W\d])")
-"""What DeepSeek V3 and R1 write before the name."""
+"""The type that DeepSeek V3 and R1 write before the name."""
 
 _CLOSER = (
     rf"(?:</(?:[a-z]{{1,16}}:|｜DSML｜)?(?i:{_WORDS}|function|invoke|tool|s)>"
@@ -59,7 +59,7 @@ _CLOSER = (
     rf"|END_ACTION|end▁of▁sentence){_TOKEN_END})"
 )
 CLOSE = re.compile(rf"(?:[\s}}\],;]*+(?:```\s*+)?(?={_CLOSER}))?(?:\s*+{_CLOSER})*+")
-"""The closing tags after a call, and a bracket or an inner fence too many before them; matches also nothing."""
+"""The closing tags after a call, with a surplus bracket or inner fence before them; also matches the empty string."""
 
 PARAMETER = re.compile(
     r"""\s*+<(?:[a-z]{1,16}:|｜DSML｜)?parameter(?:=|\ name=)["']?(?P<key>[^<>"'\n]{1,200})["']?"""
@@ -71,8 +71,8 @@ PARAMETER_END = re.compile(
     r"</(?:[a-z]{1,16}:|｜DSML｜)?parameter>"
     r"|(?=<(?:[a-z]{1,16}:|｜DSML｜)?parameter[= ]|</(?:[a-z]{1,16}:|｜DSML｜)?(?:function|invoke|tool_call)>)"
 )
-"""Ends a parameter's value, also where the model forgot its closing tag."""
+"""Ends a parameter's value, even if its closing tag is missing."""
 
 ARGUMENT_PAIR = re.compile(r"\s*+<arg_key>(?P<key>[^<]{1,200})</arg_key>\s*+<arg_value>")
 ARGUMENT_END = re.compile(r"</arg_value>|(?=<arg_key>|</tool_call>)")
-"""GLM's key and value of one argument."""
+"""Start and end of one argument in GLM's notation."""

@@ -1,8 +1,8 @@
-"""A reader of almost-JSON that is linear in the text, for damage that is common and needs no guessing.
+"""A tolerant JSON parser in linear time, for common damage that needs no guessing.
 
-It takes trailing and missing commas, single quotes, bare keys, comments, Python's literals, invalid escapes, brackets
-closed out of order, and a text cut short. json_repair takes more, but its time on some of these grows by the square
-of the length (half a second for 4,000 characters), which rules it out for a file's content in an argument.
+It accepts trailing and missing commas, single quotes, bare keys, comments, Python's literals, invalid escapes, brackets
+closed out of order, and truncated text. json_repair accepts more, but takes quadratic time on some of these (half a
+second for 4,000 characters), which rules it out for a file's content in an argument.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from typing import Any, NamedTuple
 
 from graph_agent.calls.call import MAX_DEPTH
-from graph_agent.calls.work import Work
+from graph_agent.calls.work import WorkBudget
 
 _TOKEN = re.compile(
     r"""
@@ -40,7 +40,7 @@ _LITERALS: dict[str, Any] = {
     "False": False,
     "None": None,
     "undefined": None,
-    # No JSON can hold these. They are kept, so that whoever runs the call can refuse it.
+    # JSON cannot hold these. They are kept, so that the caller can refuse the call.
     "NaN": math.nan,
     "Infinity": math.inf,
     "-Infinity": -math.inf,
@@ -49,18 +49,18 @@ _STEPS, _CHARACTERS_A_STEP = 40, 8
 _ABSENT: Any = object()
 
 
-class Read(NamedTuple):
-    """A value read from text."""
+class ParsedValue(NamedTuple):
+    """A value parsed from text."""
 
     value: Any
     complete: bool
-    """False when the text ended inside the value."""
+    """False if the text ended inside the value."""
     certain: bool = True
-    """False when it was guessed by a repair, so that it may not be a value at all."""
+    """False if a repair guessed the value, so that the text may not be JSON at all."""
 
 
 class _Container:
-    """An object or list that is still open, and in an object the key that waits for its value."""
+    """An open object or list, with the pending key of an object."""
 
     def __init__(self, *, is_object: bool) -> None:
         self.is_object = is_object
@@ -73,7 +73,7 @@ class _Container:
         return self.is_object and self.key is _ABSENT
 
     def add(self, value: Any) -> bool:
-        """Put a value, or a key where one is due; False when it can be neither."""
+        """Add a value, or a key if one is expected; False if it is invalid here."""
         if not self.is_object:
             self.items.append(value)
             return True
@@ -87,12 +87,12 @@ class _Container:
         return True
 
 
-def read_tolerant(text: str, work: Work) -> Read | None:
-    """Read the object or list that ``text`` begins with.
+def read_tolerant(text: str, work: WorkBudget) -> ParsedValue | None:
+    """Parse the object or list at the start of ``text``.
 
-    None when it is not one, when the damage needs guessing, or when the work runs out: it takes a step a token and one
-    every 8 characters. Of what was cut off, a string or number is kept as far as it goes; a key without a value and
-    half a literal are left out.
+    None if there is none, if the damage needs guessing, or if the budget is spent: the cost is one step per token and
+    one per 8 characters. A truncated string or number is kept as far as it goes; a key without a value and a partial
+    literal are dropped.
     """
     opening = _TOKEN.match(text)
     if opening is None or opening.lastgroup != "open":
@@ -109,7 +109,7 @@ def read_tolerant(text: str, work: Work) -> Read | None:
         if kind == "string" or kind == "word":
             value = token["word"] if kind == "word" and top.wants_key else _scalar(token, depth=len(stack))
             if value is _ABSENT and position == len(text):
-                return Read(root.items, complete=False)
+                return ParsedValue(root.items, complete=False)
             if value is _ABSENT or not top.add(value):
                 return None
         elif kind == "colon":
@@ -126,16 +126,16 @@ def read_tolerant(text: str, work: Work) -> Read | None:
             is_object = token["close"] == "}"
             if (objects if is_object else len(stack) - objects) == 0:
                 continue
-            # A bracket closes what was left open inside it.
+            # A bracket also closes all open brackets inside it.
             while True:
                 closed = stack.pop()
                 objects -= closed.is_object
                 if closed.is_object == is_object:
                     break
             if not stack:
-                return Read(root.items, complete=True)
+                return ParsedValue(root.items, complete=True)
         elif kind == "end":
-            return Read(root.items, complete=False)
+            return ParsedValue(root.items, complete=False)
     return None
 
 
@@ -154,7 +154,7 @@ def _scalar(token: re.Match[str], *, depth: int) -> Any:
 
 
 def _without_closers(body: str, depth: int) -> str:
-    """Take off the brackets that end a text whose last quote was forgotten: at most as many as are open."""
+    """Strip the closing brackets of a text whose last quote is missing: at most as many as are open."""
     for _ in range(depth):
         shorter = body.rstrip()
         if not shorter.endswith(("}", "]")):
@@ -177,7 +177,7 @@ def _valid_escape(match: re.Match[str]) -> str:
 
 
 def integer(digits: str) -> int | float:
-    """Read an integer; one too long for the interpreter is infinite, as a decimal beyond a float's range is."""
+    """Parse an integer; one too long for the interpreter becomes infinite, like a decimal beyond a float's range."""
     try:
         return int(digits)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A call that a text was cut off in, so early that nothing of it can be read."""
+"""Detection of a call that was truncated too early to be parsed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Collection
 from graph_agent.calls.tags import FUNCTION, TAG
 
 UNFINISHED = "unfinished_call"
-"""Name of a call whose own name was not written, or is not known."""
+"""Name of a call whose own name is missing or unknown."""
 
 _OPENING = re.compile(
     rf"{TAG.pattern}|<(?:function|invoke|[a-z]{{1,16}}:invoke|｜DSML｜invoke)(?:=|\ name=)"
@@ -22,14 +22,14 @@ _NAME = re.compile(
 
 
 def unfinished_call(text: str, tools: Collection[str]) -> tuple[str, str] | None:
-    """The name of the first call that a text begins and does not finish, and the prose before it.
+    """Return the name of the first unfinished call in a text, and the prose before it.
 
     Args:
-        text: A text that was cut off, and holds no call that can be read.
+        text: A truncated text without a call that can be parsed.
         tools: The known names.
 
     Returns:
-        None where the text begins no call. The name is `UNFINISHED` where the text gives none of the known ones.
+        None if the text starts no call. The name is `UNFINISHED` if the text holds none of the known names.
     """
     opening = _OPENING.search(text)
     if opening is None:

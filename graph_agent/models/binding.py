@@ -12,14 +12,14 @@ from langchain_core.runnables import Runnable, RunnableBinding
 from graph_agent.config import LoopConfig
 
 
-class Bound(NamedTuple):
+class BoundModel(NamedTuple):
     """A model and what each of its calls is given: tools, and options."""
 
     runnable: Runnable[LanguageModelInput, AIMessage]
     options: dict[str, Any]
 
 
-class Way(NamedTuple):
+class ModelCall(NamedTuple):
     """One way to ask: a model, the options of the call, and the messages as that model is sent them."""
 
     runnable: Runnable[LanguageModelInput, AIMessage]
@@ -29,18 +29,21 @@ class Way(NamedTuple):
     """Whether the requests behind it have their own time limits, so that the caller must set none."""
 
 
+Way = ModelCall
+
+
 def with_options(settings: LoopConfig, further: Mapping[str, Any]) -> dict[str, Any]:
     """The options of a model call: the configuration's, and others laid over them; None takes one out."""
     options = {**dict(settings.model_options()), **further}
     return {name: value for name, value in options.items() if value is not None}
 
 
-def unbound(runnable: Any) -> Bound:
+def unwrap_binding(runnable: Any) -> BoundModel:
     """A plain binding taken apart: it would merge its empty configuration into the run's at each call."""
     plain = isinstance(runnable, RunnableBinding) and type(runnable).ainvoke is RunnableBinding.ainvoke
     if not plain or runnable.config or runnable.config_factories:
-        return Bound(runnable, {})
-    return Bound(runnable.bound, dict(runnable.kwargs))
+        return BoundModel(runnable, {})
+    return BoundModel(runnable.bound, dict(runnable.kwargs))
 
 
 def openai_response_format(model: BaseChatModel, schema: dict[str, Any], name: str) -> dict[str, Any] | None:

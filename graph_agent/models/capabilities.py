@@ -2,16 +2,65 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
 
 from graph_agent.models.errors import classify_model_error
-from graph_agent.models.families import lacks_tools
 
 ToolCalling = Literal["native", "text", "wave"]
 
 _WRAPPERS = 10
+
+_NAME_FIELDS = ("model_name", "model", "model_id", "repo_id", "model_path")
+"""Where chat models keep their model's name, in the order in which they are looked at."""
+
+_FOR_TOOLS = re.compile(r"tool|func|gorilla|hermes-?2-?pro")
+"""In the name of a variant that was trained for calls."""
+
+_PUBLISHER = re.compile(r"(?:(?:meta|mistral|google|microsoft)[.-])?(?=[a-z])")
+"""What may stand before the family: `meta.llama2…` (Bedrock), `Meta-Llama-3…`."""
+
+_END = r"(?![a-z0-9])"
+
+_WITHOUT_TOOLS = re.compile(
+    rf"""
+    # Microsoft: Phi 1 to 3.5, and Phi-4 with 14B; not Phi-4-mini and Phi-4-multimodal.
+    phi(?=:|[-_](?!\d)|\Z) | phi[-_]?(?:[123]|1[._]5|3[._]5){_END}
+    | phi[-_]?4{_END}(?![-_](?:mini|multimodal))
+    # Google: Gemma 1 and 2 (gemma:2b is the first, with 2B), CodeGemma; not Gemma 3 and later.
+    | gemma(?=[-_:.\d]|\Z)(?![-_]?(?:[3-9]|[1-9]\d)n?{_END})
+    | (?:code|shield|recurrent|data)gemma{_END}
+    # Hugging Face: SmolLM 1.
+    | smollm(?![-_]?[2-9]{_END}){_END}
+    # Meta: Llama 1, 2 and 3.0; not 3.1 and later, however they are written (3.1, 3_1, 3-1).
+    | llama[-_:]?\d+b{_END}
+    | llama[-_]?2{_END}
+    | llama[-_]?3{_END}(?![._-][1-9](?!\d*b))
+    | code[-_]?llama | open[-_]?llama | tiny[-_]?llama | yarn-(?:llama|mistral) | med(?:llama|itron)
+    # Mistral 7B before 0.3.
+    | mistral[-_:](?:.*[-_])?v?0[.:]?[12](?!\d)
+    | mistral-?lite | mistral-(?:7b-)?openorca
+    # Alibaba: Qwen 1 and 1.5, CodeQwen; not the hosted qwen-max, qwen-plus, qwen-turbo.
+    | qwen[-_]?1[._]5 | qwen[-_:]\d+(?:[._]\d+)?b{_END} | qwen(?::latest)?\Z | codeqwen
+    # Others of the first generations.
+    | deepseek-(?:llm|coder(?![-_:]?v[2-9])) | falcon2?(?=[-_:]|\Z)(?![-_][he]\d?) | olmo(?![-_]?3)(?=[-_:12]|\Z)
+    | yi[-_:](?:1[._]5|6b|9b|34b|coder|vl) | yi\Z | aya(?=[-_:]|\Z) | solar(?:[-_:](?:10|0)|\Z)
+    | stable-?(?:lm|beluga|code) | granite-(?:\d+b-)?code | star-?coder | santacoder | mpt-\d | dolly{_END} | redpajama
+    | gpt-?(?:2|j|neo|neox|4all){_END} | pythia | opt-\d | bloomz?{_END} | (?:flan-)?t5{_END}
+    # Tunings of these.
+    | vicuna | alpaca | guanaco | koala | wizard(?!.*-?3) | orca[-_]?(?:mini|2) | zephyr | openhermes | nous-hermes
+    | neural-chat | starling-lm | openchat | tinydolphin | dolphin-(?:phi|mistral|mixtral|llama-?3{_END}) | samantha
+    | xwin | goliath | everythinglm | notus | notux | phind | magicoder | codeup | codebooga | sqlcoder | duckdb-nsql
+    # Models that look at images.
+    | (?:bak)?llava | moondream | minicpm-v | bunny-
+    # Completions: instruct and base models of OpenAI.
+    | gpt-3\.5-turbo-instruct | (?:text|code)-(?:davinci|curie|babbage|ada|cushman)
+    | (?:davinci|babbage|curie|ada){_END}
+    """,
+    re.VERBOSE,
+)
 
 
 def choose_tool_calling(
@@ -45,6 +94,31 @@ def rejects_tools(error: BaseException) -> bool:
     Never true for a refused key, a rate limit, a request that is too long, or an error of this package.
     """
     return classify_model_error(error) == "tools_rejected"
+
+
+def lacks_tools(model: Any) -> bool:
+    """Whether a chat model's name is that of a family without tool calling; False where nothing is known.
+
+    Args:
+        model: A chat model, unwrapped.
+    """
+    names = (getattr(model, field, None) for field in _NAME_FIELDS)
+    name = next((name for name in names if isinstance(name, str) and name), "")
+    return name_lacks_tools(name)
+
+
+def name_lacks_tools(name: str) -> bool:
+    """Whether a model of this name cannot call tools.
+
+    Args:
+        name: As Ollama (`gemma:2b`), Hugging Face (`microsoft/Phi-3-mini-4k-instruct`), LiteLLM (`ollama/phi3`), LM
+            Studio or a file name (`phi-2.Q4_K_M.gguf`) writes it; case does not matter.
+    """
+    last = re.split(r"[/\\]", name.strip().lower().rstrip("/\\"))[-1]
+    if _FOR_TOOLS.search(last):
+        return False
+    publisher = _PUBLISHER.match(last)
+    return any(_WITHOUT_TOOLS.match(last, at) for at in {0, publisher.end() if publisher else 0})
 
 
 def _unwrap(model: Any) -> Any:

@@ -11,7 +11,7 @@ from graph_agent._internal.text import clean, plain
 M = TypeVar("M", bound=BaseMessage)
 
 
-def cleaned(message: M) -> M:
+def sanitized(message: M) -> M:
     """The message with what no UTF-8 can hold replaced; the very same one when there is nothing to replace.
 
     It is called for each message of each request, so that text in ASCII costs no more than a look.

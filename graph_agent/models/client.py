@@ -14,8 +14,8 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 from graph_agent._internal.lru import Bounded
 from graph_agent.config import LoopConfig
 from graph_agent.models.aliases import ToolAliases
-from graph_agent.models.binding import Bound, Way, unbound, with_options
-from graph_agent.models.cleaning import cleaned, without_calls
+from graph_agent.models.binding import BoundModel, ModelCall, unwrap_binding, with_options
+from graph_agent.models.cleaning import sanitized, without_calls
 from graph_agent.models.estimate import with_usage
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.prose import as_plans, as_prose
@@ -90,7 +90,7 @@ class ModelClient:
             for function in [schema["function"]]
         ]
         self._renames = [name for name in self._names if self._aliases.to_alias(name) != name]
-        self._bound: Bounded[tuple[Any, ...], Bound] = Bounded()
+        self._bound: Bounded[tuple[Any, ...], BoundModel] = Bounded()
         self._narrower = {}
 
     def asked_with(
@@ -111,8 +111,8 @@ class ModelClient:
         """The same model without some of its tools, by their own names."""
         key = frozenset(names)
         if key not in self._narrower:
-            left = [schema for schema in self.schemas if schema["function"]["name"] not in key]
-            self._narrower[key] = self.asked_with(left, {})
+            remaining = [schema for schema in self.schemas if schema["function"]["name"] not in key]
+            self._narrower[key] = self.asked_with(remaining, {})
         return self._narrower[key]
 
     async def plan(
@@ -206,9 +206,9 @@ class ModelClient:
         """
         return answer
 
-    def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> Way:
+    def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> ModelCall:
         """How the answer is asked for; arguments as for `answer`."""
-        return Way(*self._bound_for("answer", settings, mode=mode), self._rendered(request, mode))
+        return ModelCall(*self._bound_for("answer", settings, mode=mode), self._rendered(request, mode))
 
     async def answer_after(
         self,
@@ -217,7 +217,7 @@ class ModelClient:
         settings: LoopConfig,
         *,
         mode: Mode,
-        recover: Callable[[Exception], Way | None],
+        recover: Callable[[Exception], ModelCall | None],
         watch: Spoken,
         hint: str = "",
     ) -> tuple[AIMessage, Exception | None]:
@@ -235,9 +235,9 @@ class ModelClient:
         Returns:
             The message, and what the model failed with when the sentence had to stand alone.
         """
-        way = self.answering(request, settings, mode=mode)
+        model_call = self.answering(request, settings, mode=mode)
         model = PrefixedChatModel(
-            way=way,
+            model_call=model_call,
             recover=recover,
             prefix=sentence,
             suffix=hint,
@@ -245,13 +245,15 @@ class ModelClient:
             timeout_s=settings.model_timeout_s,
             total_s=settings.model_total_timeout_s,
         )
-        config = watch.watched(merge_configs(ensure_config(), {"callbacks": [watch]}))
-        reply = cleaned(await model.ainvoke(way.request, config))
-        return without_calls(with_usage(reply, way.request, settings, way.options.get("tools"))), model.failure
+        config = watch.gated(merge_configs(ensure_config(), {"callbacks": [watch]}))
+        reply = sanitized(await model.ainvoke(model_call.request, config))
+        return without_calls(
+            with_usage(reply, model_call.request, settings, model_call.options.get("tools"))
+        ), model.failure
 
     async def _ask(
         self,
-        bound: Bound,
+        bound: BoundModel,
         request: Sequence[AnyMessage],
         settings: LoopConfig,
         *,
@@ -270,10 +272,10 @@ class ModelClient:
             config=QUIET if quiet else None,
             watch=watch,
         )
-        return self._named(with_usage(cleaned(reply), rendered, settings, bound.options.get("tools")))
+        return self._named(with_usage(sanitized(reply), rendered, settings, bound.options.get("tools")))
 
     def _rendered(self, request: Sequence[AnyMessage], mode: Mode) -> list[BaseMessage]:
-        safe = [cleaned(message) for message in request]
+        safe = [sanitized(message) for message in request]
         if mode == "text":
             return as_prose(safe)
         if mode == "wave":
@@ -282,12 +284,12 @@ class ModelClient:
 
     def _bound_for(
         self, phase: Phase, settings: LoopConfig, *, mode: Mode, form: ResponseFormat | None = None
-    ) -> Bound:
+    ) -> BoundModel:
         key = (phase, mode, settings.model_options(), repr(form), repr(self._none_choice))
         with_tools = bool(self._schemas) and mode == "native"
         return self._bound.get(key, lambda: self._bind(phase, settings, form, with_tools=with_tools))
 
-    def _bind(self, phase: Phase, settings: LoopConfig, form: ResponseFormat | None, *, with_tools: bool) -> Bound:
+    def _bind(self, phase: Phase, settings: LoopConfig, form: ResponseFormat | None, *, with_tools: bool) -> BoundModel:
         options = with_options(settings, self.options)
         if not with_tools:
             if phase == "plan":
@@ -296,7 +298,7 @@ class ModelClient:
             options.pop("tool_choice", None)
             if form is not None:
                 options |= self._schema_mode.options(form, options)
-            return Bound(self.model, options)
+            return BoundModel(self.model, options)
         if phase == "answer" and self._none_choice is not None:
             options["tool_choice"] = self._none_choice
         elif phase == "plan" and (choice := self._possible_choice()) is not None:
@@ -304,7 +306,7 @@ class ModelClient:
         if form is not None:
             options |= self._schema_mode.options(form, {**options, "tools": self._schemas})
         bound = self.model.bind_tools(self._schemas, **options)
-        return unbound(bound)
+        return unwrap_binding(bound)
 
     def _possible_choice(self) -> str | None:
         """The choice of tools, as the provider knows it; None where it names a tool that is not offered now."""

@@ -17,7 +17,6 @@ from typing import Any, Literal
 from graph_agent._internal.exception_text import exception_text, leaves
 from graph_agent._internal.redaction import mask_secrets
 from graph_agent.errors import GraphAgentError
-from graph_agent.models import wordings
 
 ModelErrorKind = Literal[
     "transient",
@@ -68,6 +67,72 @@ _SENTENCES: dict[ModelErrorKind, tuple[str, str]] = {
     "tools_rejected": ("This model or its server does not take tools", "set tool_calling to 'text'"),
     "other": ("The model call failed", "see the provider's documentation"),
 }
+
+
+def _any_of(*wordings: str) -> re.Pattern[str]:
+    return re.compile("|".join(wordings), re.IGNORECASE)
+
+
+# Wordings of refusals that a status alone does not identify. Each alternative is sent by some provider; each repetition
+# is bounded, so that a search in a long text stays cheap.
+_TOOLS = r"(?<!parallel )\b(?:tools|tool[ _-]?(?:use|usage|call(?:s|ing)?)|functions?[ _-]?call(?:s|ing)?|functions)\b"
+_QUOTE = r"[`'\"]?"
+
+_TOOLS_REJECTED_WORDS = _any_of(
+    # Ollama, DeepSeek, Bedrock, xAI
+    rf"(?:does not|doesn['’]t|do not|don['’]t) support (?:the )?(?:use of )?{_QUOTE}{_TOOLS}",
+    # Groq, OpenAI, Azure, DeepInfra, Gemini
+    rf"{_TOOLS}{_QUOTE} (?:is |are )?(?:not supported|unsupported|not enabled|not available)",
+    # OpenRouter
+    r"endpoints? found that supports? tool use",
+    # vLLM
+    r"requires --enable-auto-tool-choice|requires --tool-call-parser",
+    # llama.cpp
+    r"tools param requires --jinja|tools param is not fully supported|unsupported param: tools\b",
+    # OpenAI and what imitates it
+    r"(?:unsupported|unknown|unrecognized) (?:request )?(?:parameter|argument)(?: supplied)?: "
+    rf"{_QUOTE}tools(?![\w\[.])",
+    # LiteLLM
+    r"does not support parameters: \[[^\]]{0,200}'tools'",
+    # Servers that check the request against a schema
+    r"extra_forbidden.{1,20}\['body', 'tools'\]|property 'tools' is unsupported",
+    # A client that was never taught to send them
+    r"unexpected keyword argument '(?:tools|tool_choice)'",
+)
+
+_CONTEXT_OVERFLOW_WORDS = _any_of(
+    r"context_length_exceeded|exceed_context_size|maximum (?:context|prompt) length|than the maximum model length",
+    r"exceeds? (?:the |this )?(?:available |maximum |model'?s )*context|context (?:window|length|limit|size) exceeded",
+    r"(?:prompt|input|request) (?:is )?too (?:long|large)|too many tokens:|must be less than max_seq_len",
+    r"input token count .{0,40}exceeds|reduce the length of the (?:messages|prompt|input)|tokens \+ .{0,40} must be <=",
+)
+
+_CONTENT_FILTER_WORDS = _any_of(
+    r"content[_ ]filter|content[_ ](?:management )?policy|responsibleaipolicyviolation|data_inspection_failed",
+    r"(?:input|prompt) was flagged|rejected by (?:the|our) safety system",
+)
+
+_QUOTA_WORDS = _any_of(
+    r"insufficient_quota|insufficient[_ ](?:balance|credits?|funds)|billing_hard_limit",
+    r"billing_not_active|credit balance is too low|payment required",
+)
+
+_AUTH_WORDS = _any_of(
+    r"invalid_api_key|(?:invalid|incorrect|missing|expired|no) api[ _-]?key|missing credentials|authentication_error",
+    r"api[ _-]?key.{0,40}(?:not valid|invalid|expired|must be set|missing|required)|unauthenticated",
+)
+
+_UNKNOWN_MODEL_WORDS = _any_of(
+    r"model_not_found|model_decommissioned|deploymentnotfound|no endpoints found for|not a valid model|no such model",
+    r"(?:invalid|unknown) model\b|\bmodel\b.{0,120}(?:does not exist|not found|decommissioned)",
+)
+
+_TRANSIENT_WORDS = _any_of(
+    r"\b(?:overloaded|overloaded_error|server_error|internal_server_error|rate_limit_exceeded|rate_limit_error)\b",
+    r"\b(?:resource_exhausted|service[_ ]?unavailable|deadline_exceeded|throttling\w{0,20})\b",
+    # A client that kept a connection of another event loop; it drops that one, and the next attempt opens its own.
+    r"(?:bound|attached) to a different (?:event )?loop|event loop is closed",
+)
 _WAIT_IN_TEXT = re.compile(
     r"(?:try again|retry) (?:in|after) (?:(\d{1,4})h)?(?:(\d{1,5})m(?!s))?"
     r"(?:(\d{1,9}(?:\.\d{1,9})?) ?(ms|s\b|seconds?))?"
@@ -107,7 +172,7 @@ def classify_model_error(exc: BaseException) -> ModelErrorKind:
         return "other"
     if status is not None:
         return "transient" if status in _TRANSIENT_STATUSES else "other"
-    if classes & _TRANSIENT_CLASSES or wordings.TRANSIENT.search(text):
+    if classes & _TRANSIENT_CLASSES or _TRANSIENT_WORDS.search(text):
         return "transient"
     return "other"
 
@@ -161,17 +226,17 @@ def _read_words(status: int | None, text: str) -> ModelErrorKind | None:
     """Read the kind from the provider's words, where they say more than the status; None where they do not."""
     if status == 401:
         return None
-    if status not in _NOT_ABOUT_TOOLS and wordings.TOOLS_REJECTED.search(text):
+    if status not in _NOT_ABOUT_TOOLS and _TOOLS_REJECTED_WORDS.search(text):
         return "tools_rejected"
-    if wordings.CONTENT_FILTER.search(text):
+    if _CONTENT_FILTER_WORDS.search(text):
         return "content_filter"
-    if wordings.QUOTA.search(text):
+    if _QUOTA_WORDS.search(text):
         return "permission"
-    if wordings.CONTEXT_OVERFLOW.search(text):
+    if _CONTEXT_OVERFLOW_WORDS.search(text):
         return "context_overflow"
-    if status in {None, 400, 403} and wordings.AUTH.search(text):
+    if status in {None, 400, 403} and _AUTH_WORDS.search(text):
         return "auth"
-    if status in _ABOUT_MODELS and wordings.UNKNOWN_MODEL.search(text):
+    if status in _ABOUT_MODELS and _UNKNOWN_MODEL_WORDS.search(text):
         return "unknown_model"
     return None
 

@@ -8,11 +8,16 @@ from typing import Any, Literal, assert_never
 
 from langchain_core.messages import AIMessage
 
+from graph_agent.models.errors import classify_model_error
+
 CutOff = Literal["length", "content_filter", "interrupted"]
 """What cut a reply off: its longest allowed length, a content filter, or a failure of the provider's."""
 
 INCOMPLETE = "graph_agent_incomplete"
 """Key in `response_metadata` of a streamed reply that ended inside a call's arguments."""
+
+REFUSED = "The model's provider refused this request because of its content; put it in other words."
+CUT_OFF = "The model's provider stopped the answer here because of its content."
 
 _KEYS = frozenset({"finishreason", "stopreason", "donereason", "completionreason"})
 """Where providers put the reason, without underscores and in lower case."""
@@ -85,7 +90,7 @@ def cut_off_warning(cut: CutOff, answer: AIMessage, max_tokens: int | None = Non
     return f"{told} A larger max_output_tokens allows a longer one." if cut == "length" else told
 
 
-def with_end_checked(reply: AIMessage, arguments: Iterable[str]) -> AIMessage:
+def mark_incomplete(reply: AIMessage, arguments: Iterable[str]) -> AIMessage:
     """The reply, marked as incomplete where its stream ended inside a call.
 
     LangChain completes the arguments of streamed calls, so that nothing of this is left to see in the reply.
@@ -98,6 +103,39 @@ def with_end_checked(reply: AIMessage, arguments: Iterable[str]) -> AIMessage:
     if not any(_ends_in_string(raw) or (not given and not _is_whole(raw)) for raw in arguments):
         return reply
     return reply.model_copy(update={"response_metadata": {**reply.response_metadata, INCOMPLETE: True}})
+
+
+def refusal_in(reply: AIMessage, *, heard: bool) -> str | None:
+    """What the user is told of a reply that refuses; None for a reply that is none.
+
+    Args:
+        reply: The model's reply.
+        heard: Whether the reply's text is the user's to read; a plan's is not.
+
+    Returns:
+        The provider's own words where it gives some, else one sentence, below what was said so far.
+    """
+    if words := _words(reply):
+        return words
+    if cut_off(reply) != "content_filter":
+        return None
+    return f"{reply.text}\n\n{CUT_OFF}" if heard and reply.text.strip() else REFUSED
+
+
+def refused_by(error: BaseException) -> bool:
+    """Whether an exception says that the provider's content filter stopped the request."""
+    return classify_model_error(error) == "content_filter"
+
+
+def _words(reply: AIMessage) -> str:
+    """OpenAI's refusal: beside the content, or a block of it."""
+    said: Any = reply.additional_kwargs.get("refusal")
+    if isinstance(said, str) and said.strip():
+        return said
+    blocks = reply.content if isinstance(reply.content, list) else []
+    return "".join(
+        str(block.get("refusal", "")) for block in blocks if isinstance(block, dict) and block.get("type") == "refusal"
+    )
 
 
 def _reasons(metadata: dict[str, Any]) -> Iterator[str]:
@@ -129,7 +167,7 @@ def _is_whole(raw: str) -> bool:
     text = raw.strip()
     # Imported here: the parser is for the few replies whose arguments are in doubt.
     from graph_agent.calls.read_json import read_json
-    from graph_agent.calls.work import Work
+    from graph_agent.calls.work import WorkBudget
 
-    read = read_json(text, Work(len(text))) if text else None
+    read = read_json(text, WorkBudget(len(text))) if text else None
     return read is None or read.complete

@@ -1,4 +1,4 @@
-"""What the model calls behind one request used, beside the reply that it came to.
+"""What the model calls behind one request used, extra the reply that it came to.
 
 A request may take more than the call whose reply is returned: one that was cut off, one whose reply middleware has
 thrown away, one that middleware made by itself. Whoever makes such a call notes it here; whoever sent the request
@@ -20,7 +20,7 @@ from graph_agent.models.estimate import usage_until
 
 
 @dataclass(slots=True)
-class Beside:
+class ExtraUsage:
     """What was noted of one request."""
 
     replies: list[AIMessage] = field(default_factory=list)
@@ -31,28 +31,28 @@ class Beside:
     """Replies that are counted elsewhere, and that no model gave."""
 
 
-_of_request: ContextVar[Beside | None] = ContextVar("graph_agent_beside", default=None)
+_extra_usage: ContextVar[ExtraUsage | None] = ContextVar("graph_agent_extra_usage", default=None)
 
 
 @contextmanager
-def metered() -> Iterator[Beside]:
+def metered() -> Iterator[ExtraUsage]:
     """While within, gather what is noted of the request that is sent."""
-    beside = Beside()
-    token = _of_request.set(beside)
+    extra = ExtraUsage()
+    token = _extra_usage.set(extra)
     try:
-        yield beside
+        yield extra
     finally:
-        _of_request.reset(token)
+        _extra_usage.reset(token)
 
 
 def note_replies(replies: Sequence[AIMessage], *, uncalled: int = 0) -> None:
     """Note replies that the request did not come to, and how many that it did come to no model gave."""
-    if (beside := _of_request.get()) is not None:
-        beside.replies += replies
-        beside.uncalled += uncalled
+    if (extra := _extra_usage.get()) is not None:
+        extra.replies += replies
+        extra.uncalled += uncalled
 
 
-def note_cut_off(
+def record_cut_off(
     model: Any,
     request: Sequence[BaseMessage],
     options: Mapping[str, Any],
@@ -68,9 +68,9 @@ def note_cut_off(
         said: What was heard of its reply.
         reported: What the provider has told of its tokens until then; None for nothing.
     """
-    if (beside := _of_request.get()) is None:
+    if (extra := _extra_usage.get()) is None:
         return
     name = getattr(model, "model_name", None) or getattr(model, "model", None)
     named = name if isinstance(name, str) else ""
-    beside.cut_off = usage_until(request, said, reported, model=named, tools=options.get("tools"))
-    beside.replies.append(beside.cut_off)
+    extra.cut_off = usage_until(request, said, reported, model=named, tools=options.get("tools"))
+    extra.replies.append(extra.cut_off)

@@ -20,7 +20,9 @@ from graph_agent.models.structured import StructuredPlanner
 Resolve = Callable[[Any], BaseChatModel]
 """Gives the chat model for a name, or for an object that should be one; raises `ConfigError` where there is none."""
 
-Around = Callable[[ModelClient, StructuredPlanner], tuple[ModelClient, StructuredPlanner]]
+ModelWrapper = Callable[[ModelClient, StructuredPlanner], tuple[ModelClient, StructuredPlanner]]
+
+Around = ModelWrapper
 
 _KEPT = 32
 """Models made for what runs bring; the one made first goes when there are more."""
@@ -74,7 +76,7 @@ class ModelPool:
         schemas: Sequence[dict[str, Any]],
         plan_schema: dict[str, Any],
         plan_tool: str,
-        around: Around = as_it_is,
+        around: ModelWrapper = as_it_is,
     ) -> None:
         self._own = own
         self._config = config
@@ -82,13 +84,13 @@ class ModelPool:
         self._schemas = schemas
         self._plan_schema = plan_schema
         self._plan_tool = plan_tool
-        self._around = around
+        self._wrap = around
         self._lock = threading.Lock()
-        self._brought: dict[object, ReadyModel] = {}
+        self._per_run: dict[object, ReadyModel] = {}
         self._built: dict[object, ReadyModel] = {}
         for field, wanted in (("model", [config.model or own]), ("fallback_models", config.fallback_models)):
             for given in wanted:
-                self._built[_key(given)] = self._make(given, field)
+                self._built[_key(given)] = self._build(given, field)
         self.first = self._built[_key(config.model or own)]
         """The model of a run that asks for no other."""
 
@@ -113,24 +115,24 @@ class ModelPool:
             ConfigError: When it cannot be had.
         """
         key = _key(given)
-        ready = self._built.get(key) or self._brought.get(key)
+        ready = self._built.get(key) or self._per_run.get(key)
         if ready is None:
             # In a thread: a provider's package may have to be imported, and its client built.
-            ready = await asyncio.to_thread(self._make, given, field)
+            ready = await asyncio.to_thread(self._build, given, field)
             with self._lock:
-                ready = self._brought.setdefault(key, ready)
-                if len(self._brought) > _KEPT:
-                    del self._brought[next(iter(self._brought))]
+                ready = self._per_run.setdefault(key, ready)
+                if len(self._per_run) > _KEPT:
+                    del self._per_run[next(iter(self._per_run))]
         return ready
 
-    def _make(self, given: Any, field: str) -> ReadyModel:
+    def _build(self, given: Any, field: str) -> ReadyModel:
         try:
             found = given if given is self._own else self._resolve(given)
         except ConfigError as error:
             raise ConfigError(f"{field}: {error}") from error
         model = without_client_retries(found)
         window = (model.profile or {}).get("max_input_tokens")
-        client, planner = self._around(
+        client, planner = self._wrap(
             ModelClient(model, self._schemas), StructuredPlanner(model, self._plan_schema, self._plan_tool)
         )
         return ReadyModel(

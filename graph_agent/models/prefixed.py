@@ -14,14 +14,14 @@ from langchain_core.messages.ai import add_usage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 from langchain_core.runnables import RunnableConfig
 
-from graph_agent.models.binding import Way
-from graph_agent.models.metering import note_cut_off
+from graph_agent.models.binding import ModelCall
+from graph_agent.models.metering import record_cut_off
 from graph_agent.models.retry import ask, pause_before_retry
 from graph_agent.models.sentinel import without_sentinel
 from graph_agent.models.token_timeout import TokenTimeout
 
-# This run stands for the inner one: callbacks that heard of both would count its tokens twice.
-_UNHEARD: RunnableConfig = {"tags": ["nostream"], "callbacks": []}
+# This run stands for the inner one: callbacks that received of both would count its tokens twice.
+_WITHOUT_CALLBACKS: RunnableConfig = {"tags": ["nostream"], "callbacks": []}
 
 
 class PrefixedChatModel(BaseChatModel):
@@ -32,9 +32,9 @@ class PrefixedChatModel(BaseChatModel):
     is made anew for each answer.
     """
 
-    way: Way
+    model_call: ModelCall
     """How the other model is asked."""
-    recover: Callable[[Exception], Way | None]
+    recover: Callable[[Exception], ModelCall | None]
     """Asked for another way when one has failed before its first token; None when there is none."""
     prefix: str
     suffix: str = ""
@@ -67,21 +67,21 @@ class PrefixedChatModel(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        way: Way | None = self.way
+        model_call: ModelCall | None = self.model_call
         whole = AIMessage(self.prefix)
-        while way is not None:
+        while model_call is not None:
             try:
                 reply = await ask(
-                    way.runnable,
-                    way.request,
-                    way.options,
+                    model_call.runnable,
+                    model_call.request,
+                    model_call.options,
                     retries=self.retries,
-                    timeout_s=None if way.bounded else self.timeout_s,
-                    total_s=None if way.bounded else self.total_s,
-                    config=_UNHEARD,
+                    timeout_s=None if model_call.bounded else self.timeout_s,
+                    total_s=None if model_call.bounded else self.total_s,
+                    config=_WITHOUT_CALLBACKS,
                 )
             except Exception as error:  # noqa: BLE001 - whatever it is, the sentence stands; the caller reads `failure`
-                way = self._after(error)
+                model_call = self._recover(error)
                 continue
             said, head, tail = reply.content, f"{self.prefix}\n\n", self._tail(reply.text)
             content: Any = [head, *said, *filter(None, [tail])] if isinstance(said, list) else head + said + tail
@@ -98,15 +98,15 @@ class PrefixedChatModel(BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         yield ChatGenerationChunk(message=AIMessageChunk(content=self.prefix))
-        begun = False
+        started = False
         attempt = 0
-        way = self.way
-        heard: list[AIMessageChunk]
+        model_call = self.model_call
+        received: list[AIMessageChunk]
         while True:
-            limit = TokenTimeout(None) if way.bounded else TokenTimeout(self.timeout_s, self.total_s)
-            chunks = way.runnable.astream(way.request, _UNHEARD, **way.options)
+            limit = TokenTimeout(None) if model_call.bounded else TokenTimeout(self.timeout_s, self.total_s)
+            chunks = model_call.runnable.astream(model_call.request, _WITHOUT_CALLBACKS, **model_call.options)
             limit.begin()
-            heard = []
+            received = []
             try:
                 while True:
                     async with limit.waiting():
@@ -114,42 +114,42 @@ class PrefixedChatModel(BaseChatModel):
                     limit.restart()
                     if not isinstance(chunk, AIMessageChunk):
                         continue
-                    heard.append(chunk)
-                    if not begun and not chunk.content:
+                    received.append(chunk)
+                    if not started and not chunk.content:
                         # It may still be sent again.
                         continue
-                    if not begun:
+                    if not started:
                         yield ChatGenerationChunk(message=AIMessageChunk(content="\n\n"))
-                    for piece in [chunk] if begun else heard:
+                    for piece in [chunk] if started else received:
                         yield ChatGenerationChunk(message=piece.model_copy(update={"id": None}))
-                    begun = True
+                    started = True
             except StopAsyncIteration:
-                for piece in [] if begun else heard:
+                for piece in [] if started else received:
                     yield ChatGenerationChunk(message=piece.model_copy(update={"id": None}))
-                if tail := self._tail("".join(piece.text for piece in heard)):
+                if tail := self._tail("".join(piece.text for piece in received)):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=tail))
                 return
             except asyncio.CancelledError:
-                said = "".join(chunk.text for chunk in heard)
-                reported = functools.reduce(add_usage, (chunk.usage_metadata for chunk in heard), None)
-                note_cut_off(way.runnable, way.request, way.options, said, reported)
+                said = "".join(chunk.text for chunk in received)
+                reported = functools.reduce(add_usage, (chunk.usage_metadata for chunk in received), None)
+                record_cut_off(model_call.runnable, model_call.request, model_call.options, said, reported)
                 raise
             except Exception as error:  # noqa: BLE001 - as above
-                if begun:
+                if started:
                     self.failure = error
                     return
                 if await pause_before_retry(error, attempt, self.retries):
                     attempt += 1
-                elif (other := self._after(error)) is not None:
-                    way, attempt = other, 0
+                elif (other := self._recover(error)) is not None:
+                    model_call, attempt = other, 0
                 else:
                     return
 
-    def _after(self, error: Exception) -> Way | None:
+    def _recover(self, error: Exception) -> ModelCall | None:
         """Another way after one has failed; without one, the error is what the answer failed with."""
-        way = self.recover(error)
-        self.failure = error if way is None else None
-        return way
+        model_call = self.recover(error)
+        self.failure = error if model_call is None else None
+        return model_call
 
     def _tail(self, reply: str) -> str:
         answer = without_sentinel(reply).strip()

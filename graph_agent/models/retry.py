@@ -15,8 +15,8 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
 
 from graph_agent.models.errors import classify_model_error, retry_after_s
-from graph_agent.models.finish_reasons import with_end_checked
-from graph_agent.models.metering import note_cut_off
+from graph_agent.models.finish_reasons import mark_incomplete
+from graph_agent.models.metering import record_cut_off
 from graph_agent.models.stream_watch import Spoken
 from graph_agent.models.token_timeout import TokenTimeout
 
@@ -59,13 +59,13 @@ async def ask(
         # The limit comes first: it does not count the time that the watch takes.
         sent_with = _with_callbacks(config, [limit] if config is not None else [limit, watch])
         if config is None:
-            sent_with = watch.watched(sent_with)
+            sent_with = watch.gated(sent_with)
         try:
             async with limit.bounded():
                 reply = await runnable.ainvoke(list(request), sent_with, **options)
-            return with_end_checked(reply, limit.arguments.values())
+            return mark_incomplete(reply, limit.arguments.values())
         except asyncio.CancelledError:
-            note_cut_off(runnable, request, options, watch.received, watch.reported)
+            record_cut_off(runnable, request, options, watch.received, watch.reported)
             raise
         except Exception as error:
             if watch.seen or not await pause_before_retry(error, attempt, retries):

@@ -13,7 +13,6 @@ from langchain_core.language_models import BaseChatModel
 from graph_agent._compat import uses_responses_api
 from graph_agent._internal.lru import Bounded
 from graph_agent.models.errors import classify_model_error
-from graph_agent.models.strict_schema import strict_schema
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +21,22 @@ _ABOUT_SCHEMAS = re.compile(
     r"response_?format|json_?schema|structured[ _]outputs?|output_(?:format|config)|response.mime|guided|schema for",
     re.IGNORECASE,
 )
+
+_KEPT = (
+    frozenset({"title", "description", "type", "enum", "const", "pattern"})
+    | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+    | {"minLength", "maxLength", "minItems", "maxItems"}
+)
+"""Keywords that strict mode takes as they are. Others that only narrow are remaining out; the answer is checked again."""
+_FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
+_NOT_STRICT = (
+    frozenset({"allOf", "not", "if", "then", "else", "contains", "prefixItems", "unevaluatedItems"})
+    | {"patternProperties", "propertyNames", "unevaluatedProperties"}
+    | {"dependentRequired", "dependentSchemas", "dependencies"}
+    | {"$dynamicRef", "$anchor", "$id"}
+)
+"""Keywords without which a schema means something else."""
+_DEFINITIONS = ("$defs", "definitions")
 
 ResponseFormat = dict[str, Any]
 """OpenAI's `response_format`, which LangChain's other clients translate."""
@@ -45,7 +60,7 @@ class SchemaMode:
 
     def form(self, schema: dict[str, Any]) -> ResponseFormat | None:
         """Return how the provider is to be sent a schema; None where the answer can only be asked for in words."""
-        return next(iter(self._left(schema)), None)
+        return next(iter(self._remaining(schema)), None)
 
     def options(self, form: ResponseFormat, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of the model call that hold it to a schema.
@@ -65,20 +80,20 @@ class SchemaMode:
         """Whether an error refuses the form in which a schema was sent; it is not sent in that form again."""
         if classify_model_error(error) not in ("other", "tools_rejected") or not _ABOUT_SCHEMAS.search(str(error)):
             return False
-        left = self._left(schema)
+        remaining = self._remaining(schema)
         # Another session may have learnt it meanwhile.
-        if left and left[0] is form:
-            left.pop(0)
-            how = "asking for it in words" if not left else "sending it as it stands"
+        if remaining and remaining[0] is form:
+            remaining.pop(0)
+            how = "asking for it in words" if not remaining else "sending it as it stands"
             logger.info("The provider refuses the schema of the answer (%s); %s from now on", error, how)
         return True
 
-    def _left(self, schema: dict[str, Any]) -> list[ResponseFormat]:
+    def _remaining(self, schema: dict[str, Any]) -> list[ResponseFormat]:
         if not self._is_known:
             return []
-        return self._forms.get(json.dumps(schema, sort_keys=True), lambda: self._made(schema))
+        return self._forms.get(json.dumps(schema, sort_keys=True), lambda: self._build_forms(schema))
 
-    def _made(self, schema: dict[str, Any]) -> list[ResponseFormat]:
+    def _build_forms(self, schema: dict[str, Any]) -> list[ResponseFormat]:
         strict = strict_schema(schema) if self._is_openai else None
         forms = [_form(strict, strict=True)] if strict is not None else []
         return [*forms, _form(schema, strict=False)]
@@ -86,3 +101,79 @@ class SchemaMode:
 
 def _form(schema: dict[str, Any], *, strict: bool) -> ResponseFormat:
     return {"type": "json_schema", "json_schema": {"name": "response", "schema": schema, "strict": strict}}
+
+
+class _NotStrictError(Exception):
+    """The schema cannot be put into the form that strict mode takes."""
+
+
+def strict_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the schema in strict form; None where that would ask for something else.
+
+    A field that need not be there is required in strict form, so that its type must have a way to be empty: a default,
+    null, or an empty list.
+
+    Args:
+        schema: A valid JSON schema.
+    """
+    if schema.get("type") != "object":
+        return None
+    try:
+        strict = _strict(schema)
+        for keyword in _DEFINITIONS:
+            if keyword in schema:
+                strict[keyword] = {name: _strict(inner) for name, inner in schema[keyword].items()}
+    except (_NotStrictError, RecursionError):
+        return None
+    return strict
+
+
+def _strict(node: Any) -> dict[str, Any]:
+    if not isinstance(node, dict) or _NOT_STRICT & node.keys():
+        raise _NotStrictError
+    if "$ref" in node:
+        # Strict mode takes no keyword beside a reference.
+        if not str(node["$ref"]).startswith("#"):
+            raise _NotStrictError
+        return {"$ref": node["$ref"]}
+    strict = {keyword: value for keyword, value in node.items() if keyword in _KEPT}
+    if node.get("format") in _FORMATS:
+        strict["format"] = node["format"]
+    choices = node.get("anyOf", node.get("oneOf"))
+    if choices is not None:
+        strict["anyOf"] = [_strict(choice) for choice in choices]
+    elif not {"type", "enum", "const"} & node.keys():
+        raise _NotStrictError
+    if _is(node, "object"):
+        strict |= _strict_object(node)
+    if _is(node, "array"):
+        strict["items"] = _strict(node.get("items"))
+    return strict
+
+
+def _strict_object(node: dict[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = node.get("properties", {})
+    if node.get("additionalProperties") not in (None, False) or (not fields and "additionalProperties" not in node):
+        # Its keys are free.
+        raise _NotStrictError
+    optional = [field for name, field in fields.items() if name not in node.get("required", ())]
+    if not all(_may_be_empty(field) for field in optional):
+        raise _NotStrictError
+    return {
+        "properties": {name: _strict(field) for name, field in fields.items()},
+        "required": list(fields),
+        "additionalProperties": False,
+    }
+
+
+def _may_be_empty(field: Any) -> bool:
+    if not isinstance(field, dict):
+        return False
+    if "default" in field or _is(field, "null") or (_is(field, "array") and not field.get("minItems")):
+        return True
+    return any(isinstance(choice, dict) and _is(choice, "null") for choice in field.get("anyOf", ()))
+
+
+def _is(node: dict[str, Any], kind: str) -> bool:
+    types = node.get("type")
+    return types == kind or (isinstance(types, list) and kind in types)

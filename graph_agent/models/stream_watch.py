@@ -63,7 +63,7 @@ class Spoken(AsyncCallbackHandler):
         self._gates: list[MessageGate] = []
         self._by_chunk = False
 
-    def watched(self, config: RunnableConfig) -> RunnableConfig:
+    def gated(self, config: RunnableConfig) -> RunnableConfig:
         """The config of a model call whose reply this handler watches, laid over the config of the run."""
         if self._new_visibility is None:
             return config
@@ -100,7 +100,7 @@ class Spoken(AsyncCallbackHandler):
         self.id = chunk.message.id or self.id
         if isinstance(chunk.message, AIMessageChunk) and chunk.message.usage_metadata:
             self.reported = add_usage(self.reported, chunk.message.usage_metadata)
-        await self._take(chunk.message.text)
+        await self._receive(chunk.message.text)
 
     async def on_stream_event(self, event: Any, **_: Any) -> None:
         """Hear one event of a reply that is streamed for `stream_events(version="v3")`."""
@@ -108,9 +108,11 @@ class Spoken(AsyncCallbackHandler):
         if not self._by_chunk:
             if event.get("event") == "message-start":
                 self.id = event.get("id") or self.id
-            await self._take(str(event["delta"].get("text", "")) if event.get("event") == "content-block-delta" else "")
+            await self._receive(
+                str(event["delta"].get("text", "")) if event.get("event") == "content-block-delta" else ""
+            )
 
-    async def _take(self, text: str) -> None:
+    async def _receive(self, text: str) -> None:
         self.received += text
         if self._visibility is None:
             self.seen = True

@@ -12,9 +12,9 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage
 
 from graph_agent.config import LoopConfig
-from graph_agent.models.binding import Bound, openai_response_format, unbound, with_options
+from graph_agent.models.binding import BoundModel, openai_response_format, unwrap_binding, with_options
 from graph_agent.models.capabilities import choose_tool_calling
-from graph_agent.models.cleaning import cleaned
+from graph_agent.models.cleaning import sanitized
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.estimate import with_usage
 from graph_agent.models.prose import as_plans
@@ -22,7 +22,7 @@ from graph_agent.models.retry import ask
 
 logger = logging.getLogger(__name__)
 
-Way = Literal["schema", "tool", "text"]
+PlanMethod = Literal["schema", "tool", "text"]
 
 _TEMPERATURE = re.compile(r"temperature", re.IGNORECASE)
 _SCHEMA = re.compile(r"response_format|json_schema|structured output|guided", re.IGNORECASE)
@@ -43,11 +43,11 @@ class StructuredPlanner:
     def __init__(self, model: BaseChatModel, schema: dict[str, Any], tool: str) -> None:
         self.model, self.schema, self.tool = model, schema, tool
         self._response_format = openai_response_format(model, schema, "plan")
-        self._ways: list[Way] = ["text"]
+        self._methods: list[PlanMethod] = ["text"]
         if choose_tool_calling(model, "auto") == "native":
-            self._ways.insert(0, "tool")
+            self._methods.insert(0, "tool")
         if self._response_format is not None:
-            self._ways.insert(0, "schema")
+            self._methods.insert(0, "schema")
         self._zero_temperature = True
         self._options: Mapping[str, Any] = {}
 
@@ -70,10 +70,10 @@ class StructuredPlanner:
         Raises:
             Exception: What the provider raised, when no other way was left.
         """
-        rendered = as_plans([cleaned(message) for message in request])
+        rendered = as_plans([sanitized(message) for message in request])
         while True:
-            way, cold = self._ways[0], self._zero_temperature
-            bound = self._bound(way, settings, cold=cold)
+            method, zero_temperature = self._methods[0], self._zero_temperature
+            bound = self._bound(method, settings, zero_temperature=zero_temperature)
             try:
                 reply = await ask(
                     bound.runnable,
@@ -84,37 +84,39 @@ class StructuredPlanner:
                     total_s=settings.model_total_timeout_s,
                 )
             except Exception as error:
-                if not self._simpler(error, way, cold=cold and settings.temperature is None):
+                if not self._fall_back(
+                    error, method, zero_temperature=zero_temperature and settings.temperature is None
+                ):
                     raise
             else:
                 return with_usage(reply, rendered, settings, bound.options.get("tools"))
 
-    def _simpler(self, error: Exception, way: Way, *, cold: bool) -> bool:
+    def _fall_back(self, error: Exception, method: PlanMethod, *, zero_temperature: bool) -> bool:
         """Whether the error says what to leave out; leave it out from now on."""
         if isinstance(error, NotImplementedError) or classify_model_error(error) == "tools_rejected":
-            simpler = way != "text"
+            simpler = method != "text"
         elif classify_model_error(error) != "other":
             return False
-        elif cold and _TEMPERATURE.search(str(error)):
+        elif zero_temperature and _TEMPERATURE.search(str(error)):
             self._zero_temperature = False
             return True
         else:
-            simpler = way == "schema" and _SCHEMA.search(str(error)) is not None
+            simpler = method == "schema" and _SCHEMA.search(str(error)) is not None
         # Another session may have learnt it meanwhile.
-        if simpler and self._ways[0] == way:
-            logger.info("The model takes no plan by %s; asking by %s from now on", way, self._ways[1])
-            self._ways.pop(0)
+        if simpler and self._methods[0] == method:
+            logger.info("The model takes no plan by %s; asking by %s from now on", method, self._methods[1])
+            self._methods.pop(0)
         return simpler
 
-    def _bound(self, way: Way, settings: LoopConfig, *, cold: bool) -> Bound:
+    def _bound(self, method: PlanMethod, settings: LoopConfig, *, zero_temperature: bool) -> BoundModel:
         options = with_options(settings, self._options)
         options.pop("stop", None)  # it is meant for answers, and would cut a plan's JSON
-        if cold:
+        if zero_temperature:
             options.setdefault("temperature", 0)
-        if way == "schema":
+        if method == "schema":
             options["response_format"] = self._response_format
-        if way == "tool":
+        if method == "tool":
             function = {"name": self.tool, "description": "Hand the plan over.", "parameters": self.schema}
             offered = [{"type": "function", "function": function}]
-            return unbound(self.model.bind_tools(offered, tool_choice=self.tool, **options))
-        return Bound(self.model, options)
+            return unwrap_binding(self.model.bind_tools(offered, tool_choice=self.tool, **options))
+        return BoundModel(self.model, options)

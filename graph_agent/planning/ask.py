@@ -15,8 +15,7 @@ from graph_agent.calls.messages import canonical_calls
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.deps import AgentParts
 from graph_agent.models.client import Mode
-from graph_agent.models.finish_reasons import cut_off
-from graph_agent.models.refusals import refusal_in
+from graph_agent.models.finish_reasons import cut_off, refusal_in
 from graph_agent.models.sentinel import is_blank, says_nothing, without_sentinel
 from graph_agent.models.stream_watch import Spoken
 from graph_agent.planning.cache import through_cache

@@ -14,7 +14,7 @@ from graph_agent.hooks.protocol import HookRequest, sees_answers
 from graph_agent.models.cleaning import with_text
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import classify_model_error
-from graph_agent.models.refusals import refusal_in
+from graph_agent.models.finish_reasons import refusal_in
 from graph_agent.models.sentinel import without_sentinel
 from graph_agent.models.stream_watch import Spoken
 from graph_agent.models.visibility import WithoutCalls

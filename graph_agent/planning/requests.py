@@ -18,9 +18,9 @@ from graph_agent.deps import AgentParts
 from graph_agent.errors import SlowSchemaError
 from graph_agent.models.binding import Way
 from graph_agent.models.cleaning import with_text
+from graph_agent.models.finish_reasons import REFUSED, refusal_in, refused_by
 from graph_agent.models.metering import metered
 from graph_agent.models.pool import ReadyModel
-from graph_agent.models.refusals import REFUSED, refusal_in, refused_by
 from graph_agent.models.sentinel import is_sentinel, without_sentinel
 from graph_agent.models.stream_watch import ReadAloud, Reader, Spoken, Visibility
 from graph_agent.models.visibility import UnlessCall, WithoutCalls, WithoutSentinel

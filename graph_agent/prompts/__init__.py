@@ -1,4 +1,4 @@
-"""The prompts: jinja2 templates in YAML files, overridable one by one, checked at construction."""
+"""The prompts: jinja2 templates in YAML files, individually overridable, validated at construction."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ VARIABLES: dict[str, frozenset[str]] = {
     "written_call": frozenset(),
     "loop_warning": frozenset({"pattern", "count", "same", "withheld"}),
 }
-"""The prompts there are, and the variables each may use."""
+"""Prompt name → variables that the prompt may use."""
 
 
 class PromptTemplate:
-    """One template, compiled and checked.
+    """A compiled and validated template.
 
     Args:
         text: The template's text.
-        variables: The names it may use.
-        where: What to call it in an error, e.g. a file name.
+        variables: The variables it may use.
+        where: Its name in errors, e.g. a file name.
 
     Raises:
-        ConfigError: On a syntax error, or a variable that is not among `variables`.
+        ConfigError: On a syntax error, or a variable that is not in `variables`.
     """
 
     def __init__(self, text: str, variables: frozenset[str], where: str) -> None:
@@ -54,18 +54,18 @@ class PromptTemplate:
         self._template: Template = _environment().from_string(text)
 
     def render(self, **values: Any) -> str:
-        """The text with its variables filled in, without white space around it."""
+        """Render the template, without surrounding white space."""
         return self._template.render(**values).strip()
 
 
 class Prompts:
-    """The prompts of one agent: the shipped ones, with some replaced.
+    """The prompts of one agent: the defaults with overrides.
 
     Args:
         overrides: Prompt name → template text.
 
     Raises:
-        ConfigError: On an unknown prompt name, or a template that is not valid.
+        ConfigError: On an unknown prompt name or an invalid template.
     """
 
     def __init__(self, overrides: Mapping[str, str] | None = None) -> None:
@@ -85,7 +85,7 @@ class Prompts:
         }
 
     def render(self, prompt: str, **values: Any) -> str:
-        """The text of one prompt.
+        """Render one prompt.
 
         Args:
             prompt: Its name, a key of `VARIABLES`.
@@ -95,10 +95,10 @@ class Prompts:
 
 
 def read_prompt_file(path: Path) -> str:
-    """The template of a prompt's YAML file, whose only key is `template`.
+    """Read the template from a prompt's YAML file, whose only key is `template`.
 
     Raises:
-        ConfigError: When the file is missing, is no YAML, or has another shape.
+        ConfigError: If the file is missing, is not YAML, or has another shape.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -127,8 +127,8 @@ def _shipped(name: str) -> PromptTemplate:
 
 @cache
 def _environment() -> Environment:
-    # A prompt may come from a file somebody else wrote: it fills in text and does nothing else.
+    # Sandboxed: a prompt may come from an untrusted file.
     environment = ImmutableSandboxedEnvironment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    # The stock filter escapes for HTML, which a model would read as it stands.
+    # The default filter escapes for HTML, which a model would read literally.
     environment.filters["tojson"] = lambda value: json.dumps(value, ensure_ascii=False)
     return environment

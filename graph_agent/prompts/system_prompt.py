@@ -1,4 +1,4 @@
-"""The system prompt as it is given: text, or a function that gives it at each request."""
+"""The source of the system prompt: text, or a function that is called for each request."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from graph_agent.errors import ConfigError
 
 
 def system_prompt_source(given: object) -> Callable[[], str]:
-    """Make the function that gives the system prompt at each request.
+    """Return a function that provides the system prompt of each request.
 
     Args:
         given: Text, or a function without parameters that returns text.
 
     Raises:
-        ConfigError: When it is neither; the function that is returned raises it where a function given fails, or
-            returns no text.
+        ConfigError: If it is neither. The returned function raises it if the given function fails or returns no text.
     """
     if isinstance(given, str):
         return lambda: given
@@ -48,7 +47,7 @@ def _needed_parameters(function: Callable[..., object]) -> list[str]:
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
-        return []  # some callables written in C show no signature
+        return []  # some C callables have no signature
     return [
         repr(parameter.name)
         for parameter in parameters

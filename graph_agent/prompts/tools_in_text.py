@@ -1,4 +1,4 @@
-"""The part of a system prompt that tells a model of its tools, where the provider is not sent them."""
+"""Descriptions of tools in the system prompt, for requests without native tools."""
 
 from __future__ import annotations
 
@@ -13,32 +13,34 @@ M = TypeVar("M", bound=BaseMessage)
 
 
 def tools_in_text(prompts: Prompts, schemas: Sequence[Mapping[str, Any]], *, plan: bool) -> str:
-    """Tell of tools; empty for none.
+    """Render the descriptions of tools; empty without tools.
 
     Args:
-        prompts: Where the words come from.
+        prompts: The agent's prompts.
         schemas: OpenAI schemas.
-        plan: Whether calls are asked for in structured plans.
+        plan: Whether the model writes its calls as structured plans.
     """
     if not schemas:
         return ""
-    # A caller's function may come without them.
+    # A caller's function may lack these keys.
     absent = {"description": "", "parameters": {}}
     return prompts.render("text_tools", tools=[{**absent, **schema["function"]} for schema in schemas], plan=plan)
 
 
 def retold(messages: Sequence[M], before: str, after: str) -> list[M]:
-    """A request that tells of other tools; as it is where its system prompt does not tell of these.
+    """Replace the descriptions of tools in the system prompt of a request; unchanged if they do not occur.
 
     Args:
         messages: The request.
-        before: How its system prompt tells of its tools; not empty.
-        after: What is to stand there.
+        before: The descriptions in its system prompt; not empty.
+        after: Their replacement.
     """
-    return [_retold(message, before, after) if isinstance(message, SystemMessage) else message for message in messages]
+    return [
+        _replace_in(message, before, after) if isinstance(message, SystemMessage) else message for message in messages
+    ]
 
 
-def _retold(message: M, before: str, after: str) -> M:
+def _replace_in(message: M, before: str, after: str) -> M:
     content = message.content
     if isinstance(content, str):
         return message.model_copy(update={"content": content.replace(before, after)})

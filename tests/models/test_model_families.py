@@ -9,8 +9,7 @@ from langchain_core.language_models.fake_chat_models import FakeListChatModel
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
-from graph_agent.models.capabilities import choose_tool_calling
-from graph_agent.models.families import name_lacks_tools
+from graph_agent.models.capabilities import choose_tool_calling, name_lacks_tools
 from graph_agent.models.structured import StructuredPlanner
 
 WITHOUT_TOOLS = """

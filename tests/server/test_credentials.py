@@ -203,7 +203,7 @@ def test_an_a2a_process_has_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ({}, [], "service ($VAULT_SERVICE)"),
         ({"credentials": {"token": "sk-literal"}}, [], "credentials.token: write {env: NAME}"),
         ({"credentials": {}, "credential_headers": {"token": "X-Session-Id"}}, [], "means something else"),
-        ({"credentials": {}, "credential_headers": {"token": "no header"}}, [], "is no header's name"),
+        ({"credentials": {}, "credential_headers": {"token": "no header"}}, [], "is not a valid header name"),
         ({"credentials": {}}, ["--credential", "token=sk-literal"], "--credential token: write NAME=env:VARIABLE"),
         ({"credentials": {}}, ["--credential", "token=env:NOT_SET"], "token ($NOT_SET)"),
     ],

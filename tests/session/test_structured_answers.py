@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, computed_field
 from typing_extensions import TypedDict
 
 from graph_agent import LoopConfig, RunResult, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.models.strict_schema import strict_schema
+from graph_agent.models.schema_mode import strict_schema
 from graph_agent.persistence.open import open_saver
 from graph_agent.session.results import run_result
 from graph_agent.session.typed_result import typed_result
