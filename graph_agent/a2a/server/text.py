@@ -1,4 +1,4 @@
-"""Refuses requests with half a character in a string, which neither protobuf nor a response can hold."""
+"""Refusal of requests with a lone surrogate in a string, which neither protobuf nor a response can encode."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from starlette.responses import JSONResponse, Response
 from graph_agent._internal.text import escapes_lone_surrogate, find_lone_surrogate
 
 Refusal = Callable[[Any, str], Response]
-"""Makes the response to a request from its JSON and the reason."""
+"""Builds the response to a request from its JSON and the reason."""
 
 
 def refusal_of_text(body: bytes, refusal: Refusal) -> Response | None:
-    """The response to a request whose text cannot be taken; None for any other.
+    """Return the response to a request with a lone surrogate in its text; None for any other request.
 
     Args:
-        body: The request's body, JSON in UTF-8 or not.
-        refusal: Makes the response.
+        body: The request's body, which need not be valid JSON or UTF-8.
+        refusal: Builds the response.
     """
     if not escapes_lone_surrogate(body):
         return None
@@ -29,7 +29,7 @@ def refusal_of_text(body: bytes, refusal: Refusal) -> Response | None:
         request = json.loads(body)
         place = find_lone_surrogate(request)
     except (ValueError, RecursionError):
-        return None  # the SDK's own error says more
+        return None  # the SDK's own error is more specific
     if place is None:
         return None
     return refusal(
@@ -40,7 +40,7 @@ def refusal_of_text(body: bytes, refusal: Refusal) -> Response | None:
 
 
 def refused_text_over_jsonrpc(request: Any, reason: str) -> Response:
-    """JSON-RPC's error for an invalid request, with status 400."""
+    """Return the JSON-RPC error for an invalid request, with status 400."""
     id_ = request.get("id") if isinstance(request, dict) else None
     known = isinstance(id_, int | str) and find_lone_surrogate(id_) is None
     error = {"code": -32600, "message": reason}
@@ -48,5 +48,5 @@ def refused_text_over_jsonrpc(request: Any, reason: str) -> Response:
 
 
 def refused_text_over_rest(request: Any, reason: str) -> Response:
-    """HTTP+JSON's error for an invalid request."""
+    """Return the HTTP+JSON error for an invalid request."""
     return JSONResponse(build_rest_error_payload(ParseError(reason)), 400)
