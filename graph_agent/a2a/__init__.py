@@ -1,4 +1,4 @@
-"""Agents over A2A, both ways: `client` calls agents elsewhere, `server` lets any A2A client call ours.
+"""Agents over A2A: `client` calls remote agents, `server` serves our agents to A2A clients.
 
-The protocol itself is a2a-sdk's; it comes with the extra `server`, and nothing outside this package imports it.
+a2a-sdk, from the extra `server`, implements the protocol; only this package imports it.
 """

@@ -1,4 +1,4 @@
-"""`A2ADelegate`, without the SDK that it needs: the SDK takes longer to import than all the rest of an agent."""
+"""`A2ADelegate`; imports the A2A SDK at construction only, since that import takes longer than all others together."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ if TYPE_CHECKING:
 
 
 class A2ADelegate:
-    """Answers delegations with a remote agent, over A2A 1.0 or 0.3.
+    """Delegates to a remote agent over A2A 1.0 or 0.3.
 
-    Its card is read at first use, so that an agent that is down when ours starts stops nobody. It is reached at the
-    configured host alone: a card or a redirect that leads elsewhere is refused. What it says is data that nobody
-    vouches for, and is shown to the model as such. The conversation with it (`contextId`) goes on from delegation to
-    delegation of a session; delegations that run side by side each have one of their own.
+    The agent card is read at first use, so an unreachable agent does not prevent startup. Only the configured hosts are
+    contacted; a card or redirect to another host is refused. The agent's output is marked as untrusted for the model.
+    Consecutive delegations of a session share a conversation (`contextId`); concurrent delegations get their own.
 
     Args:
-        name: The name behind `delegate_to_`.
-        url: The agent's address, or its card's own.
-        description: What it is good for, for the model; None to take it from the card.
-        timeout_s: Seconds the agent may be silent. Whatever it sends counts as a heart-beat.
-        auth: Where its token or key is.
-        max_response_bytes: Bytes of one response; more is refused.
-        allowed_origins: Further addresses that its card may name, e.g. behind a proxy.
+        name: The name after `delegate_to_`.
+        url: The agent's address, or the address of its card.
+        description: The agent's purpose, for the model; None to use the card's description.
+        timeout_s: Seconds of silence before the agent times out; any data from the agent resets the timer.
+        auth: The environment variable with the agent's token or key.
+        max_response_bytes: Maximum bytes of one response; a larger response is refused.
+        allowed_origins: Additional addresses that the card may name, e.g. behind a proxy.
 
     Raises:
-        ConfigError: When an address is none.
-        ImportError: When the extra `server` is not installed.
+        ConfigError: If an address is invalid.
+        ImportError: If the extra `server` is not installed.
     """
 
     def __init__(
@@ -46,7 +45,7 @@ class A2ADelegate:
         allowed_origins: Sequence[str] = (),
     ) -> None:
         try:
-            # Imported here: see the module.
+            # Imported here: see the module docstring.
             from graph_agent.a2a.client.remote_agent import RemoteAgent
         except ModuleNotFoundError as error:
             if error.name != "a2a":
@@ -68,19 +67,19 @@ class A2ADelegate:
 
     @property
     def description(self) -> str:
-        """What it is good for: as configured, and as its card says once that was read."""
+        """The configured description, followed by the card's description once the card is read."""
         return self._agent.description
 
     async def prepare(self) -> bool:
-        """Read the card, unless it is known or was not to be had a moment ago; whether the description has changed."""
+        """Read the card if unknown, with a pause after a failure; return whether the description changed."""
         return await self._agent.prepare()
 
     async def run(self, delegation: Delegation) -> DelegationResult:
-        """Send the task with what was said last, and wait for its end or its question."""
+        """Send the task with the latest conversation messages, and wait until it ends or asks a question."""
         return await self._agent.run(delegation)
 
     async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
-        """Send the person's answer to the task that asked for it."""
+        """Send a person's answer to the task that asked the question."""
         return await self._agent.resume(delegation, task, answer)
 
     async def withdraw(self, task: RemoteTask) -> None:

@@ -1,4 +1,4 @@
-"""What our agents say to each other beside the protocol's own fields, in metadata under one key."""
+"""Metadata that our agents exchange in A2A messages and tasks: remaining budget, usage and stop reason."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from graph_agent.delegation import DEPTH_LEFT, Delegation
 from graph_agent.types import NO_USAGE, Usage
 
 EXTENSION = "urn:graph-agent:delegation:1"
-"""Key of our metadata, and the extension's URI in our agent cards: what is left of a delegating run goes along."""
+"""Key of our metadata, and URI of the extension in our agent cards."""
 
-_MOST = 2**53
-"""Up to here a float holds every whole number."""
+_MAX_EXACT = 2**53
+"""Largest magnitude up to which a float represents every integer exactly."""
 
 _USAGE = {
     "input_tokens": "inputTokens",
@@ -21,46 +21,48 @@ _USAGE = {
     "total_tokens": "totalTokens",
     "model_calls": "modelCalls",
 }
-"""Names of usage here, and there: the protocol wants every name in camel case."""
+"""Keys of `Usage`, mapped to the protocol's names in camel case."""
 
 
-def metadata_of(delegation: Delegation) -> dict[str, Any]:
-    """What a message tells of the delegating run: how deep others may delegate, and what it has left."""
-    left = delegation.left
-    told = {
+def delegation_metadata(delegation: Delegation) -> dict[str, Any]:
+    """Metadata of a delegated message: remaining delegation depth and remaining budget of the delegating run."""
+    budget = delegation.left
+    values = {
         "depth": delegation.depth_left,
-        "deadlineS": left.deadline_s,
-        "tokens": left.tokens,
-        "cost": left.cost,
+        "deadlineS": budget.deadline_s,
+        "tokens": budget.tokens,
+        "cost": budget.cost,
     }
-    return {EXTENSION: {name: value for name, value in told.items() if value is not None}}
+    return {EXTENSION: {name: value for name, value in values.items() if value is not None}}
 
 
-def read_left(metadata: Any) -> dict[str, Any]:
-    """What a message's metadata tells of the delegating run, as the `configurable` of the run it begins.
+def read_budget(metadata: Any) -> dict[str, Any]:
+    """Parse the delegating run's depth and budget from message metadata, as `configurable` of the new run.
 
-    What is no number, below zero, or beyond 2⁵³ is not there.
+    Values that are not numbers, negative, or above 2⁵³ are dropped.
     """
-    told = _ours(metadata)
-    depth, tokens = _number(told.get("depth")), _number(told.get("tokens"))
+    values = _extension_values(metadata)
+    depth, tokens = _number(values.get("depth")), _number(values.get("tokens"))
     configurable: dict[str, Any] = {} if depth is None else {DEPTH_LEFT: int(depth)}
-    left = Left(_number(told.get("deadlineS")), None if tokens is None else int(tokens), _number(told.get("cost")))
-    if left != Left():
-        configurable[BUDGET_LEFT] = left.as_json()
+    budget = Left(
+        _number(values.get("deadlineS")), None if tokens is None else int(tokens), _number(values.get("cost"))
+    )
+    if budget != Left():
+        configurable[BUDGET_LEFT] = budget.as_json()
     return configurable
 
 
-def outcome_of(stop_reason: str | None, usage: Usage) -> dict[str, Any]:
-    """What a finished task tells: why its run stopped, and what it used."""
+def outcome_metadata(stop_reason: str | None, usage: Usage) -> dict[str, Any]:
+    """Metadata of a task: stop reason and usage of its run."""
     counts: dict[str, Any] = {there: usage[here] for here, there in _USAGE.items()}  # type: ignore[literal-required]  # the keys are its own
     cost = {"cost": usage["cost"]} if "cost" in usage else {}
     return {EXTENSION: {"stopReason": stop_reason, "usage": {**counts, **cost}}}
 
 
 def read_usage(metadata: Any) -> Usage:
-    """What a finished task's metadata tells of the tokens it used; zeros where it tells nothing."""
-    told = _ours(metadata).get("usage")
-    counts = {name: _number(value) for name, value in told.items()} if isinstance(told, dict) else {}
+    """Parse the usage from a task's metadata; missing values are zero."""
+    reported = _extension_values(metadata).get("usage")
+    counts = {name: _number(value) for name, value in reported.items()} if isinstance(reported, dict) else {}
     usage: Usage = {**NO_USAGE}
     for here, there in _USAGE.items():
         usage[here] = int(counts.get(there) or 0)  # type: ignore[literal-required]  # the keys are its own
@@ -69,24 +71,24 @@ def read_usage(metadata: Any) -> Usage:
     return usage
 
 
-def whole(value: Any) -> Any:
-    """JSON as it was before the protocol made every number a float: whole ones are integers again."""
-    if isinstance(value, float) and value.is_integer() and abs(value) <= _MOST:
+def restore_integers(value: Any) -> Any:
+    """Convert integral floats in a JSON value back to integers; the protocol transmits every number as a float."""
+    if isinstance(value, float) and value.is_integer() and abs(value) <= _MAX_EXACT:
         return int(value)
     if isinstance(value, list):
-        return [whole(item) for item in value]
+        return [restore_integers(item) for item in value]
     if isinstance(value, dict):
-        return {key: whole(item) for key, item in value.items()}
+        return {key: restore_integers(item) for key, item in value.items()}
     return value
 
 
-def _ours(metadata: Any) -> dict[str, Any]:
-    told = metadata.get(EXTENSION) if isinstance(metadata, dict) else None
-    return told if isinstance(told, dict) else {}
+def _extension_values(metadata: Any) -> dict[str, Any]:
+    values = metadata.get(EXTENSION) if isinstance(metadata, dict) else None
+    return values if isinstance(values, dict) else {}
 
 
 def _number(value: Any) -> float | None:
-    """A count or amount; None for what is none, beyond what a float tells apart or a checkpoint holds included."""
+    """Return a valid count or amount as a float; None for non-numbers, negative numbers and numbers above 2⁵³."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
-    return float(value) if 0 <= value <= _MOST else None
+    return float(value) if 0 <= value <= _MAX_EXACT else None

@@ -1,4 +1,4 @@
-"""The body of an HTTP response from a server, with an error reply in the place of a message that is too long."""
+"""Size limit for HTTP response bodies of MCP servers; a message that is too long is replaced by an error reply."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graph_agent.mcp.messages import error_reply, too_long
 logger = logging.getLogger("graph_agent.mcp")
 
 _HEAD = 65_536
-"""Bytes of a message that is too long in which its id is searched for."""
+"""Bytes of a too long message that are searched for its id."""
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _BLANK_BYTES = 4
 _ID_LINE = re.compile(rb"^id:([^\r\n]*)", re.MULTILINE)
@@ -24,21 +24,21 @@ class BoundedBody:
     """Passes a body on in whole messages: a JSON body at once, server-sent events one by one.
 
     Args:
-        response: The response, with a body that has not been read.
-        request_id: The request that it answers; None if it is a stream of the server's own.
-        max_bytes: Bytes that one message may have.
+        response: The response, with an unread body.
+        request_id: The request it answers; None for a stream opened for the server's own messages.
+        max_bytes: Maximum bytes of one message.
     """
 
     def __init__(self, response: httpx.Response, request_id: RequestId | None, max_bytes: int) -> None:
         self.has_events = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         self.last_event_id = ""
-        """Id of the newest event; empty before one with an id."""
+        """Id of the newest event; empty before the first event with an id."""
         self._response = response
         self._request_id = request_id
         self._max_bytes = max_bytes
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """The body. Raises what httpx raises while it is read."""
+        """Yield the body. Raises httpx's read errors."""
         if self.has_events:
             async for event in self._events():
                 yield event
@@ -56,7 +56,7 @@ class BoundedBody:
         return b"".join(parts)
 
     async def _events(self) -> AsyncIterator[bytes]:
-        """Whole events, each with the blank line that ends it."""
+        """Yield whole events, each with its final blank line."""
         buffer, searched, refused = bytearray(), 0, False
         async for chunk in self._response.aiter_bytes():
             buffer += chunk

@@ -1,11 +1,11 @@
-"""What a connection may say, checked before anything is started.
+"""Validation of connection settings, before any server is started.
 
-The shapes are those of langchain-mcp-adapters, and five keys of our own that every transport takes:
-- `tool_prefix`: `True` for `"<server>_"`, or the text itself; default none;
-- `connect_timeout_s`: seconds until a server that does not come up is given up; default 30;
-- `pin_tools`: True to offer the tools listed at the start only, whatever the server changes later; default False;
-- `max_message_bytes`: bytes of one message from the server; a longer one is refused while it arrives; default 16 MiB;
-- `stray_output`: `"error"` fails the calls under way when a stdio server writes a line that is no message, `"ignore"`
+Connections have the keys of langchain-mcp-adapters, and five keys of our own for every transport:
+- `tool_prefix`: `True` for `"<server>_"`, or the prefix as text; default none;
+- `connect_timeout_s`: seconds for a server to start; default 30;
+- `pin_tools`: True to offer only the tools listed at startup and ignore later changes; default False;
+- `max_message_bytes`: maximum bytes of one message from the server; a longer one is refused on arrival; default 16 MiB;
+- `stray_output`: `"error"` fails the running calls when a stdio server writes a line that is not a message, `"ignore"`
   logs the line; default `"error"`.
 """
 
@@ -45,7 +45,7 @@ _KEYS: dict[Transport, set[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
-    """One checked connection; `options` holds the transport's own keys that were set."""
+    """One validated connection; `options` holds the transport's own keys that are set."""
 
     name: str
     transport: Transport
@@ -60,9 +60,9 @@ class ServerConfig:
 def check_connections(
     connections: Mapping[str, Any], auth: httpx.Auth | Mapping[str, httpx.Auth] | None
 ) -> list[ServerConfig]:
-    """Check every connection and give each HTTP server its `auth` where the connection has none of its own.
+    """Validate every connection, and set `auth` for HTTP servers whose connection has none.
 
-    Raises `ConfigError` at the first thing that cannot work.
+    Raises `ConfigError` at the first invalid setting.
     """
     if not isinstance(connections, Mapping):
         raise ConfigError(f"MCP connections must map server names to connections; got {type(connections).__name__}.")
@@ -139,7 +139,7 @@ def _check_texts(name: str, key: str, value: Any) -> None:
         _refuse(name, f"{key!r} must map texts to texts; got {type(value).__name__}.")
     for entry, text in value.items():
         if not isinstance(entry, str) or not isinstance(text, str):
-            # The value may be a secret: only its type is said.
+            # The value may be a secret, so the message contains only its type.
             _refuse(name, f"{key}[{entry!r}] must be text; got {type(text).__name__}. In YAML, put it in quotes.")
 
 
@@ -185,26 +185,26 @@ def _prefix(name: str, value: Any) -> str:
 def _with_auth(servers: list[ServerConfig], auth: httpx.Auth | Mapping[str, httpx.Auth] | None) -> list[ServerConfig]:
     if auth is None:
         return servers
-    over_http = [server.name for server in servers if server.transport != "stdio"]
+    http_servers = [server.name for server in servers if server.transport != "stdio"]
     if isinstance(auth, httpx.Auth):
-        chosen: Mapping[str, httpx.Auth] = dict.fromkeys(over_http, auth)
+        auth_by_name: Mapping[str, httpx.Auth] = dict.fromkeys(http_servers, auth)
     elif isinstance(auth, Mapping):
-        chosen = auth
+        auth_by_name = auth
     else:
         raise ConfigError(
             f"'auth' must be an httpx.Auth, or map server names to them; got {type(cast(object, auth)).__name__}."
         )
-    for name, value in chosen.items():
-        if name not in over_http:
+    for name, value in auth_by_name.items():
+        if name not in http_servers:
             raise ConfigError(
-                f"'auth' names {name!r}, which is no MCP server over HTTP; {did_you_mean(name, over_http)}"
+                f"'auth' names {name!r}, which is not an MCP server over HTTP; {did_you_mean(name, http_servers)}"
             )
         if not isinstance(value, httpx.Auth):
             raise ConfigError(f"auth[{name!r}] must be an httpx.Auth; got {type(cast(object, value)).__name__}.")
-    return [_authorised(server, chosen.get(server.name)) for server in servers]
+    return [_set_auth(server, auth_by_name.get(server.name)) for server in servers]
 
 
-def _authorised(server: ServerConfig, auth: httpx.Auth | None) -> ServerConfig:
+def _set_auth(server: ServerConfig, auth: httpx.Auth | None) -> ServerConfig:
     if auth is None or "auth" in server.options:
         return server
     return replace(server, options={**server.options, "auth": auth})

@@ -1,7 +1,4 @@
-"""How a call to an MCP server can fail other than by the tool's own error.
-
-The one question that matters is whether the call may have taken effect; each failure here answers it.
-"""
+"""Failures of MCP calls other than the tool's own errors; each states whether the call may have taken effect."""
 
 from __future__ import annotations
 
@@ -14,9 +11,9 @@ from graph_agent.errors import McpServerError
 
 
 class McpCallError(McpServerError, ToolException):
-    """A call that got no answer from its server. The session, or the next one, serves further calls.
+    """A call received no answer from its server. Further calls use the same session or a new one.
 
-    `may_have_run` is False when it is certain that the tool did not run, and True when nobody can know.
+    `may_have_run` is False if the tool certainly did not run, True if this is unknown.
     """
 
     def __init__(self, message: str, *, may_have_run: bool) -> None:
@@ -28,7 +25,7 @@ class McpCallError(McpServerError, ToolException):
 class Loss:
     """Why a request will never be answered.
 
-    `session_gone` tells a session that is of no more use from a refusal of this one request.
+    `session_gone` is True if the whole session is unusable, False if only this request was refused.
     """
 
     reason: str
@@ -37,11 +34,11 @@ class Loss:
 
 
 class NotStartedError(Exception):
-    """The process of a server could not be started; the text names the key of the connection, and the fix."""
+    """A server process could not be started; the message names the connection key and the fix."""
 
 
 class LostCallError(Exception):
-    """Inside this package: a call was lost, and the policy for that has not been applied yet."""
+    """Internal to this package: a call was lost, and the retry policy has not been applied yet."""
 
     def __init__(self, loss: Loss) -> None:
         super().__init__(loss.reason)
@@ -49,10 +46,10 @@ class LostCallError(Exception):
 
 
 def root_cause(error: BaseException) -> str:
-    """Say in one line what went wrong, looking through exception groups.
+    """Describe an error in one line.
 
-    Returns the text of each of a group's causes, or of the error itself, with its class name where the text alone says
-    little.
+    For an exception group the texts of all leaf errors are joined. The class name is included unless the text is
+    self-explanatory.
     """
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(dict.fromkeys(root_cause(leaf) for leaf in leaves(error)))

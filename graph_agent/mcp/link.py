@@ -1,7 +1,7 @@
 """One session with one server, owned by one task from opening to closing.
 
-The SDK's context managers must be left in the task that entered them. That task is the link's owner: it opens the
-session, waits, and closes it; calls run in the tasks of their callers and only exchange messages with it.
+The SDK's context managers must be exited in the task that entered them. That task is the link's owner: it opens the
+session, waits, and closes it. Calls run in the tasks of their callers and only exchange messages with the session.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from graph_agent.mcp.transports import ServerLog, open_transport
 logger = logging.getLogger("graph_agent.mcp")
 
 _GRACE_S = 0.2
-"""Seconds for an answer that had arrived before its session ended to reach its caller."""
+"""Seconds for an answer that arrived before its session ended to reach its caller."""
 _CLOSE_S = 10.0
-"""Seconds a session may take to close by itself; the SDK kills a stdio server after four of them."""
-_COURTESY_S = 5.0
-"""Seconds to spend on telling a server that a call was cancelled."""
+"""Seconds for a session to close before it is cancelled; the SDK kills a stdio server after four seconds."""
+_CANCEL_NOTIFY_S = 5.0
+"""Seconds for sending a cancellation notification to a server."""
 _STRAY_GRACE_S = 1.0
-"""Seconds that a reply may come behind a line that is no message."""
+"""Seconds to wait for a reply after a line that is not a message."""
 _MAX_PAGES = 1000
-"""Pages of one server's list of tools; a server whose list never ends is not believed."""
+"""Maximum pages read of one server's tool list, against lists that never end."""
 
 
 class Link:
-    """A session being opened, open, or ended; it is never opened twice.
+    """A session that is opening, open, or ended; it is never reopened.
 
-    `opened` resolves once: then either `tools` (by name) are there, or `failure` says why not.
-    `ended` resolves, with the reason, when an open session is of no more use.
-    `context` is where the server's own requests (elicitation) run; it must not be a single call's.
+    `opened` resolves once: then either `tools` (by name) is set, or `failure` holds the reason.
+    `ended` resolves with the reason when an open session becomes unusable.
+    `context` is the context of the server's own requests (elicitation); it must not belong to a single call.
     `on_tools` is called with the link after each change of `tools` that the server announces.
     """
 
@@ -62,7 +62,7 @@ class Link:
         loop = asyncio.get_running_loop()
         self.tools: dict[str, types.Tool] = {}
         self.changes_tools = False
-        """Whether the server announces changes of its tools; known once it has opened."""
+        """Whether the server announces tool changes; set when the session has opened."""
         self.failure: str | None = None
         self.opened: asyncio.Future[None] = loop.create_future()
         self.ended: asyncio.Future[str] = loop.create_future()
@@ -71,27 +71,27 @@ class Link:
         self._on_tools = on_tools
         self._changed = False
         self.relisting: asyncio.Task[None] | None = None
-        """The task that lists announced changes; None if there is none."""
+        """The task that lists the tools again after an announced change; None if there is none."""
         self._stray = ""
         self._session: Session | None = None
         self._log = ServerLog(config.name)
         self._stop = asyncio.Event()
         self._calls: set[Call] = set()
         self._retired = False
-        # The SDK does not clean up after a cancelled start of a process, which takes milliseconds: it is let finish.
+        # The SDK does not clean up after a cancelled process start, so the start, of milliseconds, is not cancelled.
         self._may_cancel = config.transport != "stdio"
-        self._errands: set[asyncio.Task[None]] = set()
-        self._timer = loop.call_later(config.connect_timeout_s, self._give_up)
+        self._notifications: set[asyncio.Task[None]] = set()
+        self._timer = loop.call_later(config.connect_timeout_s, self._on_connect_timeout)
         self._owner = loop.create_task(self._own(), name=f"mcp-{config.name}", context=context)
 
     @property
     def usable(self) -> bool:
-        """Whether a new call may use it, once it has opened."""
+        """Whether a new call may use it, once opened."""
         return self.failure is None and not self.ended.done() and not self._retired
 
     @property
     def closed(self) -> bool:
-        """Whether everything it held is given back."""
+        """Whether all its resources are released."""
         return self._owner.done()
 
     async def call(
@@ -101,10 +101,10 @@ class Link:
         on_progress: ProgressFnT | None,
         meta: dict[str, Any] | None = None,
     ) -> types.CallToolResult:
-        """Call a tool and wait for its answer; cancelling tells the server.
+        """Call a tool and wait for its answer; cancelling notifies the server.
 
-        Raises `LostCallError` when no answer will come, `ToolException` when the server answered with a protocol
-        error, and `McpCallError` when its answer cannot be read or it has no such tool any more.
+        Raises `LostCallError` if no answer will arrive, `ToolException` for a protocol error, and `McpCallError` if the
+        answer cannot be parsed or the server no longer offers the tool.
         """
         session = self._session
         if session is None or self.ended.done():
@@ -120,8 +120,8 @@ class Link:
         answer = asyncio.create_task(session.call_tool(name, arguments, progress_callback=on_progress, meta=meta))
         current_call.reset(token)
         try:
-            news: set[asyncio.Future[Any]] = {answer, call.lost, self.ended}
-            await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
+            outcomes: set[asyncio.Future[Any]] = {answer, call.lost, self.ended}
+            await asyncio.wait(outcomes, return_when=asyncio.FIRST_COMPLETED)
             if self.ended.done() and not answer.done():
                 await asyncio.wait({answer}, timeout=_GRACE_S)
             return self._outcome(name, call, answer)
@@ -129,16 +129,16 @@ class Link:
             self._calls.discard(call)
             if not answer.done():
                 answer.cancel()
-                self._tell_cancelled(session, call)
+                self._notify_cancelled(session, call)
             self._end_when_drained()
 
     def retire(self) -> None:
-        """Take no more calls, and close when those under way have ended."""
+        """Accept no more calls, and close when the running ones have ended."""
         self._retired = True
         self._end_when_drained()
 
     async def close(self) -> None:
-        """End the session and wait until it is closed; one that takes over ten seconds is cut off."""
+        """End the session and wait until it is closed; it is cancelled after ten seconds."""
         self._end("it was closed")
         if not self.opened.done():
             self._abandon("it was closed")
@@ -158,21 +158,21 @@ class Link:
                 try:
                     await self._stop.wait()
                 finally:
-                    # Before the transport closes, which may take seconds: callers are waiting.
+                    # Before the transport closes, since closing may take seconds and callers wait.
                     self._end("the connection broke")
         except asyncio.CancelledError:
-            # Whoever cancelled this task wants the session closed, which it now is.
-            logger.debug("MCP server %r: the session was cut off", self._config.name)
+            # Not raised again: the canceller wants the session closed, which it now is.
+            logger.debug("MCP server %r: the session was cancelled", self._config.name)
         except Exception as error:
             logger.debug("MCP server %r: the session failed", self._config.name, exc_info=True)
             if not self.opened.done():
                 reason = self._reason() if self.ended.done() else root_cause(error)
-                self._fail(reason, await asyncio.to_thread(self._log.last_words))
+                self._fail(reason, await asyncio.to_thread(self._log.read_to_end))
         finally:
-            self._fail("it was cut off while starting")
+            self._fail("it was cancelled while starting")
             self._end("the connection broke")
-            for errand in [*self._errands, *filter(None, [self.relisting])]:
-                errand.cancel()
+            for task in [*self._notifications, *filter(None, [self.relisting])]:
+                task.cancel()
 
     async def _open(self, stack: AsyncExitStack, incoming: Incoming, outgoing: Outgoing) -> None:
         options = dict(self._config.options.get("session_kwargs", {}))
@@ -182,7 +182,7 @@ class Link:
         taps = IncomingTap(incoming, closed, self._on_unreadable), OutgoingTap(outgoing)
         session = await stack.enter_async_context(Session(*taps, on_tools_changed=self._on_tools_changed, **options))
         capabilities = (await session.initialize()).capabilities
-        # Listed on every opening: a call can then tell a tool that is gone, and the SDK knows the output schemas.
+        # Listed at every opening, so that a call detects a removed tool and the SDK has the output schemas.
         self._session = session
         if capabilities.tools is not None:
             self.tools = await _list_tools(session)
@@ -206,7 +206,7 @@ class Link:
                 raise LostCallError(broken) from None
             raise ToolException(f"MCP server {self._config.name!r}: {error}") from error
         except (RuntimeError, ValueError) as error:
-            # The SDK found the answer, or its structured content, not to be what the server had promised.
+            # The SDK found that the answer, or its structured content, does not match the server's schema.
             raise McpCallError(
                 f"{name!r} ran, but the answer of MCP server {self._config.name!r} is malformed: {error}",
                 may_have_run=True,
@@ -216,29 +216,29 @@ class Link:
         server = f"MCP server {self._config.name!r}"
         return f"{server} gave no readable reply to {name!r}: {reason}. It is not known whether the call took effect."
 
-    def _tell_cancelled(self, session: Session, call: Call) -> None:
+    def _notify_cancelled(self, session: Session, call: Call) -> None:
         if call.request_id is None or not call.sent or call.lost.done() or self.ended.done():
             return
-        params = types.CancelledNotificationParams(requestId=call.request_id, reason="The caller gave up.")
+        params = types.CancelledNotificationParams(requestId=call.request_id, reason="The caller cancelled the call.")
         notification = types.ClientNotification(types.CancelledNotification(params=params))
 
-        async def tell() -> None:
+        async def send() -> None:
             try:
-                async with asyncio.timeout(_COURTESY_S):
+                async with asyncio.timeout(_CANCEL_NOTIFY_S):
                     await session.send_notification(notification)
             except (TimeoutError, anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
-                logger.debug("MCP server %r was not told of a cancelled call: %r", self._config.name, error)
+                logger.debug("MCP server %r was not notified of a cancelled call: %r", self._config.name, error)
 
-        errand = asyncio.create_task(tell())
-        self._errands.add(errand)
-        errand.add_done_callback(self._told)
+        task = asyncio.create_task(send())
+        self._notifications.add(task)
+        task.add_done_callback(self._on_notified)
 
-    def _told(self, errand: asyncio.Task[None]) -> None:
-        self._errands.discard(errand)
+    def _on_notified(self, task: asyncio.Task[None]) -> None:
+        self._notifications.discard(task)
         self._end_when_drained()
 
     def _end_when_drained(self) -> None:
-        if self._retired and not self._calls and not self._errands:
+        if self._retired and not self._calls and not self._notifications:
             self._end("it was replaced")
 
     def _on_loss(self, request_id: types.RequestId, loss: Loss) -> None:
@@ -251,16 +251,16 @@ class Link:
             self._abandon(loss.reason)
 
     def _on_unreadable(self, error: UnreadableError) -> None:
-        """Fail the calls under way: any of them may be the one that this message was to answer."""
+        """Fail the running calls, since the message may be the reply to any of them."""
         logger.warning("MCP server %r: %s", self._config.name, error.reason)
         if not self.opened.done():
             self._stray = error.reason
             return
         if error.stray and self._config.ignores_stray_output:
             return
-        waiting = [call for call in self._calls if call.sent]
-        fail = functools.partial(self._fail_calls, waiting, error)
-        # A server that prints may send its reply right behind.
+        sent = [call for call in self._calls if call.sent]
+        fail = functools.partial(self._fail_calls, sent, error)
+        # After a stray line the reply may follow immediately, so the calls fail after a delay.
         asyncio.get_running_loop().call_later(_STRAY_GRACE_S if error.stray else 0, fail)
 
     def _fail_calls(self, calls: list[Call], error: UnreadableError) -> None:
@@ -275,7 +275,7 @@ class Link:
             self.relisting = asyncio.create_task(self._relist(), name=f"mcp-{self._config.name}-tools")
 
     async def _relist(self) -> None:
-        """List the tools again until no further change was announced meanwhile."""
+        """List the tools again, until no further change is announced in between."""
         assert self._session is not None
         try:
             while self._changed:
@@ -283,24 +283,24 @@ class Link:
                 async with asyncio.timeout(self._config.connect_timeout_s):
                     self.tools = await _list_tools(self._session)
                 self._on_tools(self)
-        except Exception as error:  # noqa: BLE001 - the server's list may fail in any way; the old one stays on offer
+        except Exception as error:  # noqa: BLE001 - listing may fail in any way; the old tools stay on offer
             logger.warning("MCP server %r: its changed tools could not be listed: %r", self._config.name, error)
         finally:
             self.relisting = None
 
-    def _give_up(self) -> None:
+    def _on_connect_timeout(self) -> None:
         stray = f"; {self._stray}" if self._stray else ""
         self._abandon(f"it did not come up within {self._config.connect_timeout_s:g} s{stray}")
 
     def _abandon(self, reason: str) -> None:
-        self._fail(reason, self._log.words())
+        self._fail(reason, self._log.last_lines())
         if self._may_cancel:
             self._owner.cancel()
 
-    def _fail(self, reason: str, last_words: str = "") -> None:
+    def _fail(self, reason: str, stderr: str = "") -> None:
         self._timer.cancel()
         if not self.opened.done():
-            self.failure = f"{reason}; its last words: {last_words}" if last_words else reason
+            self.failure = f"{reason}; the end of its stderr: {stderr}" if stderr else reason
             self.opened.set_result(None)
 
     def _end(self, reason: str) -> None:

@@ -1,7 +1,7 @@
-"""JSON-RPC messages of a server: bounded in size, and an unreadable one is answered by an error in its place.
+"""Parsing of a server's JSON-RPC messages; an unreadable message is replaced by an error reply to its request.
 
-The SDK's transports pass an unreadable message on as an exception, without the id of the request that it answers, and
-the caller waits until its own timeout. Here the id is read from what can be read of the message.
+The SDK's transports deliver an unreadable message as an exception without its request id, so the caller waits until
+its own timeout. Here the id is extracted from the readable part of the message.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-"""Default limit of one message from a server, in bytes."""
+"""Default maximum bytes of one message from a server."""
 MARK = {"graph_agent": "unreadable"}
-"""`data` of the errors that are put in the place of unreadable replies."""
+"""`data` of the errors that replace unreadable replies."""
 
 _HEAD = 65_536
 """Bytes of an unreadable message that are searched for its id."""
@@ -27,8 +27,8 @@ _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:]|-?\d+')
 class UnreadableError(Exception):
     """A message from a server that cannot be read.
 
-    `request_id` is the request that it answers, None if unknown. `stray` marks a line that was never meant to be a
-    message, such as the output of a `print`.
+    `request_id` is the request that it answers, None if unknown. `stray` marks a line that is not meant as a message,
+    such as the output of a `print`.
     """
 
     def __init__(self, reason: str, request_id: types.RequestId | None = None, *, stray: bool = False) -> None:
@@ -42,7 +42,7 @@ def read_message(raw: bytes, encoding: str = "utf-8", errors: str = "strict") ->
     """Parse one message.
 
     Raises:
-        UnreadableError: If it is no JSON-RPC message.
+        UnreadableError: If it is not a JSON-RPC message.
     """
     try:
         return types.JSONRPCMessage.model_validate_json(raw.decode(encoding, errors))
@@ -55,7 +55,7 @@ def unreadable(error: ValueError, raw: bytes | None = None) -> UnreadableError:
 
     Args:
         error: The parser's error.
-        raw: The message; None to take it from `error`, which holds it if pydantic raised it.
+        raw: The message; None to use the input stored in `error`, a pydantic `ValidationError`.
     """
     if raw is None:
         raw = _input_of(error)
@@ -70,14 +70,14 @@ def too_long(head: bytes, limit: int) -> UnreadableError:
 
     Args:
         head: The beginning of the message.
-        limit: Bytes that a message may have.
+        limit: Maximum bytes of a message.
     """
     reason = f"its reply is longer than {limit:,} bytes, the limit of one message (max_message_bytes)"
     return UnreadableError(reason, request_id_in(head))
 
 
 def error_reply(request_id: types.RequestId, reason: str) -> types.JSONRPCMessage:
-    """The error that takes the place of an unreadable reply; `is_unreadable` recognises it."""
+    """Return the error reply that replaces an unreadable reply; `is_unreadable` recognises it."""
     error = types.ErrorData(code=types.PARSE_ERROR, message=reason, data=MARK)
     return types.JSONRPCMessage(types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
 
@@ -87,15 +87,15 @@ def is_unreadable(error: types.ErrorData) -> bool:
     return error.code == types.PARSE_ERROR and error.data == MARK
 
 
-def in_place_of(error: UnreadableError) -> SessionMessage | None:
-    """The error reply for an unreadable message; None if the request that it answers is unknown."""
+def replacement_for(error: UnreadableError) -> SessionMessage | None:
+    """Return the error reply for an unreadable message; None if its request is unknown."""
     if error.request_id is None:
         return None
     return SessionMessage(error_reply(error.request_id, error.reason))
 
 
 def request_id_in(raw: bytes) -> types.RequestId | None:
-    """The value of the top-level key `id` in JSON that may be damaged or incomplete; None if there is none."""
+    """Return the value of the top-level key `id` in JSON that may be damaged or incomplete; None if there is none."""
     depth, key, previous = 0, b"", b""
     for token in _TOKEN.finditer(raw, 0, _HEAD):
         text = token[0]

@@ -1,4 +1,4 @@
-"""Open MCP servers side by side and keep them open."""
+"""Opens MCP servers concurrently and keeps them open."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from langchain_mcp_adapters.sessions import Connection
 from graph_agent.errors import ConfigError, McpServerError
 from graph_agent.events.types import IN_HISTORY
 from graph_agent.mcp.connections import check_connections
-from graph_agent.mcp.hop import Hop
+from graph_agent.mcp.loop_bridge import LoopBridge
 from graph_agent.mcp.server import Server
 from graph_agent.mcp.session import ElicitationHandler, elicitation_for
 from graph_agent.mcp.tools import McpTool, to_langchain_tool
@@ -25,35 +25,35 @@ from graph_agent.mcp.tools import McpTool, to_langchain_tool
 logger = logging.getLogger("graph_agent.mcp")
 
 _SETTLE_S = 5.0
-"""Seconds that a plan waits for the tools that a server has announced."""
+"""Maximum seconds that a plan waits for announced tool changes."""
 
 
 class McpTools(list[BaseTool]):
-    """The tools of the servers that came up; `failed` maps each of the others to its error.
+    """The tools of the servers that started; `failed` maps each failed server to its error.
 
-    The list changes in place when a server announces other tools (`tools/list_changed`) or has other ones after it
-    was opened again, except for servers with `pin_tools`. An agent that was given all of it offers what it holds at
-    each plan.
+    The list changes in place when a server announces changed tools (`tools/list_changed`) or lists different tools
+    after a reconnect, except for servers with `pin_tools`. An agent that was created with the whole list offers its
+    current tools at each plan.
     """
 
     def __init__(self, tools: Iterable[BaseTool] = (), failed: Mapping[str, str] | None = None) -> None:
         super().__init__(tools)
         self.failed: dict[str, str] = dict(failed or {})
         self.states: Callable[[], Awaitable[dict[str, bool]]] = _no_servers
-        """Whether each server can be called now, by its name; may be awaited in any event loop."""
+        """Returns, by server name, whether each server can be called now; may be awaited in any event loop."""
         self.version = 0
         """Number of changes since the servers were opened."""
         self.announces = False
-        """Whether some server announces changes of its tools."""
+        """Whether any server announces tool changes."""
         self._opening: _Opening | None = None
 
     @property
     def pending(self) -> bool:
-        """Whether a server has announced a change that is not yet in the list."""
+        """Whether a server has announced a change that the list does not contain yet."""
         return self._opening is not None and any(server.relisting for server in self._opening.servers)
 
     async def settle(self) -> None:
-        """Wait for pending changes, five seconds at most; may be awaited in any event loop."""
+        """Wait up to five seconds for pending changes; may be awaited in any event loop."""
         if self._opening is not None:
             await self._opening.settle()
 
@@ -64,29 +64,29 @@ async def open_mcp_tools(
     on_elicitation: ElicitationHandler | None = None,
     auth: httpx.Auth | Mapping[str, httpx.Auth] | None = None,
 ) -> AsyncIterator[McpTools]:
-    """Open every server once, side by side, and give their tools for the length of the block.
+    """Open every server once, concurrently, and keep their tools available inside the block.
 
-    `connections` maps server names to connections as langchain-mcp-adapters has them: `transport` is `stdio`
-    (`command`, `args`, `env`, `cwd`), `streamable_http` or `sse` (`url`, `headers`, `timeout` in seconds, …). Two keys
-    more: `connect_timeout_s`, the seconds a server has to come up (default 30), and `tool_prefix`, text before the
-    names of its tools (`True` for `"<server>_"`, default none). Three more bound what a server may do: `pin_tools`
-    (keep the tools of the start, default False), `max_message_bytes` (default 16 MiB) and `stray_output` (`"error"` or
-    `"ignore"`, for lines of a stdio server that are no messages, default `"error"`).
+    `connections` maps server names to connections as in langchain-mcp-adapters: `transport` is `stdio` (`command`,
+    `args`, `env`, `cwd`), `streamable_http` or `sse` (`url`, `headers`, `timeout` in seconds, …). Additional keys:
+    `connect_timeout_s`, the seconds for a server to start (default 30); `tool_prefix`, text before the names of its
+    tools (`True` for `"<server>_"`, default none); `pin_tools`, to ignore later tool changes (default False);
+    `max_message_bytes` (default 16 MiB); and `stray_output`, `"error"` or `"ignore"` for lines of a stdio server that
+    are not messages (default `"error"`).
 
-    A stdio server gets PATH, HOME and their like and the connection's `env`, in which `${NAME}` is replaced, and
-    nothing else of our environment; `python` means the interpreter running this; what it writes to stderr is logged
-    at DEBUG by `graph_agent.mcp`.
+    A stdio server's environment consists of PATH, HOME and similar basics and the connection's `env`, in which
+    `${NAME}` is replaced. The command `python` means the running interpreter. The server's stderr is logged at DEBUG by
+    `graph_agent.mcp`.
 
-    A server that does not come up is logged as a WARNING and stands in `.failed`; the others' tools are given. One that
-    dies later is opened again by the next call. A call that was lost is repeated once if it certainly did not run or if
-    the tool is marked read-only or idempotent; otherwise it raises `McpCallError`, which says that it may have taken
-    effect. Tools can be called from other event loops and threads while the loop that opened them runs.
+    A server that fails to start is logged as a WARNING and added to `.failed`; the other servers' tools are available.
+    A server that dies later is reopened by the next call. A lost call is retried once if it certainly did not run or if
+    the tool is marked read-only or idempotent; otherwise it raises `McpCallError`, which states that the call may have
+    taken effect. Tools can be called from other event loops and threads while the loop that opened them runs.
 
-    `on_elicitation` answers servers that ask the person something: `async (context, params) -> ElicitResult`, with a
-    third parameter, `CallbackContext`, where it takes one; without it servers are told that it is unsupported.
-    `auth` is used for every server over HTTP, or, as a mapping, for those it names.
+    `on_elicitation` answers servers' questions to the person: `async (context, params) -> ElicitResult`, with an
+    optional third parameter, `CallbackContext`. Without it, elicitation is declared as unsupported.
+    `auth` applies to every HTTP server, or, as a mapping, to the servers it names.
 
-    Raises `ConfigError` for a connection that cannot work, before anything starts, and for two tools of one name.
+    Raises `ConfigError` for an invalid connection, before any server starts, and for two tools with the same name.
     """
     opening = _Opening()
     for config in check_connections(connections, auth):
@@ -96,7 +96,7 @@ async def open_mcp_tools(
         found = await asyncio.gather(*(_tools_or_error(server) for server in servers))
         yield opening.collect(found)
     finally:
-        # Shielded: processes must be gone even when what ends the block is a cancelled scope.
+        # Shielded: processes must end even if a cancelled scope ends the block.
         with anyio.CancelScope(shield=True):
             await asyncio.gather(*(server.close() for server in servers))
 
@@ -105,28 +105,29 @@ async def _tools_or_error(server: Server) -> list[types.Tool] | str:
     try:
         return await server.open()
     except McpServerError as error:
-        logger.warning("%s Its tools are missing.", error, extra=IN_HISTORY)
+        logger.warning("%s Its tools are unavailable.", error, extra=IN_HISTORY)
         return str(error)
 
 
 class _Opening:
-    """The servers of one block, and the list of their tools. Belongs to the loop that opens them."""
+    """The servers of one block and the list of their tools; bound to the event loop that opens them."""
 
     def __init__(self) -> None:
         self.servers: list[Server] = []
         self.tools = McpTools()
-        self._hop = Hop()
-        self._made: dict[tuple[str, str], tuple[types.Tool, McpTool]] = {}
+        self._bridge = LoopBridge()
+        self._converted: dict[tuple[str, str], tuple[types.Tool, McpTool]] = {}
+        """Converted tools by server and tool name, with the definition that each was converted from."""
 
     def collect(self, found: Sequence[list[types.Tool] | str]) -> McpTools:
-        """Fill the list. Raises `ConfigError` for two tools of one name."""
+        """Fill the list. Raises `ConfigError` for two tools with the same name."""
         for server, result in zip(self.servers, found, strict=True):
             if isinstance(result, str):
                 self.tools.failed[server.config.name] = result
         listed: dict[str, McpTool] = {}
         for tool in self._current():
             if tool.name in listed:
-                raise _two_of_one_name(tool.name, listed[tool.name], tool)
+                raise _duplicate_name(tool.name, listed[tool.name], tool)
             listed[tool.name] = tool
         self.tools.extend(listed.values())
         self.tools.announces = any(server.changes_tools for server in self.servers)
@@ -135,40 +136,40 @@ class _Opening:
         return self.tools
 
     def on_tools(self, server: Server) -> None:
-        """Take in the changed tools of a server; the second of two tools of one name is left out."""
+        """Update the list after a server's tools changed; of two tools with the same name, the second is dropped."""
         listed: dict[str, McpTool] = {}
         for tool in self._current():
             if listed.setdefault(tool.name, tool) is not tool:
-                logger.warning("%s The second one is left out.", _two_of_one_name(tool.name, listed[tool.name], tool))
+                logger.warning("%s The second one is ignored.", _duplicate_name(tool.name, listed[tool.name], tool))
         self.tools[:] = listed.values()
         self.tools.version += 1
-        logger.info("MCP server %r has other tools now: %s", server.config.name, ", ".join(server.tools) or "none")
+        logger.info("MCP server %r changed its tools: %s", server.config.name, ", ".join(server.tools) or "none")
 
     async def settle(self) -> None:
-        """Wait until the servers' announced changes are listed, five seconds at most."""
+        """Wait up to five seconds until the servers' announced changes are listed."""
 
         async def wait() -> None:
             if tasks := [task for server in self.servers if (task := server.relisting) is not None]:
                 await asyncio.wait(tasks, timeout=_SETTLE_S)
 
-        await self._hop.run(wait)
+        await self._bridge.run(wait)
 
     def _current(self) -> Iterator[McpTool]:
         for server in self.servers:
             for name, tool in server.tools.items():
-                made = self._made.get((server.config.name, name))
-                if made is None or made[0] != tool:
-                    made = tool, to_langchain_tool(server, tool, self._hop, self.tools)
-                    self._made[server.config.name, name] = made
-                yield made[1]
+                converted = self._converted.get((server.config.name, name))
+                if converted is None or converted[0] != tool:
+                    converted = tool, to_langchain_tool(server, tool, self._bridge, self.tools)
+                    self._converted[server.config.name, name] = converted
+                yield converted[1]
 
     async def _states(self) -> dict[str, bool]:
-        up = await self._hop.run(lambda: _all_up(self.servers))
+        up = await self._bridge.run(lambda: _all_up(self.servers))
         return {server.config.name: state for server, state in zip(self.servers, up, strict=True)}
 
 
 async def _all_up(servers: list[Server]) -> list[bool]:
-    # A server that was down from the start may answer by now, but its tools are not offered.
+    # A server that failed at startup may be up now, but its tools are not offered.
     return await asyncio.gather(*(server.is_up() for server in servers))
 
 
@@ -176,7 +177,7 @@ async def _no_servers() -> dict[str, bool]:
     return {}
 
 
-def _two_of_one_name(name: str, first: McpTool, second: McpTool) -> ConfigError:
+def _duplicate_name(name: str, first: McpTool, second: McpTool) -> ConfigError:
     servers = [str((tool.metadata or {})["mcp_server"]) for tool in (first, second)]
     return ConfigError(
         f"MCP servers {servers[0]!r} and {servers[1]!r} both have a tool named {name!r}; give one of them a "

@@ -1,4 +1,4 @@
-"""A server's progress, shown on the stream of the run that called it."""
+"""Progress notifications of a server, forwarded to the stream of the calling run."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from mcp.shared.session import ProgressFnT
 
 
 def progress_to_stream(server: str, tool: str) -> ProgressFnT | None:
-    """Make the progress callback of a call made here; None outside a graph's run, so that none is asked for.
+    """Return a progress callback for a call in the current run; None outside a graph's run, to request no progress.
 
-    Writes `{"type": "mcp_progress", "server", "tool", "progress", "total", "message"}` to the custom stream, where
-    `total` and `message` may be None.
+    The callback writes `{"type": "mcp_progress", "server", "tool", "progress", "total", "message"}` to the custom
+    stream; `total` and `message` may be None.
     """
     try:
         write = get_stream_writer()
     except (RuntimeError, KeyError):
-        # No runnable's context at all, or that of a tool which was invoked by itself.
+        # There is no runnable context, or the tool was invoked outside a graph.
         return None
-    # The writer reads its place in the graph from the context; progress arrives in that of the session.
+    # Captured: the writer reads the graph position from the context, and progress arrives in the session's context.
     context = copy_context()
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:

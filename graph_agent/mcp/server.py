@@ -1,4 +1,4 @@
-"""One server for as long as the tools are open: which session a call uses, and what is done when it is lost."""
+"""One MCP server: session selection, reconnects, and retries of lost calls."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ logger = logging.getLogger("graph_agent.mcp")
 
 
 class Server:
-    """A server that is opened again when it has died.
+    """A server whose session is reopened after a failure.
 
-    A lost call is repeated, once, on a new session if it certainly did not run or may run twice; calls that find
-    the session gone together open one new session together. Everything here belongs to the loop it is made in.
-    `on_tools` is called when `tools` has changed after the first opening: the server announced it, or a new session
-    found other tools. With `pin_tools` it is not called.
+    A lost call is retried once on a new session if it certainly did not run or may run twice. Concurrent calls that
+    find the session lost share one new session. An instance is bound to the event loop in which it is created.
+    `on_tools` is called when `tools` changes after the first opening, by an announcement or a new session. With
+    `pin_tools` it is not called.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class Server:
     ) -> None:
         self.config = config
         self.tools: dict[str, types.Tool] = {}
-        """The tools it listed last, by name; empty before it has come up."""
+        """The tools listed last, by name; empty before the first session."""
         self.changes_tools = False
-        """Whether it announces changes of its tools, and they are followed."""
+        """Whether it announces tool changes and they are applied."""
         self._on_tools = on_tools
         self._elicit = elicit
         self._context = copy_context()
@@ -63,9 +63,9 @@ class Server:
         on_progress: ProgressFnT | None,
         meta: dict[str, Any] | None = None,
     ) -> types.CallToolResult:
-        """Call a tool, on a new session where the old one has died; `meta` goes along beside the arguments.
+        """Call a tool, on a new session if the old one ended; `meta` is sent in addition to the arguments.
 
-        Raises `McpCallError` when there is no answer, and `ToolException` when the answer is a protocol error.
+        Raises `McpCallError` if there is no answer, and `ToolException` if the answer is a protocol error.
         """
         repeatable = _repeatable(tool)
         first_loss: Loss | None = None
@@ -88,11 +88,11 @@ class Server:
 
     @property
     def relisting(self) -> asyncio.Task[None] | None:
-        """The task that lists announced changes; None if there is none."""
+        """The task that lists the tools again after an announced change; None if there is none."""
         return self._link.relisting if self._link is not None else None
 
     async def is_up(self) -> bool:
-        """Whether the server can be called; one whose session has died is opened again to find out."""
+        """Whether the server can be called; reopens an ended session to check."""
         try:
             await self._usable_link()
         except McpServerError:
@@ -100,7 +100,7 @@ class Server:
         return True
 
     async def close(self) -> None:
-        """Close every session, side by side; calls under way fail."""
+        """Close all sessions concurrently; running calls fail."""
         self._closed = True
         await asyncio.gather(*(link.close() for link in self._links))
 
@@ -110,15 +110,15 @@ class Server:
         link = self._link
         if link is None or not link.usable:
             link = self._link = self._new_link()
-        # Shielded: callers share the opening, and one that is cancelled must not take it from the others.
+        # Shielded: callers share the opening, and a cancelled caller must not cancel it for the others.
         await asyncio.shield(link.opened)
         if link.failure is not None:
             raise McpServerError(f"MCP server {self.config.name!r} cannot be reached: {link.failure}.")
-        self._take_tools(link)
+        self._update_tools(link)
         return link
 
-    def _take_tools(self, link: Link) -> None:
-        # Equal tools cost one comparison of identity a call: a link replaces its mapping only when it lists anew.
+    def _update_tools(self, link: Link) -> None:
+        # The identity check suffices for most calls: a link replaces its mapping only when it lists again.
         if not self._open or link.tools is self.tools or self.config.pin_tools:
             return
         changed, self.tools = link.tools != self.tools, link.tools
@@ -126,7 +126,7 @@ class Server:
             self._on_tools(self)
 
     def _new_link(self) -> Link:
-        link = Link(self.config, self._elicit, self._context.copy(), self._take_tools)
+        link = Link(self.config, self._elicit, self._context.copy(), self._update_tools)
         self._links = {link, *(old for old in self._links if not old.closed)}
         link.ended.add_done_callback(lambda ended: self._on_ended(link, ended.result()))
         return link

@@ -1,4 +1,4 @@
-"""A client session that receives messages while a person is asked or a result is checked."""
+"""A client session that keeps receiving messages during elicitation and result validation."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ ElicitationHandler = Callable[..., Awaitable[types.ElicitResult | types.ErrorDat
 
 
 class Session(ClientSession):
-    """The SDK's session, with requests from the server answered beside its receive loop, not inside it.
+    """The SDK's session, with the server's requests handled in tasks outside the receive loop.
 
-    The SDK awaits the elicitation callback in the loop that also delivers every answer: while a person thinks,
-    no other call of that server would come back.
+    The SDK awaits the elicitation callback in the loop that also delivers all answers, so a pending question to a
+    person would block every other call of the server.
     """
 
     def __init__(self, *args: Any, on_tools_changed: Callable[[], None], **kwargs: Any) -> None:
@@ -52,10 +52,10 @@ class Session(ClientSession):
     def _answered(self, task: asyncio.Task[None]) -> None:
         self._answering.discard(task)
         if not task.cancelled() and (error := task.exception()):
-            logger.debug("an answer to an MCP server's request could not be sent: %r", error)
+            logger.debug("An answer to an MCP server's request could not be sent: %r", error)
 
     async def _validate_tool_result(self, name: str, result: types.CallToolResult) -> None:
-        """As the SDK's, in bounded time and outside the loop, whatever patterns the server's schema has."""
+        """Validate like the SDK, but outside the event loop and in bounded time for any regex in the schema."""
         if name not in self._tool_output_schemas:
             await self.list_tools()
         schema = self._tool_output_schemas.get(name)
@@ -65,7 +65,7 @@ class Session(ClientSession):
             raise RuntimeError(f"Tool {name} has an output schema but did not return structured content")
         known, check = self._checks.get(name, (None, None))
         if check is None or known is not schema:
-            check = await asyncio.to_thread(_check_of, name, schema)
+            check = await asyncio.to_thread(_result_check, name, schema)
             self._checks[name] = schema, check
         await asyncio.to_thread(check, result.structuredContent)
 
@@ -75,16 +75,16 @@ class Session(ClientSession):
         return await super().__aexit__(*exc_info)
 
 
-def _check_of(tool: str, schema: dict[str, Any]) -> _Check:
-    """What a tool's results are held to. Raises `RuntimeError`, as the SDK does, now or when it is called."""
+def _result_check(tool: str, schema: dict[str, Any]) -> _Check:
+    """Return a check of a tool's results. Like the SDK, this function and the check raise `RuntimeError`."""
     try:
-        fits = SchemaCheck(schema, f"The output schema of {tool}")
+        validate = SchemaCheck(schema, f"The output schema of {tool}")
     except (ConfigError, RecursionError) as error:
         raise RuntimeError(f"Invalid schema for tool {tool}: {error}") from None
 
     def check(content: dict[str, Any]) -> None:
         try:
-            fits(content)
+            validate(content)
         except (SlowSchemaError, RecursionError) as error:
             raise RuntimeError(f"Invalid schema for tool {tool}: {error}") from None
         except ValidationError as error:
@@ -94,22 +94,22 @@ def _check_of(tool: str, schema: dict[str, Any]) -> _Check:
 
 
 def elicitation_for(server: str, handler: ElicitationHandler | None) -> ElicitationFnT | None:
-    """Fit a user's elicitation callback to the SDK; None stays None, and the server is told it is unsupported.
+    """Adapt a user's elicitation callback to the SDK; None stays None and is announced as unsupported.
 
-    A callback that raises becomes an error answer, so that the server's tool can go on or fail by itself.
+    An exception of the callback becomes an error answer, so the server's tool can continue or fail.
     """
     if handler is None:
         return None
-    named = _takes_three(handler)
+    takes_context = _takes_three(handler)
 
     async def ask(
         context: RequestContext[ClientSession, Any], params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
-        extra = (CallbackContext(server_name=server),) if named else ()
+        extra = (CallbackContext(server_name=server),) if takes_context else ()
         try:
             return await handler(context, params, *extra)
         except Exception as error:
-            logger.warning("the elicitation callback failed for MCP server %r", server, exc_info=True)
+            logger.warning("The elicitation callback failed for MCP server %r", server, exc_info=True)
             return types.ErrorData(
                 code=types.INTERNAL_ERROR, message=f"The client could not ask: {type(error).__name__}."
             )

@@ -1,7 +1,7 @@
-"""A server as a child process: one JSON-RPC message a line, over its standard input and output.
+"""Transport to a server as a child process: one JSON-RPC message per line over standard input and output.
 
-The SDK's client collects a line without a bound and ends the session at a byte that is not in its encoding. This one
-refuses a long line while it arrives and goes on after an unreadable one. Processes start and end as in the SDK.
+The SDK's client buffers a line without a limit and ends the session at an undecodable byte. This one refuses a too long
+line while it arrives and continues after an unreadable one. Processes start and end as in the SDK.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.shared.message import SessionMessage
 
 from graph_agent.mcp.failures import NotStartedError
-from graph_agent.mcp.messages import UnreadableError, in_place_of, read_message, too_long
+from graph_agent.mcp.messages import UnreadableError, read_message, replacement_for, too_long
 
 logger = logging.getLogger("graph_agent.mcp")
 
@@ -30,7 +30,7 @@ Outgoing = MemoryObjectSendStream[SessionMessage]
 
 _CHUNK = 65_536
 _EXIT_S = 2.0
-"""Seconds a server has to exit after its input was closed, as in the SDK."""
+"""Seconds for a server to exit after its input is closed, as in the SDK."""
 
 
 @asynccontextmanager
@@ -39,12 +39,12 @@ async def open_stdio(
 ) -> AsyncIterator[
     tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 ]:
-    """Start a server and connect to it; leaving ends the process.
+    """Start a server and connect to it; end the process on exit.
 
     Args:
-        parameters: The process, its surroundings and its encoding.
-        errlog: Where its standard error goes.
-        max_bytes: Bytes that one line may have.
+        parameters: The command, environment and encoding of the process.
+        errlog: Receives the process's standard error.
+        max_bytes: Maximum bytes of one line.
 
     Yields:
         Streams of the messages from and to the server. An unreadable line arrives as an error reply to its request,
@@ -53,7 +53,7 @@ async def open_stdio(
     Raises:
         NotStartedError: If the process cannot be started.
     """
-    # Private to the SDK, and its whole knowledge of processes on Windows and of ending a process with its children.
+    # Private to the SDK: its handling of processes on Windows and of ending a process with its children.
     try:
         process = await sdk._create_platform_compatible_process(
             command=sdk._get_executable_command(parameters.command),
@@ -63,7 +63,7 @@ async def open_stdio(
             cwd=parameters.cwd,
         )
     except OSError as error:
-        raise NotStartedError(_why_not_started(error, parameters)) from error
+        raise NotStartedError(_start_failure(error, parameters)) from error
     assert process.stdin is not None
     assert process.stdout is not None
     arrived, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
@@ -83,12 +83,12 @@ async def open_stdio(
             tasks.cancel_scope.cancel()
 
 
-def _why_not_started(error: OSError, parameters: StdioServerParameters) -> str:
+def _start_failure(error: OSError, parameters: StdioServerParameters) -> str:
     command, folder = parameters.command, parameters.cwd
     if isinstance(error, FileNotFoundError | NotADirectoryError) and folder is not None and not Path(folder).is_dir():
         return f"cwd={str(folder)!r}: there is no such folder"
     if isinstance(error, FileNotFoundError):
-        return f"command={command!r}: there is no such program; install it, or write its whole path"
+        return f"command={command!r}: there is no such program; install it, or use its full path"
     return f"command={command!r}: {error.strerror or error}"
 
 
@@ -110,11 +110,11 @@ def _message(line: bytes | UnreadableError, parameters: StdioServerParameters) -
             raise line
         return SessionMessage(read_message(line, parameters.encoding, parameters.encoding_error_handler))
     except UnreadableError as error:
-        return in_place_of(error) or error
+        return replacement_for(error) or error
 
 
 async def _lines(stdout: ByteReceiveStream, max_bytes: int) -> AsyncIterator[bytes | UnreadableError]:
-    """Lines without their ends; in place of a line that is too long an error, as soon as it is too long."""
+    """Yield lines without line ends, and an error for a too long line as soon as it exceeds the limit."""
     parts: list[bytes] = []
     size, refused = 0, False
     while True:

@@ -1,7 +1,7 @@
-"""Message streams that tell what passes through them.
+"""Message streams between the SDK's session and its transport that observe the messages.
 
-The SDK says neither which request id a call got, nor whether it was handed to the transport, nor that the server
-has hung up. These stand between the SDK's session and its transport and see all three.
+The SDK exposes neither the request id of a call, nor whether the request was passed to the transport, nor that the
+server closed the connection. These streams detect all three.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCRequest, RequestId
 
 from graph_agent.mcp.failures import Loss
-from graph_agent.mcp.messages import UnreadableError, in_place_of, unreadable
+from graph_agent.mcp.messages import UnreadableError, replacement_for, unreadable
 from graph_agent.mcp.stdio import Incoming, Outgoing
 
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One request under way. `lost` resolves when it is known that no answer will come."""
+    """One request in progress. `lost` resolves when it is certain that no answer will arrive."""
 
     lost: asyncio.Future[Loss] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     request_id: RequestId | None = None
@@ -31,11 +31,11 @@ class Call:
 
 
 current_call: ContextVar[Call | None] = ContextVar("mcp_call", default=None)
-"""The call whose request the running task is about to send."""
+"""The call whose request the current task is about to send."""
 
 
 class OutgoingTap:
-    """Notes the id of the current call's request, and whether the transport took it."""
+    """Records the id of the current call's request, and whether the transport accepted it."""
 
     def __init__(self, stream: Outgoing) -> None:
         self._stream = stream
@@ -50,13 +50,13 @@ class OutgoingTap:
         await self._stream.aclose()
 
     async def send(self, message: SessionMessage) -> None:
-        """Pass a message on. Raises what the stream raises when its transport is gone."""
+        """Send a message. Raises the stream's errors if its transport is closed."""
         call = current_call.get()
         request = message.message.root
         if call is None or call.request_id is not None or not isinstance(request, JSONRPCRequest):
             return await self._stream.send(message)
         call.request_id = request.id
-        # Set first: a send that is cancelled may have been taken, one that fails was not.
+        # Set first: a cancelled send may have been accepted, a failed one was not.
         call.sent = True
         try:
             await self._stream.send(message)
@@ -66,9 +66,9 @@ class OutgoingTap:
 
 
 class IncomingTap:
-    """Puts an error reply in the place of an unreadable one, and calls `on_end` when the transport has ended.
+    """Replaces an unreadable reply by an error reply, and calls `on_end` when the transport has ended.
 
-    `on_unreadable` gets each unreadable message whose request is unknown.
+    `on_unreadable` is called with each unreadable message whose request is unknown.
     """
 
     def __init__(
@@ -96,10 +96,10 @@ class IncomingTap:
         except StopAsyncIteration:
             self._on_end()
             raise
-        # Other errors of a transport are reported where they happen.
+        # Other transport errors are reported at their source.
         if isinstance(message, ValueError):
             error = unreadable(message)
-            message = in_place_of(error) or error
+            message = replacement_for(error) or error
         if isinstance(message, UnreadableError):
             self._on_unreadable(message)
         return message

@@ -1,4 +1,4 @@
-"""An MCP tool as a LangChain tool."""
+"""Conversion of MCP tools to LangChain tools."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 import mcp.types as types
 from langchain_core.tools import StructuredTool
 
-# Private, and the whole of what the adapters know about results; their public conversion ties it to a session of
-# their own and swallows an argument that is named `runtime`.
+# Private: the adapters' conversion of results. Their public conversion of tools uses a session of its own and drops an
+# argument named `runtime`.
 from langchain_mcp_adapters.tools import _convert_call_tool_result
 from pydantic import AnyUrl, Field
 
-from graph_agent.mcp.hop import Hop
+from graph_agent.mcp.loop_bridge import LoopBridge
 from graph_agent.mcp.progress import progress_to_stream
 from graph_agent.mcp.server import Server
 from graph_agent.tools.idempotency import key_of_current_call
@@ -25,11 +25,11 @@ KEY_IN_META = "graph-agent/idempotency-key"
 class McpTool(StructuredTool):
     """A structured tool whose arguments may have any name.
 
-    LangChain fills parameters called `config` and `run_manager` itself; a server's tool may have its own.
+    LangChain injects parameters named `config` and `run_manager`; a server's tool may have arguments of these names.
     """
 
     source: Any = Field(default=None, exclude=True, repr=False)
-    """The list of tools that it is of, which changes with what its server lists; None outside a list."""
+    """The `McpTools` list that contains the tool and changes with its server; None outside a list."""
 
     def _run(self, /, *args: Any, **kwargs: Any) -> Any:
         assert self.func is not None
@@ -40,27 +40,27 @@ class McpTool(StructuredTool):
         return await self.coroutine(*args, **kwargs)
 
 
-def to_langchain_tool(server: Server, tool: types.Tool, hop: Hop, source: Any = None) -> McpTool:
-    """Make the tool that calls `tool` on `server`, from any event loop or, synchronously, from any other thread.
+def to_langchain_tool(server: Server, tool: types.Tool, bridge: LoopBridge, source: Any = None) -> McpTool:
+    """Return the tool that calls `tool` on `server`, from any event loop or, synchronously, from any other thread.
 
-    The server finds the idempotency key of an agent's call in the request's `_meta`, under `KEY_IN_META`.
-    The name is the server's, behind the connection's `tool_prefix`. The metadata holds the server's annotations and
-    our marks: `effect`, `idempotent`, `mcp_server`. A result's content becomes content blocks, its structured content
-    the artifact; a result that is an error raises `ToolException`. `source` is the list that the tool is put into.
+    The idempotency key of an agent's call is sent in the request's `_meta`, under `KEY_IN_META`. The name is the
+    server's, after the connection's `tool_prefix`. The metadata holds the server's annotations and our marks: `effect`,
+    `idempotent`, `mcp_server`. A result's content becomes content blocks, its structured content the artifact; an error
+    result raises `ToolException`. `source` is the list that will contain the tool.
     """
 
     async def call(**arguments: Any) -> Any:
         on_progress, meta = progress_to_stream(server.config.name, tool.name), _meta()
-        return _convert(await hop.run(lambda: server.call(tool, arguments, on_progress, meta)))
+        return _convert(await bridge.run(lambda: server.call(tool, arguments, on_progress, meta)))
 
     def call_blocking(**arguments: Any) -> Any:
         on_progress, meta = progress_to_stream(server.config.name, tool.name), _meta()
-        return _convert(hop.run_blocking(lambda: server.call(tool, arguments, on_progress, meta)))
+        return _convert(bridge.run_blocking(lambda: server.call(tool, arguments, on_progress, meta)))
 
     return McpTool(
         name=server.config.tool_prefix + tool.name,
         description=tool.description or tool.title or "",
-        # Servers leave `properties` out of the schema of a tool without arguments; LangChain and providers need it.
+        # Servers may omit `properties` for a tool without arguments; LangChain and providers require it.
         args_schema={"type": "object", "properties": {}, **tool.inputSchema},
         func=call_blocking,
         coroutine=call,
@@ -71,7 +71,7 @@ def to_langchain_tool(server: Server, tool: types.Tool, hop: Hop, source: Any = 
 
 
 def _meta() -> dict[str, Any] | None:
-    """What is told of a call beside its arguments."""
+    """Return the `_meta` of the current call's request; None if it has no idempotency key."""
     key = key_of_current_call()
     return {KEY_IN_META: key} if key is not None else None
 
@@ -90,13 +90,13 @@ def _metadata(server: str, tool: types.Tool) -> dict[str, Any]:
 
 
 def _convert(result: types.CallToolResult) -> tuple[Any, Any]:
-    """Turn a result into content and artifact. Raises `ToolException` for a result that is an error."""
+    """Convert a result to content and artifact. Raises `ToolException` for an error result."""
     contents = [_audio_as_file(content) for content in result.content]
-    said = any(isinstance(content, types.TextContent) and content.text.strip() for content in contents)
-    if result.structuredContent is not None and not said:
-        # The artifact is not shown to the model.
+    has_text = any(isinstance(content, types.TextContent) and content.text.strip() for content in contents)
+    if result.structuredContent is not None and not has_text:
+        # Added as text, since the artifact is not shown to the model.
         value = result.structuredContent
-        # The SDKs' wrapping of what is no object.
+        # The SDKs wrap values that are not objects in {"result": …}.
         value = value["result"] if list(value) == ["result"] else value
         text = json.dumps(value, ensure_ascii=False)
         contents.append(types.TextContent(type="text", text=text))
@@ -104,7 +104,7 @@ def _convert(result: types.CallToolResult) -> tuple[Any, Any]:
 
 
 def _audio_as_file(content: types.ContentBlock) -> types.ContentBlock:
-    # The adapters refuse audio, and LangChain's tool messages take no audio block: it goes as a file of its type.
+    # Converted, since the adapters refuse audio and LangChain's tool messages accept no audio block.
     if not isinstance(content, types.AudioContent):
         return content
     blob = types.BlobResourceContents(uri=AnyUrl("audio:content"), mimeType=content.mimeType, blob=content.data)

@@ -1,4 +1,4 @@
-"""From a checked connection to a pair of message streams."""
+"""Opens the transport of a validated connection: a pair of message streams."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _REFERENCE = re.compile(r"\$\{([^}]+)\}")
 
 
 class ServerLog:
-    """What a stdio server writes to its stderr: logged at DEBUG, the last lines kept for a failure's message."""
+    """Reader of a stdio server's stderr: logs it at DEBUG and keeps the last lines for failure messages."""
 
     def __init__(self, server: str) -> None:
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -38,21 +38,21 @@ class ServerLog:
         self._reader: Thread | None = None
 
     def open(self) -> int:
-        """Return the file descriptor for the server's end; the caller closes it."""
-        ours, theirs = os.pipe()
-        # A thread, since reading pipes on the event loop is not available on every platform.
-        self._reader = Thread(target=self._read, args=(ours,), name=f"mcp-stderr-{self._server}", daemon=True)
+        """Return the file descriptor of the write end, for the server; the caller closes it."""
+        read_end, write_end = os.pipe()
+        # A thread, since not every platform can read pipes on the event loop.
+        self._reader = Thread(target=self._read, args=(read_end,), name=f"mcp-stderr-{self._server}", daemon=True)
         self._reader.start()
-        return theirs
+        return write_end
 
-    def last_words(self) -> str:
-        """The last lines of a server that has ended; blocks until they are read, half a second at most."""
+    def read_to_end(self) -> str:
+        """Return the last lines of an ended server; blocks up to half a second until all output is read."""
         if self._reader is not None:
             self._reader.join(timeout=0.5)
-        return self.words()
+        return self.last_lines()
 
-    def words(self) -> str:
-        """The last lines so far."""
+    def last_lines(self) -> str:
+        """Return the last lines read so far."""
         return "\n".join(self._lines)
 
     def _read(self, pipe: int) -> None:
@@ -66,9 +66,9 @@ class ServerLog:
 async def open_transport(
     config: ServerConfig, on_loss: OnLoss, log: ServerLog
 ) -> AsyncIterator[tuple[Incoming, Outgoing]]:
-    """Connect to a server; leaving disconnects and, for stdio, ends its process.
+    """Connect to a server; on exit disconnect and, for stdio, end its process.
 
-    `on_loss` hears of HTTP requests that will not be answered. Raises what the transport raises.
+    `on_loss` is called for HTTP requests that will not be answered. Raises the transport's errors.
     """
     if config.transport == "stdio":
         async with _stdio(config, log) as streams:
@@ -86,17 +86,17 @@ async def _stdio(config: ServerConfig, log: ServerLog) -> AsyncIterator[tuple[In
     options: Any = config.options
     command = options["command"]
     parameters = StdioServerParameters(
-        # A server written in Python needs what the agent's environment has, not what PATH finds first.
+        # A Python server runs in the agent's environment, not with the first interpreter in PATH.
         command=sys.executable if command in ("python", "python3") and sys.executable else command,
         args=list(options.get("args", ())),
-        # The SDK adds PATH, HOME and their like; nothing else of our environment, so no secret leaks.
+        # The SDK adds PATH, HOME and similar basics; nothing else of our environment, so no secret leaks.
         env={key: _expand(value) for key, value in options.get("env", {}).items()},
         cwd=options.get("cwd"),
         encoding=options.get("encoding", "utf-8"),
         encoding_error_handler=options.get("encoding_error_handler", "strict"),
     )
     async with AsyncExitStack() as stack:
-        # Our copy of the server's stderr is closed once it has started, so that the log ends with the server.
+        # Our copy of the write end is closed after the start, so that the log ends with the server.
         with os.fdopen(log.open(), "w") as stderr:
             streams = await stack.enter_async_context(open_stdio(parameters, stderr, config.max_message_bytes))
         yield streams
@@ -143,8 +143,8 @@ async def _streamable_http(config: ServerConfig, on_loss: OnLoss) -> AsyncIterat
 
 
 def _expand(value: str) -> str:
-    """Replace `${NAME}` by that variable of our environment; what is not set stays as it is written."""
+    """Replace `${NAME}` by the environment variable; references to unset variables are left unchanged."""
     expanded = _REFERENCE.sub(lambda found: os.environ.get(found[1], found[0]), value)
     if missing := _REFERENCE.search(expanded):
-        logger.warning("an MCP server's env refers to %s, which is not set", missing[0])
+        logger.warning("An MCP server's env refers to %s, which is not set", missing[0])
     return expanded

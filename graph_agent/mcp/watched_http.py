@@ -1,8 +1,8 @@
-"""An HTTP client that reports each MCP request which will never be answered.
+"""An HTTP client that reports each MCP request that will never be answered.
 
-The SDK's HTTP transports answer a failure in one of two ways: they tear down the whole session, with every call
-in flight, or they log it and let the caller wait for ever. This client stands between them and httpx, tells the
-session which request was lost and whether it was delivered, and shows the transport an uneventful reply.
+On a failure the SDK's HTTP transports either end the whole session with all running calls, or log the failure and let
+the caller wait forever. This client wraps httpx: it reports which request was lost and whether it was delivered, and
+returns a harmless response to the transport.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ logger = logging.getLogger("graph_agent.mcp")
 
 OnLoss = Callable[[RequestId, Loss], None]
 
-_GOODBYE_S = 2.0
+_END_SESSION_S = 2.0
+"""Seconds for the request that ends a session."""
 _NEVER_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol)
 
 
 class WatchedClient:
-    """Stands in for an `httpx.AsyncClient`; what it does not define is the client's own.
+    """Wrapper of an `httpx.AsyncClient`; other attributes are delegated to the client.
 
-    `on_loss` may be called for a request that was answered or given up in the meantime. A message of more than
-    `max_bytes` is refused while it arrives: an error reply takes its place.
+    `on_loss` may be called for a request that was answered or cancelled in the meantime. A message longer than
+    `max_bytes` is refused on arrival and replaced by an error reply.
     """
 
     def __init__(self, client: httpx.AsyncClient, on_loss: OnLoss, max_bytes: int) -> None:
@@ -54,11 +55,11 @@ class WatchedClient:
         await self._client.__aexit__(kind, error, trace)
 
     async def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
-        """Send as httpx does; a POST never raises and never shows an error status."""
+        """Send a request; a POST never raises and never returns an error status."""
         if request.method == "POST":
             return await self._post(request, options)
         if request.method == "DELETE":
-            return await self._say_goodbye(request, options)
+            return await self._end_session(request, options)
         return await self._get(request, options)
 
     async def _post(self, request: httpx.Request, options: dict[str, Any]) -> httpx.Response:
@@ -91,18 +92,18 @@ class WatchedClient:
             raise
         return self._watch(response, request_id)
 
-    async def _say_goodbye(self, request: httpx.Request, options: dict[str, Any]) -> httpx.Response:
-        # Ending a session is a courtesy: a server that is gone must not delay or fail the exit.
+    async def _end_session(self, request: httpx.Request, options: dict[str, Any]) -> httpx.Response:
+        # Best effort: an unreachable server must not delay or fail the exit.
         try:
-            async with asyncio.timeout(_GOODBYE_S):
+            async with asyncio.timeout(_END_SESSION_S):
                 return await self._client.send(request, **options)
         except (httpx.HTTPError, TimeoutError) as error:
-            logger.debug("an MCP session could not be ended: %r", error)
+            logger.debug("An MCP session could not be ended: %r", error)
             return httpx.Response(204, request=request)
 
     def _lost(self, request: httpx.Request, request_id: RequestId | None, loss: Loss) -> httpx.Response:
         if request_id is None:
-            logger.debug("a message to an MCP server was lost: %s", loss.reason)
+            logger.debug("A message to an MCP server was lost: %s", loss.reason)
         else:
             self._on_loss(request_id, loss)
         return httpx.Response(202, request=request)
@@ -112,12 +113,12 @@ class WatchedClient:
             if request_id is None:
                 return
             if last_event_id:
-                # The server keeps its events: the transport asks for the rest with this id.
+                # The server keeps its events; the transport requests the rest with this id.
                 self._resuming[last_event_id] = request_id
             else:
                 self._on_loss(request_id, Loss(reason, may_have_run=True))
 
-        # The stream below is already decoded, so the headers about its encoding no longer hold.
+        # The stream below is already decoded, so the headers about its encoding do not apply.
         dropped = {"content-encoding", "content-length", "transfer-encoding"}
         headers = [(key, value) for key, value in response.headers.multi_items() if key not in dropped]
         stream = _WatchedStream(response, ended, request_id, self._max_bytes)
@@ -125,7 +126,7 @@ class WatchedClient:
 
 
 class _WatchedStream(httpx.AsyncByteStream):
-    """A response's body; calls `ended` with the last event id when it stops before its reader did."""
+    """A response body; calls `ended` with the last event id if it ends before its reader closes it."""
 
     def __init__(
         self,
@@ -146,7 +147,7 @@ class _WatchedStream(httpx.AsyncByteStream):
         except httpx.HTTPError as error:
             self._ended(body.last_event_id, root_cause(error))
             raise
-        # A reader that has its answer closes an event stream before this.
+        # A reader with a complete answer closes an event stream before this line.
         if body.has_events:
             self._ended(body.last_event_id, "the response ended without an answer")
 
@@ -155,13 +156,13 @@ class _WatchedStream(httpx.AsyncByteStream):
 
 
 def _id_of(request: httpx.Request) -> RequestId | None:
-    """The JSON-RPC id, or None for a notification and for an answer to the server."""
+    """Return the JSON-RPC id; None for a notification or an answer to the server."""
     message = json.loads(request.content)
     return message.get("id") if "method" in message else None
 
 
 async def _rejection(response: httpx.Response) -> Loss:
-    """Read an error response and judge it: 4xx did not run, and 404 means that the session is unknown."""
+    """Classify an error response: 4xx means that the call did not run, 404 that the session is unknown."""
     status = response.status_code
     try:
         body = (await response.aread())[:300].decode(errors="replace").strip()
@@ -169,7 +170,7 @@ async def _rejection(response: httpx.Response) -> Loss:
         body = ""
     finally:
         await response.aclose()
-    # Some servers answer an unknown session with 400 where the specification has 404.
+    # Some servers answer an unknown session with 400 instead of the specified 404.
     unknown_session = status == 404 or (status == 400 and "session" in body.lower())
     reason = f"HTTP {status} {response.reason_phrase} from {response.url.copy_with(query=None, userinfo=b'')}"
     return Loss(

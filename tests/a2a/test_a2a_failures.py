@@ -49,7 +49,7 @@ async def test_a_database_that_fails_is_not_quoted(tmp_path: Path, caplog: pytes
 
     answers = await _errors(f"sqlite:///{file}", _CALLS, lose)
 
-    assert answers == dict.fromkeys(_CALLS, (-32603, "The server could not reach its tasks; its log says why."))
+    assert answers == dict.fromkeys(_CALLS, (-32603, "The server could not access its tasks; see the server log."))
     assert "Reading an A2A task failed: OperationalError:" in caplog.text
 
 

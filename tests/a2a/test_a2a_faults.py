@@ -110,7 +110,7 @@ async def leads_astray(request: Request) -> Response:
         (sends_nothing, "stopped without an answer"),
         (sends_too_much, "its response is larger than 10,000,000 bytes"),
         (claims_too_much, "its response is larger than 10,000,000 bytes"),
-        (leads_astray, "it leads to another host, 'example.invalid', which was not configured"),
+        (leads_astray, "it redirects to another host, 'example.invalid', which was not configured"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
@@ -132,7 +132,7 @@ async def test_an_agent_that_nobody_can_reach() -> None:
 
     description = model.requests[0].tools[0]["function"]["description"]
     assert (result.results["1"]["error"].split(":")[0], "Knows the weather." in description, result.answer) == (
-        "The agent 'researcher' did not answer as it should",
+        "The agent 'researcher' failed to answer",
         True,
         "Done.",
     )
@@ -152,7 +152,7 @@ async def test_an_agent_that_falls_silent_is_told_to_stop() -> None:
         result = await asked(A2ADelegate("researcher", url, timeout_s=0.3))
         cancelled = await asyncio.to_thread(agent.cancelled.wait, 30)
 
-    text = "The agent 'researcher' was silent for 0.3 seconds, or time ran out; it was told to stop"
+    text = "The agent 'researcher' was silent for 0.3 seconds, or time ran out; its task was cancelled"
     assert (result, cancelled) == (DelegationResult(text, "error"), True)
 
 
@@ -162,7 +162,7 @@ async def test_an_agent_that_names_no_task_cannot_be_told_to_stop() -> None:
     with serving_plain(agent) as url:
         result = await asked(A2ADelegate("researcher", url, timeout_s=0.3))
 
-    text = "The agent 'researcher' was silent for 0.3 seconds, or time ran out; it may be at work still"
+    text = "The agent 'researcher' was silent for 0.3 seconds, or time ran out; its task may still be running"
     assert result == DelegationResult(text, "error")
 
 
@@ -224,12 +224,12 @@ async def test_an_agent_that_answers_after_the_deadline_is_not_waited_for() -> N
 @pytest.mark.parametrize(
     ("end", "text"),
     [
-        ("failed", "The agent 'researcher' failed. It said: no way"),
-        ("reject", "The agent 'researcher' rejected the task. It said: no way"),
-        ("cancel", "The agent 'researcher' cancelled the task. It said: no way"),
+        ("failed", "The agent 'researcher' failed. Its message: no way"),
+        ("reject", "The agent 'researcher' rejected the task. Its message: no way"),
+        ("cancel", "The agent 'researcher' cancelled the task. Its message: no way"),
         (
             "requires_auth",
-            "The agent 'researcher' wants an authentication that this agent does not have. It said: no way",
+            "The agent 'researcher' requires an authentication that this agent does not have. Its message: no way",
         ),
     ],
 )
@@ -276,7 +276,7 @@ async def test_a_process_that_is_killed_in_the_middle() -> None:
             process.kill()
         await process.wait()
 
-    words = "The agent 'researcher' did not answer as it should"
+    words = "The agent 'researcher' failed to answer"
     assert (result.status, str(result.content).split(":")[0], heard) == ("error", words, ["begun"])
 
 
@@ -289,7 +289,7 @@ async def test_a_card_that_leads_to_another_host_is_refused() -> None:
         result = await asked(A2ADelegate("researcher", url))
 
     assert result.content == (
-        "The agent 'researcher' did not answer as it should: its card says it is to be reached at "
+        "The agent 'researcher' failed to answer: its card names "
         "http://example.invalid/rpc, which is not a configured host; correct the card, or allow that host with "
         "'allowed_origins'"
     )
@@ -341,7 +341,7 @@ async def test_a_secret_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None
     result = await asked(A2ADelegate("r", "http://127.0.0.1:1", auth=A2AAuth(bearer_env="TEST_A2A_SECRET")))
 
     assert result.content == (
-        "The agent 'r' did not answer as it should: the environment variable TEST_A2A_SECRET is not set; "
+        "The agent 'r' failed to answer: the environment variable TEST_A2A_SECRET is not set; "
         "it holds the secret for this agent"
     )
 

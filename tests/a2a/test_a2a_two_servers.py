@@ -88,4 +88,4 @@ async def test_a_task_of_a_server_that_was_killed_has_failed_for_the_other(tmp_p
             age_tasks(tmp_path)
             found = await two.get_task(GetTaskRequest(id=id_))
 
-    assert (state_of(found), "stopped while it worked" in str(found.status.message)) == ("TASK_STATE_FAILED", True)
+    assert (state_of(found), "stopped while it ran" in str(found.status.message)) == ("TASK_STATE_FAILED", True)

@@ -62,9 +62,9 @@ def test_a_bad_connection_is_refused(connection: Any, message: str) -> None:
         ({"web": "token"}, "auth['web'] must be an httpx.Auth; got str."),
         (
             {"wbe": httpx.Auth()},
-            "'auth' names 'wbe', which is no MCP server over HTTP; known: web.",
+            "'auth' names 'wbe', which is not an MCP server over HTTP; known: web.",
         ),
-        ({"local": httpx.Auth()}, "'auth' names 'local', which is no MCP server over HTTP; known: web."),
+        ({"local": httpx.Auth()}, "'auth' names 'local', which is not an MCP server over HTTP; known: web."),
     ],
 )
 def test_bad_auth_is_refused(auth: Any, message: str) -> None:

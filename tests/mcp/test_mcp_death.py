@@ -72,7 +72,7 @@ async def test_a_writing_call_that_was_running_is_not_repeated(tmp_path: Path) -
         # While it does not come back each call fails by itself, and the first one after that works.
         results = await asyncio.gather(*(text(tools, "room") for _ in range(3)), return_exceptions=True)
         assert [isinstance(result, McpCallError) and result.may_have_run for result in results] == [False] * 3
-        assert "cannot be reached: it closed the connection; its last words: " in str(results[0])
+        assert "cannot be reached: it closed the connection; the end of its stderr: " in str(results[0])
         assert "No such file or directory" in str(results[0])
         assert str(results[0]).endswith("The next call tries again.")
         (tmp_path / "away.py").rename(program)

@@ -40,9 +40,9 @@ async def test_the_tools_of_the_others_are_given_when_servers_are_down(
         assert len(names) == len(tools) == 2 * len([name for name in names if name.startswith("b.")])
         assert tools.failed == {
             "missing": "MCP server 'missing' cannot be reached: command='no-such-program': there is no such program; "
-            "install it, or write its whole path.",
+            "install it, or use its full path.",
             "crashing": "MCP server 'crashing' cannot be reached: it closed the connection; "
-            "its last words: the licence has expired.",
+            "the end of its stderr: the licence has expired.",
             "silent": "MCP server 'silent' cannot be reached: it did not come up within 0.5 s.",
             "closed": "MCP server 'closed' cannot be reached: ConnectError: All connection attempts failed.",
             "closed too": "MCP server 'closed too' cannot be reached: ConnectError: All connection attempts failed.",
@@ -50,7 +50,7 @@ async def test_the_tools_of_the_others_are_given_when_servers_are_down(
         pids = {await text(tools, "good_pid"), await text(tools, "b.pid")}
         assert pids == set(lines(tmp_path, "starts"))
     warnings = [record.message for record in caplog.records if record.name == "graph_agent.mcp"]
-    assert sorted(warnings) == sorted(f"{error} Its tools are missing." for error in tools.failed.values())
+    assert sorted(warnings) == sorted(f"{error} Its tools are unavailable." for error in tools.failed.values())
     assert gone((tmp_path / "p").read_text())
 
 
@@ -135,9 +135,9 @@ async def test_the_servers_surroundings_are_the_connections_alone(
     )
     env = {"A": "${SECRET}!", "B": "${NOT_SET}"}
     async with open_mcp_tools({"s": {**script(code), "env": env, "cwd": tmp_path}}) as tools:
-        expected = f"its last words: {sys.executable} {tmp_path} [None, 'hunter2!', '${{NOT_SET}}']"
+        expected = f"the end of its stderr: {sys.executable} {tmp_path} [None, 'hunter2!', '${{NOT_SET}}']"
         assert expected in tools.failed["s"]
-    assert "an MCP server's env refers to ${NOT_SET}, which is not set" in caplog.text
+    assert "An MCP server's env refers to ${NOT_SET}, which is not set" in caplog.text
     assert f"s: {sys.executable}" in caplog.text, "stderr is logged"
 
 

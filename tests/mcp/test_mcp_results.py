@@ -23,7 +23,7 @@ from langgraph.graph import START, StateGraph
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent._internal.text import text_of
 from graph_agent.errors import SyncInLoopError
-from graph_agent.mcp import McpTools, hop, open_mcp_tools
+from graph_agent.mcp import McpTools, loop_bridge, open_mcp_tools
 from graph_agent.mcp.connections import ServerConfig
 from graph_agent.mcp.server import Server
 from graph_agent.mcp.session import elicitation_for
@@ -84,7 +84,7 @@ async def test_names_and_marks(tools: McpTools) -> None:
 async def test_the_schema_is_the_servers_and_always_has_properties(tools: McpTools) -> None:
     bare = types.Tool(name="bare", inputSchema={"type": "object"})
     server = Server(ServerConfig("demo", "stdio", {}), None)
-    assert to_langchain_tool(server, bare, hop.Hop()).args == {}
+    assert to_langchain_tool(server, bare, loop_bridge.LoopBridge()).args == {}
     assert next(tool for tool in tools if tool.name == "dotted.echo").args["text"]["type"] == "string"
 
 
@@ -188,7 +188,7 @@ async def test_a_synchronous_call_in_a_running_loop_is_refused(tools: McpTools) 
 async def test_a_call_that_waits_for_a_blocked_loop_is_refused(
     tools: McpTools, monkeypatch: pytest.MonkeyPatch, sync: bool
 ) -> None:
-    monkeypatch.setattr(hop, "TAKE_UP_S", 0.05)
+    monkeypatch.setattr(loop_bridge, "START_TIMEOUT_S", 0.05)
     echo = next(tool for tool in tools if tool.name == "dotted.echo")
     caught: list[BaseException] = []
 
@@ -218,7 +218,7 @@ async def test_a_cancelled_call_is_cancelled_on_the_server(tools: McpTools, fold
 
 
 async def test_cancelling_at_the_moment_a_call_begins_is_not_lost() -> None:
-    owner, begun, cancelled = hop.Hop(), threading.Event(), asyncio.Event()
+    owner, begun, cancelled = loop_bridge.LoopBridge(), threading.Event(), asyncio.Event()
 
     async def work() -> None:
         begun.set()
@@ -282,7 +282,7 @@ async def test_elicitation_is_answered_and_other_calls_go_on_meanwhile(
         with pytest.raises(ToolException, match="The client could not ask: LookupError"):
             await text(tools, "confirm")
     assert seen == [("Really?", "demo")] * 2
-    assert "the elicitation callback failed for MCP server 'demo'" in caplog.text
+    assert "The elicitation callback failed for MCP server 'demo'" in caplog.text
 
 
 async def test_the_elicitation_callback_may_have_the_sdks_shape() -> None:

@@ -210,7 +210,7 @@ async def test_a_program_of_an_mcp_server_that_is_missing_is_named_with_its_fiel
 
     assert warnings == [
         "The MCP server 'calendar' is down, its tools are missing: MCP server 'calendar' cannot be reached: "
-        "command='no-such-program': there is no such program; install it, or write its whole path."
+        "command='no-such-program': there is no such program; install it, or use its full path."
     ]
 
 

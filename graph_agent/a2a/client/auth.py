@@ -1,4 +1,4 @@
-"""Who we are to a remote agent: a token or key from the environment, read when it is needed and kept nowhere."""
+"""Authentication to a remote agent by a token or key, read from the environment for each use and never stored."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from graph_agent.errors import OperatorError
 
 
 class A2AAuth(BaseModel):
-    """Where a remote agent's token or key is: the name of an environment variable, never the secret itself."""
+    """Name of the environment variable with a remote agent's token or key; never the secret itself."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     bearer_env: str | None = None
-    """Variable with a token, sent as `Authorization: Bearer …`."""
+    """Variable with a token, which is sent as `Authorization: Bearer …`."""
     api_key_env: str | None = None
-    """Variable with a key, sent in `header`."""
+    """Variable with a key, which is sent in `header`."""
     header: str = "X-API-Key"
-    """The header of the key."""
+    """Header for the key."""
 
     @model_validator(mode="after")
-    def _one_of_them(self) -> Self:
+    def _check_one_variable(self) -> Self:
         if (self.bearer_env is None) == (self.api_key_env is None):
             raise ValueError("name one variable: 'bearer_env' for a token, or 'api_key_env' for a key")
         return self
 
     def headers(self) -> dict[str, str]:
-        """The header that carries the secret.
+        """Return the header with the secret.
 
         Raises:
-            OperatorError: When the variable is not set.
+            OperatorError: If the variable is not set.
         """
         if not (secret := self._secret()):
             raise OperatorError(f"the environment variable {self._name} is not set; it holds the secret for this agent")
         return {"Authorization": f"Bearer {secret}"} if self.bearer_env else {self.header: secret}
 
     def without_secret(self, value: Any) -> Any:
-        """JSON with the secret blotted out of its strings, should the agent have echoed it."""
+        """Replace the secret in all strings of a JSON value; an agent may echo it."""
         secret = self._secret()
         if not secret:
             return value

@@ -1,4 +1,4 @@
-"""A remote agent's card: read from the configured address alone, and cut to what is of use."""
+"""A remote agent's card, read from the configured address only and reduced to usable interfaces."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _SKILLS, _SKILL_CHARS = 20, 200
 
 
 async def read_card(http: httpx.AsyncClient, url: str, origins: Collection[Origin]) -> AgentCard:
-    """Read an agent's card, with those of its interfaces that are on a configured host.
+    """Read an agent's card, and keep only its interfaces on configured hosts.
 
     Args:
-        http: The way to the agent.
-        url: The agent's address, or its card's own when it ends with `.json`.
+        http: The HTTP client for the agent.
+        url: The agent's address, or its card's address if it ends with `.json`.
         origins: The configured hosts.
 
     Raises:
-        A2AClientError: When there is no card to be read.
-        OperatorError: When every interface of the card is elsewhere.
+        A2AClientError: If the card cannot be read.
+        OperatorError: If no interface of the card is on a configured host.
     """
     parsed = urlsplit(url)
     base, path = url, AGENT_CARD_WELL_KNOWN_PATH
     if parsed.path.endswith(".json"):
         base, path = urlunsplit((parsed.scheme, parsed.netloc, "", "", "")), parsed.path
     card = await A2ACardResolver(http, base, path).get_agent_card()
-    given = [interface.url for interface in card.supported_interfaces]
+    urls = [interface.url for interface in card.supported_interfaces]
     kept = [interface for interface in card.supported_interfaces if _is_at(interface.url, origins)]
     if not kept:
-        elsewhere = ", ".join(given) or "nowhere"
+        elsewhere = ", ".join(urls) or "no address"
         raise OperatorError(
-            f"its card says it is to be reached at {elsewhere}, which is not a configured host; "
+            f"its card names {elsewhere}, which is not a configured host; "
             "correct the card, or allow that host with 'allowed_origins'"
         )
     del card.supported_interfaces[:]
@@ -48,15 +48,15 @@ async def read_card(http: httpx.AsyncClient, url: str, origins: Collection[Origi
 
 
 def describe(card: AgentCard) -> str:
-    """What a card says the agent is good for, in a few lines for a model."""
-    said = _line(card.description, _DESCRIPTION_CHARS)
+    """Summarize a card's description and skills for a model."""
+    description = _line(card.description, _DESCRIPTION_CHARS)
     skills = [_line(f"{each.name}: {each.description}", _SKILL_CHARS).rstrip(".") for each in card.skills[:_SKILLS]]
-    return " ".join([said, f"Its skills: {'; '.join(skills)}." if skills else ""]).strip()
+    return " ".join([description, f"Its skills: {'; '.join(skills)}." if skills else ""]).strip()
 
 
-def _line(text: str, most: int) -> str:
+def _line(text: str, max_chars: int) -> str:
     text = " ".join(text.split())
-    return text if len(text) <= most else f"{text[:most]}…"
+    return text if len(text) <= max_chars else f"{text[:max_chars]}…"
 
 
 def _is_at(url: str, origins: Collection[Origin]) -> bool:

@@ -1,4 +1,4 @@
-"""The way to one remote agent: only to the hosts that were configured, and never more bytes than agreed."""
+"""HTTP client for one remote agent, restricted to configured hosts and to a maximum response size."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _REDIRECTS = 3
 
 
 class RefusedReplyError(httpx.TransportError):
-    """What a remote agent sent, or where it wanted to send us, is refused."""
+    """A remote agent's response, or a redirect to a host that is not configured, was refused."""
 
 
 def origin_of(url: str | httpx.URL) -> Origin:
-    """Where an address leads; the names of the loopback host count as one.
+    """Return the origin of an address; all names of the loopback host are equal.
 
     Raises:
-        ConfigError: When it is no address of HTTP or HTTPS.
+        ConfigError: If it is not an HTTP or HTTPS address.
     """
     try:
         parsed = httpx.URL(url)
@@ -39,19 +39,19 @@ def origin_of(url: str | httpx.URL) -> Origin:
 
 
 def open_http(origins: Iterable[Origin], headers: Mapping[str, str], max_bytes: int) -> httpx.AsyncClient:
-    """A client that goes to these origins only, follows no redirect away from them, and reads `max_bytes` at most.
+    """Return a client that contacts these origins only, redirects included, and limits the response size.
 
-    Proxies of the environment are not used: they would stand between the check and the host. How long a reply may take
-    is for the caller to bound.
+    Proxies of the environment are ignored, since they would bypass the check of the host. The client has no timeout;
+    the caller limits the time.
 
     Args:
-        origins: Where it may go.
-        headers: Sent with every request.
-        max_bytes: Bytes of one response.
+        origins: The allowed origins.
+        headers: Headers of every request.
+        max_bytes: Maximum bytes of one response.
     """
     return httpx.AsyncClient(
         transport=_Guarded(frozenset(origins), max_bytes),
-        # A compressed reply could be a thousand times what was counted.
+        # A compressed response could expand to a thousand times the counted bytes.
         headers={**headers, "accept-encoding": "identity"},
         timeout=None,
         follow_redirects=True,
@@ -65,16 +65,16 @@ class _Guarded(httpx.AsyncBaseTransport):
         self._origins = origins
         self._max_bytes = max_bytes
         encrypted = any(scheme == "https" for scheme, _, _ in origins)
-        self._inner = httpx.AsyncHTTPTransport(verify=_trusted() if encrypted else False, trust_env=False)
+        self._inner = httpx.AsyncHTTPTransport(verify=_ssl_context() if encrypted else False, trust_env=False)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         if origin_of(request.url) not in self._origins:
-            raise RefusedReplyError(f"it leads to another host, {request.url.host!r}, which was not configured")
+            raise RefusedReplyError(f"it redirects to another host, {request.url.host!r}, which was not configured")
         response = await self._inner.handle_async_request(request)
         length = response.headers.get("content-length", "")
         fault = ""
         if response.headers.get("content-encoding", "identity") != "identity":
-            fault = "its response is compressed, though that was not asked for"
+            fault = "its response is compressed, which was not requested"
         elif length.isdigit() and int(length) > self._max_bytes:
             fault = _too_large(self._max_bytes)
         if fault:
@@ -114,6 +114,6 @@ def _too_large(max_bytes: int) -> str:
 
 
 @functools.cache
-def _trusted() -> ssl.SSLContext:
-    # Reading the certificates takes longer than most delegations on loopback.
+def _ssl_context() -> ssl.SSLContext:
+    # Cached: loading the certificates takes longer than most delegations on loopback.
     return httpx.create_ssl_context(trust_env=False)

@@ -1,4 +1,4 @@
-"""Calls to a remote agent, over A2A."""
+"""Delegations to one remote agent over A2A."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from graph_agent.a2a.client.card import describe, read_card
 from graph_agent.a2a.client.http import open_http, origin_of
 from graph_agent.a2a.client.reply import content_of
 from graph_agent.a2a.client.task import CANCEL_S, FollowedTask, RemoteTimeoutError
-from graph_agent.a2a.wire import EXTENSION, metadata_of, read_usage
+from graph_agent.a2a.wire import EXTENSION, delegation_metadata, read_usage
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import OperatorError
 from graph_agent.state.schema import RemoteTask
@@ -35,11 +35,11 @@ logger = logging.getLogger(__name__)
 
 CARD_TIMEOUT_S = 5.0
 _RETRY_CARD_S = 30.0
-_UNKNOWN = "A remote agent."
+_DEFAULT_DESCRIPTION = "A remote agent."
 
 
 class RemoteAgent:
-    """The work of an `A2ADelegate`; arguments as there."""
+    """Implementation of `A2ADelegate`, with the same arguments."""
 
     def __init__(
         self,
@@ -60,48 +60,51 @@ class RemoteAgent:
         self._max_bytes = max_response_bytes
         self._origins = frozenset({origin_of(url), *map(origin_of, allowed_origins)})
         self._card: AgentCard | None = None
-        self._described = ""
-        self._tried_at: float | None = None
+        self._card_description = ""
+        self._attempted_at: float | None = None
         self._busy: set[str] = set()
+        """Conversation ids of the delegations in progress."""
 
     @property
     def description(self) -> str:
-        """What it is good for: as configured, and as its card says once that was read."""
-        return " ".join(filter(None, [self._given, self._described])) or _UNKNOWN
+        """The configured description, followed by the card's description once the card is read."""
+        return " ".join(filter(None, [self._given, self._card_description])) or _DEFAULT_DESCRIPTION
 
     async def prepare(self) -> bool:
-        """Read the card, unless it is known or was not to be had a moment ago; whether the description has changed."""
+        """Read the card if unknown, with a pause after a failure; return whether the description changed."""
         now = time.monotonic()
-        if self._card is not None or (self._tried_at is not None and now - self._tried_at < _RETRY_CARD_S):
+        if self._card is not None or (self._attempted_at is not None and now - self._attempted_at < _RETRY_CARD_S):
             return False
-        self._tried_at = now
+        self._attempted_at = now
         try:
             async with open_http(self._origins, self._headers(), self._max_bytes) as http:
                 await self._known_card(http)
-        except Exception as error:  # noqa: BLE001 - an agent that is down must not stop a run; a delegation tells why
-            logger.warning("The card of the agent %r cannot be read now: %s", self.name, self._harmless(error))
+        except Exception as error:  # noqa: BLE001 - an unreachable agent must not stop a run; a delegation reports it
+            logger.warning("The card of the agent %r cannot be read now: %s", self.name, self._safe_text(error))
             return False
         return True
 
     async def run(self, delegation: Delegation) -> DelegationResult:
-        """Send the task with what was said last, and wait for its end or its question."""
+        """Send the task with the latest conversation messages, and wait until it ends or asks a question."""
         context_id = delegation.context_id if delegation.context_id not in self._busy else ""
         message = self._message([*_conversation(delegation.context), Part(text=delegation.task)], delegation)
         message.context_id = context_id
         self._busy.add(context_id)
         try:
-            result = await self._followed(delegation, "", lambda task: task.begin(message))
+            result = await self._follow_task(delegation, "", lambda task: task.start(message))
         finally:
             self._busy.discard(context_id)
-        # One that ran beside the session's conversation leaves that conversation as it is.
-        aside = delegation.context_id and not context_id
-        return replace(result, context_id="") if aside else result
+        # A concurrent delegation with a conversation of its own does not replace the session's conversation.
+        separate = delegation.context_id and not context_id
+        return replace(result, context_id="") if separate else result
 
     async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
-        """Send the person's answer to the task that asked for it."""
+        """Send a person's answer to the task that asked the question."""
         message = self._message([_part(answer)], delegation)
         message.task_id, message.context_id = task["task_id"], task["context_id"]
-        return await self._followed(delegation, task["task_id"], lambda remote: remote.go_on(message), _counted(task))
+        return await self._follow_task(
+            delegation, task["task_id"], lambda remote: remote.answer(message), _counted_usage(task)
+        )
 
     async def withdraw(self, task: RemoteTask) -> None:
         """Cancel a task that waits for an answer; never raises."""
@@ -109,11 +112,11 @@ class RemoteAgent:
             async with self._client() as (client, _):
                 await client.cancel_task(CancelTaskRequest(id=task["task_id"]))
 
-    async def _followed(
+    async def _follow_task(
         self,
         delegation: Delegation,
         task_id: str,
-        work: Callable[[FollowedTask], Awaitable[None]],
+        follow: Callable[[FollowedTask], Awaitable[None]],
         counted: Usage = NO_USAGE,
     ) -> DelegationResult:
         try:
@@ -123,29 +126,29 @@ class RemoteAgent:
                     streams=streams,
                     timeout_s=self._timeout_s,
                     deadline_s=delegation.left.deadline_s,
-                    tell=lambda text: delegation.tell(self._harmless(text)),
+                    on_progress=lambda text: delegation.tell(self._safe_text(text)),
                     task_id=task_id,
                 )
                 try:
-                    await work(task)
+                    await follow(task)
                 except RemoteTimeoutError:
                     await task.cancel()
-                    told = "it was told to stop" if task.told_to_stop else "it may be at work still"
-                    silent = self._error(f"was silent for {self._timeout_s:g} seconds, or time ran out; {told}")
-                    return replace(silent, usage=less_usage(read_usage(task.metadata), counted))
+                    state = "its task was cancelled" if task.cancel_confirmed else "its task may still be running"
+                    failed = self._error(f"was silent for {self._timeout_s:g} seconds, or time ran out; {state}")
+                    return replace(failed, usage=less_usage(read_usage(task.metadata), counted))
                 except BaseException:
                     await task.cancel()
                     delegation.used(less_usage(read_usage(task.metadata), counted))
                     raise
                 if task.status.state == TaskState.TASK_STATE_AUTH_REQUIRED:
                     await task.cancel()
-        except Exception as error:  # noqa: BLE001 - whatever a remote agent causes is the result of that call alone
+        except Exception as error:  # noqa: BLE001 - any failure of a remote agent is the result of that call only
             self._card = None
-            self._tried_at = None
-            logger.warning("The agent %r failed: %s", self.name, self._harmless(error))
-            return self._error(f"did not answer as it should: {self._harmless(error)}")
+            self._attempted_at = None
+            logger.warning("The agent %r failed: %s", self.name, self._safe_text(error))
+            return self._error(f"failed to answer: {self._safe_text(error)}")
         result = self._result(task)
-        # A task tells what all of it has used; what it had used when it asked a person is counted.
+        # A task reports its total usage; the usage up to a question is already counted.
         return replace(result, usage=less_usage(result.usage, counted))
 
     def _result(self, task: FollowedTask) -> DelegationResult:
@@ -155,7 +158,7 @@ class RemoteAgent:
             case TaskState.TASK_STATE_COMPLETED:
                 return self._success(task, task.artifacts.parts() or list(task.status.message.parts))
             case TaskState.TASK_STATE_INPUT_REQUIRED:
-                question = self._harmless(task.said) if task.said else f"The agent {self.name!r} needs an answer."
+                question = self._safe_text(task.text) if task.text else f"The agent {self.name!r} needs an answer."
                 waiting: RemoteTask = {
                     "delegate": self.name,
                     "task_id": task.id,
@@ -169,11 +172,11 @@ class RemoteAgent:
                     question, usage=used, context_id=task.context_id, waiting=waiting, untrusted=True
                 )
             case state:
-                how = _ENDS.get(state, "stopped without an answer")
-                said = f" It said: {self._harmless(task.said)}" if task.said else ""
-                failed = self._error(f"{how}.{said}")
+                outcome = _FAILURES.get(state, "stopped without an answer")
+                message = f" Its message: {self._safe_text(task.text)}" if task.text else ""
+                failed = self._error(f"{outcome}.{message}")
                 used = read_usage(task.metadata)
-                return replace(failed, usage=used, context_id=task.context_id, untrusted=bool(said))
+                return replace(failed, usage=used, context_id=task.context_id, untrusted=bool(message))
 
     def _success(self, task: FollowedTask, parts: list[Part]) -> DelegationResult:
         content = content_of(parts)
@@ -193,7 +196,7 @@ class RemoteAgent:
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator[tuple[Client, bool]]:
-        # One connection a delegation: a kept one belongs to one event loop, and nobody would close it.
+        # One connection per delegation: a pooled one belongs to one event loop and would never be closed.
         async with open_http(self._origins, self._headers(), self._max_bytes) as http:
             card = await self._known_card(http)
             bindings = [TransportProtocol.JSONRPC.value, TransportProtocol.HTTP_JSON.value]
@@ -207,8 +210,8 @@ class RemoteAgent:
                     self._card = await read_card(http, self.url, self._origins)
             except TimeoutError:
                 raise OperatorError(f"its card did not come within {CARD_TIMEOUT_S:g} seconds") from None
-            # Kept when the card is read anew after a failure: the model's tools are to stay as they were.
-            self._described = describe(self._card)
+            # Not cleared with the card after a failure: the model's tool descriptions must not change.
+            self._card_description = describe(self._card)
         return self._card
 
     def _headers(self) -> dict[str, str]:
@@ -216,39 +219,39 @@ class RemoteAgent:
 
     def _message(self, parts: list[Part], delegation: Delegation) -> Message:
         message = Message(message_id=uuid.uuid4().hex, role=Role.ROLE_USER, parts=parts)
-        message.metadata.update(metadata_of(delegation))
+        message.metadata.update(delegation_metadata(delegation))
         return message
 
     def _error(self, what: str) -> DelegationResult:
         return DelegationResult(f"The agent {self.name!r} {what}", "error")
 
-    def _harmless(self, said: Any) -> str:
-        """Text for a person or a model: never empty of words, and without our secret, should the agent echo it."""
-        return str(self._without_secret(clean(str(said) or type(said).__name__)))
+    def _safe_text(self, value: Any) -> str:
+        """Convert a value or an error to non-empty text without our secret, which the agent may echo."""
+        return str(self._without_secret(clean(str(value) or type(value).__name__)))
 
     def _without_secret(self, value: Any) -> Any:
         return self._auth.without_secret(value) if self._auth else value
 
 
-_ENDS = {
+_FAILURES = {
     TaskState.TASK_STATE_FAILED: "failed",
     TaskState.TASK_STATE_REJECTED: "rejected the task",
     TaskState.TASK_STATE_CANCELED: "cancelled the task",
-    TaskState.TASK_STATE_AUTH_REQUIRED: "wants an authentication that this agent does not have",
+    TaskState.TASK_STATE_AUTH_REQUIRED: "requires an authentication that this agent does not have",
 }
 
 
 def _conversation(context: Sequence[AnyMessage]) -> list[Part]:
-    """The conversation so far as a part of its own, before the task; nothing when there was none."""
+    """Return the conversation as a separate part before the task; an empty list without a conversation."""
     if not context:
         return []
-    said = [f"{'User' if isinstance(message, HumanMessage) else 'Assistant'}: {message.text}" for message in context]
-    part = Part(text="\n".join(["The conversation so far, for context:", *said, "", "The task:"]))
+    lines = [f"{'User' if isinstance(message, HumanMessage) else 'Assistant'}: {message.text}" for message in context]
+    part = Part(text="\n".join(["The conversation so far, for context:", *lines, "", "The task:"]))
     part.metadata.update({EXTENSION: "context"})
     return [part]
 
 
-def _counted(task: RemoteTask) -> Usage:
+def _counted_usage(task: RemoteTask) -> Usage:
     return add_usage(cast("Usage | None", task.get("usage")), None)
 
 

@@ -1,4 +1,4 @@
-"""What a remote agent's parts come to: text and images for the model, files and data for programs."""
+"""Conversion of A2A parts: text and images for the model, files and data for programs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from google.protobuf.json_format import MessageToDict
 
 from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, count_values
 from graph_agent._internal.text import as_text, clean
-from graph_agent.a2a.wire import whole
+from graph_agent.a2a.wire import restore_integers
 from graph_agent.events.values import decode
 
-MOST_IMAGES = 16
+MAX_IMAGES = 16
 
 
 class Content(NamedTuple):
-    """What some parts hold."""
+    """Converted content of a list of parts."""
 
     shown: str | list[Any]
     """For the model: text, or LangChain content blocks where there are images."""
@@ -29,11 +29,11 @@ class Content(NamedTuple):
     `{"type": "data", "data"}`, or `{"type": "file", "name", "mime_type"}` with its `base64` or its `url`.
     """
     value: Any = None
-    """The data, where the parts hold that data alone, or its JSON as text too; None otherwise."""
+    """The data if the parts contain only one data part, and its JSON as text at most; None otherwise."""
 
 
 def content_of(parts: Iterable[Part]) -> Content:
-    """Turn parts into what a model can read, and what is kept for programs."""
+    """Convert parts to content for the model and artifacts for programs."""
     parts = list(parts)
     if (value := _only_data(parts)) is not None:
         return Content(as_text(value), [{"type": "data", "data": value}], value)
@@ -45,10 +45,10 @@ def content_of(parts: Iterable[Part]) -> Content:
             case "text":
                 texts.append(clean(part.text))
             case "data":
-                data = whole(MessageToDict(part.data))
+                data = restore_integers(MessageToDict(part.data))
                 kept.append({"type": "data", "data": data})
                 texts.append(as_text(data))
-            case "raw" if part.media_type.startswith("image/") and len(images) < MOST_IMAGES:
+            case "raw" if part.media_type.startswith("image/") and len(images) < MAX_IMAGES:
                 images.append({"type": "image", "base64": _encoded(part.raw), "mime_type": clean(part.media_type)})
             case "raw" if part.media_type.startswith("text/") or part.media_type == "application/json":
                 texts.append(clean(part.raw.decode("utf-8", "replace")))
@@ -68,23 +68,23 @@ def content_of(parts: Iterable[Part]) -> Content:
 
 
 def text_of_message(message: Message) -> str:
-    """The text of a message; data stands there as JSON."""
+    """Return the text of a message, with data as JSON."""
     shown = content_of(message.parts).shown
     return shown if isinstance(shown, str) else "".join(block.get("text", "") for block in shown)
 
 
 class Artifacts:
-    """A task's artifacts, as its updates build them."""
+    """A task's artifacts, accumulated from its updates."""
 
     def __init__(self) -> None:
         self._parts: dict[str, list[Part]] = {}
 
     def set(self, artifacts: Sequence[Artifact]) -> None:
-        """Take a whole task's artifacts for what there is."""
+        """Replace all artifacts."""
         self._parts = {artifact.artifact_id: list(artifact.parts) for artifact in artifacts}
 
     def add(self, update: TaskArtifactUpdateEvent) -> None:
-        """Take one update in; an addition to text goes on where it stopped."""
+        """Apply one update; appended text is joined to the preceding text part."""
         new = list(update.artifact.parts)
         known = self._parts.get(update.artifact.artifact_id)
         if not update.append or known is None:
@@ -97,32 +97,32 @@ class Artifacts:
                 known.append(part)
 
     def parts(self) -> list[Part]:
-        """Every part, in order."""
+        """Return all parts in order."""
         return [part for parts in self._parts.values() for part in parts]
 
 
 def _only_data(parts: Sequence[Part]) -> Any:
-    """The data in some parts that hold nothing else; None for any others."""
+    """Return the data of parts that contain nothing else; None for other parts."""
     kinds = [part.WhichOneof("content") for part in parts]
     if kinds.count("data") != 1 or not set(kinds) <= {"data", "text"}:
         return None
-    data = whole(MessageToDict(parts[kinds.index("data")].data))
+    data = restore_integers(MessageToDict(parts[kinds.index("data")].data))
     texts = [part.text for part in parts if part.text.strip()]
-    return data if all(_holds(text, data) for text in texts) else None
+    return data if all(_is_json_of(text, data) for text in texts) else None
 
 
-def _holds(text: str, data: Any) -> bool:
-    """Whether a text is the JSON of some data; a text with more values is not decoded."""
-    written = json.dumps(data)
+def _is_json_of(text: str, data: Any) -> bool:
+    """Whether a text is the JSON of `data`; a text with more values is not parsed."""
+    encoded = json.dumps(data)
     try:
-        count_values(text, JsonBounds(count_values(written, JsonBounds(len(written), len(written))), len(written)))
+        count_values(text, JsonBounds(count_values(encoded, JsonBounds(len(encoded), len(encoded))), len(encoded)))
     except JsonBoundsError:
         return False
     return decode(text) == (data,)
 
 
-def _file(part: Part, **where: str) -> dict[str, Any]:
-    return {"type": "file", "name": clean(part.filename), "mime_type": clean(part.media_type), **where}
+def _file(part: Part, **content: str) -> dict[str, Any]:
+    return {"type": "file", "name": clean(part.filename), "mime_type": clean(part.media_type), **content}
 
 
 def _label(part: Part) -> str:

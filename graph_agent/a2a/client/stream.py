@@ -1,4 +1,4 @@
-"""A remote agent's events, read by a task of its own: who waits for one may be cancelled without losing it."""
+"""A remote agent's event stream, read by a separate task so that a cancelled waiter loses no event."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 
 from a2a.types import StreamResponse
 
-_MOST_WAITING = 64
-"""Events that may wait to be taken; then the agent waits, too."""
+_MAX_QUEUED = 64
+"""Maximum queued events; a full queue stops reading, which slows the agent down."""
 
 
 class EventStream:
-    """The events of one request, in order. It is closed by who has opened it.
+    """The events of one request, in order. The code that opens it closes it.
 
     Args:
         stream: The SDK's generator.
     """
 
     def __init__(self, stream: AsyncIterator[StreamResponse]) -> None:
-        self._events: asyncio.Queue[StreamResponse | BaseException | None] = asyncio.Queue(_MOST_WAITING)
-        # One task from its beginning to its end: a generator that several tasks drive loses its context variables.
+        self._events: asyncio.Queue[StreamResponse | BaseException | None] = asyncio.Queue(_MAX_QUEUED)
+        # A single task drives the generator from start to end, as it would lose its context variables otherwise.
         self._reader = asyncio.create_task(self._read(stream))
 
     def __aiter__(self) -> EventStream:
@@ -36,7 +36,7 @@ class EventStream:
         return event
 
     async def aclose(self) -> None:
-        """Leave the stream, and wait until it is closed."""
+        """Stop reading, and wait until the stream is closed."""
         self._reader.cancel()
         await asyncio.wait([self._reader])
 
@@ -45,9 +45,9 @@ class EventStream:
         try:
             async for event in stream:
                 await self._events.put(event)
-        except Exception as error:  # noqa: BLE001 - it belongs to who waits for the events
+        except Exception as error:  # noqa: BLE001 - raised by `__anext__` in the waiting task
             last = error
         finally:
-            closing: Any = stream
-            await closing.aclose()
+            generator: Any = stream
+            await generator.aclose()
         await self._events.put(last)

@@ -1,4 +1,4 @@
-"""One task of a remote agent, followed from the message that begins it to its end."""
+"""One task of a remote agent, followed from its first message to its end."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ from graph_agent.a2a.client.reply import Artifacts, text_of_message
 from graph_agent.a2a.client.stream import EventStream
 
 CANCEL_S = 3.0
-"""Seconds that telling the other agent to stop may take; our own run waits for it no longer."""
+"""Maximum seconds that our own run waits for the cancellation of a remote task."""
 _RECONNECTS = 2
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.05, 2.0
-_ASKED_MODES = ["text/plain", "text/markdown", "application/json", "image/png", "image/jpeg"]
+_ACCEPTED_MODES = ["text/plain", "text/markdown", "application/json", "image/png", "image/jpeg"]
 
 RUNNING = frozenset({TaskState.TASK_STATE_UNSPECIFIED, TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING})
 
 
 class RemoteTimeoutError(Exception):
-    """The remote agent was silent for too long, or the run's own deadline came."""
+    """The remote agent was silent for too long, or the run's own deadline expired."""
 
 
 class FollowedTask:
-    """What is known of a remote task, kept up to date while it runs.
+    """State of a remote task, updated while it runs.
 
     Args:
         client: The SDK's client for the agent.
         streams: Whether the agent streams.
-        timeout_s: Seconds the agent may be silent; whatever it sends is a heart-beat.
-        deadline_s: Seconds for all of it; None for no limit.
-        tell: Takes what the agent says while it works.
-        task_id: A task that has begun already; empty for none.
+        timeout_s: Seconds of silence before the agent times out; any event resets the timer.
+        deadline_s: Seconds for the whole task; None for no limit.
+        on_progress: Called with the text of each status update while the task runs.
+        task_id: The id of an existing task; empty for a new task.
     """
 
     def __init__(
@@ -59,90 +59,91 @@ class FollowedTask:
         streams: bool,
         timeout_s: float,
         deadline_s: float | None,
-        tell: Callable[[str], None],
+        on_progress: Callable[[str], None],
         task_id: str = "",
     ) -> None:
         self._client = client
         self._streams = streams
         self._timeout_s = timeout_s
         self._deadline = math.inf if deadline_s is None else anyio.current_time() + deadline_s
-        self._clock = anyio.CancelScope()
-        self._unheard: EventStream | None = None
-        self._tell = tell
+        self._timeout = anyio.CancelScope()
+        self._stream: EventStream | None = None
+        """The open event stream; None if no stream is open."""
+        self._on_progress = on_progress
         self.id = task_id
         self.context_id = ""
         self.status = TaskStatus()
         self.artifacts = Artifacts()
         self.metadata: dict[str, Any] = {}
-        self.told_to_stop = False
-        """Whether the agent has heard that it is to stop."""
+        self.cancel_confirmed = False
+        """Whether the agent accepted a cancel request."""
         self.message: Message | None = None
-        """The answer of an agent that makes no task of it."""
+        """The answer of an agent that creates no task."""
 
     @property
     def running(self) -> bool:
-        """Whether the agent is still at work."""
+        """Whether the task is still running."""
         return self.message is None and self.status.state in RUNNING
 
     @property
-    def said(self) -> str:
-        """What the task's status says in words; empty for nothing."""
+    def text(self) -> str:
+        """Text of the task's status message; empty for none."""
         return text_of_message(self.status.message) if self.status.HasField("message") else ""
 
-    async def begin(self, message: Message) -> None:
+    async def start(self, message: Message) -> None:
         """Send a message and follow the task until it ends or asks a person.
 
         Raises:
-            RemoteTimeoutError: When the agent was silent for too long.
-            A2AClientError: When it could not be reached, or what it said could not be understood.
+            RemoteTimeoutError: If the agent was silent for too long.
+            A2AClientError: If the agent could not be reached, or its response could not be parsed.
         """
         configuration = SendMessageConfiguration(
-            accepted_output_modes=_ASKED_MODES, return_immediately=not self._streams
+            accepted_output_modes=_ACCEPTED_MODES, return_immediately=not self._streams
         )
         request = SendMessageRequest(message=message, configuration=configuration)
-        await self._timed(lambda: self._client.send_message(request))
+        await self._with_timeout(lambda: self._client.send_message(request))
 
-    async def go_on(self, message: Message) -> None:
-        """Answer a task that asked, unless it has its answer already: a run may be resumed twice.
+    async def answer(self, message: Message) -> None:
+        """Send the answer if the task still waits for it; a resumed run may send the same answer twice.
 
         Raises:
-            As `begin`.
+            As `start`.
         """
-        await self._timed(None)
+        await self._with_timeout(None)
         if self.status.state == TaskState.TASK_STATE_INPUT_REQUIRED:
             self.status = TaskStatus()
-            await self.begin(message)
+            await self.start(message)
         elif self.running:
-            await self._timed(self._subscribe)
+            await self._with_timeout(self._subscribe)
 
     async def cancel(self) -> None:
-        """Tell the agent to stop, if it may be at work; never raises, and is done within `CANCEL_S`.
+        """Cancel the task if it may be running; never raises, and returns within `CANCEL_S`.
 
-        An agent that has said nothing yet is waited for: its first event names the task.
+        Without a task id it first waits for the agent's next event, which contains the id.
         """
-        # Shielded, because most often our own run is being cancelled.
+        # Shielded, because usually our own run is being cancelled.
         with anyio.move_on_after(CANCEL_S, shield=True), suppress(Exception):
-            if self._unheard is not None and not self.id:
-                self._take(await anext(self._unheard))
-            if self.id and self.message is None and (self.running or self._waits):
+            if self._stream is not None and not self.id:
+                self._apply(await anext(self._stream))
+            if self.id and self.message is None and (self.running or self._is_waiting):
                 task = await self._client.cancel_task(CancelTaskRequest(id=self.id))
-                # Its state is that of the cancellation; what it tells of itself is all that will be heard.
+                # Only the metadata (usage) is taken: the state is that of the cancellation, and no further event comes.
                 self.metadata |= MessageToDict(task.metadata)
-                self.told_to_stop = True
-        await self._leave()
+                self.cancel_confirmed = True
+        await self._close_stream()
 
     @property
-    def _waits(self) -> bool:
+    def _is_waiting(self) -> bool:
         return self.status.state in (TaskState.TASK_STATE_INPUT_REQUIRED, TaskState.TASK_STATE_AUTH_REQUIRED)
 
-    async def _timed(self, stream: Callable[[], AsyncIterator[StreamResponse]] | None) -> None:
-        with anyio.CancelScope() as self._clock:
-            self._beat()
+    async def _with_timeout(self, stream: Callable[[], AsyncIterator[StreamResponse]] | None) -> None:
+        with anyio.CancelScope() as self._timeout:
+            self._reset_timeout()
             if stream is None:
-                await self._look()
+                await self._refresh()
             else:
                 await self._follow(stream)
-        if self._clock.cancelled_caught:
+        if self._timeout.cancelled_caught:
             raise RemoteTimeoutError
 
     async def _follow(self, stream: Callable[[], AsyncIterator[StreamResponse]]) -> None:
@@ -151,60 +152,60 @@ class FollowedTask:
                 await self._read(stream())
                 break
             except A2AClientError:
-                # The connection may be gone, and the task still there.
+                # The connection may be lost while the task still runs.
                 if not self.id or attempt == _RECONNECTS:
                     raise
-                await self._look()
+                await self._refresh()
                 if not self.running:
                     return
-                stream = self._subscribe if self._streams else self._nothing
+                stream = self._subscribe if self._streams else self._no_events
         pause = _FIRST_POLL_S
         while self.running and self.id:
             await anyio.sleep(pause)
             pause = min(pause * 2, _LONGEST_POLL_S)
             before = self.status
-            await self._look()
+            await self._refresh()
             if self.status != before:
-                self._beat()
+                self._reset_timeout()
 
     async def _read(self, stream: AsyncIterator[StreamResponse]) -> None:
-        events = self._unheard = EventStream(stream)
+        events = self._stream = EventStream(stream)
         try:
             async for event in events:
-                self._beat()
-                self._take(event)
+                self._reset_timeout()
+                self._apply(event)
                 if not self.running:
                     break
         except asyncio.CancelledError:
-            # What the agent says next may name the task that `cancel` is to stop.
+            # Without an id the stream stays open: `cancel` reads the task's id from the next event.
             if self.id:
-                await self._leave()
+                await self._close_stream()
             raise
         except BaseException:
-            await self._leave()
+            await self._close_stream()
             raise
-        await self._leave()
+        await self._close_stream()
 
-    async def _leave(self) -> None:
-        if self._unheard is not None:
-            stream, self._unheard = self._unheard, None
+    async def _close_stream(self) -> None:
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
             with anyio.CancelScope(shield=True):
                 await stream.aclose()
 
-    async def _look(self) -> None:
-        self._take_task(await self._client.get_task(GetTaskRequest(id=self.id)))
+    async def _refresh(self) -> None:
+        self._apply_task(await self._client.get_task(GetTaskRequest(id=self.id)))
 
     def _subscribe(self) -> AsyncIterator[StreamResponse]:
         return self._client.subscribe(SubscribeToTaskRequest(id=self.id))
 
-    async def _nothing(self) -> AsyncIterator[StreamResponse]:
+    async def _no_events(self) -> AsyncIterator[StreamResponse]:
         return
         yield
 
-    def _take(self, event: StreamResponse) -> None:
+    def _apply(self, event: StreamResponse) -> None:
         match event.WhichOneof("payload"):
             case "task":
-                self._take_task(event.task)
+                self._apply_task(event.task)
             case "message":
                 self.message = event.message
                 self.context_id = event.message.context_id
@@ -212,24 +213,24 @@ class FollowedTask:
                 update = event.status_update
                 self.id, self.context_id = update.task_id or self.id, update.context_id or self.context_id
                 self.metadata |= MessageToDict(update.metadata)
-                self._take_status(update.status)
+                self._apply_status(update.status)
             case "artifact_update":
                 self.artifacts.add(event.artifact_update)
             case _:
                 pass
 
-    def _take_task(self, task: Task) -> None:
+    def _apply_task(self, task: Task) -> None:
         self.id, self.context_id = task.id or self.id, task.context_id or self.context_id
         self.artifacts.set(task.artifacts)
         self.metadata |= MessageToDict(task.metadata)
-        self._take_status(task.status)
+        self._apply_status(task.status)
 
-    def _take_status(self, status: TaskStatus) -> None:
-        news = status != self.status
+    def _apply_status(self, status: TaskStatus) -> None:
+        changed = status != self.status
         self.status = status
-        if news and self.running and self.said:
-            self._tell(self.said)
+        if changed and self.running and self.text:
+            self._on_progress(self.text)
 
-    def _beat(self) -> None:
-        """Whatever the agent sends gives it its time anew, within the deadline."""
-        self._clock.deadline = min(anyio.current_time() + self._timeout_s, self._deadline)
+    def _reset_timeout(self) -> None:
+        """Restart the silence timer, within the deadline."""
+        self._timeout.deadline = min(anyio.current_time() + self._timeout_s, self._deadline)

@@ -14,7 +14,7 @@ __all__ = ["A2AServer", "a2a_app"]
 
 
 def __getattr__(name: str) -> Any:
-    # The application is defined above this layer, since the servers' admission layer is a part of it.
+    # The application is defined in a higher layer, since it includes the servers' admission layer.
     if name != "a2a_app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module("graph_agent.server.a2a.standalone").a2a_app

@@ -1,4 +1,4 @@
-"""An A2A server over any graph of ours: routes to mount beside others, or an application of its own."""
+"""A2A server for one compiled agent graph: routes to mount in an ASGI application."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from graph_agent.a2a.server.card import REST_PATH, RPC_PATH
 from graph_agent.a2a.server.credentials import CredentialContext
 from graph_agent.a2a.server.executor import A2A_DEFAULTS, HEARTBEAT_S, GraphExecutor, Held, unbounded
 from graph_agent.a2a.server.history import ConversationStore
-from graph_agent.a2a.server.other_processes import Elsewhere
-from graph_agent.a2a.server.push import Pusher
+from graph_agent.a2a.server.other_processes import OtherProcesses
+from graph_agent.a2a.server.push import PushNotifier
 from graph_agent.a2a.server.requests import (
     AT_WORK,
     BoundedRequests,
@@ -44,33 +44,33 @@ from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError
 
 CARD_AGE_S = 60
-"""Seconds a client may keep the card before it asks again."""
+"""Seconds a client may cache the card."""
 
 _PARKED_S = 1.0
-"""Seconds that a task is held in memory while it waits for a person: its answer may come through another process."""
+"""Seconds a task that waits for a person stays in memory; another process may receive the answer."""
 
 UrlCheck = Callable[[str], Awaitable[bool]]
 
 
 class A2AServer:
-    """The A2A side of one agent: its card, JSON-RPC and HTTP+JSON, in the versions 1.0 and 0.3.
+    """A2A endpoints of one agent: agent card, JSON-RPC and HTTP+JSON, in protocol versions 1.0 and 0.3.
 
     Args:
         graph: The agent, compiled with a checkpointer.
-        card: Its card, e.g. from `agent_card`; its `push_notifications` turns them on.
-        stores: Where tasks are kept; None for memory.
-        context: Overrides for every run.
-        show_outputs: Whether what tools gave is told to those who watch.
-        heartbeat_s: Seconds of silence after which a running task says that it is alive.
-        session_ids: Makes a session's id of a user's name and a conversation's id.
-        context_builder: Tells the SDK who is calling; None to take Starlette's authenticated user.
-        credential_headers: Credential name → the header in which a request may bring it, for its own run.
-        push_url_check: Whether a client's address may be notified; by default only those on the public network.
-        held: Bounds how many tasks of a user are at work at the same time.
-        bounds: How much one request may hold.
+        card: The agent card, e.g. from `agent_card`; its `push_notifications` enables push notifications.
+        stores: Storage for tasks and push configurations; None for in-memory storage.
+        context: Context overrides for every run.
+        show_outputs: Whether tool outputs are sent to subscribers.
+        heartbeat_s: Seconds without an update after which a running task sends a heartbeat.
+        session_ids: Builds a session id from a user name and a conversation id.
+        context_builder: Builds the SDK's call context, including the user; None for Starlette's authenticated user.
+        credential_headers: Credential name → request header that carries the credential for its run.
+        push_url_check: Whether a client's address may be notified; by default only addresses on the public network.
+        held: Limits how many tasks of one user run at the same time.
+        bounds: Size limits of one request.
 
     Raises:
-        ConfigError: When the graph keeps nothing, or a credential's header cannot be one.
+        ConfigError: If the graph has no checkpointer, or a credential header is invalid.
     """
 
     def __init__(
@@ -97,17 +97,17 @@ class A2AServer:
             context_builder = CredentialContext(context_builder, credential_headers)
         self.card = card
         stores = stores or Stores(LiveTaskStore(InMemoryTaskStore()), InMemoryPushNotificationConfigStore())
-        elsewhere = Elsewhere(stores.tasks, graph.store)
+        other_processes = OtherProcesses(stores.tasks, graph.store)
         self._executor = GraphExecutor(
             graph,
             context=context,
             show_outputs=show_outputs,
             heartbeat_s=heartbeat_s,
             session_ids=session_ids,
-            cancels=elsewhere.cancels,
+            cancel_requests=other_processes.cancel_requests,
             held=held,
         )
-        self._push = Pusher(stores.push, push_url_check) if card.capabilities.push_notifications else None
+        self._push = PushNotifier(stores.push, push_url_check) if card.capabilities.push_notifications else None
         self._handler = _Handler(
             self._executor,
             ConversationStore(stores.tasks),
@@ -119,15 +119,15 @@ class A2AServer:
             request_context_builder=CheckedRequests(
                 notifies=self._push is not None,
                 tasks=stores.tasks,
-                at_work=self._executor.works_on,
-                elsewhere=elsewhere,
+                at_work=self._executor.is_working_on,
+                other_processes=other_processes,
             ),
             interrupted_task_timeout=_PARKED_S,
         )
-        self._handler.elsewhere = elsewhere
+        self._handler.other_processes = other_processes
         rpc = [
             route
-            # A client that follows no redirect, or loses its body by one, is answered at either.
+            # Both paths are served: some clients follow no redirect, or drop the body on one.
             for path in (RPC_PATH, f"{RPC_PATH}/")
             for route in create_jsonrpc_routes(self._handler, path, context_builder, enable_v0_3_compat=True)
         ]
@@ -135,7 +135,7 @@ class A2AServer:
         self.routes: list[BaseRoute] = [
             *create_agent_card_routes(card, cache_control=f"public, max-age={CARD_AGE_S}"),
             *(_bounded(route, bounds, refused_over_jsonrpc, refused_text_over_jsonrpc) for route in rpc),
-            # The SDK's mount for tenants would take every path of an application these routes are added to.
+            # The SDK's mount for tenants is left out: it would match every path of the host application.
             *(
                 _bounded(route, bounds, refused_over_rest, refused_text_over_rest)
                 for route in rest
@@ -149,19 +149,19 @@ class A2AServer:
 
     @property
     def draining(self) -> bool:
-        """Whether it was told to stop."""
+        """Whether `drain` was called."""
         return self._draining
 
     def drain(self) -> None:
-        """Let each task at work stop at its next boundary, and begin no other; any thread may call it.
+        """Start no more tasks, and stop each running task at its next step boundary. Thread-safe.
 
-        Such a task has failed, and says why; a later message in its conversation goes on.
+        A stopped task ends as `failed` with a message; a later message in its conversation continues the session.
         """
         self._draining = True
         self._executor.drain()
 
     async def drained(self, within_s: float) -> None:
-        """Wait until no task is at work, and each one's end is written down and sent; so many seconds at most."""
+        """Wait up to `within_s` seconds until no task runs and all final states are stored and sent."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._executor.drained()
@@ -171,12 +171,12 @@ class A2AServer:
                     await self._push.sent()
 
     def cancel(self) -> None:
-        """Stop every task now, from the server's loop."""
+        """Start stopping every task immediately; must be called in the server's event loop."""
         if self._closing is None:
             self._closing = asyncio.ensure_future(self.aclose())
 
     async def aclose(self) -> None:
-        """Stop every task at work, and close what was opened."""
+        """Stop every running task and close all resources."""
         await self._handler.aclose()
         await self._executor.aclose()
         if self._push is not None:
@@ -191,24 +191,24 @@ def _bounded(
     return route
 
 
-# The SDK's own check of required fields, around these methods, walks every value of metadata and data as well.
+# Unwrapped: the SDK's decorator validates required fields by a walk through all values of metadata and data.
 _SEND = inspect.unwrap(DefaultRequestHandler.on_message_send)
 _SEND_STREAM = inspect.unwrap(DefaultRequestHandler.on_message_send_stream)
 
 
 class _Handler(DefaultRequestHandler):
-    """The SDK's handler, for tasks that other processes may run, and that take one message at a time.
+    """The SDK's handler, extended for tasks of other processes and for one message per task at a time.
 
-    By itself the SDK takes a task that it does not run for one that no process runs; and it queues a message to a task
-    at work, shows its sender what becomes of the message before, and drops it when the task ends.
+    The SDK assumes that no process runs a task which this process does not run. It also queues a message to a running
+    task, sends the sender the events of the previous message, and drops the queued message when the task ends.
     """
 
     agent_executor: GraphExecutor
-    elsewhere: Elsewhere
+    other_processes: OtherProcesses
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._answered: set[tuple[str, str]] = set()
+        self._tasks_in_use: set[tuple[str, str]] = set()
 
     async def on_message_send(self, params: SendMessageRequest, context: ServerCallContext) -> Message | Task:
         check_required_fields(params)
@@ -227,23 +227,23 @@ class _Handler(DefaultRequestHandler):
 
     @contextmanager
     def _one_message(self, params: SendMessageRequest, context: ServerCallContext) -> Iterator[None]:
-        """While within, refuse another message to the same task: the task may not be at work yet.
+        """Refuse concurrent messages to the same task inside the block; the task itself may not have started yet.
 
         Raises:
-            UnsupportedOperationError: When there is such a message already.
+            UnsupportedOperationError: If another message to the task is being handled.
         """
         key = context.user.user_name, params.message.task_id
-        if key in self._answered:
+        if key in self._tasks_in_use:
             raise UnsupportedOperationError(message=AT_WORK)
-        named = {key} if params.message.task_id else set[tuple[str, str]]()
-        self._answered |= named
+        added = {key} if params.message.task_id else set[tuple[str, str]]()
+        self._tasks_in_use |= added
         try:
             yield
         finally:
-            self._answered -= named
+            self._tasks_in_use -= added
 
     async def on_cancel_task(self, params: CancelTaskRequest, context: ServerCallContext) -> Task | None:
-        ended = await self.elsewhere.cancel(params.id, context)
+        ended = await self.other_processes.cancel(params.id, context)
         if ended is not None and ended.status.state in ENDED:
             return ended
         task: Task | None = await super().on_cancel_task(params, context)
@@ -254,10 +254,10 @@ class _Handler(DefaultRequestHandler):
     async def on_subscribe_to_task(
         self, params: SubscribeToTaskRequest, context: ServerCallContext
     ) -> AsyncGenerator[Event, None]:
-        told = False
-        async for task in self.elsewhere.watch(params.id, context):
-            told = True
+        watched = False
+        async for task in self.other_processes.watch(params.id, context):
+            watched = True
             yield task
-        if not told:
+        if not watched:
             async for event in super().on_subscribe_to_task(params, context):
                 yield event

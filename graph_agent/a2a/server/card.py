@@ -1,4 +1,4 @@
-"""The agent card of one of our graphs: what it can do, and nothing that it cannot."""
+"""The agent card of a compiled graph, which lists supported capabilities only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
 from graph_agent.types import delegate_name, is_delegation
 
 INPUT_MODES = ["text/plain", "text/markdown", "text/csv", "text", "application/json"]
-"""What a client may send; anything else is refused."""
+"""Accepted media types of messages; others are refused."""
 
 RPC_PATH = "/a2a"
 REST_PATH = "/a2a/rest"
@@ -30,26 +30,26 @@ def agent_card(
     skills: Sequence[AgentSkill] = (),
     push_notifications: bool = False,
 ) -> AgentCard:
-    """Make the card of an agent.
+    """Build the card of an agent.
 
     Args:
         graph: The agent; its tools and delegates become skills.
-        url: Where it is reached from outside, without a path of ours, e.g. `http://127.0.0.1:9001`.
-        name: What it is called; empty for the graph's own name.
-        description: What it is good for; empty for one that says no more than its skills do.
-        version: Of the agent.
-        skills: What it can do beside its tools, told first.
-        push_notifications: Whether its server sends them.
+        url: The server's public address without our paths, e.g. `http://127.0.0.1:9001`.
+        name: The agent's name; empty for the graph's name.
+        description: The agent's purpose; empty for a default text with the name.
+        version: The agent's version.
+        skills: Additional skills, listed first; one with a tool's name replaces the tool's skill.
+        push_notifications: Whether the server sends push notifications.
     """
     url = url.rstrip("/")
-    told = {skill.id for skill in skills}
+    given = {skill.id for skill in skills}
     return AgentCard(
         name=name or graph.name,
         description=description or f"The agent {name or graph.name}.",
         version=version,
         supported_interfaces=[
-            AgentInterface(url=url + path, protocol_binding=binding.value, protocol_version=spoken)
-            for spoken in _VERSIONS
+            AgentInterface(url=url + path, protocol_binding=binding.value, protocol_version=protocol_version)
+            for protocol_version in _VERSIONS
             for binding, path in _BINDINGS
         ],
         capabilities=AgentCapabilities(
@@ -62,7 +62,7 @@ def agent_card(
         ),
         default_input_modes=INPUT_MODES,
         default_output_modes=["text/plain"],
-        skills=[*skills, *(skill for skill in _own_skills(graph) if skill.id not in told)] or [_conversation()],
+        skills=[*skills, *(skill for skill in _own_skills(graph) if skill.id not in given)] or [_conversation()],
     )
 
 
@@ -80,5 +80,5 @@ def _own_skills(graph: CompiledAgentGraph) -> list[AgentSkill]:
 
 
 def _conversation() -> AgentSkill:
-    """An agent without tools still answers, and the protocol wants a skill."""
+    """The skill of an agent without tools; the protocol requires at least one."""
     return AgentSkill(id="conversation", name="conversation", description="Answers questions.", tags=["conversation"])

@@ -1,4 +1,4 @@
-"""The credentials that a client's request brings in headers, on their way to the run that it begins."""
+"""Credentials from request headers, passed to the run that the request starts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _HEADERS = "headers"
 
 
 class CredentialContext(ServerCallContextBuilder):
-    """Makes the SDK's context of a request, with its credentials as secrets, and their headers taken out.
+    """Builds the SDK's call context, with credentials as secrets and without their headers.
 
     Args:
-        inner: Makes the context otherwise.
+        inner: Builds the rest of the context.
         names: Credential name → header name.
     """
 
@@ -32,23 +32,23 @@ class CredentialContext(ServerCallContextBuilder):
         self._headers = frozenset(header.lower() for header in names.values())
 
     def build(self, request: Request) -> ServerCallContext:
-        """As the SDK's."""
+        """Build the context of a request."""
         context = self._inner.build(request)
         shown: Mapping[str, Any] = context.state.get(_HEADERS, {})
         context.state[_HEADERS] = {name: value for name, value in shown.items() if name.lower() not in self._headers}
         try:
             context.state[_STATE] = credentials_of(request.headers, self._names)
         except InputError as error:
-            # Raised where the request is answered: the SDK has no answer for what a builder raises.
+            # Raised by `request_credentials` instead: the SDK maps no exception of a builder to a response.
             context.state[_STATE] = InvalidParamsError(message=str(error))
         return context
 
 
-def brought_by(context: ServerCallContext) -> dict[str, SecretStr]:
-    """The credentials that a request has brought.
+def request_credentials(context: ServerCallContext) -> dict[str, SecretStr]:
+    """Return the credentials of a request.
 
     Raises:
-        InvalidParamsError: When the header of one is there twice.
+        InvalidParamsError: If a credential header occurs twice.
     """
     found: dict[str, SecretStr] | InvalidParamsError = context.state.get(_STATE, {})
     if isinstance(found, InvalidParamsError):

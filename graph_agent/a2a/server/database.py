@@ -1,4 +1,4 @@
-"""The SDK's stores in a database, whose failures are the log's: it tells clients the text of any exception, SQL too."""
+"""The SDK's database stores, with database errors logged and replaced; the SDK sends exception texts to clients."""
 
 from __future__ import annotations
 
@@ -19,70 +19,70 @@ logger = logging.getLogger(__name__)
 _NUL = "\x00"
 
 
-class QuietTaskStore(DatabaseTaskStore):
-    """As the SDK's.
+class MaskedTaskStore(DatabaseTaskStore):
+    """The SDK's task store without database details in errors.
 
     Raises:
-        InternalError: When the database fails.
-        InvalidParamsError: When an id that is looked for holds a NUL, which PostgreSQL has no place for.
+        InternalError: If the database fails.
+        InvalidParamsError: If a requested id contains a NUL character, which PostgreSQL cannot store.
     """
 
     async def save(self, task: Task, context: ServerCallContext) -> None:
-        """As the SDK's."""
-        with _quietly("Writing an A2A task"):
+        """Store a task."""
+        with _masked_errors("Writing an A2A task"):
             await super().save(task, context)
 
     async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
-        """As the SDK's; there is no task whose id holds a NUL."""
+        """Return a task; None for an id with a NUL character."""
         if _NUL in task_id:
             return None
-        with _quietly("Reading an A2A task"):
+        with _masked_errors("Reading an A2A task"):
             return await super().get(task_id, context)
 
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
-        """As the SDK's."""
-        _check("contextId", params.context_id)
-        with _quietly("Listing the A2A tasks"):
+        """List tasks."""
+        _check_no_nul("contextId", params.context_id)
+        with _masked_errors("Listing the A2A tasks"):
             return await super().list(params, context)
 
 
-class QuietPushStore(DatabasePushNotificationConfigStore):
-    """As the SDK's.
+class MaskedPushStore(DatabasePushNotificationConfigStore):
+    """The SDK's store of push configurations without database details in errors.
 
     Raises:
-        InternalError: When the database fails.
-        InvalidParamsError: When the id of a configuration holds a NUL.
+        InternalError: If the database fails.
+        InvalidParamsError: If the id of a configuration contains a NUL character.
     """
 
     async def set_info(
         self, task_id: str, notification_config: TaskPushNotificationConfig, context: ServerCallContext
     ) -> TaskPushNotificationConfig:
-        """As the SDK's."""
-        _check("id", notification_config.id)
-        with _quietly("Writing whom to notify"):
+        """Store a push configuration."""
+        _check_no_nul("id", notification_config.id)
+        with _masked_errors("Writing a push configuration"):
             return await super().set_info(task_id, notification_config, context)
 
     async def get_info(self, task_id: str, context: ServerCallContext) -> list[TaskPushNotificationConfig]:
-        """As the SDK's."""
-        with _quietly("Reading whom to notify"):
+        """Return the push configurations of a task."""
+        with _masked_errors("Reading push configurations"):
             return await super().get_info(task_id, context)
 
     async def delete_info(self, task_id: str, context: ServerCallContext, config_id: str | None = None) -> None:
-        """As the SDK's."""
-        _check("id", config_id or "")
-        with _quietly("Deleting whom to notify"):
+        """Delete a push configuration."""
+        _check_no_nul("id", config_id or "")
+        with _masked_errors("Deleting a push configuration"):
             await super().delete_info(task_id, context, config_id)
 
 
 @contextmanager
-def _quietly(what: str) -> Iterator[None]:
+def _masked_errors(what: str) -> Iterator[None]:
     try:
         yield
     except SQLAlchemyError as error:
         log_failure(logger, what, error)
-        raise InternalError(message="The server could not reach its tasks; its log says why.") from None
+        raise InternalError(message="The server could not access its tasks; see the server log.") from None
 
 
-def _check(name: str, text: str) -> None:
+def _check_no_nul(name: str, text: str) -> None:
     if _NUL in text:
         raise InvalidParamsError(message=f"{name} holds a NUL character; send an id without it.")

@@ -1,4 +1,4 @@
-"""Tasks of A2A clients, run as inputs of our sessions."""
+"""Executes tasks of A2A clients as inputs of sessions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from langgraph.types import Interrupt
 from graph_agent._internal.failure_log import log_failure
 from graph_agent._internal.text import clean
 from graph_agent.a2a.client.reply import content_of
-from graph_agent.a2a.server.credentials import brought_by
-from graph_agent.a2a.server.other_processes import Cancels
+from graph_agent.a2a.server.credentials import request_credentials
+from graph_agent.a2a.server.other_processes import CancelRequests
 from graph_agent.a2a.server.sessions import SessionIds, session_id_of
 from graph_agent.a2a.server.store import ENDED
-from graph_agent.a2a.server.updates import TaskTeller, question_of
-from graph_agent.a2a.server.work import Work, heartbeats
-from graph_agent.a2a.wire import EXTENSION, read_left, whole
+from graph_agent.a2a.server.updates import TaskReporter, question_id
+from graph_agent.a2a.server.work import TaskRun, heartbeats
+from graph_agent.a2a.wire import EXTENSION, read_budget, restore_integers
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import InputError, SessionBusyError, SessionLostError, UserError
 from graph_agent.runs.run import RUN, Around
@@ -40,9 +40,9 @@ from graph_agent.types import SessionStatus
 logger = logging.getLogger(__name__)
 
 A2A_DEFAULTS: Mapping[str, Any] = {"max_steps": 10}
-"""What a run takes here where the agent's file says nothing: more steps."""
+"""Context overrides of A2A runs, for values that the agent file does not set."""
 
-STOPPED = "The server stopped before this task had ended. Send a message in the same conversation to go on."
+STOPPED = "The server stopped before this task had ended. Send a message in the same conversation to continue."
 
 TAKEN_OVER = (
     "The server stopped this task: its process lost the conversation, which another may have continued. Read the "
@@ -50,46 +50,46 @@ TAKEN_OVER = (
 )
 
 REQUEST = "__graph_agent_a2a"
-"""Key in a run's `configurable`: the `task_id`, `context_id` and `message_id` it comes from; it is not stored."""
+"""Key in a run's `configurable` with the request's `task_id`, `context_id` and `message_id`; not stored."""
 
 
 class NoPlaceError(UserError):
-    """As many of a user's tasks are at work as may be; its message is for the user."""
+    """The user's limit of concurrent tasks is reached; the message is sent to the user."""
 
 
 Held = Callable[[str], AbstractContextManager[None]]
-"""Holds a user's place while a task is at work; raises a `NoPlaceError` where there is none left."""
+"""Occupies one of a user's task slots inside the block; raises `NoPlaceError` if no slot is free."""
 
 HEARTBEAT_S = 15.0
 CANCEL_S = 10.0
-"""Seconds that a run has to stop when its task is cancelled."""
+"""Seconds to wait for a run to stop when its task is cancelled."""
 
 
 def unbounded(user: str) -> AbstractContextManager[None]:
-    """A place for every task."""
+    """A `Held` without a limit."""
     return nullcontext()
 
 
 class GraphExecutor(AgentExecutor):
     """Runs an agent's graph for the SDK's request handler.
 
-    A conversation (`contextId`) is a session, and a task is one input of it. Tasks of one conversation run one after
-    the other, as a session takes one input at a time. What is queued in the session to follow up with is run behind a
-    task's own input, and belongs to no task.
+    A conversation (`contextId`) is a session, and a task is one input of that session. Tasks of one conversation run
+    one after the other, since a session processes one input at a time. Queued follow-ups of the session run after the
+    task's own input and belong to no task.
 
-    How a task ends: `completed` with an answer, also where a limit was met (the answer begins with the sentence that
-    says so, and the metadata has the `stop_reason`); `failed` where the model did not answer; `canceled` where the run
-    was aborted; `rejected` where there is nothing to run; `input-required` where the graph waits for a person. When the
-    server is to stop, a run stops at its next boundary, and its task has `failed`; the session goes on from there.
+    Final states of a task: `completed` with an answer, including an answer at a limit (it begins with the limit's
+    sentence, and the metadata has the `stop_reason`); `failed` if the model did not answer; `canceled` if the run was
+    aborted; `rejected` if there is nothing to run; `input-required` if the graph waits for a person. While the server
+    shuts down, a run stops at its next step boundary and its task ends as `failed`; the session can be continued.
 
     Args:
         graph: The agent, with a checkpointer.
-        context: Overrides for every run.
-        show_outputs: Whether what tools gave is told to those who watch.
-        heartbeat_s: Seconds of silence after which a running task says that it is alive.
-        session_ids: Makes sessions' ids.
-        cancels: Tells which tasks other processes want cancelled; None where there is no other process.
-        held: Bounds how many tasks of a user are at work at the same time.
+        context: Context overrides for every run.
+        show_outputs: Whether tool outputs are sent to subscribers.
+        heartbeat_s: Seconds without an update after which a running task sends a heartbeat.
+        session_ids: Builds session ids.
+        cancel_requests: Cancel requests of other processes; None if there are no other processes.
+        held: Limits how many tasks of one user run at the same time.
     """
 
     def __init__(
@@ -100,212 +100,216 @@ class GraphExecutor(AgentExecutor):
         show_outputs: bool = False,
         heartbeat_s: float = HEARTBEAT_S,
         session_ids: SessionIds = session_id_of,
-        cancels: Cancels | None = None,
+        cancel_requests: CancelRequests | None = None,
         held: Held = unbounded,
     ) -> None:
         self._graph = graph
         self._held = held
-        # A task that fails tells so itself.
+        # The task's final state reports the failure.
         self._context = {**context, "on_failure": "answer"}
         self._show_outputs = show_outputs
         self._heartbeat_s = heartbeat_s
         self._session_ids = session_ids
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._at_work: dict[str, Work] = {}
-        self._cancels = cancels
-        self._listening: asyncio.Task[None] | None = None
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """One lock per session: held by the running task of a conversation."""
+        self._running: dict[str, TaskRun] = {}
+        self._cancel_requests = cancel_requests
+        self._listener: asyncio.Task[None] | None = None
         self._draining = False
-        self._following: set[asyncio.Task[None]] = set()
+        self._follow_ups: set[asyncio.Task[None]] = set()
         self._control = RunControl()
-        """Stops the runs of follow-ups at their next boundary."""
+        """Stops the runs of follow-ups at their next step boundary."""
 
     def drain(self) -> None:
-        """Begin no more runs, and let those under way stop at their next boundary. Any thread may call it."""
+        """Start no more runs, and stop running ones at their next step boundary. Thread-safe."""
         self._draining = True
         self._control.request_drain()
-        for work in list(self._at_work.values()):
-            work.control.request_drain()
+        for run in list(self._running.values()):
+            run.control.request_drain()
 
-    def works_on(self, task_id: str) -> bool:
-        """Whether a task is at work here, or waits for its turn."""
-        return task_id in self._at_work
+    def is_working_on(self, task_id: str) -> bool:
+        """Whether this process runs a task or has queued it."""
+        return task_id in self._running
 
     async def drained(self) -> None:
-        """Wait until no task is at work."""
-        while self._at_work:
-            await next(iter(self._at_work.values())).ended.wait()
-        if self._following:
-            await asyncio.wait(self._following)
+        """Wait until no task and no follow-up runs."""
+        while self._running:
+            await next(iter(self._running.values())).ended.wait()
+        if self._follow_ups:
+            await asyncio.wait(self._follow_ups)
 
     async def aclose(self) -> None:
-        """Stop the follow-ups at work."""
-        for following in self._following:
-            following.cancel()
-        if self._following:
-            await asyncio.wait(self._following)
+        """Stop the running follow-ups."""
+        for follow_up in self._follow_ups:
+            follow_up.cancel()
+        if self._follow_ups:
+            await asyncio.wait(self._follow_ups)
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Run one message of a task to its end, or to its question."""
+        """Run one message of a task until the task ends or asks a question."""
         task_id, context_id = _ids(context)
-        teller = TaskTeller(event_queue, task_id, context_id, show_outputs=self._show_outputs)
+        reporter = TaskReporter(event_queue, task_id, context_id, show_outputs=self._show_outputs)
         known = context.current_task
         if known is not None and known.status.state in ENDED:
-            # The message was sent while the task was at work; what has ended must not begin again.
-            raise UnsupportedOperationError(message="The task has ended. Send the message without its id to go on.")
-        asked = _copy(known.status.message) if known is not None and _waits(known) else None
-        work = self._begin(task_id)
+            # The task ended while the message was on its way; an ended task must not restart.
+            raise UnsupportedOperationError(
+                message="The task has ended. Send the message without its id to continue the conversation."
+            )
+        question = _copy(known.status.message) if known is not None and _is_waiting(known) else None
+        run = self._begin(task_id)
         try:
             if known is None:
-                await teller.submitted(context.message)
-            await self._take_up(work, context, teller)
+                await reporter.submitted(context.message)
+            await self._run_message(run, context, reporter)
         except (InputError, NoPlaceError, SessionBusyError) as error:
-            if work.cancelled:
-                await teller.cancelled()
-            elif asked is not None and not isinstance(error, InputError):
-                await teller.asks_again(asked, str(error))
+            if run.cancelled:
+                await reporter.cancelled()
+            elif question is not None and not isinstance(error, InputError):
+                await reporter.repeat_question(question, str(error))
             else:
-                await teller.rejected(str(error))
+                await reporter.rejected(str(error))
         except GraphDrained:
-            await teller.failed(STOPPED)
+            await reporter.failed(STOPPED)
         except SessionLostError as error:
             log_failure(logger, f"The task {task_id}", error)
-            await teller.failed(TAKEN_OVER)
-        except Exception as error:  # noqa: BLE001 - the client hears that it failed, and the operator why
+            await reporter.failed(TAKEN_OVER)
+        except Exception as error:  # noqa: BLE001 - any failure ends the task as failed; the cause is logged
             log_failure(logger, f"The task {task_id}", error)
-            await teller.failed(f"The agent could not run this task: {type(error).__name__}.")
+            await reporter.failed(f"The agent could not run this task: {type(error).__name__}.")
         finally:
-            self._end(task_id, work)
+            self._end(task_id, run)
 
-    def _begin(self, task_id: str) -> Work:
-        work = self._at_work[task_id] = Work()
-        if self._cancels is not None and self._listening is None:
-            self._listening = asyncio.create_task(self._cancels.listen(self._cancel_here))
-        return work
+    def _begin(self, task_id: str) -> TaskRun:
+        run = self._running[task_id] = TaskRun()
+        if self._cancel_requests is not None and self._listener is None:
+            self._listener = asyncio.create_task(self._cancel_requests.listen(self._cancel_here))
+        return run
 
-    def _end(self, task_id: str, work: Work) -> None:
-        del self._at_work[task_id]
-        work.ended.set()
-        if self._listening is not None and not self._at_work:
-            self._listening.cancel()
-            self._listening = None
+    def _end(self, task_id: str, run: TaskRun) -> None:
+        del self._running[task_id]
+        run.ended.set()
+        if self._listener is not None and not self._running:
+            self._listener.cancel()
+            self._listener = None
 
-    async def _take_up(self, work: Work, context: RequestContext, teller: TaskTeller) -> None:
-        session = self._session(context, work.around)
+    async def _run_message(self, run: TaskRun, context: RequestContext, reporter: TaskReporter) -> None:
+        session = self._session(context, run.scope)
         known = context.current_task
-        answers = known is not None and _waits(known)
-        turn = self._turns.setdefault(session.id, asyncio.Lock())
-        async with work.in_turn(turn) as has_turn:
-            if not has_turn:
+        is_answer = known is not None and _is_waiting(known)
+        lock = self._locks.setdefault(session.id, asyncio.Lock())
+        async with run.acquire(lock) as acquired:
+            if not acquired:
                 if known is not None:
                     await self.forget(context.call_context.user.user_name, known)
-                await teller.cancelled()
+                await reporter.cancelled()
                 return
             if self._draining:
                 raise GraphDrained
-            with ExitStack() as place:
-                place.enter_context(self._held(context.call_context.user.user_name))
-                await teller.working()
-                async with heartbeats(teller, self._heartbeat_s):
-                    result = await self._run(session, work, context, teller, known if answers else None)
-                if not work.cancelled:
-                    following = asyncio.create_task(self._run_follow_ups(session.id, turn, place.pop_all()))
-                    self._following.add(following)
-                    following.add_done_callback(self._following.discard)
-        await self._settle(result, teller)
+            with ExitStack() as slot:
+                slot.enter_context(self._held(context.call_context.user.user_name))
+                await reporter.working()
+                async with heartbeats(reporter, self._heartbeat_s):
+                    result = await self._run(session, run, context, reporter, known if is_answer else None)
+                if not run.cancelled:
+                    follow_up = asyncio.create_task(self._run_follow_ups(session.id, lock, slot.pop_all()))
+                    self._follow_ups.add(follow_up)
+                    follow_up.add_done_callback(self._follow_ups.discard)
+        await self._settle(result, reporter)
 
-    async def _run_follow_ups(self, session_id: str, turn: asyncio.Lock, place: ExitStack) -> None:
-        """Run what is queued in a conversation's session; it belongs to no task, and its answers are in the history."""
-        with place:
-            async with turn:
+    async def _run_follow_ups(self, session_id: str, lock: asyncio.Lock, slot: ExitStack) -> None:
+        """Run a session's queued follow-ups. They belong to no task; their answers are in the session's history."""
+        with slot:
+            async with lock:
                 try:
                     await Session(self._graph, session_id).run_follow_ups(context=self._context, control=self._control)
                 except GraphDrained:
-                    return  # the session goes on from there
-                except Exception as error:  # noqa: BLE001 - nobody waits for it
+                    return  # the session continues from its checkpoint
+                except Exception as error:  # noqa: BLE001 - no caller waits for it, so the error is logged
                     log_failure(logger, "Running a follow-up", error)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Stop a task's run; the task is cancelled when the run has stopped, so that status and history agree."""
+        """Stop a task's run. The task becomes cancelled after the run has stopped, so status and history agree."""
         task_id, context_id = _ids(context)
         known = context.current_task
-        if work := self._at_work.get(task_id):
-            work.cancel()
+        if run := self._running.get(task_id):
+            run.cancel()
             async with asyncio.timeout(CANCEL_S):
-                await work.ended.wait()
-        elif known is not None and _waits(known):
+                await run.ended.wait()
+        elif known is not None and _is_waiting(known):
             await self.forget(context.call_context.user.user_name, known)
-            await TaskTeller(event_queue, task_id, context_id, show_outputs=False).cancelled()
-        # Any other has ended this moment, and how it did is on its way to the store.
+            await TaskReporter(event_queue, task_id, context_id, show_outputs=False).cancelled()
+        # Otherwise the task has just ended, and its final state is being stored.
 
     def _cancel_here(self, task_id: str) -> None:
-        # It tells of its end itself, to the database as to those who watch.
-        if work := self._at_work.get(task_id):
-            work.cancel()
+        # The run reports its own end, to the database and to subscribers.
+        if run := self._running.get(task_id):
+            run.cancel()
 
     async def forget(self, user: str, task: Task) -> None:
-        """Settle a task's session, should it wait for a person to answer what the task has asked."""
+        """Abort a task's session if it still waits for the answer to the task's question."""
         session = Session(self._graph, self._session_ids(user, task.context_id))
-        if question_of(task) not in [each.id for each in await self._asked(session)]:
+        if question_id(task) not in [each.id for each in await self._open_interrupts(session)]:
             return
-        around = Around()
-        around.abort()
-        # Whoever runs the session by now has taken the question up, or let it go; that run is not this task's to stop.
+        scope = Around()
+        scope.abort()
+        # A run that holds the session has answered or dropped the question; it belongs to another task.
         with suppress(SessionBusyError):
-            await self._graph.ainvoke(None, {"configurable": {"thread_id": session.id, RUN: around}})
+            await self._graph.ainvoke(None, {"configurable": {"thread_id": session.id, RUN: scope}})
 
-    async def _asked(self, session: Session) -> tuple[Interrupt, ...]:
-        """What a session waits for a person to answer; empty when it waits for nothing."""
+    async def _open_interrupts(self, session: Session) -> tuple[Interrupt, ...]:
+        """Return the session's open interrupts."""
         return (await self._graph.aget_state({"configurable": {"thread_id": session.id}})).interrupts
 
-    def _session(self, context: RequestContext, around: Around) -> Session:
+    def _session(self, context: RequestContext, scope: Around) -> Session:
         task_id, context_id = _ids(context)
         user = context.call_context.user.user_name
         metadata = MessageToDict(context.message.metadata) if context.message is not None else {}
         message_id = context.message.message_id if context.message is not None else ""
-        about = {"task_id": task_id, "context_id": context_id, "message_id": message_id}
-        configurable = {**read_left(metadata), REQUEST: about, RUN: around}
+        ids = {"task_id": task_id, "context_id": context_id, "message_id": message_id}
+        configurable = {**read_budget(metadata), REQUEST: ids, RUN: scope}
         return Session(self._graph, self._session_ids(user, context_id), configurable=configurable)
 
     async def _run(
-        self, session: Session, work: Work, request: RequestContext, teller: TaskTeller, asked: Task | None
+        self, session: Session, run: TaskRun, request: RequestContext, reporter: TaskReporter, waiting: Task | None
     ) -> RunResult | None:
-        message, secret = request.message, brought_by(request.call_context)
-        context = {**self._context, "credentials": secret} if secret else self._context
-        if asked is not None:
-            # Several may wait, of other tasks too; an answer is for the one that was told, and the others ask again.
-            question = question_of(asked)
-            if question not in [each.id for each in await self._asked(session)]:
-                raise InputError("The question is not open any more: the conversation has gone on without an answer.")
-            parts = session.stream_resume({question: _answer(message)}, context=context, control=work.control)
+        message, credentials = request.message, request_credentials(request.call_context)
+        context = {**self._context, "credentials": credentials} if credentials else self._context
+        if waiting is not None:
+            # Several interrupts may be open, also of other tasks. The answer resumes this task's interrupt only; the
+            # others are raised again.
+            interrupt_id = question_id(waiting)
+            if interrupt_id not in [each.id for each in await self._open_interrupts(session)]:
+                raise InputError("The question is not open any more: the conversation continued without an answer.")
+            parts = session.stream_resume({interrupt_id: _answer(message)}, context=context, control=run.control)
         else:
-            parts = session.stream(_input(message), context=context, control=work.control)
-        # Left in the middle, an open stream would keep the session busy.
+            parts = session.stream(_input(message), context=context, control=run.control)
+        # A stream that is left without `aclose` would keep the session busy.
         async with aclosing(parts):
             async for part in parts:
                 if isinstance(part, Done):
                     return part.result
-                await teller.part(part)
+                await reporter.part(part)
         return None
 
-    async def _settle(self, result: RunResult | None, teller: TaskTeller) -> None:
+    async def _settle(self, result: RunResult | None, reporter: TaskReporter) -> None:
         if result is None:
-            await teller.failed("The run ended without a result.")
+            await reporter.failed("The run ended without a result.")
         elif result.interrupts:
-            await teller.asks(result.interrupts, result)
+            await reporter.input_required(result.interrupts, result)
         elif result.status == SessionStatus.ABORTED:
-            await teller.cancelled(result)
+            await reporter.cancelled(result)
         elif result.status == SessionStatus.FAILED:
-            await teller.failed(result.answer or "The model did not answer.", result)
+            await reporter.failed(result.answer or "The model did not answer.", result)
         else:
-            await teller.answered(result)
+            await reporter.completed(result)
 
 
-def _waits(task: Task) -> bool:
+def _is_waiting(task: Task) -> bool:
     return task.status.state == TaskState.TASK_STATE_INPUT_REQUIRED
 
 
 def _copy(message: Message) -> Message:
-    # The task is the SDK's, which changes it as it is told of it.
+    # The SDK mutates its task object with each update.
     copy = Message()
     copy.CopyFrom(message)
     return copy
@@ -318,24 +322,24 @@ def _ids(context: RequestContext) -> tuple[str, str]:
 
 
 def _input(message: Message | None) -> list[AnyMessage]:
-    """What the client said, as the user's message, behind what it passes on for context."""
+    """Convert a client's message to messages: forwarded context first, then the user's message."""
     parts = list(message.parts) if message is not None else []
-    passed_on = [part for part in parts if EXTENSION in part.metadata]
+    forwarded = [part for part in parts if EXTENSION in part.metadata]
     own = [part for part in parts if EXTENSION not in part.metadata]
     context: list[AnyMessage] = [
-        HumanMessage(clean(part.text), additional_kwargs={CONTEXT_MARK: True}) for part in passed_on
+        HumanMessage(clean(part.text), additional_kwargs={CONTEXT_MARK: True}) for part in forwarded
     ]
-    said = _text(own)
-    if not said.strip():
-        raise InputError("The message says nothing that this agent can read; send text, or data.")
-    return [*context, HumanMessage(said)]
+    text = _text(own)
+    if not text.strip():
+        raise InputError("The message contains nothing that this agent can read; send text or data.")
+    return [*context, HumanMessage(text)]
 
 
 def _answer(message: Message | None) -> Any:
-    """What the client answered: text, or the data itself when there is nothing else."""
+    """Convert a client's answer: the data of a message that is one data part, the text of any other."""
     parts = list(message.parts) if message is not None else []
     if len(parts) == 1 and parts[0].WhichOneof("content") == "data":
-        return whole(MessageToDict(parts[0].data))
+        return restore_integers(MessageToDict(parts[0].data))
     return _text(parts)
 
 

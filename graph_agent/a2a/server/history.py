@@ -1,4 +1,4 @@
-"""A task's history without its progress: the conversation of client and agent, and nothing that passes by."""
+"""Task store that removes progress messages from the task history."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ class ConversationStore(TaskStore):
     """Stores tasks without progress in their history.
 
     The SDK appends the message of each status update to the history when the next update arrives. The protocol allows
-    an agent to leave transient messages out, and `historyLength` counts what is left: messages of the client, and the
-    questions of the agent. The newest progress stays in the task's status.
+    an agent to omit transient messages, so `historyLength` counts the client's messages and the agent's questions. The
+    newest progress stays in the task's status.
 
     Args:
-        kept: The store.
+        store: The underlying store.
     """
 
-    def __init__(self, kept: TaskStore) -> None:
-        self._kept = kept
+    def __init__(self, store: TaskStore) -> None:
+        self._store = store
 
     async def save(self, task: Task, context: ServerCallContext) -> None:
-        """As the SDK's; `task` is the SDK's own object, and loses its progress too."""
-        said = [message for message in task.history if not is_progress(message)]
-        if len(said) < len(task.history):
+        """Store a task without progress; removes it from `task`, the SDK's own object, too."""
+        history = [message for message in task.history if not is_progress(message)]
+        if len(history) < len(task.history):
             del task.history[:]
-            task.history.extend(said)
-        await self._kept.save(task, context)
+            task.history.extend(history)
+        await self._store.save(task, context)
 
     async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
-        """As the SDK's."""
-        return await self._kept.get(task_id, context)
+        """Return a task."""
+        return await self._store.get(task_id, context)
 
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
-        """As the SDK's."""
-        return await self._kept.list(params, context)
+        """List tasks."""
+        return await self._store.list(params, context)
 
     async def delete(self, task_id: str, context: ServerCallContext) -> None:
-        """As the SDK's."""
-        await self._kept.delete(task_id, context)
+        """Delete a task."""
+        await self._store.delete(task_id, context)

@@ -1,7 +1,7 @@
-"""Tasks that another process on the same database works on: watched by what it writes down, stopped through the Store.
+"""Tasks that other processes on the same database run: watched through the database, cancelled through the Store.
 
-The process that has a task is the one that writes it. Who wrote `canceled` over its shoulder would be contradicted by
-its next word, and the run would go on: it is asked to stop the run, and its own word for the end is waited for.
+Only the process that runs a task writes it. Its next update would overwrite an external `canceled`, and the run would
+continue. A cancel request is therefore sent to that process, and the final state that it writes is awaited.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from graph_agent.runs.registry import POLL_S
 logger = logging.getLogger(__name__)
 
 STOPS_WITHIN_S = 20.0
-"""Seconds that the other process has to hear of it, stop the run, and write down the end."""
-_LOOK_S = 0.2
-"""Seconds between two looks at what the other process has written down."""
+"""Seconds for the other process to receive the request, stop the run, and write the final state."""
+_POLL_TASK_S = 0.2
+"""Seconds between two reads of a task that another process runs."""
 _STALE_S = 600.0
-"""Seconds after which nobody waits for the answer to a note any more, whatever the clocks of two machines say."""
+"""Age in seconds at which a request is deleted; long enough to allow for clock differences between machines."""
 _KIND = "a2a"
 _BOX = "cancelled"
 
 
-class Cancels:
-    """What is to be cancelled, told to every process that shares a Store.
+class CancelRequests:
+    """Requests to cancel tasks, sent to every process that shares a Store.
 
     Args:
         store: The agent's Store.
@@ -46,8 +46,8 @@ class Cancels:
         self._notes = StoreInbox(store, _KIND)
 
     @asynccontextmanager
-    async def told(self, task_id: str) -> AsyncIterator[None]:
-        """While within, whoever works on the task is told to stop it."""
+    async def request(self, task_id: str) -> AsyncIterator[None]:
+        """Keep a request to cancel the task in the Store inside the block."""
         note = new_note("abort", task_id)
         await self._notes.add(_BOX, note)
         try:
@@ -55,90 +55,90 @@ class Cancels:
         finally:
             await self._notes.forget(_BOX, [note.key])
 
-    async def listen(self, obey: Callable[[str], None]) -> None:
-        """Hear what is to be cancelled, until this is cancelled.
+    async def listen(self, cancel: Callable[[str], None]) -> None:
+        """Poll for requests until cancelled.
 
         Args:
-            obey: Takes a task's id, also of tasks of other processes, and the same one as often as it is found.
+            cancel: Called with the task id of each request on every poll, also for tasks of other processes.
         """
 
-        async def look() -> None:
+        async def poll() -> None:
             notes = await self._notes.read(_BOX)
             for note in notes:
-                obey(str(note.content))
-            # Who was killed while it waited has left its note.
+                cancel(str(note.content))
+            # A process that was killed while it waited leaves its request behind.
             old_ns = time.time_ns() - int(_STALE_S * 1e9)
             if stale := [note.key for note in notes if note.sent_ns < old_ns]:
                 await self._notes.forget(_BOX, stale)
 
-        await look_again(look, POLL_S, logger, "Looking in the Store which tasks are to be cancelled")
+        await look_again(poll, POLL_S, logger, "Reading cancel requests from the Store")
 
 
-class Elsewhere:
+class OtherProcesses:
     """The tasks of other processes.
 
     Args:
-        tasks: The tasks of the database; a store of another kind is this process's own.
-        store: Reaches other processes; None for no Store.
+        tasks: The task store; only a `LiveTaskStore` is shared with other processes.
+        store: The Store for cancel requests; None for no Store.
     """
 
     def __init__(self, tasks: TaskStore, store: BaseStore | None) -> None:
         self._tasks = tasks if isinstance(tasks, LiveTaskStore) else LiveTaskStore(tasks)
-        self.cancels = Cancels(store) if store is not None and self._tasks.shared else None
-        """What other processes want cancelled; None where there is no other, or no way to it."""
+        self.cancel_requests = CancelRequests(store) if store is not None and self._tasks.shared else None
+        """Cancel requests between processes; None without other processes or without a Store."""
 
     async def has(self, task_id: str, context: ServerCallContext) -> bool:
-        """Whether another process works on a task of a caller's."""
-        return await self._tasks.elsewhere(task_id, context) is not None
+        """Whether another process runs a task of the caller."""
+        return await self._tasks.running_elsewhere(task_id, context) is not None
 
     async def cancel(self, task_id: str, context: ServerCallContext) -> Task | None:
-        """Cancel a task that another process works on, and wait for what becomes of it.
+        """Cancel a task that another process runs, and wait until its run stops.
 
         Args:
             task_id: The task.
-            context: Who asks.
+            context: The caller's context.
 
         Returns:
-            The task as it ended, or as it waits for a person; None when no other process works on it.
+            The task in its final state, or waiting for a person; None if no other process runs it.
 
         Raises:
-            TaskNotCancelableError: When there is no Store to reach the other process through.
-            InternalError: When that process does not stop it in time.
+            TaskNotCancelableError: If there is no Store through which the other process could be reached.
+            InternalError: If that process does not stop the run in time.
         """
-        if await self._tasks.elsewhere(task_id, context) is None:
+        if await self._tasks.running_elsewhere(task_id, context) is None:
             return None
-        if self.cancels is None:
+        if self.cancel_requests is None:
             raise TaskNotCancelableError(
-                message="Another process works on this task, which can only be reached through a Store; build the "
-                "agent with store=... in both."
+                message="Another process runs this task and can only be reached through a Store; build the agent with "
+                "store=... in both."
             )
         try:
-            async with self.cancels.told(task_id), asyncio.timeout(STOPS_WITHIN_S):
-                return await self._stood_still(task_id, context)
+            async with self.cancel_requests.request(task_id), asyncio.timeout(STOPS_WITHIN_S):
+                return await self._wait_until_stopped(task_id, context)
         except TimeoutError:
             raise InternalError(
-                message=f"The process that works on this task did not stop it within {STOPS_WITHIN_S:g} s. Ask again."
+                message=f"The process that runs this task did not stop it within {STOPS_WITHIN_S:g} s. Try again."
             ) from None
 
     async def watch(self, task_id: str, context: ServerCallContext) -> AsyncIterator[Task]:
-        """A task that another process works on: as it was written down, and as it ends or asks.
+        """Yield a task that another process runs: its stored state, then its state once the run stops.
 
         Args:
             task_id: The task.
-            context: Who asks.
+            context: The caller's context.
 
         Yields:
-            Nothing when no other process works on it.
+            Nothing if no other process runs it.
         """
-        task = await self._tasks.elsewhere(task_id, context)
+        task = await self._tasks.running_elsewhere(task_id, context)
         if task is None:
             return
         yield task
-        if (ended := await self._stood_still(task_id, context)) is not None:
-            yield ended
+        if (stopped := await self._wait_until_stopped(task_id, context)) is not None:
+            yield stopped
 
-    async def _stood_still(self, task_id: str, context: ServerCallContext) -> Task | None:
+    async def _wait_until_stopped(self, task_id: str, context: ServerCallContext) -> Task | None:
         while True:
-            if await self._tasks.elsewhere(task_id, context) is None:
+            if await self._tasks.running_elsewhere(task_id, context) is None:
                 return await self._tasks.get(task_id, context)
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_POLL_TASK_S)

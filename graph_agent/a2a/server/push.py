@@ -1,4 +1,4 @@
-"""The way to those who asked to be notified: beside the task, and the status of their answer is all that is taken."""
+"""Push notifications, sent independently of the task; only the status code of a receiver's response is read."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from a2a.types import TaskArtifactUpdateEvent
 from graph_agent._internal.public_network import PublicTransport, is_public_url
 
 _TIMEOUT_S = 10
-_LAST_S = 2.0
-"""Seconds that what waits to be sent has when the server closes."""
-_MOST_PIECES = 100
-"""Notifications that may wait for a slow receiver before pieces of the answer are left out."""
+_CLOSE_S = 2.0
+"""Seconds for sending queued notifications when the server closes."""
+_MAX_QUEUED = 100
+"""Queued notifications of a task at which chunks of the answer are dropped."""
 
 
-class Pusher(PushNotificationSender):
-    """Sends each task's notifications in their order, and never makes the task wait for it.
+class PushNotifier(PushNotificationSender):
+    """Sends the notifications of each task in order, without making the task wait.
 
-    A receiver may take seconds for each, or be gone. One that falls far behind misses pieces of the answer, which is
-    told as a whole in the end; it misses no change of the task's state.
+    A receiver may take seconds for each notification, or be unreachable. A receiver that falls far behind misses chunks
+    of the answer, which is sent complete at the end; it misses no change of the task's state.
 
     Args:
-        configs: Who is to be notified.
+        configs: The stored push configurations.
         url_check: Whether an address may be notified.
     """
 
     def __init__(self, configs: PushNotificationConfigStore, url_check: Callable[[str], Awaitable[bool]]) -> None:
-        # A check of the user's own may allow more than the public network.
+        # A custom check may allow more than the public network.
         self._http = open_push_http(public_only=url_check is is_public_url)
         self._sender = BasePushNotificationSender(self._http, configs, push_url_validator=url_check)
         self._waiting: dict[str, deque[PushNotificationEvent]] = {}
         self._sending: dict[str, asyncio.Task[None]] = {}
 
     async def send_notification(self, task_id: str, event: PushNotificationEvent) -> None:
-        """Have a change of a task sent when those before it are."""
+        """Queue a notification behind the task's earlier ones."""
         waiting = self._waiting.setdefault(task_id, deque())
-        if len(waiting) >= _MOST_PIECES and isinstance(event, TaskArtifactUpdateEvent) and event.append:
+        if len(waiting) >= _MAX_QUEUED and isinstance(event, TaskArtifactUpdateEvent) and event.append:
             return
-        # The SDK goes on with the event, which may be the task itself.
+        # Copied: the SDK keeps mutating the event, which may be the task itself.
         copy = type(event)()
         copy.CopyFrom(event)  # type: ignore[arg-type]  # it is of the same type
         waiting.append(copy)
@@ -52,14 +52,14 @@ class Pusher(PushNotificationSender):
             self._sending[task_id] = asyncio.create_task(self._send(task_id, waiting))
 
     async def sent(self) -> None:
-        """Wait until nothing waits to be sent."""
+        """Wait until the queues are empty."""
         while self._sending:
             await asyncio.wait(self._sending.values())
 
     async def aclose(self) -> None:
-        """Give what waits a moment to be sent, and close."""
+        """Send queued notifications for a limited time, then close."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LAST_S):
+            async with asyncio.timeout(_CLOSE_S):
                 await self.sent()
         if late := list(self._sending.values()):
             for sending in late:
@@ -76,12 +76,13 @@ class Pusher(PushNotificationSender):
 
 
 def open_push_http(*, public_only: bool = True) -> httpx.AsyncClient:
-    """A client that follows no redirect, uses no proxy of the environment, and reads the body of no answer.
+    """Return an HTTP client that follows no redirects, ignores proxies of the environment, and reads no response body.
 
-    A receiver's address comes from a client of the agent: it must not lead us on, nor fill our memory.
+    A receiver's address is untrusted, as it comes from a client of the agent: the receiver must not redirect requests
+    or exhaust memory.
 
     Args:
-        public_only: Whether it connects to the public network only.
+        public_only: Whether to connect to the public network only.
     """
     transport = PublicTransport() if public_only else httpx.AsyncHTTPTransport()
     return httpx.AsyncClient(

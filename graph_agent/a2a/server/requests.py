@@ -1,4 +1,4 @@
-"""What a client's message may hold: what neither JSON nor a database can is refused before a task is made of it."""
+"""Validation of client messages before a task is created: size limits, and values that cannot be stored."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, JsonMeter
-from graph_agent.a2a.server.credentials import brought_by
-from graph_agent.a2a.server.other_processes import Elsewhere
+from graph_agent.a2a.server.credentials import request_credentials
+from graph_agent.a2a.server.other_processes import OtherProcesses
 from graph_agent.a2a.server.store import is_running
 from graph_agent.a2a.server.text import Refusal, refusal_of_text
 
 
 class CheckedRequests(SimpleRequestContextBuilder):
-    """Makes the context of a request, unless its message cannot be kept, or its task takes none now.
+    """Builds the context of a request; refuses a message that cannot be stored or whose task is running.
 
     Args:
         notifies: Whether the server sends push notifications.
-        tasks: The tasks that messages name.
-        at_work: Whether this process works on the task of an id.
-        elsewhere: The tasks of other processes, which take no message here.
+        tasks: The store of the tasks that messages refer to.
+        at_work: Whether this process runs the task with an id.
+        other_processes: The tasks of other processes, which accept no message here.
     """
 
     def __init__(
-        self, *, notifies: bool, tasks: TaskStore, at_work: Callable[[str], bool], elsewhere: Elsewhere
+        self, *, notifies: bool, tasks: TaskStore, at_work: Callable[[str], bool], other_processes: OtherProcesses
     ) -> None:
         super().__init__()
         self._notifies = notifies
         self._tasks = tasks
         self._at_work = at_work
-        self._elsewhere = elsewhere
+        self._other_processes = other_processes
 
     async def build(
         self,
@@ -55,55 +55,55 @@ class CheckedRequests(SimpleRequestContextBuilder):
         context_id: str | None = None,
         task: Task | None = None,
     ) -> RequestContext:
-        """As the SDK's; a message that names its task alone belongs to that task's conversation.
+        """Build the context; a message with a task id but no context id belongs to that task's conversation.
 
         Raises:
-            InvalidParamsError: When a number of its metadata or data is not finite, they are nested too deeply, an id
-                holds a NUL, a part is empty, its metadata brings credentials, or a header of one is there twice.
-            PushNotificationNotSupportedError: When it asks for notifications that nobody would send.
-            UnsupportedOperationError: When its task is at work, in this process or another.
+            InvalidParamsError: If metadata or data contain a number that is not finite or are nested too deeply, an id
+                contains a NUL, a part is empty, metadata contains credentials, or a credential header occurs twice.
+            PushNotificationNotSupportedError: If it requests push notifications and the server sends none.
+            UnsupportedOperationError: If its task is running, in this process or another.
         """
         if params is not None:
             _check(params)
-            brought_by(context)
+            request_credentials(context)
             if params.configuration.HasField("task_push_notification_config") and not self._notifies:
                 raise PushNotificationNotSupportedError
-            named = await self._tasks.get(task_id, context) if task_id else None
-            if named is not None:
-                await self._check_idle(named, context)
-                # The SDK makes a new conversation where the message names none.
-                context_id = named.context_id
+            known = await self._tasks.get(task_id, context) if task_id else None
+            if known is not None:
+                await self._check_idle(known, context)
+                # Without a context id the SDK would start a new conversation.
+                context_id = known.context_id
         return await super().build(context, params, task_id, context_id, task)
 
     async def _check_idle(self, task: Task, context: ServerCallContext) -> None:
-        if is_running(task) and (self._at_work(task.id) or await self._elsewhere.has(task.id, context)):
+        if is_running(task) and (self._at_work(task.id) or await self._other_processes.has(task.id, context)):
             raise UnsupportedOperationError(message=AT_WORK)
 
 
 @dataclass(frozen=True, slots=True)
 class RequestBounds:
-    """How much one A2A request may hold: the SDK spends tens of microseconds of the event loop on each value."""
+    """Size limits of one A2A request; the SDK blocks the event loop for tens of microseconds per value."""
 
     values: int = 5_000
     """JSON values: objects, arrays, strings, numbers, `true`, `false` and `null`; keys do not count."""
     depth: int = 100
-    """Levels of objects and arrays inside one another."""
+    """Nesting levels of objects and arrays."""
     parts: int = 200
     """Parts of one message."""
     characters: int = 1_000_000
-    """Characters of all strings and keys together, the bytes of files aside, which the SDK does not search."""
+    """Characters of all strings and keys together, without file bytes, which the SDK does not scan."""
 
 
 class BoundedRequests:
-    """An endpoint that is reached by requests within their bounds alone, in UTF-8.
+    """ASGI middleware that passes requests on only if they are UTF-8 and within the size limits.
 
-    The SDK takes a request in another encoding for a failure of its own.
+    The SDK reports a request in another encoding as an internal error.
 
     Args:
         app: The endpoint.
-        bounds: The bounds.
-        refusal: Makes the response to any other request, from the reason.
-        text_refusal: Makes the response to one with half a character in its text.
+        bounds: The size limits.
+        refusal: Builds the response to a refused request from the reason.
+        text_refusal: Builds the response to a request with a lone surrogate in its text.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class BoundedRequests:
         self._text_refusal = text_refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As any ASGI application."""
+        """Handle one request."""
         if scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
@@ -123,12 +123,12 @@ class BoundedRequests:
         meter = JsonMeter(JsonBounds(self._bounds.values, self._bounds.depth))
         try:
             while more:
-                told = await receive()
-                if told["type"] != "http.request":
-                    return  # the client has gone
-                meter.feed(told.get("body", b""))
-                body += told.get("body", b"")
-                more = told.get("more_body", False)
+                event = await receive()
+                if event["type"] != "http.request":
+                    return  # the client disconnected
+                meter.feed(event.get("body", b""))
+                body += event.get("body", b"")
+                more = event.get("more_body", False)
             request = _decoded(body)
             self._check_parts(request)
             self._check_characters(request)
@@ -138,21 +138,21 @@ class BoundedRequests:
         if (refused := refusal_of_text(request, self._text_refusal)) is not None:
             await refused(scope, receive, send)
             return
-        # The SDK parses a large body once more; others are served in between.
+        # The SDK parses a large body again; yield to other tasks before that.
         await asyncio.sleep(0)
-        waiting: list[Any] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+        pending: list[Any] = [{"type": "http.request", "body": bytes(body), "more_body": False}]
 
-        async def again() -> Any:
-            return waiting.pop() if waiting else await receive()
+        async def replay() -> Any:
+            return pending.pop() if pending else await receive()
 
-        await self._app(scope, again, send)
+        await self._app(scope, replay, send)
 
     def _check_parts(self, request: Any) -> None:
         params = request.get("params", request) if isinstance(request, dict) else None
         message = params.get("message") if isinstance(params, dict) else None
         if not isinstance(message, dict):
             return
-        # HTTP+JSON of version 0.3 names them `content`.
+        # Version 0.3 over HTTP+JSON calls the parts `content`.
         amount = max(len(parts) for name in ("parts", "content") if isinstance(parts := message.get(name, []), list))
         if amount > self._bounds.parts:
             raise JsonBoundsError(
@@ -169,28 +169,28 @@ class BoundedRequests:
 
 
 def _strings(request: Any) -> Iterator[str]:
-    """The strings and keys of a JSON value, without the base64 of files."""
-    waiting = [request]
-    while waiting:
-        value = waiting.pop()
+    """Yield the strings and keys of a JSON value, without the base64 of files."""
+    pending = [request]
+    while pending:
+        value = pending.pop()
         if isinstance(value, str):
             yield value
         elif isinstance(value, list):
-            waiting.extend(value)
+            pending.extend(value)
         elif isinstance(value, dict):
             yield from value
-            waiting.extend(item for key, item in value.items() if not (key in _FILE_BYTES and isinstance(item, str)))
+            pending.extend(item for key, item in value.items() if not (key in _FILE_BYTES and isinstance(item, str)))
 
 
 _FILE_BYTES = frozenset({"raw", "bytes", "fileWithBytes", "file_with_bytes"})
-"""Where the protocol's versions have the base64 of a file."""
+"""Keys with the base64 of a file, in all protocol versions."""
 
 
 def _decoded(body: bytes | bytearray) -> Any:
-    """The JSON value of a body; None where it is none, which the SDK refuses.
+    """Parse a body as JSON; None for invalid JSON, which the SDK refuses.
 
     Raises:
-        JsonBoundsError: When it is not UTF-8.
+        JsonBoundsError: If the body is not UTF-8.
     """
     try:
         return json.loads(body.decode())
@@ -201,35 +201,35 @@ def _decoded(body: bytes | bytearray) -> Any:
 
 
 def refused_over_jsonrpc(reason: str) -> Response:
-    """JSON-RPC's error for a request that is not read."""
+    """Return the JSON-RPC error for a refused request."""
     return JSONResponse({"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": reason}})
 
 
 def refused_over_rest(reason: str) -> Response:
-    """HTTP+JSON's error for a request that is not read."""
+    """Return the HTTP+JSON error for a refused request."""
     return JSONResponse(build_rest_error_payload(ParseError(reason)), 400)
 
 
 def check_required_fields(params: SendMessageRequest) -> None:
-    """Check a message for what the protocol requires, without a walk through its metadata and data.
+    """Check the required fields of a message, without walking its metadata and data.
 
     Raises:
-        InvalidParamsError: When a field is missing; as the SDK's.
+        InvalidParamsError: If a field is missing; the same error as the SDK's.
     """
     bare = SendMessageRequest()
     if params.HasField("configuration"):
         bare.configuration.CopyFrom(params.configuration)
     if params.HasField("message"):
-        given = params.message
-        # A part has no required field.
-        parts = [Part(text="x")] if given.parts else []
-        bare.message.CopyFrom(Message(message_id=given.message_id, role=given.role, parts=parts))
+        message = params.message
+        # A part has no required field, so one placeholder stands for all parts.
+        parts = [Part(text="x")] if message.parts else []
+        bare.message.CopyFrom(Message(message_id=message.message_id, role=message.role, parts=parts))
     validate_proto_required_fields(bare)
 
 
-AT_WORK = "The task is at work. Send the message when it has ended, or without its id to go on with the conversation."
-_DEEPEST = 25
-"""Levels of a message's JSON; protobuf reads a hundred of its own, each of these is three, and a task adds some."""
+AT_WORK = "The task is running. Send the message when it has ended, or without its id to continue the conversation."
+_MAX_DEPTH = 25
+"""Nesting levels of a message's JSON. Protobuf parses 100 levels; a JSON level takes three, and the task adds some."""
 
 
 def _check(params: SendMessageRequest) -> None:
@@ -237,7 +237,7 @@ def _check(params: SendMessageRequest) -> None:
     for name, text in (("messageId", message.message_id), ("contextId", message.context_id)):
         if "\x00" in text:
             raise InvalidParamsError(message=f"message.{name} holds a NUL character; send an id without it.")
-    told: list[tuple[str, Struct | Value]] = [("metadata", params.metadata), ("message.metadata", message.metadata)]
+    values: list[tuple[str, Struct | Value]] = [("metadata", params.metadata), ("message.metadata", message.metadata)]
     if "credentials" in params.metadata or "credentials" in message.metadata:
         raise InvalidParamsError(
             message="Credentials are not taken from a message, which is stored with its task; send them in the headers "
@@ -246,28 +246,28 @@ def _check(params: SendMessageRequest) -> None:
     for number, part in enumerate(message.parts):
         if part.WhichOneof("content") is None:
             raise InvalidParamsError(message=f"message.parts[{number}] is empty; a part is text, raw, url or data.")
-        told.append((f"message.parts[{number}].metadata", part.metadata))
+        values.append((f"message.parts[{number}].metadata", part.metadata))
         if part.HasField("data"):
-            told.append((f"message.parts[{number}].data", part.data))
-    for place, value in told:
-        for amount, depth in _numbers(value):
-            if not math.isfinite(amount):
-                raise InvalidParamsError(message=f"{place} holds NaN or Infinity, which JSON has no numbers for.")
-            if depth > _DEEPEST:
-                raise InvalidParamsError(message=f"{place} is nested more than {_DEEPEST} levels deep.")
+            values.append((f"message.parts[{number}].data", part.data))
+    for path, value in values:
+        for number_value, depth in _numbers(value):
+            if not math.isfinite(number_value):
+                raise InvalidParamsError(message=f"{path} holds NaN or Infinity, which JSON has no numbers for.")
+            if depth > _MAX_DEPTH:
+                raise InvalidParamsError(message=f"{path} is nested more than {_MAX_DEPTH} levels deep.")
 
 
-def _numbers(given: Struct | Value) -> Iterator[tuple[float, int]]:
-    """Each value's number, zero where it is none, and how deep it stands."""
-    waiting: list[tuple[Struct | Value, int]] = [(given, 0)]
-    while waiting:
-        value, depth = waiting.pop()
+def _numbers(root: Struct | Value) -> Iterator[tuple[float, int]]:
+    """Yield the number of each nested value (0.0 for other types) and its depth."""
+    pending: list[tuple[Struct | Value, int]] = [(root, 0)]
+    while pending:
+        value, depth = pending.pop()
         yield (value.number_value if isinstance(value, Value) else 0.0), depth
-        inside: Iterable[Struct | Value] = ()
+        children: Iterable[Struct | Value] = ()
         if isinstance(value, Struct):
-            inside = value.fields.values()
+            children = value.fields.values()
         elif value.HasField("struct_value"):
-            inside = value.struct_value.fields.values()
+            children = value.struct_value.fields.values()
         elif value.HasField("list_value"):
-            inside = value.list_value.values
-        waiting.extend((one, depth + 1) for one in inside)
+            children = value.list_value.values
+        pending.extend((child, depth + 1) for child in children)

@@ -1,4 +1,4 @@
-"""The session behind a conversation, and whether any process works on it."""
+"""The session id of a conversation, and whether any process runs that session."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.runs.registry import is_idle
 
 SessionIds = Callable[[str, str], str]
-"""Makes a session's id of a user's name (empty for nobody) and a conversation's id."""
+"""Builds a session id from a user name (empty for an anonymous user) and a conversation id."""
 
 AtWork = Callable[[Task, ServerCallContext], Awaitable[bool]]
-"""Whether any process works on the conversation of a caller's task."""
+"""Whether any process runs the conversation of a caller's task."""
 
 
 def session_id_of(user: str, context_id: str) -> str:
-    """The session behind a conversation: its own id, within the user's name where there is one.
+    """Return the session id of a conversation: the conversation id, prefixed by the user name if there is one.
 
-    The protocol lets a client name the conversation; nobody may go on with another user's by naming it.
+    Clients choose the conversation id; the prefix prevents access to another user's conversation.
     """
     if user:
         return f"{quote(user, safe='@')}/{context_id}"
-    # What nobody in particular names must not look like what is within a user's name.
+    # An anonymous user's id must not match a user's prefixed id.
     return f"/{context_id}" if "/" in context_id else context_id
 
 
 def at_work(graph: CompiledAgentGraph, session_ids: SessionIds = session_id_of) -> AtWork:
-    """How to find out whether any process works on a task's conversation.
+    """Return a check whether any process runs a task's conversation.
 
     Args:
-        graph: The agent, with a checkpointer whose sessions are guarded across processes.
-        session_ids: Makes sessions' ids.
+        graph: The agent, with a checkpointer whose sessions are locked across processes.
+        session_ids: Builds session ids.
     """
     saver = graph.checkpointer
     assert isinstance(saver, BaseCheckpointSaver)

@@ -1,4 +1,4 @@
-"""Where tasks are kept: a database that survives a restart, and memory for what changes with every token."""
+"""Task storage: a database for state changes, and memory for tasks that change with every token."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from a2a.utils.errors import InternalError
 from graph_agent.a2a.server.sessions import AtWork
 from graph_agent.a2a.server.tables import open_tables
 
-LOST = "The server stopped while it worked on this task. Send the message again to go on with the conversation."
+LOST = "The server stopped while it ran this task. Send the message again to continue the conversation."
 
 LOST_AFTER_S = 10.0
-"""Seconds without news of a task, after which its session is asked whether somebody still works on it."""
+"""Seconds without an update of a running task after which its session lock is checked."""
 
-_ENDS_WITHIN_S = 1.0
-"""Seconds that a task whose run is over has until its end is written down, or until its turn has come."""
+_FINAL_WRITE_S = 1.0
+"""Seconds to wait for a task without a run: its process may be writing the final state, or starting the run."""
 
-_AGAIN_AFTER_S = (0.2, 1.0, 3.0)
-"""Seconds between the attempts to write down how a task has ended."""
+_RETRY_PAUSES_S = (0.2, 1.0, 3.0)
+"""Seconds between attempts to write the final state of a task."""
 
 ENDED = frozenset(
     {
@@ -38,14 +38,14 @@ ENDED = frozenset(
         TaskState.TASK_STATE_REJECTED,
     }
 )
-"""What a task never comes back from."""
+"""Final task states."""
 
 _RUNNING = frozenset({TaskState.TASK_STATE_SUBMITTED, TaskState.TASK_STATE_WORKING})
 
 
 @dataclass(frozen=True)
 class Stores:
-    """Where a server keeps its tasks, and whom it notifies of them."""
+    """The stores of a server: tasks and push configurations."""
 
     tasks: TaskStore
     push: PushNotificationConfigStore
@@ -53,17 +53,16 @@ class Stores:
 
 @asynccontextmanager
 async def open_stores(url: str, *, at_work: AtWork | None = None) -> AsyncIterator[Stores]:
-    """Open the stores of a server, and close them on leaving.
+    """Open the stores of a server, and close them on exit.
 
     The tables are the SDK's: `tasks` and `push_notification_configs`.
 
     Args:
-        url: `memory:`, `sqlite:///FILE`, or `postgresql://…`; the database of the sessions will do.
-        at_work: How to find out whether another process works on a task; None where this is the one process that has
-            the database's tasks.
+        url: `memory:`, `sqlite:///FILE`, or `postgresql://…`; may be the database of the sessions.
+        at_work: Whether another process runs a task; None if only this process uses the database.
 
     Raises:
-        ConfigError: On an address of another kind, or a database that cannot be reached.
+        ConfigError: If the address is of another kind, or the database cannot be reached.
     """
     if url == "memory:":
         yield Stores(InMemoryTaskStore(), InMemoryPushNotificationConfigStore())
@@ -73,19 +72,18 @@ async def open_stores(url: str, *, at_work: AtWork | None = None) -> AsyncIterat
 
 
 class LiveTaskStore(TaskStore):
-    """Keeps the tasks at work in memory, and writes a task down when its state changes.
+    """Keeps running tasks in memory, and writes a task to the database when its state changes.
 
-    The SDK saves the whole task at each token of its answer, which would cost a long answer its length in transactions.
-    A task that is at work according to the database, and that no one works on, was lost with the process that did: it
-    is told, and kept, as failed.
+    The SDK saves the whole task for each token of its answer, which would take one transaction per token. A task that
+    the database lists as running but no process runs was lost with its process; it is stored and returned as failed.
 
     Args:
-        kept: The store that survives.
-        at_work: How to find out whether another process works on a task; None where there is no other.
+        store: The persistent store.
+        at_work: Whether another process runs a task; None if there is no other process.
     """
 
-    def __init__(self, kept: TaskStore, at_work: AtWork | None = None) -> None:
-        self._kept = kept
+    def __init__(self, store: TaskStore, at_work: AtWork | None = None) -> None:
+        self._store = store
         self._at_work = at_work
         self._live: dict[tuple[str, str], tuple[Task, int]] = {}
         self._settled = asyncio.Event()
@@ -93,32 +91,32 @@ class LiveTaskStore(TaskStore):
 
     @property
     def shared(self) -> bool:
-        """Whether other processes may work on tasks of the same database."""
+        """Whether other processes may run tasks of the same database."""
         return self._at_work is not None
 
     async def settled(self) -> None:
-        """Wait until every task that is not at work any more is written down."""
+        """Wait until no task runs and the final states of all tasks are stored."""
         await self._settled.wait()
 
-    async def elsewhere(self, task_id: str, context: ServerCallContext) -> Task | None:
-        """The task, if another process works on it.
+    async def running_elsewhere(self, task_id: str, context: ServerCallContext) -> Task | None:
+        """Return the task if another process runs it, else None.
 
         Args:
-            task_id: Its id.
-            context: Whose task it must be.
+            task_id: The task's id.
+            context: The caller's context; its user must own the task.
         """
         if self._at_work is None or (resolve_user_scope(context), task_id) in self._live:
             return None
         task = await self.get(task_id, context)
-        # It may have begun here meanwhile.
+        # The task may have started in this process during the read.
         here = (resolve_user_scope(context), task_id) in self._live
         return task if task is not None and is_running(task) and not here else None
 
     async def save(self, task: Task, context: ServerCallContext) -> None:
-        """As the SDK's.
+        """Store a task.
 
         Raises:
-            ConcurrentTaskModificationError: When a task is taken up again that another process has ended.
+            ConcurrentTaskModificationError: If another process has ended the task.
         """
         key = resolve_user_scope(context), task.id
         state = task.status.state
@@ -129,57 +127,57 @@ class LiveTaskStore(TaskStore):
             self._live[key] = task, state
             self._settled.clear()
             if written != state:
-                await self._kept.save(task, context)
+                await self._store.save(task, context)
             return
         try:
-            await self._write_end(task, context)
+            await self._save_with_retries(task, context)
         finally:
             self._forget(key)
 
-    async def _write_end(self, task: Task, context: ServerCallContext) -> None:
-        # A database that fails may be well in a moment, and nobody else knows how the task has ended, or what it asks.
-        for pause_s in _AGAIN_AFTER_S:
+    async def _save_with_retries(self, task: Task, context: ServerCallContext) -> None:
+        # Retried, as only this process has the task's final state or its question.
+        for pause_s in _RETRY_PAUSES_S:
             try:
-                await self._kept.save(task, context)
+                await self._store.save(task, context)
             except InternalError:
                 await asyncio.sleep(pause_s)
             else:
                 return
-        await self._kept.save(task, context)
+        await self._store.save(task, context)
 
     async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
-        """As the SDK's."""
+        """Return a task; a lost task as failed."""
         if live := self._live.get((resolve_user_scope(context), task_id)):
             copy = Task()
             copy.CopyFrom(live[0])
             return copy
-        task = await self._kept.get(task_id, context)
-        if task is not None and await self._is_quiet(task, context):
-            task = await self._after_all(task, context)
+        task = await self._store.get(task_id, context)
+        if task is not None and await self._is_abandoned(task, context):
+            task = await self._recover(task, context)
         return task
 
     async def delete(self, task_id: str, context: ServerCallContext) -> None:
-        """As the SDK's."""
+        """Delete a task."""
         self._forget((resolve_user_scope(context), task_id))
-        await self._kept.delete(task_id, context)
+        await self._store.delete(task_id, context)
 
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
-        """As the SDK's."""
+        """List tasks; lost tasks as failed."""
         owner = resolve_user_scope(context)
-        page = await self._kept.list(params, context)
-        while quiet := [task for task in page.tasks if await self._is_quiet(task, context)]:
-            await asyncio.gather(*(self._after_all(task, context) for task in quiet))
-            # Their state is another now, and with it whether and where they are listed.
-            page = await self._kept.list(params, context)
+        page = await self._store.list(params, context)
+        while abandoned := [task for task in page.tasks if await self._is_abandoned(task, context)]:
+            await asyncio.gather(*(self._recover(task, context) for task in abandoned))
+            # Listed again: filters and order depend on the state, which has changed.
+            page = await self._store.list(params, context)
         for task in page.tasks:
             if live := self._live.get((owner, task.id)):
                 task.CopyFrom(live[0])
         return page
 
     async def _check_open(self, task_id: str, context: ServerCallContext) -> None:
-        kept = await self._kept.get(task_id, context)
-        if kept is not None and kept.status.state in ENDED:
-            # The SDK then lets the run go, and shows those who watch the task as it is kept.
+        stored = await self._store.get(task_id, context)
+        if stored is not None and stored.status.state in ENDED:
+            # On this error the SDK drops the run and sends the stored task to subscribers.
             raise ConcurrentTaskModificationError(task_id)
 
     def _forget(self, key: tuple[str, str]) -> None:
@@ -187,29 +185,29 @@ class LiveTaskStore(TaskStore):
         if not self._live:
             self._settled.set()
 
-    async def _is_quiet(self, task: Task, context: ServerCallContext) -> bool:
-        """Whether nobody works on a task that is at work according to the database."""
+    async def _is_abandoned(self, task: Task, context: ServerCallContext) -> bool:
+        """Whether the database lists a task as running but no process runs it."""
         if not is_running(task) or (resolve_user_scope(context), task.id) in self._live:
             return False
         if self._at_work is None:
             return True
-        # A task that has begun a moment ago may have no run yet.
-        # Nor may the clock of another machine, which wrote that time, make a task look as if it were to begin.
-        quiet_s = abs(time.time() - task.status.timestamp.ToNanoseconds() / 1e9)
-        return quiet_s > LOST_AFTER_S and not await self._at_work(task, context)
+        # A task that was just created may have no run yet. The absolute value allows for another machine's clock,
+        # which may be ahead of ours.
+        age_s = abs(time.time() - task.status.timestamp.ToNanoseconds() / 1e9)
+        return age_s > LOST_AFTER_S and not await self._at_work(task, context)
 
-    async def _after_all(self, task: Task, context: ServerCallContext) -> Task | None:
-        """A quiet task, as it is when the process that had it has had time to write down its end; or given up."""
+    async def _recover(self, task: Task, context: ServerCallContext) -> Task | None:
+        """Give the task's process time to write the final state; mark the task as failed if it is still abandoned."""
         if self._at_work is not None:
-            await asyncio.sleep(_ENDS_WITHIN_S)
-            found = await self._kept.get(task.id, context)
-            if found is None or not await self._is_quiet(found, context):
+            await asyncio.sleep(_FINAL_WRITE_S)
+            found = await self._store.get(task.id, context)
+            if found is None or not await self._is_abandoned(found, context):
                 return found
             task = found
-        await self._give_up(task, context)
+        await self._mark_lost(task, context)
         return task
 
-    async def _give_up(self, task: Task, context: ServerCallContext) -> None:
+    async def _mark_lost(self, task: Task, context: ServerCallContext) -> None:
         task.status.state = TaskState.TASK_STATE_FAILED
         task.status.timestamp.GetCurrentTime()
         task.status.message.CopyFrom(
@@ -221,9 +219,9 @@ class LiveTaskStore(TaskStore):
                 parts=[Part(text=LOST)],
             )
         )
-        await self._kept.save(task, context)
+        await self._store.save(task, context)
 
 
 def is_running(task: Task) -> bool:
-    """Whether a task is at work, or is about to be."""
+    """Whether a task is submitted or working."""
     return task.status.state in _RUNNING

@@ -1,4 +1,4 @@
-"""The SDK's tables for tasks and for whom to notify of them, in SQLite or PostgreSQL."""
+"""The SDK's tables for tasks and push configurations, in SQLite or PostgreSQL."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
 _SQLITE = "sqlite:///"
-_CONNECTIONS, _MORE_CONNECTIONS = 5, 5
-"""How many are kept open to PostgreSQL, and how many may be opened beside them."""
+_POOL_SIZE, _POOL_OVERFLOW = 5, 5
+"""Connections to PostgreSQL: permanent ones, and additional temporary ones."""
 
-# A client names its conversation; the SDK's column would refuse one with a name longer than a UUID.
-_SHORT = (
+# Clients choose the conversation id; the SDK's column refuses ids longer than a UUID.
+_HAS_LENGTH_LIMIT = (
     "SELECT 1 FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = 'tasks'"
     " AND column_name = 'context_id' AND character_maximum_length IS NOT NULL"
 )
@@ -34,19 +34,19 @@ _WIDEN = "ALTER TABLE tasks ALTER COLUMN context_id TYPE text"
 
 @asynccontextmanager
 async def open_tables(url: str) -> AsyncIterator[tuple[TaskStore, PushNotificationConfigStore]]:
-    """Open the tables, made where they are missing, and close them on leaving.
+    """Open the tables, create missing ones, and close the connections on exit.
 
     Args:
         url: `sqlite:///FILE` or `postgresql://…`.
 
     Raises:
-        ConfigError: On an address of another kind, or a database that cannot be reached.
+        ConfigError: If the address is of another kind, or the database cannot be reached.
     """
-    # In a thread: drivers are imported, and a file's path is looked up.
+    # In a thread: it imports drivers and accesses the file system.
     engine = await asyncio.to_thread(_engine, url)
-    from graph_agent.a2a.server.database import QuietPushStore, QuietTaskStore
+    from graph_agent.a2a.server.database import MaskedPushStore, MaskedTaskStore
 
-    tasks, push = QuietTaskStore(engine), QuietPushStore(engine)
+    tasks, push = MaskedTaskStore(engine), MaskedPushStore(engine)
 
     async def make(connection: object = None) -> None:
         await tasks.initialize()
@@ -75,7 +75,7 @@ async def _make_in_file(make: Callable[[], Awaitable[None]]) -> None:
             await make()
             made = True
         except DBAPIError as error:
-            # The SDK looks for its tables before it makes them, and another process may have made them meanwhile.
+            # The SDK checks for its tables before it creates them; another process may create them in between.
             if not isinstance(error.orig, sqlite3.Error):
                 raise
             await asyncio.sleep(patience.pause_s(error.orig))
@@ -85,7 +85,7 @@ async def _widen(engine: AsyncEngine) -> None:
     from sqlalchemy import text
 
     async with engine.begin() as connection:
-        if (await connection.execute(text(_SHORT))).first() is not None:
+        if (await connection.execute(text(_HAS_LENGTH_LIMIT))).first() is not None:
             await connection.execute(text(_WIDEN))
 
 
@@ -98,7 +98,7 @@ def _engine(url: str) -> AsyncEngine:
         return create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"factory": PatientConnection})
     if is_postgres(url):
         address = "postgresql+psycopg://" + url.partition("://")[2]
-        return create_async_engine(address, pool_size=_CONNECTIONS, max_overflow=_MORE_CONNECTIONS, pool_pre_ping=True)
+        return create_async_engine(address, pool_size=_POOL_SIZE, max_overflow=_POOL_OVERFLOW, pool_pre_ping=True)
     shown = without_password(url)
     raise ConfigError(
         f"tasks={shown!r}: no such kind of database; use 'sqlite:///FILE', 'postgresql://…', or 'memory:'."

@@ -1,4 +1,4 @@
-"""Refuses requests with half a character in a string, which neither protobuf nor a response can hold."""
+"""Refusal of requests with a lone surrogate in a string, which neither protobuf nor a response can encode."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from starlette.responses import JSONResponse, Response
 from graph_agent._internal.text import find_lone_surrogate
 
 Refusal = Callable[[Any, str], Response]
-"""Makes the response to a request from its JSON and the reason."""
+"""Builds the response to a request from its JSON and the reason."""
 
 
 def refusal_of_text(request: Any, refusal: Refusal) -> Response | None:
-    """The response to a request whose text cannot be taken; None for any other.
+    """Return the response to a request with a lone surrogate in its text; None for any other request.
 
     Args:
-        request: The request's JSON; None where it is none.
-        refusal: Makes the response.
+        request: The request's JSON; None for a body that is not JSON.
+        refusal: Builds the response.
     """
     place = find_lone_surrogate(request)
     if place is None:
@@ -33,7 +33,7 @@ def refusal_of_text(request: Any, refusal: Refusal) -> Response | None:
 
 
 def refused_text_over_jsonrpc(request: Any, reason: str) -> Response:
-    """JSON-RPC's error for an invalid request, with status 400."""
+    """Return the JSON-RPC error for an invalid request, with status 400."""
     id_ = request.get("id") if isinstance(request, dict) else None
     known = isinstance(id_, int | str) and find_lone_surrogate(id_) is None
     error = {"code": -32600, "message": reason}
@@ -41,5 +41,5 @@ def refused_text_over_jsonrpc(request: Any, reason: str) -> Response:
 
 
 def refused_text_over_rest(request: Any, reason: str) -> Response:
-    """HTTP+JSON's error for an invalid request."""
+    """Return the HTTP+JSON error for an invalid request."""
     return JSONResponse(build_rest_error_payload(ParseError(reason)), 400)

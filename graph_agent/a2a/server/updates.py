@@ -1,4 +1,4 @@
-"""What a task tells those who watch it, worded from the parts of a session's stream."""
+"""Updates of a task for its subscribers, converted from the parts of a session's stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from langgraph.types import Interrupt
 
 from graph_agent._internal.coalesce import Pieces
 from graph_agent._internal.text import plain
-from graph_agent.a2a.wire import EXTENSION, outcome_of
+from graph_agent.a2a.wire import EXTENSION, outcome_metadata
 from graph_agent.events.values import as_value
 from graph_agent.session.results import CallState, DelegateProgress, EventAdded, PlanText, RunResult, Token
 from graph_agent.session.results import Part as SessionPart
@@ -23,17 +23,17 @@ from graph_agent.session.results import Part as SessionPart
 ARTIFACT = "answer"
 _INTERRUPT = "interrupt"
 _PROGRESS = frozenset({"plan", "call", "delegation", "output"})
-"""Types of the messages that tell progress, under our extension's key."""
+"""Types of progress messages, under our extension's key."""
 
 
-class TaskTeller:
-    """Tells one task's watchers how it gets on.
+class TaskReporter:
+    """Sends one task's updates to its subscribers.
 
     Args:
-        queue: The SDK's queue of the task.
+        queue: The SDK's event queue of the task.
         task_id: The task.
-        context_id: Its conversation.
-        show_outputs: Whether what tools gave is told too.
+        context_id: The task's conversation.
+        show_outputs: Whether tool outputs are sent.
     """
 
     def __init__(self, queue: EventQueue, task_id: str, context_id: str, *, show_outputs: bool) -> None:
@@ -43,13 +43,13 @@ class TaskTeller:
         self._context_id = context_id
         self._show_outputs = show_outputs
         self._streamed = False
-        # Each event is a message of the protocol, a change of the task and a line to everyone who watches it.
+        # Coalesced: each event costs a protocol message, a change of the task and a line per subscriber.
         self._pieces = Pieces(self._append)
-        self.said = 0
-        """How many updates were told; a heart-beat is for when this stands still."""
+        self.updates_sent = 0
+        """Number of updates sent; a heartbeat is sent while this does not increase."""
 
     async def submitted(self, message: Message | None) -> None:
-        """The task exists; the protocol wants this first."""
+        """Report the new task; the protocol requires this event first."""
         now = Timestamp()
         now.GetCurrentTime()
         await self._queue.enqueue_event(
@@ -62,28 +62,28 @@ class TaskTeller:
         )
 
     async def working(self, text: str = "", about: Mapping[str, Any] | None = None, data: Any = None) -> None:
-        """It is at work; without words it is a heart-beat.
+        """Report progress; a heartbeat without arguments.
 
         Args:
-            text: What to say.
-            about: The same for programs, under our extension's key.
-            data: JSON to go along.
+            text: The progress as text.
+            about: The progress for programs, under our extension's key.
+            data: Additional JSON.
         """
-        self.said += 1
+        self.updates_sent += 1
         await self._pieces.flush()
         parts = [*_text_parts(text), *_data_parts(data)]
         message = self._message(parts, about) if parts else None
         await self._updater.start_work(message)
 
     async def part(self, part: SessionPart) -> None:
-        """Tell what one part of the session's stream means to somebody outside."""
+        """Convert one part of the session's stream to an update."""
         match part:
             case Token() if not part.reports_failure:
-                self.said += 1
+                self.updates_sent += 1
                 await self._pieces.add(part.text)
             case PlanText():
                 await self._pieces.flush()
-                # Where plans are streamed, what was taken for the answer has turned out to precede calls.
+                # Text that was streamed as the answer turned out to precede calls, so the artifact starts again.
                 self._streamed, self._pieces = False, Pieces(self._append)
                 await self.working(part.text, {"type": "plan"})
             case DelegateProgress():
@@ -100,60 +100,63 @@ class TaskTeller:
             case _:
                 pass
 
-    async def answered(self, result: RunResult) -> None:
-        """The whole answer, in place of what was streamed, and the task completed."""
+    async def completed(self, result: RunResult) -> None:
+        """Report completion, with the whole answer in place of the streamed chunks."""
         await self._pieces.flush()
         parts = [Part(text=result.answer), *_data_parts(as_value(result.structured_response))]
         await self._updater.add_artifact(parts, artifact_id=self._artifact_id, name=ARTIFACT, last_chunk=True)
         await self._end(TaskState.TASK_STATE_COMPLETED, None, result)
 
-    async def asks(self, waiting: Sequence[Interrupt], result: RunResult) -> None:
-        """The graph waits for a person; the first question counts, the others follow when it is answered."""
-        await self._pieces.flush()
-        question = waiting[0].value
-        text = question if isinstance(question, str) else _words(question)
-        # What a question says beside its words, such as the choices, goes along for programs.
-        data = None if question == text or (text and len(question) == 1) else question
-        about = {"type": "question", _INTERRUPT: waiting[0].id}
-        message = self._message([*_text_parts(text), *_data_parts(data)], about)
-        told = outcome_of(None, result.usage)
-        await self._updater.update_status(TaskState.TASK_STATE_INPUT_REQUIRED, message, metadata=told)
+    async def input_required(self, interrupts: Sequence[Interrupt], result: RunResult) -> None:
+        """Report that the graph waits for a person.
 
-    async def asks_again(self, question: Message, why: str) -> None:
-        """An answer could not be taken now; the question stands.
+        Only the first interrupt is sent; the others are raised again after its answer.
+        """
+        await self._pieces.flush()
+        question = interrupts[0].value
+        text = question if isinstance(question, str) else _question_text(question)
+        # A structured question's other fields, such as choices, are sent as data.
+        data = None if question == text or (text and len(question) == 1) else question
+        about = {"type": "question", _INTERRUPT: interrupts[0].id}
+        message = self._message([*_text_parts(text), *_data_parts(data)], about)
+        metadata = outcome_metadata(None, result.usage)
+        await self._updater.update_status(TaskState.TASK_STATE_INPUT_REQUIRED, message, metadata=metadata)
+
+    async def repeat_question(self, question: Message, reason: str) -> None:
+        """Send the question again, since its answer could not be processed now.
 
         Args:
-            question: What the task has asked.
-            why: What the answer was not taken for.
+            question: The task's question.
+            reason: Why the answer was not accepted.
         """
-        message = self._message([Part(text=why), *question.parts], MessageToDict(question.metadata).get(EXTENSION))
+        message = self._message([Part(text=reason), *question.parts], MessageToDict(question.metadata).get(EXTENSION))
         await self._updater.update_status(TaskState.TASK_STATE_INPUT_REQUIRED, message)
 
-    async def failed(self, why: str, result: RunResult | None = None) -> None:
-        """The task failed."""
-        await self._end(TaskState.TASK_STATE_FAILED, self._message(_text_parts(why)), result)
+    async def failed(self, reason: str, result: RunResult | None = None) -> None:
+        """Report that the task failed."""
+        await self._end(TaskState.TASK_STATE_FAILED, self._message(_text_parts(reason)), result)
 
-    async def rejected(self, why: str) -> None:
-        """The task is none that this agent takes."""
+    async def rejected(self, reason: str) -> None:
+        """Report that this agent does not accept the task."""
         await self._pieces.flush()
-        await self._updater.reject(self._message(_text_parts(why)))
+        await self._updater.reject(self._message(_text_parts(reason)))
 
     async def cancelled(self, result: RunResult | None = None) -> None:
-        """The task was cancelled."""
+        """Report that the task was cancelled."""
         await self._end(TaskState.TASK_STATE_CANCELED, None, result)
 
     async def _end(self, state: TaskState, message: Message | None, result: RunResult | None) -> None:
-        """However it ends, it tells what its run has used: that is taken from a delegating run's budget."""
+        """Send the final state with the run's usage, which a delegating run deducts from its budget."""
         await self._pieces.flush()
-        told = outcome_of(result.stop_reason, result.usage) if result is not None else None
-        await self._updater.update_status(state, message, metadata=told)
+        metadata = outcome_metadata(result.stop_reason, result.usage) if result is not None else None
+        await self._updater.update_status(state, message, metadata=metadata)
 
     @property
     def _artifact_id(self) -> str:
         return f"{self._task_id}-{ARTIFACT}"
 
     async def _append(self, text: str) -> None:
-        # The first piece begins the artifact, also anew after words that were none of the answer.
+        # The first chunk replaces the artifact, also after a restart of the answer.
         append, self._streamed = self._streamed, True
         await self._updater.add_artifact(
             [Part(text=text)], artifact_id=self._artifact_id, name=ARTIFACT, append=append, last_chunk=False
@@ -163,25 +166,25 @@ class TaskTeller:
         return self._updater.new_agent_message(parts, metadata={EXTENSION: dict(about)} if about else None)
 
 
-def question_of(task: Task | None) -> str:
-    """The id of the interrupt that a task has told as its question; empty for none."""
+def question_id(task: Task | None) -> str:
+    """Return the id of the interrupt that a task has sent as its question; empty for none."""
     return str(_about(task.status.message).get(_INTERRUPT, "")) if task is not None else ""
 
 
 def is_progress(message: Message) -> bool:
-    """Whether a message of the agent's tells progress, which the next one replaces."""
+    """Whether a message of the agent is progress, which the next message replaces."""
     return message.role == Role.ROLE_AGENT and _about(message).get("type") in _PROGRESS
 
 
 def _about(message: Message) -> dict[str, Any]:
-    told = MessageToDict(message.metadata).get(EXTENSION) if EXTENSION in message.metadata else None
-    return told if isinstance(told, dict) else {}
+    values = MessageToDict(message.metadata).get(EXTENSION) if EXTENSION in message.metadata else None
+    return values if isinstance(values, dict) else {}
 
 
-def _words(question: Any) -> str:
-    """The words in a structured question, by the names they usually go under; empty for none."""
-    told = question if isinstance(question, dict) else {}
-    return next((told[name] for name in ("question", "message", "prompt") if isinstance(told.get(name), str)), "")
+def _question_text(question: Any) -> str:
+    """Return the text of a structured question, from the first usual key that holds text; empty for none."""
+    fields = question if isinstance(question, dict) else {}
+    return next((fields[name] for name in ("question", "message", "prompt") if isinstance(fields.get(name), str)), "")
 
 
 def _text_parts(text: str) -> list[Part]:

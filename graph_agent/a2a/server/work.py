@@ -1,4 +1,4 @@
-"""A task at work in this process: what stops its run and no other, and what says that it is alive."""
+"""A running task of this process: its cancellation, its lock and its heartbeats."""
 
 from __future__ import annotations
 
@@ -8,68 +8,68 @@ from contextlib import asynccontextmanager
 
 from langgraph.runtime import RunControl
 
-from graph_agent.a2a.server.updates import TaskTeller
+from graph_agent.a2a.server.updates import TaskReporter
 from graph_agent.runs.run import Around
 
 
-class Work:
-    """One message of a task, from when it is taken up to its end or its question."""
+class TaskRun:
+    """Processing of one message of a task, until the task ends or asks a question."""
 
     def __init__(self) -> None:
-        self.around = Around()
-        """What its run is begun under."""
+        self.scope = Around()
+        """Scope of the run; aborts it."""
         self.control = RunControl()
-        """Stops its run at the next boundary."""
+        """Stops the run at the next step boundary."""
         self.ended = asyncio.Event()
 
     @property
     def cancelled(self) -> bool:
-        """Whether it was cancelled, begun or not."""
-        return self.around.aborted
+        """Whether it was cancelled, before or after the run started."""
+        return self.scope.aborted
 
     def cancel(self) -> None:
-        """Stop its run; one that waits for its turn is not begun."""
-        self.around.abort()
+        """Stop the run, or prevent its start if it waits for the lock."""
+        self.scope.abort()
 
     @asynccontextmanager
-    async def in_turn(self, turn: asyncio.Lock) -> AsyncIterator[bool]:
-        """Wait for the turn, and have it while within.
+    async def acquire(self, lock: asyncio.Lock) -> AsyncIterator[bool]:
+        """Acquire the conversation's lock, and release it on exit.
 
         Args:
-            turn: Held by the one task of a conversation that runs.
+            lock: Held by the running task of a conversation.
 
         Yields:
-            False when it was cancelled before it had the turn.
+            False if it was cancelled before the lock was acquired.
         """
-        with self.around.interruptible() as waiting:
-            await turn.acquire()
+        with self.scope.interruptible() as waiting:
+            await lock.acquire()
         if waiting.cancelled_caught:
             yield False
             return
         try:
             yield not self.cancelled
         finally:
-            turn.release()
+            lock.release()
 
 
 @asynccontextmanager
-async def heartbeats(teller: TaskTeller, every_s: float) -> AsyncIterator[None]:
-    """While within, say that the task is alive whenever nothing else was said for a while.
+async def heartbeats(reporter: TaskReporter, every_s: float) -> AsyncIterator[None]:
+    """Send a `working` update after each period without another update, inside the block.
 
     Args:
-        teller: Tells it.
-        every_s: Seconds of silence.
+        reporter: Sends the updates.
+        every_s: Seconds without an update.
     """
 
     async def beat() -> None:
         while True:
-            said = teller.said
+            sent = reporter.updates_sent
             await asyncio.sleep(every_s)
-            if teller.said == said:
-                await teller.working()
+            if reporter.updates_sent == sent:
+                await reporter.working()
 
-    beating = asyncio.create_task(beat())
+    heartbeat = asyncio.create_task(beat())
     try:
         yield
     finally:
-        beating.cancel()
+        heartbeat.cancel()

@@ -1,4 +1,4 @@
-"""Calls from any thread to the event loop that owns the sessions."""
+"""Calls from any thread or event loop to the event loop that owns the sessions."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from graph_agent.mcp.failures import McpCallError
 
 T = TypeVar("T")
 
-TAKE_UP_S = 10.0
-"""Seconds the owning loop may take to begin a call from another thread, before it is taken to be blocked."""
+START_TIMEOUT_S = 10.0
+"""Seconds for the owning loop to start a call from another thread, before it is considered blocked."""
 
 
-class Hop:
-    """Runs work on the loop it was made in, whichever loop or thread asks."""
+class LoopBridge:
+    """Runs coroutines on the event loop in which it was created, from any loop or thread."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run `work` on the owning loop; cancelling here cancels it there.
+        """Run `work` on the owning loop; cancelling this call cancels it.
 
-        Raises `McpCallError` when that loop has ended, `SyncInLoopError` when it is blocked, and what `work` raises.
+        Raises `McpCallError` if the owning loop has ended, `SyncInLoopError` if it is blocked, and errors of `work`.
         """
         if asyncio.get_running_loop() is self._loop:
             return await work()
-        begun, done = self._start(work)
+        started, result = self._start(work)
         try:
-            # Not wait_for, which loses a cancellation that comes at the moment of success (before Python 3.12).
-            async with asyncio.timeout(TAKE_UP_S):
-                await asyncio.wrap_future(begun)
+            # Not wait_for, which before Python 3.12 loses a cancellation that arrives at the moment of success.
+            async with asyncio.timeout(START_TIMEOUT_S):
+                await asyncio.wrap_future(started)
         except TimeoutError:
-            done.cancel()
+            result.cancel()
             raise _blocked() from None
         except asyncio.CancelledError:
-            done.cancel()
+            result.cancel()
             raise
-        return await asyncio.wrap_future(done)
+        return await asyncio.wrap_future(result)
 
     def run_blocking(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run `work` on the owning loop and block this thread until it is done.
 
-        Raises `SyncInLoopError` in the thread of any running loop, and what `run` raises.
+        Raises `SyncInLoopError` in the thread of a running loop, and the errors of `run`.
         """
         try:
             asyncio.get_running_loop()
@@ -56,18 +56,18 @@ class Hop:
                 "An MCP tool was called synchronously from the thread of a running event loop, which it would block; "
                 "use `await tool.ainvoke(...)`, or `await graph.ainvoke(...)` for the whole graph."
             )
-        begun, done = self._start(work)
+        started, result = self._start(work)
         try:
-            begun.result(TAKE_UP_S)
+            started.result(START_TIMEOUT_S)
         except TimeoutError:
-            begun.cancel()
-            done.cancel()
+            started.cancel()
+            result.cancel()
             raise _blocked() from None
         try:
-            return done.result()
+            return result.result()
         finally:
-            # For a wait that is interrupted; it changes nothing about work that is done.
-            done.cancel()
+            # Cancels the work if the wait was interrupted; no effect on finished work.
+            result.cancel()
 
     def _start(
         self, work: Callable[[], Coroutine[Any, Any, T]]
@@ -78,20 +78,20 @@ class Hop:
                 "`async with open_mcp_tools(...)`, for as long as the tools are used.",
                 may_have_run=False,
             )
-        begun: concurrent.futures.Future[None] = concurrent.futures.Future()
+        started: concurrent.futures.Future[None] = concurrent.futures.Future()
 
         async def run() -> T:
-            if not begun.set_running_or_notify_cancel():
+            if not started.set_running_or_notify_cancel():
                 raise asyncio.CancelledError
-            begun.set_result(None)
+            started.set_result(None)
             return await work()
 
-        return begun, asyncio.run_coroutine_threadsafe(run(), self._loop)
+        return started, asyncio.run_coroutine_threadsafe(run(), self._loop)
 
 
 def _blocked() -> SyncInLoopError:
     return SyncInLoopError(
-        f"The event loop that opened the MCP servers did not take a call within {TAKE_UP_S:g} s: it is blocked, "
+        f"The event loop that opened the MCP servers did not take a call within {START_TIMEOUT_S:g} s: it is blocked, "
         "most likely by a synchronous call such as graph.invoke(...) made from its own thread; "
         "use `await graph.ainvoke(...)` there, or call invoke from another thread."
     )
