@@ -28,7 +28,8 @@ from graph_agent.models.sentinel import is_blank, says_nothing
 from graph_agent.models.stream_watch import Spoken
 from graph_agent.planning.ask import RefusedError
 from graph_agent.planning.failure_account import failure_account
-from graph_agent.planning.hooked_requests import AskingWithHooks
+from graph_agent.planning.hooked_requests import HookedRequests
+from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
 from graph_agent.runs.notes import Heard, listen
 from graph_agent.runs.run import run_of
@@ -79,7 +80,7 @@ class _Answering:
         self.reason: StopReason = outcome["stop_reason"]
         self.step = self.loop["step"]
         self.config = config
-        self.asking: AskingWithHooks | None = None
+        self.requests: ModelRequests | None = None
         self.answer: AIMessage | None = None
         self.begun = AIMessage("")
         """What of an answer that cannot be had in full has been streamed."""
@@ -127,8 +128,8 @@ class _Answering:
         self.answer = draft
         if self.outcome.get("unguarded") and self.parts.guarded:
 
-            async def guard(asking: AskingWithHooks, sentence: str) -> None:
-                self.answer = await self._guarded(asking, draft, by_model=False)
+            async def guard(requests: ModelRequests, sentence: str) -> None:
+                self.answer = await self._guarded(requests, await requests.guarded(draft))
 
             await self._in_time(guard, "")
         await self._read_structured()
@@ -138,25 +139,29 @@ class _Answering:
             with contextlib.suppress(ValueError, SlowSchemaError):  # whoever gave it has told of a misfit
                 self.structured = await asyncio.to_thread(self.parts.response.read, self.answer.text)
 
-    async def _in_time(self, work: Callable[[AskingWithHooks, str], Awaitable[None]], sentence: str) -> None:
+    async def _in_time(self, work: Callable[[ModelRequests, str], Awaitable[None]], sentence: str) -> None:
         """Do what takes requests, as long as an abort and the deadline let it."""
         with self.under_way.interruptible(answer_left_s(self.under_way, self.loop, self.settings)) as scope:
             await self._ask(work, sentence)
         if scope.cancelled_caught:
             self._cut_short()
 
-    async def _ask(self, work: Callable[[AskingWithHooks, str], Awaitable[None]], sentence: str) -> None:
-        asking = await AskingWithHooks.begin(self.parts, self.settings, self.state["messages"], self.loop, self.config)
-        if sentence:
-            # At a limit, hooks may have no model asked again.
-            limit: LimitMet = (self.reason, self.outcome.get("limit", 0))
-            asking.budget_met = lambda used, newest: limit
-        else:
-            asking.budget_met = self._budget_met
-        self.asking, self.answer = asking, None
+    async def _ask(self, work: Callable[[ModelRequests, str], Awaitable[None]], sentence: str) -> None:
+        limit: LimitMet | None = (self.reason, self.outcome.get("limit", 0)) if sentence else None
+        requests = await ModelRequests.open(
+            self.parts,
+            self.settings,
+            self.state["messages"],
+            self.loop,
+            self.config,
+            # At a limit, hooks get no rerun.
+            lambda used, newest: limit or self._budget_met(used, newest),
+        )
+        self.requests, self.answer = requests, None
         try:
-            await asking.rewrite_results()
-            await work(asking, sentence)
+            if self.parts.rewriters:
+                await HookedRequests(requests, self.under_way.session_id).rewrite_results()
+            await work(requests, sentence)
         except UserError:
             raise
         except RefusedError as refused:
@@ -169,18 +174,18 @@ class _Answering:
             self.answer = AIMessage(self._with_account(self._sentence()))
         except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
             self._fail_by(error)
-            self.begun = AIMessage(sentence or asking.spoken.text, id=asking.spoken.id)
+            self.begun = AIMessage(sentence or requests.stream.text, id=requests.stream.id)
         finally:
-            self.loop, self.usage = {**asking.loop}, asking.usage
-            self.events[:0] = asking.events
+            self.loop, self.usage = {**requests.active.loop}, requests.usage
+            self.events[:0] = requests.active.events
         if sentence:
             # The limit is what ended this input, whatever became of the answer.
             self.reason = self.outcome["stop_reason"]
 
-    async def _compose(self, asking: AskingWithHooks, sentence: str) -> None:
+    async def _compose(self, requests: ModelRequests, sentence: str) -> None:
         id_, hint = None, self._hint()
         if sentence and not self.parts.guarded:
-            message, failure = await asking.answer_after(sentence, hint)
+            message, failure = await requests.answer_after(sentence, hint)
             if isinstance(failure, UserError):
                 raise failure
             if failure is not None:
@@ -193,34 +198,36 @@ class _Answering:
             reply, id_ = AIMessage(""), message.id
             self.begun = with_text(message, message.text.rstrip())
         else:
-            reply = await asking.answer(quiet=self.parts.guarded)
+            reply = await requests.answer(quiet=self.parts.guarded)
         if is_blank(reply.text) and not self.outcome.get("empty"):
             # It may have called a tool all the same, and that call was left out.
-            if self._exhausted(asking.usage):
+            if self._exhausted(requests.usage):
                 self.answer = AIMessage(self._with_account(self._sentence()), id=id_)
                 return
             # The sentence stands in a message of its own already.
             quiet = self.parts.guarded or bool(sentence)
-            reply = await asking.answer([HumanMessage(EMPTY_ANSWER)], quiet=quiet)
+            reply = await requests.answer([HumanMessage(EMPTY_ANSWER)], quiet=quiet)
         if is_blank(reply.text):
             self._fail("empty_answer", _EMPTY)
         else:
-            answer = _below(sentence, await self._guarded(asking, reply), hint)
+            answer = _below(sentence, await self._guarded(requests, reply), hint)
             self.answer = answer if id_ is None else answer.model_copy(update={"id": id_})
 
-    async def _guarded(self, asking: AskingWithHooks, answer: AIMessage, *, by_model: bool = True) -> AIMessage:
-        """An answer as hooks and middleware leave it."""
-        return await asking.guard(answer, self.under_way.session_id, by_model=by_model)
+    async def _guarded(self, requests: ModelRequests, answer: AIMessage) -> AIMessage:
+        """Return an answer as the hooks leave it."""
+        if not self.parts.hooks:
+            return answer
+        return await HookedRequests(requests, self.under_way.session_id).guard(answer)
 
-    async def _structured(self, asking: AskingWithHooks, sentence: str) -> None:
+    async def _structured(self, requests: ModelRequests, sentence: str) -> None:
         """Ask for an answer that fits the schema."""
         assert self.parts.response is not None
         answered = await ask_for_structure(
-            asking,
+            requests,
             self.parts.response,
             quiet=bool(sentence) or self.parts.guarded or self.outcome.get("unfit", False),
             was_empty=self.outcome.get("empty", False),
-            is_exhausted=lambda: self._exhausted(asking.usage),
+            is_exhausted=lambda: self._exhausted(requests.usage),
             max_tokens=self.settings.max_output_tokens,
         )
         if answered is None:
@@ -233,7 +240,7 @@ class _Answering:
         if answered.error is not None:
             self._fail(*answered.error)
         else:
-            self.answer = await self._guarded(asking, reply)
+            self.answer = await self._guarded(requests, reply)
             if self.answer is not reply:
                 self.structured = None
                 await self._read_structured()
@@ -292,14 +299,14 @@ class _Answering:
         elif self.reason == "completed":
             self._stop("deadline", self.settings.deadline_s or 0.0)
         sentence = self._sentence()
-        spoken = self.asking.spoken if self.asking is not None else Spoken()
+        spoken = self.requests.stream if self.requests is not None else Spoken()
         said = spoken.text
         if not said:
             text = self._with_account(sentence)
         else:
             text = said if said.startswith(sentence) else f"{said}\n\n{sentence}"
         self.answer = AIMessage(text, id=spoken.id)
-        if said and self.asking is not None and (cut_off := self.asking.cut_off) is not None:
+        if said and self.requests is not None and (cut_off := self.requests.cut_off) is not None:
             figures = {"usage_metadata": cut_off.usage_metadata, "response_metadata": cut_off.response_metadata}
             self.answer = self.answer.model_copy(update=figures)
         self.structured = None
@@ -330,7 +337,7 @@ class _Answering:
 
     def update_to_go_on(self) -> dict[str, Any]:
         """Everything gathered, for an input that goes on with what the user has steered."""
-        shown = "shown" in self.outcome or bool(self.asking is not None and self.asking.spoken.text)
+        shown = "shown" in self.outcome or bool(self.requests is not None and self.requests.stream.text)
         said: list[AnyMessage] = []
         if shown and self.answer is not None:
             said.append(self.answer)

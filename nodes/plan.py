@@ -22,10 +22,11 @@ from graph_agent.hooks.protocol import HookError
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import cut_off
 from graph_agent.planning.ask import PlanningError, RefusedError
-from graph_agent.planning.hooked_requests import AskingWithHooks
+from graph_agent.planning.hooked_requests import HookedRequests
 from graph_agent.planning.loop_response import refused, stop_repetition
 from graph_agent.planning.plan_edits import go_on_after_edit, take_edits
 from graph_agent.planning.reply import Planned, with_free_ids
+from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.structured_answer import replaced_answer
 from graph_agent.planning.update import Step
 from graph_agent.response_format import is_json
@@ -196,16 +197,20 @@ def _begin_wave(step: Step, planned: Planned) -> None:
 
 
 async def _planned(step: Step) -> Planned:
-    asking = await AskingWithHooks.begin(step.parts, step.settings, step.history, step.loop, step.config)
+    parts = step.parts
+    requests = await ModelRequests.open(parts, step.settings, step.history, step.loop, step.config, step.budget_met)
     try:
-        planned = await asking.plan_through_hooks(
-            step.run.session_id, step.budget_met, lambda usage: note_used(usage, step.config, step.runtime)
-        )
+        requests.warn_of_withheld_choice()
+        if parts.hooks or parts.rewriters:
+            hooked = HookedRequests(requests, step.run.session_id)
+            planned = await hooked.plan(lambda usage: note_used(usage, step.config, step.runtime))
+        else:
+            planned = await requests.plan()
     finally:
-        step.loop = {**asking.loop}
-        step.streamed, step.cut_off = asking.spoken, asking.cut_off
-        step.events += asking.events
-        step.count(asking.usage)
+        step.loop = {**requests.active.loop}
+        step.streamed, step.cut_off = requests.stream, requests.cut_off
+        step.events += requests.active.events
+        step.count(requests.usage)
     if step.parts.mode(step.settings) != "wave":
         return planned
     return with_free_ids(planned, answered_ids(step.state.get("events", [])), structured=True)

@@ -54,7 +54,7 @@ class RefusedError(Exception):
         return cls(message, usage or usage_of(reply))
 
 
-class AskingError(Exception):
+class RepairRequestError(Exception):
     """A request failed after others of the same plan had been answered: `error`, and the `usage` of those."""
 
     def __init__(self, error: Exception, usage: Usage) -> None:
@@ -122,7 +122,7 @@ async def ask_for_calls(
 
 async def settle(watch: Spoken, planned: Planned) -> None:
     """Show the rest of a planning reply; nothing of one that has neither calls nor an answer."""
-    await watch.settle(planned.said, planned.message.text if planned.calls or planned.answers else None)
+    await watch.settle(planned.raw_text, planned.message.text if planned.calls or planned.answers else None)
 
 
 async def ask_for_plan(
@@ -140,7 +140,7 @@ async def ask_for_plan(
     Raises:
         PlanningError: When the plan is wrong still.
         RefusedError: When the model or its provider will not answer.
-        AskingError: When the request to repair a plan failed, or a limit forbids it (`LimitMetError`).
+        RepairRequestError: When the request to repair a plan failed, or a limit forbids it (`LimitMetError`).
         Exception: What the provider raised.
     """
     request = plan_request(parts, history, settings, "wave", planner)
@@ -168,7 +168,7 @@ async def _until_sound(
         except Exception as error:
             if attempt == 0:
                 raise
-            raise AskingError(error, usage) from error
+            raise RepairRequestError(error, usage) from error
         usage = add_usage(usage, usage_of(reply, settings.prices))
         if (words := refusal_in(reply, heard=False)) is not None:
             raise RefusedError.of(reply, words, usage)
@@ -182,7 +182,7 @@ async def _until_sound(
             if attempt == REPAIRS:
                 raise PlanningError(fault, usage) from fault
             if (met := limit(usage, reply)) is not None:
-                raise AskingError(LimitMetError(*met), usage) from fault
+                raise RepairRequestError(LimitMetError(*met), usage) from fault
             request = [*request, AIMessage(reply.text or _as_text(reply)), HumanMessage(str(fault))]
         else:
             return _planned(reply, plan, calls, usage, planner, answer)

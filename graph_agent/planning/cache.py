@@ -131,5 +131,5 @@ def _restored(kept: dict[str, Any]) -> Planned:
         reasoning=kept["reasoning"],
         extra={**kept["extra"], "cached": True},
         answers=kept["answers"],
-        said=message.text,
+        raw_text=message.text,
     )

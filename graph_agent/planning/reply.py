@@ -38,7 +38,7 @@ class Planned:
     """Further fields of the `plan` event: `slots` and `planner` in wave mode, `cached`."""
     answers: bool = False
     """Whether `message` says something that may be the answer: it has no calls, and is not the sentinel."""
-    said: str = ""
+    raw_text: str = ""
     """The reply's whole text, as it was streamed."""
     empty: bool = False
     """Whether the reply holds nothing: neither calls nor text."""
@@ -68,7 +68,7 @@ _FIXES: dict[CutOff, str] = {
 """What the model can do about a call of a reply that was cut off."""
 
 
-def planned_calls(message: AIMessage, calls: list[Call], usage: Usage, said: str) -> Planned:
+def planned_calls(message: AIMessage, calls: list[Call], usage: Usage, raw_text: str) -> Planned:
     """A plan that is no more than its calls: none means that planning is over."""
     answer = "" if calls else without_sentinel(message.text)
     if answer:
@@ -76,7 +76,15 @@ def planned_calls(message: AIMessage, calls: list[Call], usage: Usage, said: str
     reasoning = message.text
     empty = not calls and is_blank(reasoning)
     return Planned(
-        message, calls, usage, not calls, action_of(calls), reasoning, answers=bool(answer), said=said, empty=empty
+        message,
+        calls,
+        usage,
+        not calls,
+        action_of(calls),
+        reasoning,
+        answers=bool(answer),
+        raw_text=raw_text,
+        empty=empty,
     )
 
 

@@ -13,7 +13,7 @@ from graph_agent.errors import SlowSchemaError
 from graph_agent.events.types import event
 from graph_agent.models.finish_reasons import cause_of, cut_off
 from graph_agent.models.sentinel import is_blank
-from graph_agent.planning.requests import Asking
+from graph_agent.planning.requests import ModelRequests
 from graph_agent.response_format import ResponseSchema, is_json
 
 EMPTY_ANSWER = "Your answer was empty. No tool can be called any more: answer from what you know."
@@ -39,7 +39,7 @@ class StructuredAnswer:
 
 
 async def ask_for_structure(
-    asking: Asking,
+    requests: ModelRequests,
     response: ResponseSchema,
     *,
     quiet: bool,
@@ -49,10 +49,10 @@ async def ask_for_structure(
 ) -> StructuredAnswer | None:
     """Ask for an answer that fits a schema.
 
-    The first reply is streamed where the provider holds the model to the schema (see `Asking.answer`), repairs are not.
+    The first reply is streamed if the provider enforces the schema (see `ModelRequests.answer`); repairs are not.
 
     Args:
-        asking: The node's requests.
+        requests: The node's requests.
         response: The shape of the answer.
         quiet: Keep the first reply out of the message stream too.
         was_empty: Whether an empty reply has come before: another one is not sent back.
@@ -63,13 +63,13 @@ async def ask_for_structure(
         The answer, which may be empty; None where a budget forbids the repair that it needs.
 
     Raises:
-        RefusedError, Exception: As for `Asking.answer`.
+        RefusedError, Exception: As for `ModelRequests.answer`.
     """
     tail, fault, reply = list[AnyMessage](), "", AIMessage("")
     for attempt in range(1 + REPAIRS):
         if attempt and is_exhausted():
             return None
-        reply = await asking.answer(tail, quiet=quiet or attempt > 0, schema=response.json_schema)
+        reply = await requests.answer(tail, quiet=quiet or attempt > 0, schema=response.json_schema)
         if is_blank(reply.text):
             if was_empty:
                 return StructuredAnswer(reply)
@@ -85,8 +85,10 @@ async def ask_for_structure(
             return StructuredAnswer(reply, error=("response_schema", str(error)))
         except ValueError as error:
             fault = str(error)
-        if asking.spoken.seen and attempt < REPAIRS:
-            asking.events.append(event("warning", asking.loop["step"], message=replaced_answer(fault)))
+        if requests.stream.seen and attempt < REPAIRS:
+            requests.active.events.append(
+                event("warning", requests.active.loop["step"], message=replaced_answer(fault))
+            )
         tail += [reply, HumanMessage(f"That does not fit: {fault} Send the corrected object.")]
     message = f"The answer did not fit the response format after {REPAIRS} repairs: {fault}"
     return StructuredAnswer(reply, error=("response_format", message))
