@@ -168,14 +168,14 @@ class ActiveModel:
         if found.kept_from is not None and not recovery.get("compacted"):
             self.record(compacted=True)
             self.warn(
-                f"The conversation is longer than {self.model.name} can read; its older part is left out of what the "
-                "model is sent and told in a note. The history keeps everything."
+                f"The conversation is longer than {self.model.name} can read; requests hold a note in place of its "
+                "older part. The history keeps everything."
             )
         if found.cuts and not recovery.get("cut"):
             self.record(cut=True)
             self.warn(
-                f"Results of tools are longer than {self.model.name} can read; they are cut further in what the model "
-                "is sent. The history keeps everything."
+                f"Results of tools are longer than {self.model.name} can read; they are cut further in requests. "
+                "The history keeps everything."
             )
         return True
 
@@ -193,7 +193,7 @@ class ActiveModel:
 
     def warn_of_refusal(self) -> None:
         """Warn that the model or its provider refused the request."""
-        self.warn(f"{self.model.name} or its provider refused to answer because of what the request says.")
+        self.warn(f"{self.model.name} or its provider refused to answer because of the content of the request.")
 
     def record(self, **recovery: Any) -> None:
         """Store keys of `Recovery` in the bookkeeping."""

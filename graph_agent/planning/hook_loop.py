@@ -76,7 +76,7 @@ async def run_hook_loop(
         if plan.response_override is not None:
             override = _override(planned, plan.response_override)
             if (fault := await _format_fault(parts, override.message)) is not None:
-                warn(f"What the hook {name} answers does not fit the response format: {fault}")
+                warn(f"The answer of the hook {name} does not fit the response format: {fault}")
             return override
         if plan.terminate:
             return replace(planned, ended=True, final=_is_answer(parts, planned, request))

@@ -106,7 +106,7 @@ class HookedRequests:
             nonlocal noted
             await note(less_usage(requests.usage, noted))
             noted = requests.usage
-            active.loop = {**active.loop, "carried": carried.of(request.messages, keep)}
+            active.loop = {**active.loop, "carried": carried.after_rerun(request.messages, keep)}
             return await self._rerun(request)
 
         try:
@@ -170,7 +170,7 @@ class HookedRequests:
         reply = await parts.client.answer(messages, request.settings, mode=mode, quiet=True, schema=schema)
         usage = usage_of(reply, request.settings.prices)
         if (refusal := refusal_in(reply, heard=True)) is not None:
-            raise RefusedError.of(reply, refusal, usage)
+            raise RefusedError.from_reply(reply, refusal, usage)
         return _as_plan(with_text(reply, without_sentinel(reply.text)), usage)
 
     async def _with_patched_model(self, request: HookRequest) -> tuple[AgentParts, Mode]:

@@ -226,7 +226,7 @@ class ModelRequests:
             )
             if (refusal := refusal_in(reply, heard=True)) is not None:
                 await stream.settle(reply.text, reply.text)
-                raise RefusedError.of(reply, refusal, usage_of(reply, active.settings.prices))
+                raise RefusedError.from_reply(reply, refusal, usage_of(reply, active.settings.prices))
             answer = without_sentinel(reply.text)
             await stream.settle(reply.text, answer or None)
             return with_text(reply, answer)
