@@ -1,7 +1,7 @@
-"""The four nodes of the graph, one a file.
+"""The four nodes of the graph, one per file.
 
-The folder stands at the top of the repository and is imported as ``graph_agent.nodes`` through a link, so that
-there is never a second copy of a node in one process.
+The folder is at the top of the repository and is imported as ``graph_agent.nodes`` through a symbolic link. Any other
+name is refused, so that a process never holds two copies of a node.
 """
 
 if __name__ != "graph_agent.nodes":

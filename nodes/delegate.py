@@ -1,4 +1,4 @@
-"""`delegate`: hand one task to another agent."""
+"""The `delegate` node: run one delegation to another agent."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ logger = logging.getLogger(__name__)
 async def delegate_node(
     call: Call, config: RunnableConfig, runtime: Runtime[Any], *, parts: AgentParts
 ) -> Command[Any]:
-    """Run one delegation and answer its call; an error is an answer too.
+    """Run one delegation and add its result; an error is a result too.
 
-    A delegate that asks a person leaves its task in the state, and `plan` sends the call here again: the graph is
-    interrupted only then, because resuming runs this node from its start.
+    If a delegate asks a person, its task is stored in the state, and `plan` sends the call here again. Only that second
+    run interrupts the graph, because resuming runs this node from its start.
 
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
@@ -62,17 +62,17 @@ async def delegate_node(
     state = {"loop": NOT_BEGUN, **read_state(config, ["messages", "loop", "ready", "usage", "remote"])}
     settings = parts.settings(runtime, config, state["loop"])
     waiting = waiting_task(state.get("remote"), call)
-    tell, using = Telling(call, state["loop"]["step"], runtime), Using()
+    progress, tally = Telling(call, state["loop"]["step"], runtime), Using()
 
-    async def attempt(asked: Call, answer: Any) -> DelegationResult:
-        result = await _run(asked, answer, config, state, settings, parts, tell, using)
-        using(result.usage)
+    async def attempt(edited: Call, answer: Any) -> DelegationResult:
+        result = await _run(edited, answer, config, state, settings, parts, progress, tally)
+        tally(result.usage)
         return result
 
     async def work() -> DelegationResult:
         if "fault" in call:
             return _error(call["fault"])
-        # Asked before anything is sent, and once, however often the call is run.
+        # Interrupt before anything is sent, and only once for all attempts.
         answer = ask_person(call, waiting) if waiting is not None else None
 
         def failed(error: BaseException) -> DelegationResult:
@@ -84,7 +84,7 @@ async def delegate_node(
             if parts.around_tool is None:
                 return await attempt(call, answer)
             return await through_calls(
-                parts.around_tool, call, config, runtime, lambda asked: attempt(asked, answer), failed
+                parts.around_tool, call, config, runtime, lambda edited: attempt(edited, answer), failed
             )
         except BaseException as error:
             if meant_for_the_run(error):
@@ -96,10 +96,10 @@ async def delegate_node(
         result = DelegationResult(result.content, result.status)
         if waiting is not None:
             await parts.toolbox.withdraw({call["id"]: waiting})
-    # All that was used, by every attempt; also where the delegate was cut off and gave no result.
-    result = replace(result, usage=using.usage)
-    told = [*to_run.events, *tell.events]
-    update = answered(call, result, settings, state["loop"]["step"], told, waited=waiting is not None)
+    # The usage of all attempts, including a delegate that was cancelled without a result.
+    result = replace(result, usage=tally.usage)
+    events = [*to_run.events, *progress.events]
+    update = answered(call, result, settings, state["loop"]["step"], events, waited=waiting is not None)
     return Command(update=update)
 
 
@@ -110,16 +110,16 @@ async def _run(
     state: dict[str, Any],
     settings: LoopConfig,
     parts: AgentParts,
-    tell: Telling,
-    using: Using,
+    progress: Telling,
+    tally: Using,
 ) -> DelegationResult:
-    """Run one attempt; `answer` is the person's, where the delegate has asked for one."""
+    """Run one attempt; `answer` is the person's answer to the delegate's question, if there was one."""
     delegate = parts.toolbox.delegates.get(call["name"])
     if delegate is None:
         return _error(f"Unknown delegate {call['name']!r}; {did_you_mean(call['name'], parts.toolbox.names)}")
     task = call["arguments"].get("task")
     if task is not None and not isinstance(task, str):
-        # A reference in a plan may have found any JSON.
+        # A reference in a plan may resolve to any JSON.
         task = as_text(task)
     if not isinstance(task, str) or not task.strip():
         return _error(f"A delegation takes the task as text: {{'task': '…'}}, not {task!r}.")
@@ -134,40 +134,40 @@ async def _run(
         context=_context(state["messages"], settings.context_messages),
         session_id=config["configurable"].get("thread_id", ""),
         depth_left=depth_left - 1,
-        left=_share(config, state, settings, using.usage),
+        left=_share(config, state, settings, tally.usage),
         prices=settings.prices,
         context_id=conversation_with(state.get("remote"), delegate.name),
-        tell=tell,
-        watch=tell.pass_on if config["configurable"].get(WATCHED) else None,
-        used=using,
+        tell=progress,
+        watch=progress.pass_on if config["configurable"].get(WATCHED) else None,
+        used=tally,
     )
     if waiting := waiting_task(state.get("remote"), call):
         return await go_on(delegate, delegation, waiting, answer)
     return await delegate.run(delegation)
 
 
-def _share(config: RunnableConfig, state: dict[str, Any], settings: LoopConfig, used_already: Usage) -> Left:
-    """What one delegation of the wave may spend of what the input, and earlier attempts at it, have left."""
+def _share(config: RunnableConfig, state: dict[str, Any], settings: LoopConfig, attempts: Usage) -> Left:
+    """One delegation's share of the remaining budget, after its earlier attempts; equal for all of the wave."""
     if not has_budget(settings):
         return Left()
-    usage = add_usage(state["usage"], used_already)
+    usage = add_usage(state["usage"], attempts)
     used = spent(run_of(config), state["loop"], usage, state["messages"], settings)
     delegations = sum(is_delegation(call["name"]) for call in state["ready"])
     return left_to_delegate(used, settings).shared_by(max(1, delegations))
 
 
 def _context(messages: list[AnyMessage], count: int) -> list[AnyMessage]:
-    """The last messages that say something, as text: calls and their results mean nothing outside this run."""
-    said: list[AnyMessage] = []
+    """The last messages with text; calls and results are omitted, as they have no meaning outside this run."""
+    context: list[AnyMessage] = []
     for message in reversed(messages):
-        if len(said) == count:
+        if len(context) == count:
             break
         if (message.id or "").startswith(NOT_SHOWN):
             continue
         if isinstance(message, HumanMessage | AIMessage) and (text := as_sent(message).text):
             kind = HumanMessage if isinstance(message, HumanMessage) else AIMessage
-            said.append(kind(content=text, additional_kwargs={CONTEXT_MARK: True}))
-    return said[::-1]
+            context.append(kind(content=text, additional_kwargs={CONTEXT_MARK: True}))
+    return context[::-1]
 
 
 def _error(content: str) -> DelegationResult:

@@ -1,4 +1,4 @@
-"""`plan`: take in what is new, then find the next calls to run: those that waited, or what the model wants next."""
+"""The `plan` node: take new input, then select waiting calls of the wave or ask the model for the next wave."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from graph_agent.hooks.protocol import HookError
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import cut_off
 from graph_agent.planning.ask import PlanningError, RefusedError
-from graph_agent.planning.hooked_requests import AskingWithHooks
-from graph_agent.planning.loop_response import refused, stop_repetition
-from graph_agent.planning.plan_edits import go_on_after_edit, take_edits
+from graph_agent.planning.hooked_requests import HookedRequests
+from graph_agent.planning.loop_response import mark_withheld, stop_repetition
+from graph_agent.planning.plan_edits import apply_edits, continue_after_edit
 from graph_agent.planning.reply import Planned, with_free_ids
-from graph_agent.planning.structured_answer import replaced_answer
-from graph_agent.planning.update import Step
+from graph_agent.planning.requests import ModelRequests
+from graph_agent.planning.structured_answer import replaced_answer_warning
+from graph_agent.planning.update import PlanUpdate
 from graph_agent.response_format import is_json
 from graph_agent.runs.spending import work_left_s
 from graph_agent.state.schema import Outcome, PlanState
@@ -45,167 +46,179 @@ async def plan_node(
 
     Returns:
         An update whose `ready` holds the calls to run; empty with an `outcome` when planning is over. It is a list of
-        pairs because LangGraph's message stream shows the messages of a mapping, and nothing of a plan belongs there.
+        pairs because LangGraph's message stream would show the messages of a mapping, and a plan is not shown.
     """
     parts = parts_of_run(parts, runtime)
-    step = Step(state, parts, config, runtime)
+    update = PlanUpdate(state, parts, config, runtime)
     if state.get("arrived"):
-        await take_edits(step)
-    elif not await go_on_after_edit(step):
-        await step.take_input()
+        await apply_edits(update)
+    elif not await continue_after_edit(update):
+        await update.begin_input()
     if parts.hooks:
-        await _count_runs_before(step)
-    # Between the results of one wave nobody's words may stand.
-    within = bool(step.loop["waiting"] or step.asking)
-    steered = await step.listen(["configure"] if within else ["configure", "steer"])
-    if state.get("arrived") and not steered and not step.run.aborted and step.answer_directly():
-        return Command(update=step.update())
-    if step.concluded or step.cut_short() or step.send_again() or step.go_on_with_the_wave():
-        await step.withdraw_unanswered()
-        return Command(update=step.update())
-    if state.get("arrived") and stop_repetition(step):
-        return Command(update=step.update())
-    if (step.loop["last_wave"] and not steered) or not parts.plans:
-        step.conclude({"stop_reason": "completed"})
-    elif not step.at_limit():
-        await _ask_in_time(step)
-        while _can_be_steered(step) and await step.listen(["configure", "steer"]):
-            step.loop["outcome"] = None
-            # Each of these plans is one more, whatever made it due.
-            if not step.cut_short() and not step.at_limit():
-                await _ask_in_time(step)
-    return Command(update=step.update())
+        await _count_killed_runs(update)
+    # No user message may stand between the results of one wave.
+    in_wave = bool(update.loop["waiting"] or update.waiting_delegations)
+    steered = await update.receive_notes(["configure"] if in_wave else ["configure", "steer"])
+    if state.get("arrived") and not steered and not update.run.aborted and update.answer_directly():
+        return Command(update=update.as_pairs())
+    if (
+        update.concluded
+        or update.stop_at_abort_or_budget()
+        or update.resend_waiting_delegations()
+        or update.continue_wave()
+    ):
+        await update.withdraw_waiting_delegations()
+        return Command(update=update.as_pairs())
+    if state.get("arrived") and stop_repetition(update):
+        return Command(update=update.as_pairs())
+    if (update.loop["last_wave"] and not steered) or not parts.plans:
+        update.conclude({"stop_reason": "completed"})
+    elif not update.stop_at_limit():
+        await _ask_before_deadline(update)
+        while _can_be_steered(update) and await update.receive_notes(["configure", "steer"]):
+            update.loop["outcome"] = None
+            # Each of these plans counts towards the limits.
+            if not update.stop_at_abort_or_budget() and not update.stop_at_limit():
+                await _ask_before_deadline(update)
+    return Command(update=update.as_pairs())
 
 
-async def _count_runs_before(step: Step) -> None:
-    """Count what a run used that was killed between this very plan's reply and the rerun that a hook wanted."""
-    used = await used_before(step.config, step.runtime)
+async def _count_killed_runs(update: PlanUpdate) -> None:
+    """Add the usage of runs that were killed between this plan's reply and a hook's rerun."""
+    used = await used_before(update.config, update.runtime)
     if not used["model_calls"]:
         return
-    step.count(used)
+    update.count_usage(used)
     calls = used["model_calls"]
-    told = f"A run that was cut off had made {calls} model call(s) for this plan, which count; it is planned anew."
-    step.events.append(event("warning", step.loop["step"], message=told))
+    message = f"A run that was cut off had made {calls} model call(s) for this plan, which count; it is planned anew."
+    update.events.append(event("warning", update.loop["step"], message=message))
 
 
-def _can_be_steered(step: Step) -> bool:
-    """Whether the plan was that nothing more is to be done, or was an answer that nobody has read yet.
+def _can_be_steered(update: PlanUpdate) -> bool:
+    """Whether steering can still replace the plan: it ended planning without an answer, or with an unread answer.
 
-    What a hook answers, and a refusal, stand as they are; so does an answer that no other can replace at a limit.
+    A hook's answer and a refusal cannot be replaced, nor can an answer when a limit forbids another plan.
     """
-    outcome = step.loop["outcome"]
+    outcome = update.loop["outcome"]
     if outcome is None or outcome["stop_reason"] != "completed":
         return False
     if "draft" not in outcome:
         return True
     limited = (
-        step.limit_met
-        or step.state["remaining_steps"] < STEPS_FOR_A_WAVE
-        or step.budget_met(NO_USAGE, step.newest_reply)
+        update.limit_met
+        or update.state["remaining_steps"] < STEPS_FOR_A_WAVE
+        or update.budget_met(NO_USAGE, update.newest_reply)
     )
-    return outcome["draft"] is step.direct_answer and "shown" not in outcome and not limited
+    return outcome["draft"] is update.direct_answer and "shown" not in outcome and not limited
 
 
-async def _ask_in_time(step: Step) -> None:
+async def _ask_before_deadline(update: PlanUpdate) -> None:
     """Ask the model for the next wave, unless an abort or the deadline comes first."""
-    if step.parts.toolbox.outdated:
-        await step.parts.prepare()
-    step.direct_answer = None
-    with step.run.interruptible(work_left_s(step.run, step.loop, step.settings)) as scope:
-        await _ask(step)
+    if update.parts.toolbox.outdated:
+        await update.parts.prepare()
+    update.direct_answer = None
+    with update.run.interruptible(work_left_s(update.run, update.loop, update.settings)) as scope:
+        await _ask(update)
     if scope.cancelled_caught:
-        reason: StopReason = "aborted" if step.run.aborted else "deadline"
-        step.stop(reason, None if step.run.aborted else step.settings.deadline_s, cut_short=True)
+        reason: StopReason = "aborted" if update.run.aborted else "deadline"
+        update.stop(reason, None if update.run.aborted else update.settings.deadline_s, cut_short=True)
 
 
-async def _ask(step: Step) -> None:
-    """Ask the model for the next wave, and make ready what it wants."""
-    logger.info("Agentic iteration %d/%d", step.loop["step"] + 1, step.settings.max_steps)
+async def _ask(update: PlanUpdate) -> None:
+    """Ask the model for the next wave, and make its calls ready or end planning."""
+    logger.info("Agentic iteration %d/%d", update.loop["step"] + 1, update.settings.max_steps)
     try:
-        planned = await _planned(step)
+        planned = await _request_plan(update)
     except RefusedError as refused:
-        step.conclude({"stop_reason": "completed", "draft": refused.message, "unguarded": True})
+        update.conclude({"stop_reason": "completed", "draft": refused.message, "unguarded": True})
         return
     except PlanningError as error:
-        step.fail("planning", str(error), error)
+        update.fail("planning", str(error), error)
         return
     except HookError as error:
-        step.fail("hook", str(error), error)
+        update.fail("hook", str(error), error)
         return
     except LimitMetError as met:
-        step.stop(met.reason, met.limit)
+        update.stop(met.reason, met.limit)
         return
     except UserError:
         raise
-    except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome says what
+    except Exception as error:  # noqa: BLE001 - a provider may raise anything; the outcome records the error
         logger.error("The planning request failed: %s", describe_model_error(error), extra=IN_HISTORY)
         log_traceback(logger, "The planning request", error)
-        step.fail(classify_model_error(error), describe_model_error(error), error)
+        update.fail(classify_model_error(error), describe_model_error(error), error)
         return
-    step.loop["step"] += 1
-    step.events.append(planned.event(step.loop["step"]))
-    step.newest_reply = planned.message
-    step.loop["last_wave"] = planned.last
+    update.loop["step"] += 1
+    update.events.append(planned.event(update.loop["step"]))
+    update.newest_reply = planned.message
+    update.loop["last_wave"] = planned.last
     if planned.ended and planned.calls:
-        step.end_unrun(planned.message, planned.calls, answers=planned.final)
+        update.end_without_calls(planned.message, planned.calls, answers=planned.final)
     elif not planned.calls:
         logger.info("Final response received (no tool calls)")
         outcome: Outcome = {"stop_reason": "completed"}
         if planned.final:
             outcome["draft"] = planned.message
-        elif planned.answers and step.parts.may_answer_while_planning(step.settings):
-            await _take_answer(step, planned.message, outcome)
-        elif planned.empty and step.parts.may_answer_while_planning(step.settings):
+        elif planned.answers and update.parts.may_answer_while_planning(update.settings):
+            await _accept_answer(update, planned.message, outcome)
+        elif planned.empty and update.parts.may_answer_while_planning(update.settings):
             outcome["empty"] = True
-        step.conclude(outcome)
-    elif step.state["remaining_steps"] < STEPS_FOR_A_WAVE:
-        step.stop_at_recursion_limit()
+        update.conclude(outcome)
+    elif update.state["remaining_steps"] < STEPS_FOR_A_WAVE:
+        update.stop_at_recursion_limit()
     else:
-        _begin_wave(step, planned)
+        _begin_wave(update, planned)
 
 
-async def _take_answer(step: Step, reply: AIMessage, outcome: Outcome) -> None:
-    """Take a planning reply for the answer, unless it does not fit the response format: then one is composed."""
-    if step.parts.response is not None:
+async def _accept_answer(update: PlanUpdate, reply: AIMessage, outcome: Outcome) -> None:
+    """Accept a planning reply as the answer; one that does not fit the response format is composed again."""
+    if update.parts.response is not None:
         try:
             if cut_off(reply) is not None and not is_json(reply.text):
                 raise ValueError("The reply was cut off.")
-            await asyncio.to_thread(step.parts.response.read, reply.text)
+            await asyncio.to_thread(update.parts.response.read, reply.text)
         except (ValueError, SlowSchemaError) as fault:
-            if step.streamed is not None and step.streamed.text:
+            if update.streamed is not None and update.streamed.text:
                 outcome["unfit"] = True
-                step.events.append(event("warning", step.loop["step"], message=replaced_answer(str(fault))))
+                update.events.append(event("warning", update.loop["step"], message=replaced_answer_warning(str(fault))))
             return
-    step.direct_answer = outcome["draft"] = reply
-    if step.streamed is not None and step.streamed.text:
+    update.direct_answer = outcome["draft"] = reply
+    if update.streamed is not None and update.streamed.text:
         outcome["shown"] = True
 
 
-def _begin_wave(step: Step, planned: Planned) -> None:
+def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
     logger.info("Executing %d tool call(s)", len(planned.calls))
-    step.loop["waves"] += 1
-    step.say(planned.message)
-    # Only a structured plan's arguments hold references; elsewhere "${" is the model's own text.
-    structured = step.parts.mode(step.settings) == "wave"
-    calls = [refused(call, step.loop.get("withheld", ())) for call in planned.calls]
-    if not step.parts.parallel_client_calls:
-        calls = one_at_a_time(calls, step.parts.toolbox.client_tools)
+    update.loop["waves"] += 1
+    update.add_message(planned.message)
+    # Only a structured plan's arguments hold references; elsewhere "${" is plain text.
+    structured = update.parts.mode(update.settings) == "wave"
+    calls = [mark_withheld(call, update.loop.get("withheld", ())) for call in planned.calls]
+    if not update.parts.parallel_client_calls:
+        calls = one_at_a_time(calls, update.parts.toolbox.client_tools)
     chosen = select(calls, {}, ()) if structured else Selection(calls, [], [])
-    step.loop["waiting"] = chosen.waiting
-    step.make_ready(chosen.ready)
+    update.loop["waiting"] = chosen.waiting
+    update.make_ready(chosen.ready)
 
 
-async def _planned(step: Step) -> Planned:
-    asking = await AskingWithHooks.begin(step.parts, step.settings, step.history, step.loop, step.config)
+async def _request_plan(update: PlanUpdate) -> Planned:
+    """Request a plan, through the hooks if there are any, and record the usage and warnings of its requests."""
+    parts = update.parts
+    requests = await ModelRequests.open(
+        parts, update.settings, update.history, update.loop, update.config, update.budget_met
+    )
     try:
-        planned = await asking.plan_through_hooks(
-            step.run.session_id, step.budget_met, lambda usage: note_used(usage, step.config, step.runtime)
-        )
+        requests.warn_of_withheld_choice()
+        if parts.hooks or parts.rewriters:
+            hooked = HookedRequests(requests, update.run.session_id)
+            planned = await hooked.plan(lambda usage: note_used(usage, update.config, update.runtime))
+        else:
+            planned = await requests.plan()
     finally:
-        step.loop = {**asking.loop}
-        step.streamed, step.cut_off = asking.spoken, asking.cut_off
-        step.events += asking.events
-        step.count(asking.usage)
-    if step.parts.mode(step.settings) != "wave":
+        update.loop = {**requests.active.loop}
+        update.streamed, update.cut_off = requests.stream, requests.cut_off
+        update.events += requests.active.events
+        update.count_usage(requests.usage)
+    if parts.mode(update.settings) != "wave":
         return planned
-    return with_free_ids(planned, answered_ids(step.state.get("events", [])), structured=True)
+    return with_free_ids(planned, answered_ids(update.state.get("events", [])), structured=True)

@@ -1,4 +1,4 @@
-"""`tools`: run one tool call."""
+"""The `tools` node: run one tool call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from graph_agent.types import Call
 
 
 async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, parts: AgentParts) -> Command[Any]:
-    """Run one call and answer it; an error is an answer too.
+    """Run one call and add its result; an error is a result too.
 
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
@@ -57,9 +57,9 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
         status="success" if output.status == "success" else "error",
         artifact=output.artifact,
     )
-    told = result_event(call["id"], call["name"], output.status, output.content, loop["step"], truncated=truncated)
-    told |= output.stored
-    return Command(update=[("messages", [result]), ("events", [*to_run.events, told]), ("arrived", True)])
+    recorded = result_event(call["id"], call["name"], output.status, output.content, loop["step"], truncated=truncated)
+    recorded |= output.stored
+    return Command(update=[("messages", [result]), ("events", [*to_run.events, recorded]), ("arrived", True)])
 
 
 async def _run(

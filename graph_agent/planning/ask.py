@@ -1,4 +1,4 @@
-"""Asking for the next wave, in whichever mode the session has."""
+"""Requests for the next wave, in each mode of tool calling."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from graph_agent.waves.reply import read_plan
 from graph_agent.waves.schema import PlanError, PlanningResult, check_wave
 
 Limit = Callable[[Usage, AIMessage], LimitMet | None]
-"""Of what a plan has used, and its newest reply: the limit that forbids another request, and its size."""
+"""Maps a plan's usage and newest reply to the limit that forbids another request, and its size; None for no limit."""
 
 REPAIRS = 1
-"""Times a structured plan that cannot be carried out is sent back."""
+"""Maximum number of repairs of an invalid structured plan."""
 
 _EMPTY = 'The plan says "continue" but has no calls. Plan the calls that are needed, or say "done".'
 
 
 class RefusedError(Exception):
-    """The model or its provider will not answer; `message` is the answer then, and `usage` what that took."""
+    """The model or its provider refused; `message` is the answer, and `usage` the usage of the request."""
 
     def __init__(self, message: AIMessage, usage: Usage) -> None:
         super().__init__(message.text)
@@ -44,17 +44,23 @@ class RefusedError(Exception):
         self.usage = usage
 
     @classmethod
-    def of(cls, reply: AIMessage, words: str, usage: Usage | None = None) -> Self:
-        """A reply that refuses, and what the user is told of it; `usage` where more than this reply was spent."""
-        # Under the reply's id, as its tokens may have been streamed.
+    def from_reply(cls, reply: AIMessage, text: str, usage: Usage | None = None) -> Self:
+        """Build the error for a reply.
+
+        Args:
+            reply: The reply that refuses.
+            text: The answer for the user.
+            usage: The usage of the request; None for that of the reply.
+        """
+        # Keep the reply's id, because its tokens may have been streamed.
         message = AIMessage(
-            words, id=reply.id, usage_metadata=reply.usage_metadata, response_metadata=reply.response_metadata
+            text, id=reply.id, usage_metadata=reply.usage_metadata, response_metadata=reply.response_metadata
         )
         return cls(message, usage or usage_of(reply))
 
 
-class AskingError(Exception):
-    """A request failed after others of the same plan had been answered: `error`, and the `usage` of those."""
+class RepairRequestError(Exception):
+    """A request to repair a plan failed with `error`; `usage` is that of the plan's earlier requests."""
 
     def __init__(self, error: Exception, usage: Usage) -> None:
         super().__init__(str(error))
@@ -63,7 +69,7 @@ class AskingError(Exception):
 
 
 class PlanningError(Exception):
-    """The model's plans cannot be carried out, and it has been told so; `usage` is what that took."""
+    """A structured plan is invalid after its repair; `usage` is that of all its requests."""
 
     def __init__(self, fault: PlanError, usage: Usage) -> None:
         super().__init__(str(fault))
@@ -75,7 +81,7 @@ async def ask_for_calls(
     history: Sequence[AnyMessage],
     settings: LoopConfig,
     mode: Mode,
-    watch: Spoken,
+    stream: Spoken,
     *,
     quiet: bool = False,
     schema: dict[str, Any] | None = None,
@@ -87,20 +93,20 @@ async def ask_for_calls(
         history: The conversation.
         settings: The run's configuration.
         mode: How calls are asked for.
-        watch: Notes what the reader has seen of the reply; `settle` it with the plan.
-        quiet: Stream nothing of the reply, whatever the configuration says.
-        schema: JSON schema that the provider is to hold a reply without calls to; None for none.
+        stream: Records the text that the reader receives; call `settle` with it and the plan.
+        quiet: Stream nothing of the reply, whatever the configuration.
+        schema: JSON schema that the provider enforces on a reply without calls; None for none.
 
     Raises:
-        RefusedError: When the model or its provider will not answer.
-        Exception: What the provider raised.
+        RefusedError: If the model or its provider refuses.
+        Exception: The provider's error.
     """
-    # An answer of a given shape may have to be asked for again, unless the provider holds the model to the shape.
+    # A structured response may need a repair, unless the provider enforces the schema.
     quiet = quiet or not parts.streams_while_planning(settings) or (parts.response is not None and schema is None)
     request = plan_request(parts, history, settings, mode, "wave")
 
     async def ask() -> Planned:
-        reply = await parts.client.plan(request, settings, mode=mode, quiet=quiet, schema=schema, watch=watch)
+        reply = await parts.client.plan(request, settings, mode=mode, quiet=quiet, schema=schema, watch=stream)
         planned = read_reply(
             reply,
             parts.toolbox.names,
@@ -108,52 +114,52 @@ async def ask_for_calls(
             prices=settings.prices,
             max_tokens=settings.max_output_tokens,
         )
-        heard = parts.may_answer_while_planning(settings) and parts.response is None
-        # Calls that a content filter cut off are answered as such, and the model may try again.
-        refused = not planned.calls or cut_off(reply) is None
-        if refused and (words := refusal_in(reply, heard=heard)) is not None:
-            await watch.settle(reply.text, reply.text)
-            raise RefusedError.of(reply, words, usage_of(reply, settings.prices))
+        may_answer = parts.may_answer_while_planning(settings) and parts.response is None
+        # Calls that a content filter cut off get error results, so that the model can try again.
+        may_refuse = not planned.calls or cut_off(reply) is None
+        if may_refuse and (text := refusal_in(reply, heard=may_answer)) is not None:
+            await stream.settle(reply.text, reply.text)
+            raise RefusedError.from_reply(reply, text, usage_of(reply, settings.prices))
         return planned
 
     return await through_cache(parts, settings, request, mode, ask)
 
 
-async def settle(watch: Spoken, planned: Planned) -> None:
-    """Show the rest of a planning reply; nothing of one that has neither calls nor an answer."""
-    await watch.settle(planned.said, planned.message.text if planned.calls or planned.answers else None)
+async def settle(stream: Spoken, planned: Planned) -> None:
+    """Stream the rest of a planning reply; drop a reply that has neither calls nor an answer."""
+    await stream.settle(planned.raw_text, planned.message.text if planned.calls or planned.answers else None)
 
 
 async def ask_for_plan(
     parts: AgentParts, history: Sequence[AnyMessage], settings: LoopConfig, planner: Planner, limit: Limit
 ) -> Planned:
-    """Ask for a structured plan; one that cannot be carried out is sent back once, with everything that is wrong.
+    """Ask for a structured plan; an invalid plan is sent back once with all its faults.
 
     Args:
         parts: The agent.
         history: The conversation.
         settings: The run's configuration.
-        planner: Which planner is asked.
-        limit: Asked before a plan is sent back.
+        planner: The session's planner.
+        limit: Checked before a plan is sent back.
 
     Raises:
-        PlanningError: When the plan is wrong still.
-        RefusedError: When the model or its provider will not answer.
-        AskingError: When the request to repair a plan failed, or a limit forbids it (`LimitMetError`).
-        Exception: What the provider raised.
+        PlanningError: If the plan is invalid after its repair.
+        RefusedError: If the model or its provider refuses.
+        RepairRequestError: If the request to repair a plan fails, or a limit forbids it (`LimitMetError`).
+        Exception: The provider's error.
     """
     request = plan_request(parts, history, settings, "wave", planner)
     planned = await through_cache(
-        parts, settings, request, "wave", lambda: _until_sound(parts, request, settings, planner, limit)
+        parts, settings, request, "wave", lambda: _ask_with_repair(parts, request, settings, planner, limit)
     )
     if not planned.answers:
         return planned
-    # Middleware has seen the whole plan: now it is shown what the user would read.
+    # Middleware has processed the whole plan; now it processes the text for the user.
     message = await parts.client.guarded(request, planned.message)
     return replace(planned, message=message, answers=not says_nothing(message.text))
 
 
-async def _until_sound(
+async def _ask_with_repair(
     parts: AgentParts,
     request: Sequence[AnyMessage],
     settings: LoopConfig,
@@ -167,10 +173,10 @@ async def _until_sound(
         except Exception as error:
             if attempt == 0:
                 raise
-            raise AskingError(error, usage) from error
+            raise RepairRequestError(error, usage) from error
         usage = add_usage(usage, usage_of(reply, settings.prices))
-        if (words := refusal_in(reply, heard=False)) is not None:
-            raise RefusedError.of(reply, words, usage)
+        if (text := refusal_in(reply, heard=False)) is not None:
+            raise RefusedError.from_reply(reply, text, usage)
         try:
             plan = read_plan(reply, parts.plan_schema)
             calls = check_wave(plan, settings.max_calls_per_wave)
@@ -181,7 +187,7 @@ async def _until_sound(
             if attempt == REPAIRS:
                 raise PlanningError(fault, usage) from fault
             if (met := limit(usage, reply)) is not None:
-                raise AskingError(LimitMetError(*met), usage) from fault
+                raise RepairRequestError(LimitMetError(*met), usage) from fault
             request = [*request, AIMessage(reply.text or _as_text(reply)), HumanMessage(str(fault))]
         else:
             return _planned(reply, plan, calls, usage, planner, answer)
@@ -189,7 +195,7 @@ async def _until_sound(
 
 
 def _answer_in(plan: PlanningResult) -> str:
-    # A class of the user's own may have given the field another type.
+    # A subclass of the user may give the field another type.
     return without_sentinel(plan.answer) if isinstance(plan.answer, str) else ""
 
 
@@ -218,6 +224,6 @@ def _planned(
 
 
 def _as_text(reply: AIMessage) -> str:
-    """A plan that came as a tool call, written out, so that it can be sent back in a history without tools."""
-    asked: list[Any] = [*reply.tool_calls, *reply.invalid_tool_calls]
-    return str(asked[0]["args"]) if asked else ""
+    """The arguments of a plan that came as a tool call, for a history without tools."""
+    calls: list[Any] = [*reply.tool_calls, *reply.invalid_tool_calls]
+    return str(calls[0]["args"]) if calls else ""

@@ -1,4 +1,4 @@
-"""Plans taken from a LangGraph cache instead of the model, where the request is the very same."""
+"""The plan cache: reuse the plan of an equal request from a LangGraph cache."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ async def through_cache(
     mode: Mode,
     ask: Callable[[], Awaitable[Planned]],
 ) -> Planned:
-    """Take the plan from the agent's cache, or ask for it and keep it.
+    """Return the plan from the agent's cache, or ask for it and store it.
 
-    A plan from the cache costs no tokens. Its calls keep their ids, so that results have the same ids as those of the
-    plan that the model made; an id that the conversation has already is replaced, as providers want them unique. Where
-    calls are asked for as a structured plan, providers see no ids, and none is replaced here.
+    A cached plan costs no tokens. Its calls keep their ids, so that results have the same ids as those of the original
+    plan. An id that the conversation already holds is replaced, because providers require unique ids; in wave mode
+    providers receive no ids, and none is replaced here.
 
-    A plan that cannot be carried out is never kept: `ask` raises then, or some call is at fault. Neither is a reply
-    that was cut off. Where the cache fails, the model is asked.
+    An invalid plan is not stored: `ask` raises, or a call has a fault. A reply that was cut off is not stored either.
+    If the cache fails, the model is asked.
 
     Args:
-        parts: The agent; without a cache every plan is asked for.
-        settings: The run's configuration; without a `plan_cache_ttl_s` every plan is asked for.
-        request: The messages the model would be sent.
+        parts: The agent; without a cache, `ask` is always called.
+        settings: The run's configuration; without `plan_cache_ttl_s`, `ask` is always called.
+        request: The messages of the request.
         mode: How calls are asked for.
         ask: Asks the model.
     """
@@ -51,9 +51,9 @@ async def through_cache(
         return await ask()
     key = (_NAMESPACE, _key(parts, settings, request, mode))
     try:
-        kept = (await parts.cache.aget([key])).get(key)
-        planned = _restored(kept) if kept else None
-    except Exception as error:  # noqa: BLE001 - a cache may fail in any way, and what it keeps may be another version's
+        stored = (await parts.cache.aget([key])).get(key)
+        planned = _from_stored(stored) if stored else None
+    except Exception as error:  # noqa: BLE001 - a cache may fail in any way, and its entries may be of another version
         logger.warning("The plan cache cannot be read, so that the model is asked: %r", error)
         planned = None
     if planned is not None:
@@ -61,7 +61,7 @@ async def through_cache(
     planned = await ask()
     if not any("fault" in call for call in planned.calls) and cut_off(planned.message) is None:
         try:
-            await parts.cache.aset({key: (_kept(planned), settings.plan_cache_ttl_s)})
+            await parts.cache.aset({key: (_to_stored(planned), settings.plan_cache_ttl_s)})
         except Exception as error:  # noqa: BLE001 - as above
             logger.warning("A plan cannot be kept in the plan cache: %r", error)
     return planned
@@ -72,9 +72,9 @@ def _call_ids(request: Sequence[AnyMessage]) -> set[str]:
 
 
 def _key(parts: AgentParts, settings: LoopConfig, request: Sequence[AnyMessage], mode: Mode) -> str:
-    """A hash of everything the plan depends on: model, options, tools, and what is said; ids are not said."""
+    """A hash of everything the plan depends on: model, options, tools and messages; ids are excluded."""
     model = parts.client.model
-    about = {
+    content = {
         "model": [type(model).__qualname__, plain(model._get_ls_params())],
         "mode": mode,
         "options": settings.model_options(),
@@ -82,31 +82,31 @@ def _key(parts: AgentParts, settings: LoopConfig, request: Sequence[AnyMessage],
         "tools": parts.toolbox.schemas,
         "choice": parts.client_tool_choice,
         "plan": parts.plan_schema.model_json_schema() if mode == "wave" else None,
-        "request": _said(request),
+        "request": _without_ids(request),
     }
-    return hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _said(request: Sequence[AnyMessage]) -> list[Any]:
-    """The messages without their ids; each call goes by its place in the conversation."""
-    places: dict[str, int] = {}
-    said: list[Any] = []
+def _without_ids(request: Sequence[AnyMessage]) -> list[Any]:
+    """The messages without ids; each call is identified by its index in the conversation."""
+    indexes: dict[str, int] = {}
+    entries: list[Any] = []
     for message in request:
         bare = without_call_blocks(message) if isinstance(message, AIMessage) else message
         entry: dict[str, Any] = {"type": message.type, "content": plain(bare.content)}
         if isinstance(message, AIMessage):
             for call in message.tool_calls:
-                places[call["id"] or ""] = len(places)
+                indexes[call["id"] or ""] = len(indexes)
             entry["calls"] = [
-                [places[call["id"] or ""], call["name"], plain(call["args"])] for call in message.tool_calls
+                [indexes[call["id"] or ""], call["name"], plain(call["args"])] for call in message.tool_calls
             ]
         if isinstance(message, ToolMessage):
-            entry["answers"] = [places.get(message.tool_call_id), message.status]
-        said.append(entry)
-    return said
+            entry["answers"] = [indexes.get(message.tool_call_id), message.status]
+        entries.append(entry)
+    return entries
 
 
-def _kept(planned: Planned) -> dict[str, Any]:
+def _to_stored(planned: Planned) -> dict[str, Any]:
     return {
         "message": message_to_dict(planned.message),
         "calls": planned.calls,
@@ -118,18 +118,18 @@ def _kept(planned: Planned) -> dict[str, Any]:
     }
 
 
-def _restored(kept: dict[str, Any]) -> Planned:
-    (message,) = messages_from_dict([kept["message"]])
+def _from_stored(stored: dict[str, Any]) -> Planned:
+    (message,) = messages_from_dict([stored["message"]])
     assert isinstance(message, AIMessage)
     return Planned(
-        # An id that is None is given by LangGraph, once, when the message is stored.
+        # LangGraph assigns an id once, when the message is stored.
         message=message.model_copy(update={"id": None, "usage_metadata": None}),
-        calls=kept["calls"],
+        calls=stored["calls"],
         usage=NO_USAGE,
-        last=kept["last"],
-        action=kept["action"],
-        reasoning=kept["reasoning"],
-        extra={**kept["extra"], "cached": True},
-        answers=kept["answers"],
-        said=message.text,
+        last=stored["last"],
+        action=stored["action"],
+        reasoning=stored["reasoning"],
+        extra={**stored["extra"], "cached": True},
+        answers=stored["answers"],
+        raw_text=message.text,
     )

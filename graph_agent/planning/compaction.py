@@ -1,37 +1,39 @@
-"""A shorter request for a conversation that a model cannot read whole.
+"""Shortening of requests that exceed a model's context window.
 
-What is old goes, a model's calls and their results always together, and one note says what went. The system prompt and
-the newest input stay. Only requests are shortened; the stored history keeps everything.
+Compaction removes old messages, calls always with their results, and adds one note that summarizes them. The system
+prompt and the newest input stay. If that is not enough, tool results are cut. Only requests are shortened; the stored
+history keeps everything.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
+from graph_agent.tools.result_cuts import cuts_for, with_cuts
 from graph_agent.types import NOT_SHOWN
 
 NOTE_MARK = "graph_agent_note"
-"""Key in `additional_kwargs` of the note: said by nobody, and in no history."""
+"""Key in `additional_kwargs` of the note, which is a message of neither user nor model and is not stored."""
 
 _HEAD = (
     "[A note, not the user's words: the beginning of this conversation is left out, because the whole is longer than "
     "you can read. What was in it, in short, the newest last:"
 )
 _NOTE_CHARS = 3_000
-_SAID_CHARS = 400
+_MESSAGE_CHARS = 400
 _RESULT_CHARS = 160
 _ARGUMENT_CHARS = 120
 _CHARS_PER_TOKEN = 4
 _RECAP_LINES = 20
 
 Group: TypeAlias = list[AnyMessage]
-"""Messages that stay or go together: a model's calls with their results, or one message."""
+"""Messages that are kept or removed together: a model's calls with their results, or one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +45,57 @@ class Compacted:
     """Id of the first message after the cut; all from there on are in the request."""
 
 
-def compact(messages: Sequence[AnyMessage], window: int | None = None) -> Compacted | None:
-    """Drop what is old from a request that is too long.
+@dataclass(frozen=True, slots=True)
+class Shortening:
+    """The parts to leave out of requests from now on."""
+
+    kept_from: str | None = None
+    """Id of the first message that is kept; None if no message is removed."""
+    cuts: dict[str, int] = field(default_factory=dict)
+    """Message id of a tool result → characters to keep."""
+
+
+def shorten(messages: Sequence[AnyMessage], window: int | None = None) -> Shortening | None:
+    """Find the parts to leave out of a request that is too long.
+
+    The older part is removed if that shortens the request by at least a quarter. Otherwise the newest results are most
+    of the request, and they are cut. Each `Shortening` reduces the estimated length, so repeated calls terminate.
 
     Args:
-        messages: The request: system prompt, then the conversation, every call with its results right behind it.
-        window: Tokens the model can read; None where that is not known. What is kept comes to about half of the
-            request, or to three quarters of the window where that is less. Tokens are estimated, whoever the provider.
+        messages: The request as it was sent.
+        window: The model's context window in tokens; None if unknown.
 
     Returns:
-        The shorter request; None when nothing can be left out, because the newest input and the newest wave are all
-        there is, or when the note would be as long as what it stands for.
+        The parts; None if nothing more can be left out.
+    """
+    whole = count_tokens_approximately(messages)
+    enough = whole * 3 // 4 if window is None else min(whole * 3 // 4, window)
+    dropped = compact(messages, window)
+    left = count_tokens_approximately(dropped.messages) if dropped is not None else whole
+    if dropped is not None and left <= enough:
+        return Shortening(dropped.kept_from)
+    target = min(whole // 2, whole if window is None else window * 3 // 4)
+    cuts = cuts_for(messages, (whole - target) * _CHARS_PER_TOKEN)
+    cut = count_tokens_approximately(with_cuts(messages, cuts)) if cuts else whole
+    if cut <= enough or (dropped is None and cut < whole):
+        return Shortening(cuts=cuts)
+    if dropped is None:
+        return None
+    further = cuts_for(dropped.messages, (left - target) * _CHARS_PER_TOKEN)
+    return Shortening(dropped.kept_from, further)
+
+
+def compact(messages: Sequence[AnyMessage], window: int | None = None) -> Compacted | None:
+    """Remove old messages from a request that is too long.
+
+    Args:
+        messages: The request: system prompt, then the conversation, each call directly followed by its results.
+        window: The model's context window in tokens; None if unknown. The target is half of the request, or three
+            quarters of the window if that is less. Tokens are estimated, for every provider.
+
+    Returns:
+        The shorter request; None if nothing can be removed, because there are only the newest input and the newest
+        wave, or because the note would be as long as the removed messages.
     """
     whole = count_tokens_approximately(messages)
     target = min(whole // 2, whole if window is None else window * 3 // 4)
@@ -75,15 +117,15 @@ def compact(messages: Sequence[AnyMessage], window: int | None = None) -> Compac
 
 
 def compacted_view(messages: Sequence[AnyMessage], kept_from: str) -> list[AnyMessage]:
-    """The conversation with everything before one message left out, but for the system prompt and the newest input.
+    """Remove the messages before a cut, except the system prompt and the newest input.
 
     Args:
-        messages: A request, or a history, that goes on growing after the cut.
+        messages: A request, or a history, which may grow after the cut.
         kept_from: Id of the first message after the cut.
 
     Returns:
-        The system prompt, one note, the newest input, and all from the cut on; the messages as they are when no message
-        has that id or nothing but an earlier note stands before it.
+        The system prompt, one note, the newest input, and all messages from the cut on; the messages unchanged if no
+        message has that id or only an earlier note stands before it.
     """
     head, groups = _split(messages)
     first = next((index for index, group in enumerate(groups) if group[0].id == kept_from), 0)
@@ -108,16 +150,16 @@ def _split(messages: Sequence[AnyMessage]) -> tuple[list[AnyMessage], list[Group
 
 
 def _newest_input(groups: Sequence[Group]) -> set[int]:
-    """Where the newest input is, and what the user said while it was worked on."""
+    """Indexes of the newest input and of the messages that steered it."""
     stays: set[int] = set()
     for index in range(len(groups) - 1, -1, -1):
         if not _is_input(groups[index][0]):
             continue
         stays.add(index)
-        # Right behind a wave it was said in the middle of the work: what the work is about stands before.
+        # Directly after a wave, a user message is steering; the input that it steers stands before.
         if index == 0 or not _asks(groups[index - 1][0]):
             break
-    # What stands right behind a note was kept once, and its waves have gone into the note.
+    # Inputs directly after a note were kept by an earlier compaction that moved their waves into the note.
     first = min(stays, default=0)
     while first > 0 and _is_input(groups[first - 1][0]):
         first -= 1
@@ -143,21 +185,21 @@ def _flat(groups: Sequence[Group]) -> list[AnyMessage]:
 
 
 def _note(dropped: Sequence[Group]) -> HumanMessage:
-    """What was left out, in at most a quarter of its length; in the user's role, which every provider takes first."""
+    """A note on removed messages, at most a quarter of their length; providers accept its user role as the first."""
     room = min(_NOTE_CHARS, sum(len(message.text) for group in dropped for message in group) // 4)
-    told: list[str] = []
-    untold = 0
+    summary: list[str] = []
+    omitted = 0
     for group in reversed(dropped):
         lines = _lines(group)
         size = sum(len(line) + 1 for line in lines)
-        if untold or size > room:
-            untold += len(group)
+        if omitted or size > room:
+            omitted += len(group)
             continue
         room -= size
-        told[:0] = lines
-    if untold:
-        told.insert(0, f"- {untold} earlier messages")
-    return HumanMessage("\n".join([_HEAD, *told]) + "]", additional_kwargs={NOTE_MARK: True})
+        summary[:0] = lines
+    if omitted:
+        summary.insert(0, f"- {omitted} earlier messages")
+    return HumanMessage("\n".join([_HEAD, *summary]) + "]", additional_kwargs={NOTE_MARK: True})
 
 
 def _lines(group: Group) -> list[str]:
@@ -165,18 +207,18 @@ def _lines(group: Group) -> list[str]:
     if _is_note(first):
         return first.text.removesuffix("]").splitlines()[1:]
     if isinstance(first, ToolMessage) or not _asks(first):
-        speaker = {"human": "The user", "ai": "You"}.get(first.type, "Someone")
+        source = {"human": "The user", "ai": "You"}.get(first.type, "Someone")
         if (first.id or "").startswith(NOT_SHOWN):
-            speaker = "A notice of the agent framework"
-        return [f"- {speaker} said: {_short(first.text, _SAID_CHARS)}"] if first.text.strip() else []
+            source = "A notice of the agent framework"
+        return [f"- {source} said: {_short(first.text, _MESSAGE_CHARS)}"] if first.text.strip() else []
     return [f"- You called {call}; {status}: {result}" for call, status, result in _called(group)]
 
 
 def recap(messages: Sequence[AnyMessage]) -> list[str]:
-    """Each call and the beginning of its result, a line each; of many, the newest.
+    """One line per call with the beginning of its result; at most the newest 20.
 
     Args:
-        messages: A part of a conversation, every call with its results right behind it.
+        messages: A part of a conversation, each call directly followed by its results.
     """
     _, groups = _split(messages)
     lines = [f"- {call}: {result}" for group in groups if _asks(group[0]) for call, _, result in _called(group)]
@@ -184,20 +226,19 @@ def recap(messages: Sequence[AnyMessage]) -> list[str]:
 
 
 def _called(group: Group) -> list[tuple[str, str, str]]:
-    """Of each result: its call, its status, and its beginning."""
+    """The call, the status and the beginning of each result."""
     first = group[0]
     assert isinstance(first, AIMessage)
-    asked = {
-        call[
-            "id"
-        ]: f"{call['name']}({_short(json.dumps(call['args'], ensure_ascii=False, default=str), _ARGUMENT_CHARS)})"
-        for call in first.tool_calls
-    }
+    calls = {call["id"]: f"{call['name']}({_short_arguments(call['args'])})" for call in first.tool_calls}
     results = [message for message in group[1:] if isinstance(message, ToolMessage)]
     return [
-        (asked.get(result.tool_call_id) or result.name or "", result.status, _short(result.text, _RESULT_CHARS))
+        (calls.get(result.tool_call_id) or result.name or "", result.status, _short(result.text, _RESULT_CHARS))
         for result in results
     ]
+
+
+def _short_arguments(arguments: Any) -> str:
+    return _short(json.dumps(arguments, ensure_ascii=False, default=str), _ARGUMENT_CHARS)
 
 
 def _short(text: str, chars: int) -> str:

@@ -1,4 +1,4 @@
-"""What a user reads when an input fails: the error, what was done until then, and what was read of it."""
+"""The report of a failed input: the error, the calls that were run, and the beginnings of their results."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ def failure_account(
     *,
     failed: bool,
 ) -> str:
-    """The text that reports an error.
+    """Render the report of an error.
 
     Args:
         error: The `error` event.
         prompts: The agent's prompts.
         events: The session's history, oldest first.
-        messages: The conversation. Where it is too long for the model, the text tells how each result of the input
-            begins.
-        failed: Whether the input has failed; False where a limit has ended it, and only its answer could not be had.
+        messages: The conversation. If it was too long for the model, the report holds the beginning of each result of
+            the input.
+        failed: Whether the input failed; False if a limit ended it and only its answer failed.
     """
     kind, message = error["kind"], error["message"]
     parts = [prompts.render("failure", kind=kind, message=message) if failed else message]

@@ -1,4 +1,4 @@
-"""Asking for the next wave where hooks may have the model asked again."""
+"""A node's requests in an agent with hooks: hooks rewrite tool results, and may have the model asked again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from langchain_core.messages import AIMessage, AnyMessage
 
 from graph_agent._internal.lru import Bounded
-from graph_agent.budgets import LimitMet, usage_of
+from graph_agent.budgets import usage_of
 from graph_agent.deps import AgentParts
 from graph_agent.hooks.protocol import HookRequest, sees_answers
 from graph_agent.models.cleaning import with_text
@@ -19,180 +19,181 @@ from graph_agent.models.sentinel import without_sentinel
 from graph_agent.models.stream_watch import Spoken
 from graph_agent.models.visibility import WithoutCalls
 from graph_agent.planning.ask import RefusedError, ask_for_calls, ask_for_plan, settle
-from graph_agent.planning.carried_messages import CarriedMessages
-from graph_agent.planning.hook_loop import PATCHED_MODEL, through_hooks
+from graph_agent.planning.hook_loop import PATCHED_MODEL, run_hook_loop
+from graph_agent.planning.hook_messages import CarriedMessages
 from graph_agent.planning.prompt import closing, plan_request
 from graph_agent.planning.reply import Planned
-from graph_agent.planning.requests import Asking
+from graph_agent.planning.requests import ModelRequests
+from graph_agent.planning.result_texts import result_texts
 from graph_agent.state.schema import HookWork
 from graph_agent.state.usage import less_usage
 from graph_agent.types import NO_USAGE, Usage
 
 
-class AskingWithHooks(Asking):
-    """One node's requests, each planning reply of which is shown to the agent's hooks.
+class HookedRequests:
+    """The requests of one pass through a node, whose results and replies are shown to the agent's hooks.
 
-    A rerun is retried, and goes to the next fallback model, as any request does; one that a patch has sent to another
-    model is that model's alone. What it takes is counted, as `usage` and as turns; so is
-    what a hook asks models of its own.
+    A rerun is retried and falls back like any request; a rerun whose patch names another model has no fallback. The
+    usage of reruns, and of models that a hook calls itself, is added to `ModelRequests.usage`.
+
+    Args:
+        requests: The node's requests.
+        session_id: The session id that hooks receive.
     """
 
-    async def plan_through_hooks(
-        self,
-        session_id: str,
-        budget_met: Callable[[Usage, AIMessage], LimitMet | None],
-        note: Callable[[Usage], Awaitable[None]],
-    ) -> Planned:
-        """As `plan`, with what the hooks made of the reply.
+    def __init__(self, requests: ModelRequests, session_id: str) -> None:
+        self._requests = requests
+        self._active = requests.active
+        self._session_id = session_id
 
-        Args:
-            session_id: What hooks are told the session is.
-            budget_met: Of what this plan has used, and its newest reply: the budget that has no room for another, and
-                its size; None when there is none.
-            note: Keeps what was used before a rerun, for the case that this process does not live to tell.
+    async def rewrite_results(self) -> None:
+        """Have the hooks rewrite the tool results of these requests.
 
         Raises:
-            HookError: When a hook fails that declares `on_error = "fail"`.
-            LimitMetError: As `plan`, and when a hook wants a rerun that a limit forbids.
-            Exception: As for `plan`.
+            HookError: If a hook with `on_error = "fail"` fails.
         """
-        self.budget_met = budget_met
-        self._tell_of_free_choice()
+        active = self._active
+        active.result_texts = await result_texts(
+            active.agent.rewriters, active.history, active.warn, self._requests.count_reply
+        )
+
+    async def plan(self, note: Callable[[Usage], Awaitable[None]]) -> Planned:
+        """Ask for the next wave, and return the reply as the hooks leave it.
+
+        Args:
+            note: Stores the usage before a rerun, in case this process is killed.
+
+        Raises:
+            HookError: If a hook with `on_error = "fail"` fails.
+            LimitMetError: As `ModelRequests.plan`, and if a limit forbids a rerun.
+            Exception: As `ModelRequests.plan`.
+        """
         await self.rewrite_results()
-        planned = await self.plan()
-        if not self._agent.hooks:
+        planned = await self._requests.plan()
+        if not self._active.agent.hooks:
             return planned
-        return await self._through_hooks(planned, self._first_request(session_id), note)
+        return await self._run_hooks(planned, self._first_request(), note)
 
-    async def guard(self, answer: AIMessage, session_id: str, *, by_model: bool) -> AIMessage:
-        """Show an answer to the hooks before the user gets it; the answer as they leave it.
-
-        Args:
-            answer: The answer.
-            session_id: What hooks are told the session is.
-            by_model: Whether it is the reply to a request, which middleware has seen then; any other is shown to the
-                middleware that rewrites replies first.
+    async def guard(self, answer: AIMessage) -> AIMessage:
+        """Return an answer as the hooks leave it; called before the user receives it.
 
         Raises:
-            HookError: When a hook fails that declares `on_error = "fail"`.
-            LimitMetError: When a hook wants a rerun that a limit forbids.
-            Exception: As for `answer`.
+            HookError: If a hook with `on_error = "fail"` fails.
+            LimitMetError: If a limit forbids a rerun.
+            Exception: As `ModelRequests.answer`.
         """
-        if not by_model:
-            answer = await self._parts.client.guarded(self._answer_request(), answer)
-        if not any(map(sees_answers, self._agent.hooks)):
+        active = self._active
+        if not any(map(sees_answers, active.agent.hooks)):
             return answer
         request = replace(
-            self._first_request(session_id),
-            messages=[*self._history, *closing(self._parts, self._mode)],
-            step=self.loop["step"],
+            self._first_request(),
+            messages=[*active.history, *closing(active.parts, active.mode)],
+            step=active.loop["step"],
             phase="answer",
         )
-        return (await self._through_hooks(_as_plan(answer, NO_USAGE), request, _keep_nothing)).message
+        return (await self._run_hooks(_as_plan(answer, NO_USAGE), request, _note_nothing)).message
 
-    async def _through_hooks(
+    async def _run_hooks(
         self, planned: Planned, first: HookRequest, note: Callable[[Usage], Awaitable[None]]
     ) -> Planned:
+        requests, active = self._requests, self._active
         noted = NO_USAGE
-        carried = CarriedMessages(self.loop.get("carried", []), self._whole, first.messages)
-        done: HookWork = self.loop.get("hooks") or {"reruns": 0, "calls": [], "ended": []}
+        carried = CarriedMessages(active.loop.get("carried", []), active.conversation, first.messages)
+        done: HookWork = active.loop.get("hooks") or {"reruns": 0, "calls": [], "ended": []}
         work: HookWork = {"reruns": done["reruns"], "calls": [*done["calls"]], "ended": [*done["ended"]]}
 
-        async def ask(request: HookRequest, keep: Sequence[AnyMessage]) -> tuple[Planned, HookRequest]:
+        async def rerun(request: HookRequest, keep: Sequence[AnyMessage]) -> tuple[Planned, HookRequest]:
             nonlocal noted
-            await note(less_usage(self.usage, noted))
-            noted = self.usage
-            self.loop = {**self.loop, "carried": carried.of(request.messages, keep)}
-            return await self._ask_again(request)
+            await note(less_usage(requests.usage, noted))
+            noted = requests.usage
+            active.loop = {**active.loop, "carried": carried.after_rerun(request.messages, keep)}
+            return await self._rerun(request)
 
         try:
-            return await through_hooks(
-                self._agent,
+            return await run_hook_loop(
+                active.agent,
                 planned,
                 first,
                 work=work,
-                limit=lambda planned: self._limit_met(NO_USAGE, planned.message),
-                ask=ask,
-                warn=self._warn,
-                heard=self._heard,
+                limit=lambda planned: requests.limit_met(NO_USAGE, planned.message),
+                rerun=rerun,
+                warn=active.warn,
+                count_reply=requests.count_reply,
             )
         finally:
             if work != done:
-                self.loop = {**self.loop, "hooks": work}
+                active.loop = {**active.loop, "hooks": work}
 
-    def _first_request(self, session_id: str) -> HookRequest:
-        options = dict(self._settings.model_options())
+    def _first_request(self) -> HookRequest:
+        active = self._active
+        options = dict(active.settings.model_options())
         return HookRequest(
-            model=self._model.client.model,
-            messages=list(self._history),
-            tools=list(self._parts.toolbox.schemas),
+            model=active.model.client.model,
+            messages=list(active.history),
+            tools=list(active.parts.toolbox.schemas),
             max_tokens=options.pop("max_tokens", None),
             optional_params=options,
             kwargs={},
-            settings=self._settings,
-            session_id=session_id,
-            step=self.loop["step"] + 1,
+            settings=active.settings,
+            session_id=self._session_id,
+            step=active.loop["step"] + 1,
         )
 
-    def _tell_of_free_choice(self) -> None:
-        choice, told = self._agent.client_tool_choice, self.loop.get("recovery", {}).get("free_choice")
-        if told or choice not in self.loop.get("withheld", ()) or choice in self._parts.toolbox.names:
-            return
-        self._learn(free_choice=True)
-        self._warn(f"{choice} is to be called, and is withheld for now; the model is free to choose.")
+    async def _rerun(self, request: HookRequest) -> tuple[Planned, HookRequest]:
+        """Send a patched request; return its reply, and the request with the model that answered."""
+        requests, active = self._requests, self._active
+        own = request.model is active.model.client.model
 
-    async def _ask_again(self, request: HookRequest) -> tuple[Planned, HookRequest]:
-        own = request.model is self._model.client.model
-
-        async def send(watch: Spoken) -> Planned:
-            parts, mode = (self._parts, self._mode) if own else await self._moved(request)
+        async def ask(stream: Spoken) -> Planned:
+            parts, mode = (active.parts, active.mode) if own else await self._with_patched_model(request)
             parts = _patched(parts, request)
             if request.phase == "answer":
-                return await self._answer_again(parts, request, mode)
+                return await self._ask_for_answer(parts, request, mode)
             if mode == "wave":
-                return await ask_for_plan(parts, request.messages, request.settings, self._planner, self._limit_met)
-            planned = await ask_for_calls(parts, request.messages, request.settings, mode, watch)
-            await settle(watch, planned)
+                return await ask_for_plan(parts, request.messages, request.settings, active.planner, requests.limit_met)
+            planned = await ask_for_calls(parts, request.messages, request.settings, mode, stream)
+            await settle(stream, planned)
             return planned
 
         def recover(error: Exception) -> bool:
-            # Its messages are the hook's: what would shorten or rewrite the history changes nothing here.
-            return own and classify_model_error(error) == "transient" and self._fall_back(error)
+            # The messages are the hook's, so shortening or rewriting the history would not change the request.
+            return own and classify_model_error(error) == "transient" and active.fall_back(error)
 
-        planned = await self._through(send, recover, WithoutCalls)
-        self._count(planned.usage, planned.message.usage_metadata if own else None)
-        # Another model may have taken over: the next rerun must not go back to the one that fell silent.
-        return planned, replace(request, model=self._model.client.model) if own else request
+        planned = await requests.send(ask, recover=recover, visibility=WithoutCalls)
+        requests.count(planned.usage, planned.message.usage_metadata if own else None)
+        # After a fallback, the next rerun must not go back to the model that failed.
+        return planned, replace(request, model=active.model.client.model) if own else request
 
-    async def _answer_again(self, parts: AgentParts, request: HookRequest, mode: Mode) -> Planned:
-        sent = plan_request(parts, request.messages, request.settings, mode, self._planner)
+    async def _ask_for_answer(self, parts: AgentParts, request: HookRequest, mode: Mode) -> Planned:
+        messages = plan_request(parts, request.messages, request.settings, mode, self._active.planner)
         schema = parts.response.json_schema if parts.response else None
-        reply = await parts.client.answer(sent, request.settings, mode=mode, quiet=True, schema=schema)
+        reply = await parts.client.answer(messages, request.settings, mode=mode, quiet=True, schema=schema)
         usage = usage_of(reply, request.settings.prices)
-        if (words := refusal_in(reply, heard=True)) is not None:
-            raise RefusedError.of(reply, words, usage)
+        if (refusal := refusal_in(reply, heard=True)) is not None:
+            raise RefusedError.from_reply(reply, refusal, usage)
         return _as_plan(with_text(reply, without_sentinel(reply.text)), usage)
 
-    async def _moved(self, request: HookRequest) -> tuple[AgentParts, Mode]:
-        """The agent with a patch's model, and how that one is asked for calls."""
-        ready = await self._agent.models.ready(request.model, PATCHED_MODEL)
-        client = self._agent.offering(ready.client)
-        parts = replace(self._parts, client=client, planner=ready.planner, tool_calling=ready.tool_calling)
+    async def _with_patched_model(self, request: HookRequest) -> tuple[AgentParts, Mode]:
+        """The agent with the model of a patch, and the mode in which that model is asked for calls."""
+        active = self._active
+        ready = await active.agent.models.ready(request.model, PATCHED_MODEL)
+        client = active.agent.offering(ready.client)
+        parts = replace(active.parts, client=client, planner=ready.planner, tool_calling=ready.tool_calling)
         mode = parts.mode(request.settings)
-        return parts, "text" if mode == "native" and ready.name in self.loop["text_tools"] else mode
+        return parts, "text" if mode == "native" and ready.name in active.loop["text_tools"] else mode
 
 
 def _as_plan(answer: AIMessage, usage: Usage) -> Planned:
-    """An answer, as the loop around hooks takes replies."""
+    """An answer in the form in which the hook loop processes replies."""
     return Planned(answer, [], usage, True, "answer", answer.text, answers=True, final=True)
 
 
-async def _keep_nothing(_: Usage) -> None:
-    """Keep no note of what was used: the answer's request is sent again in any case when the process is killed."""
+async def _note_nothing(_: Usage) -> None:
+    """Store no usage: after a crash the answer's request is sent again in any case."""
 
 
 def _patched(parts: AgentParts, request: HookRequest) -> AgentParts:
-    """The agent as it sends a patched request."""
+    """The agent with the tools and options of a patched request."""
     options = {**request.optional_params, **request.kwargs}
     if request.max_tokens is not None:
         options["max_tokens"] = request.max_tokens
@@ -201,7 +202,7 @@ def _patched(parts: AgentParts, request: HookRequest) -> AgentParts:
         client=parts.client.asked_with(request.tools, options),
         planner=parts.planner.asked_with(options),
         toolbox=parts.toolbox.offering(request.tools),
-        # What a hook makes of a request may differ each time.
+        # A hook may patch the same request differently each time.
         cache=None,
         _instructions=Bounded(),
     )

@@ -1,4 +1,4 @@
-"""Finding out that a model repeats itself: pure, and O(window) however long the history is."""
+"""Detection of repeated calls; pure, and O(window) for a history of any length."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graph_agent.events.calls import call_of
 from graph_agent.events.types import StoredEvent
 
 REPEATS = 3
-"""How many times in a row a pattern must be seen to count; twice may be a retry."""
+"""Consecutive occurrences that make a pattern a loop; two may be a retry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +25,24 @@ class Loop:
     pattern: tuple[str, ...]
     """One period, as fingerprints, oldest first; its last entry is the newest call."""
     count: int
-    """How many times in a row the whole pattern stands at the end, within the window; 2 at least."""
+    """Consecutive occurrences of the whole pattern at the end of the window; at least 2."""
     key: str
-    """12 hexadecimal digits that name the pattern wherever in it the history ends: a-b-a-b and b-a-b-a are one loop."""
+    """12 hexadecimal digits that identify the pattern independent of rotation: a-b-a-b and b-a-b-a are one loop."""
 
 
 def find_loop(fingerprints: Sequence[str], *, window: int, max_period: int) -> Loop | None:
     """Find the shortest pattern that repeats at the end of a history.
 
-    A pattern counts when it stands there `REPEATS` times in a row. Where the window is too short for that, it counts
-    when it fills the window, and that holds it twice at least; the window need not be a multiple of the period.
+    A pattern is a loop if it occurs `REPEATS` times in a row. If the window is too short for that, it is a loop if it
+    fills the window and occurs at least twice; the window need not be a multiple of the period.
 
     Args:
-        fingerprints: What was called, oldest first; equal strings are equal calls. Only the end is looked at.
-        window: How many of the last calls are looked at; 2 at least.
-        max_period: The longest pattern that counts, in calls.
+        fingerprints: The calls, oldest first; equal strings are equal calls. Only the end is read.
+        window: Number of last calls to search; at least 2.
+        max_period: The maximum length of a pattern, in calls.
 
     Returns:
-        The loop, or None. The work is at most `window * max_period` comparisons.
+        The loop, or None. The cost is at most `window * max_period` comparisons.
     """
     recent = fingerprints[-window:]
     for period in range(1, max_period + 1):
@@ -53,29 +53,29 @@ def find_loop(fingerprints: Sequence[str], *, window: int, max_period: int) -> L
 
 
 def repetitions(values: Sequence[Any], period: int, *, window: int) -> int:
-    """How many times a pattern of values stands in a row at the end; 0 where that is fewer than `find_loop` demands.
+    """Consecutive occurrences of a pattern of values at the end; 0 if there are fewer than `find_loop` requires.
 
     Args:
-        values: What each call gave, oldest first, compared with `==`.
+        values: The result of each call, oldest first, compared with `==`.
         period: The length of the pattern.
         window: As for `find_loop`.
     """
     return (_repetition(values[-window:], period, window) or 0) // period
 
 
-def unchanging(results: Sequence[tuple[str, str, Any]], *, window: int, told: Collection[str] = ()) -> str | None:
-    """Find a tool whose last `REPEATS` calls all differed in their arguments and all gave the very same result.
+def unchanging(results: Sequence[tuple[str, str, Any]], *, window: int, reported: Collection[str] = ()) -> str | None:
+    """Find a tool whose last `REPEATS` calls all differ in their arguments and all have equal results.
 
-    This is no loop: three searches may find nothing for three reasons, and three writes may all succeed.
+    This is not a loop: three searches may find nothing for three reasons, and three writes may all succeed.
 
     Args:
         results: `(tool, fingerprint of its arguments, result)` of each call, oldest first. Results are compared with
-            `==`, so a long one is best given as it is and not hashed. Calls of other tools may stand between.
-        window: How many of the last entries are looked at.
-        told: Tools to skip, because they have been reported.
+            `==`, so pass long results unhashed. Calls of other tools may stand between.
+        window: Number of last entries to search.
+        reported: Tools to skip.
 
     Returns:
-        The tool's name, the most recently called one's if there are several; None if there is none.
+        The name of the tool, the most recently called if there are several; None if there is none.
     """
     calls: dict[str, list[tuple[str, Any]]] = {}
     for tool, arguments, result in reversed(results[-window:]):
@@ -83,13 +83,13 @@ def unchanging(results: Sequence[tuple[str, str, Any]], *, window: int, told: Co
     for tool, newest_first in calls.items():
         last = newest_first[:REPEATS]
         differ = len({arguments for arguments, _ in last}) == REPEATS
-        if tool not in told and differ and all(result == last[0][1] for _, result in last):
+        if tool not in reported and differ and all(result == last[0][1] for _, result in last):
             return tool
     return None
 
 
 def _repetition(recent: Sequence[Any], period: int, window: int) -> int | None:
-    """How many of the last entries repeat with a period; None where they are too few to count."""
+    """Number of last entries that repeat with a period; None if they are too few for a loop."""
     start = len(recent) - period
     while start > 0 and recent[start - 1] == recent[start - 1 + period]:
         start -= 1
@@ -103,45 +103,45 @@ def _key(pattern: tuple[str, ...]) -> str:
     return hashlib.sha256(json.dumps(first).encode()).hexdigest()[:12]
 
 
-_POLLS_PASSED = 8
-"""How many windows of calls are passed over at most, so that an input of nothing but polls is not read whole."""
+_MAX_POLL_WINDOWS = 8
+"""Maximum number of windows of calls to read, so that an input of polls only is not read whole."""
 
-_KNOWN = 1024
-"""Fingerprints that are remembered at most."""
+_MAX_CACHED = 1024
+"""Maximum number of cached fingerprints."""
 
 
 class RecentCalls(NamedTuple):
-    """The newest calls of an input, oldest first, those of polling tools left out."""
+    """The newest calls of an input, oldest first, without those of polling tools."""
 
     fingerprints: list[str]
     """For `find_loop`."""
     outcomes: list[tuple[Any, ...]]
-    """For `repetitions`: what each of them gave, `(status, content)` of every equal call of the wave."""
+    """For `repetitions`: the results of each call, `(status, content)` of every equal call of its wave."""
     results: list[tuple[str, str, Any]]
     """For `unchanging`: `(name, fingerprint, (status, content))` of the last call of each tool in each wave."""
     newest_wave: frozenset[str]
     """Fingerprints of the newest plan's calls."""
 
 
-Known = dict[int, tuple[Any, str, str]]
-"""Identity of an event → the event, which keeps its identity, and its call's name and fingerprint."""
+FingerprintCache = dict[int, tuple[Any, str, str]]
+"""Id of an event object → the event, held so that the id stays valid, and its call's name and fingerprint."""
 
 
-def named_call(entry: StoredEvent, known: Known) -> tuple[str, str] | None:
-    """The name and the fingerprint of an event's call, worked out once; None for an event of another kind.
+def named_call(entry: StoredEvent, cache: FingerprintCache) -> tuple[str, str] | None:
+    """The name and fingerprint of an event's call, computed once; None for an event of another kind.
 
     Args:
         entry: The event.
-        known: What is known, which is added to.
+        cache: The cached fingerprints; updated in place.
     """
-    found = known.get(id(entry))
+    found = cache.get(id(entry))
     if found is None:
         call = call_of(entry)
         if call is None:
             return None
-        if len(known) >= _KNOWN:
-            known.clear()
-        found = known[id(entry)] = entry, call["name"], fingerprint(call)
+        if len(cache) >= _MAX_CACHED:
+            cache.clear()
+        found = cache[id(entry)] = entry, call["name"], fingerprint(call)
     return found[1:]
 
 
@@ -149,60 +149,59 @@ def recent_calls(
     events: Sequence[StoredEvent],
     marks: Callable[[str], Mapping[str, Any]],
     window: int,
-    known: Known | None = None,
+    cache: FingerprintCache | None = None,
 ) -> RecentCalls:
     """Read the last calls of the newest input, delegations included.
 
-    A model repeats itself from one wave to the next: equal calls of one wave count once, with all their results, and of
-    each tool's results in a wave the last one counts. Calls of a tool marked `poll` are left out: it is made to be
-    called again.
+    Repetition is counted from wave to wave: equal calls of one wave count once, with all their results, and of each
+    tool's results in a wave the last one counts. Calls of a tool marked `poll` are skipped: it is meant to be repeated.
 
     Args:
-        events: The stored history, newest last; it is read from its end, as far back as needed and no further.
-        marks: Gives the marks of a tool by its name; empty for an unknown one.
-        window: How many calls are read at most.
-        known: Fingerprints of earlier looks at the same events; added to. None to remember nothing.
+        events: The stored history, oldest first; read from its end, only as far as needed.
+        marks: Returns the marks of a tool by name; empty for an unknown tool.
+        window: Maximum number of calls to read.
+        cache: Fingerprints from earlier reads of the same events; updated in place. None for no cache.
     """
-    known = {} if known is None else known
+    cache = {} if cache is None else cache
     fingerprints: list[str] = []
     outcomes: list[tuple[Any, ...]] = []
     results: list[tuple[str, str, Any]] = []
-    given: dict[str, tuple[str, Any]] = {}
+    answers: dict[str, tuple[str, Any]] = {}
     newest_wave: frozenset[str] | None = None
-    place: dict[str, int] = {}
+    indexes: dict[str, int] = {}
     tools: set[str] = set()
-    passed = 0
+    read = 0
     for entry in reversed(events):
         kind = entry["type"]
-        if kind == "user_message" or len(fingerprints) == window or passed == _POLLS_PASSED * window:
+        if kind == "user_message" or len(fingerprints) == window or read == _MAX_POLL_WINDOWS * window:
             break
         if kind == "plan":
-            newest_wave = frozenset(place) if newest_wave is None else newest_wave
-            place, tools = {}, set()
+            newest_wave = frozenset(indexes) if newest_wave is None else newest_wave
+            indexes, tools = {}, set()
         elif kind in ("tool_result", "delegation_response"):
-            given[entry["id"]] = entry["status"], _comparable(entry["content"])
-        elif (call := named_call(entry, known)) is not None:
-            passed += 1
-            name, called = call
+            answers[entry["id"]] = entry["status"], _comparable(entry["content"])
+        elif (call := named_call(entry, cache)) is not None:
+            read += 1
+            name, key = call
             if marks(name).get("poll"):
                 continue
-            result = given.pop(entry["id"], None)
-            gave = () if result is None else (result,)
-            if called in place:
-                outcomes[place[called]] += gave
+            result = answers.pop(entry["id"], None)
+            given = () if result is None else (result,)
+            if key in indexes:
+                outcomes[indexes[key]] += given
             else:
-                place[called] = len(fingerprints)
-                fingerprints.append(called)
-                outcomes.append(gave)
+                indexes[key] = len(fingerprints)
+                fingerprints.append(key)
+                outcomes.append(given)
             if result is not None and name not in tools:
-                results.append((name, called, result))
+                results.append((name, key, result))
             tools.add(name)
-    newest_wave = frozenset(place) if newest_wave is None else newest_wave
+    newest_wave = frozenset(indexes) if newest_wave is None else newest_wave
     return RecentCalls(fingerprints[::-1], outcomes[::-1], results[::-1], newest_wave)
 
 
 def _comparable(content: Any) -> Any:
-    """A result without the ids that LangChain gives to content blocks, which differ each time."""
+    """A result without the ids that LangChain adds to content blocks, which differ each time."""
     if not isinstance(content, list):
         return content
     return [

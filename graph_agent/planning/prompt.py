@@ -1,4 +1,4 @@
-"""The messages a model is sent: system prompt, history, and what the phase adds."""
+"""The messages of a request: system prompt, history, and the closing message of the answer phase."""
 
 from __future__ import annotations
 
@@ -25,58 +25,55 @@ def plan_request(
         history: The conversation.
         settings: The run's configuration.
         mode: How calls are asked for.
-        planner: Which planner the session has; counts in wave mode only.
+        planner: The session's planner; used in wave mode only.
     """
     sections = [parts.system_prompt()]
     if parts.toolbox:
         sections.append(parts.instructions(settings, mode, planner))
     prompt = "\n\n".join(section for section in sections if section)
-    # Of a whole history hardly one message steers, so that looking for it may cost next to nothing.
-    said = [
+    # Steering messages are rare, so the check of each message must be cheap.
+    messages = [
         _steered(message, parts)
         if isinstance(message, HumanMessage) and STEERING_MARK in message.additional_kwargs
         else as_sent(message)
         for message in history
     ]
-    return [SystemMessage(prompt), *said] if prompt else said
+    return [SystemMessage(prompt), *messages] if prompt else messages
 
 
 def with_carried(history: Sequence[AnyMessage], carried: Sequence[Carried]) -> list[AnyMessage]:
-    """The history with what hooks keep before the model, each in its place.
+    """Insert the messages that hooks carry from request to request into the history.
 
     Args:
         history: The conversation.
-        carried: In order of their places.
+        carried: The messages, ordered by position.
     """
-    whole, done = list[AnyMessage](), 0
+    messages, done = list[AnyMessage](), 0
     for piece in carried:
-        whole += [*history[done : piece["at"]], *piece["messages"]]
+        messages += [*history[done : piece["at"]], *piece["messages"]]
         done = piece["at"]
-    return [*whole, *history[done:]]
+    return [*messages, *history[done:]]
 
 
 def _steered(message: AnyMessage, parts: AgentParts) -> AnyMessage:
-    """What steered the agent, as its model is told."""
-    told: Any = parts.prompts.render("steering", content=message.text)
+    """A steering message in the form in which the model receives it."""
+    content: Any = parts.prompts.render("steering", content=message.text)
     if not isinstance(message.content, str):
-        # An image, say, is not told in words: it stays behind them.
+        # Blocks that are not text, such as images, follow the text.
         rest = [block for block in message.content if isinstance(block, dict) and block.get("type") != "text"]
-        told = [{"type": "text", "text": told}, *rest]
-    return message.model_copy(update={"content": told})
+        content = [{"type": "text", "text": content}, *rest]
+    return message.model_copy(update={"content": content})
 
 
 def answer_request(
     parts: AgentParts, history: Sequence[AnyMessage], settings: LoopConfig, mode: Mode, planner: Planner
 ) -> list[AnyMessage]:
-    """The request for the answer: the plan's request and one message more, so that a prompt cache holds the rest.
-
-    An agent with nothing to call, and no shape to give its answer, is asked nothing more than the conversation does.
-    """
+    """The request for the answer: the plan's request and the closing message, so that a prompt cache holds the rest."""
     return [*plan_request(parts, history, settings, mode, planner), *closing(parts, mode)]
 
 
 def closing(parts: AgentParts, mode: Mode) -> list[AnyMessage]:
-    """What the answer's request adds to the plan's: one message, or none.
+    """The closing message of the request for the answer; empty for an agent without tools and response format.
 
     Args:
         parts: The agent.

@@ -1,4 +1,4 @@
-"""What a model's planning reply asks for."""
+"""Parsing of a planning reply into calls or an answer."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ from graph_agent.waves.references import renamed
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What the model planned, in any mode."""
+    """A parsed planning reply, in any mode."""
 
     message: AIMessage
-    """The reply as the history keeps it: as it came, with its calls in canonical form."""
+    """The reply as the history stores it: unchanged, with its calls in canonical form."""
     calls: list[Call]
     """The wave, each call after those it needs."""
     usage: Usage
     last: bool
-    """Whether nothing is to be planned after these calls."""
+    """Whether planning ends after these calls."""
     action: str
     reasoning: str
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of the `plan` event: `slots` and `planner` in wave mode, `cached`."""
     answers: bool = False
-    """Whether `message` says something that may be the answer: it has no calls, and is not the sentinel."""
-    said: str = ""
-    """The reply's whole text, as it was streamed."""
+    """Whether `message` may be the answer: it has text, no calls, and is not the sentinel."""
+    raw_text: str = ""
+    """The whole text of the reply as the model sent it."""
     empty: bool = False
-    """Whether the reply holds nothing: neither calls nor text."""
+    """Whether the reply has neither calls nor text."""
     final: bool = False
-    """Whether `message` is the answer, whatever the configuration says of answers; no calls are run then."""
+    """Whether `message` is the answer whatever the configuration; no calls are run."""
     ended: bool = False
     """Whether the loop ends here, with `calls` not run."""
 
@@ -65,23 +65,31 @@ _FIXES: dict[CutOff, str] = {
     "content_filter": "Put the arguments in other words, or go on without it.",
     "interrupted": "Call it again.",
 }
-"""What the model can do about a call of a reply that was cut off."""
+"""The advice to the model for a call of a reply that was cut off."""
 
 
-def planned_calls(message: AIMessage, calls: list[Call], usage: Usage, said: str) -> Planned:
-    """A plan that is no more than its calls: none means that planning is over."""
+def plan_of_calls(message: AIMessage, calls: list[Call], usage: Usage, raw_text: str) -> Planned:
+    """Build the plan of a reply that is not a structured plan; without calls, planning is over."""
     answer = "" if calls else without_sentinel(message.text)
     if answer:
         message = with_text(message, answer)
     reasoning = message.text
     empty = not calls and is_blank(reasoning)
     return Planned(
-        message, calls, usage, not calls, action_of(calls), reasoning, answers=bool(answer), said=said, empty=empty
+        message,
+        calls,
+        usage,
+        not calls,
+        action_of(calls),
+        reasoning,
+        answers=bool(answer),
+        raw_text=raw_text,
+        empty=empty,
     )
 
 
 def action_of(calls: list[Call]) -> str:
-    """What calls do, in a few words."""
+    """A short description of calls for the `plan` event."""
     names = list(dict.fromkeys(call["name"] for call in calls))
     return f"call {', '.join(names)}" if names else "answer"
 
@@ -99,30 +107,29 @@ def read_reply(
     prices: Mapping[str, Price] | None = None,
     max_tokens: int | None = None,
 ) -> Planned:
-    """Find the calls in a reply: its structured ones first, those written in its text only in text mode.
+    """Parse the calls of a reply: structured calls first; calls in its text only in text mode.
 
-    The calls of a reply that was cut off are not to be run, as any of their arguments may be incomplete; each is marked
-    with its fault.
+    The calls of a reply that was cut off must not be run, because their arguments may be incomplete; each gets a fault.
 
     Args:
         reply: The model's reply.
-        tools: Names of the tools and delegations there are.
+        tools: Names of the available tools and delegations.
         text: Whether calls were asked for in text.
-        prices: What models cost.
-        max_tokens: Tokens that the reply was allowed; None where that is not known.
+        prices: Prices of models; None for no costs.
+        max_tokens: Maximum tokens of the reply; None if unknown.
     """
     cut = cut_off(reply)
-    asked = calls_of(reply)
+    requested = calls_of(reply)
     message = reply
-    if text and not asked:
+    if text and not requested:
         found, prose = split_tool_calls(reply.text, tools)
-        asked = [checked_call(call["id"], call["name"], call["arguments"]) for call in found]
-        if not asked and cut is not None and (begun := unfinished_call(reply.text, tools)) is not None:
-            name, prose = begun
-            asked = [Call(id="", name=name, arguments={})]
-        if asked:
+        requested = [checked_call(call["id"], call["name"], call["arguments"]) for call in found]
+        if not requested and cut is not None and (unfinished := unfinished_call(reply.text, tools)) is not None:
+            name, prose = unfinished
+            requested = [Call(id="", name=name, arguments={})]
+        if requested:
             message = reply.model_copy(update={"content": clean(prose)})
-    calls = _with_ids(asked)
+    calls = _with_ids(requested)
     if cut is not None:
         fault = (
             f"Not run: the reply that holds this call was cut off {cause_of(cut, reply, max_tokens)}, so its arguments "
@@ -133,27 +140,27 @@ def read_reply(
         canonical = canonical_calls(calls)
         if canonical != message.tool_calls or message.invalid_tool_calls:
             message = message.model_copy(update={"tool_calls": canonical, "invalid_tool_calls": []})
-    return planned_calls(message, calls, usage_of(reply, prices), reply.text)
+    return plan_of_calls(message, calls, usage_of(reply, prices), reply.text)
 
 
 def _with_ids(calls: list[Call]) -> list[Call]:
-    """The calls with an id each: a missing one, or one that another call of the reply has, is made new."""
+    """Give each call a unique id; missing and duplicate ids are replaced."""
     seen: set[str] = set()
-    given: list[Call] = []
+    unique: list[Call] = []
     for call in calls:
         id_ = call["id"] if call["id"] and call["id"] not in seen else new_call_id()
-        given.append(call if id_ == call["id"] else {**call, "id": id_})
+        unique.append(call if id_ == call["id"] else {**call, "id": id_})
         seen.add(id_)
-    return given
+    return unique
 
 
 def with_free_ids(planned: Planned, taken: Collection[str], *, structured: bool = False) -> Planned:
-    """The plan with every call id that is taken replaced.
+    """Replace the call ids that are taken.
 
     Args:
         planned: The plan.
-        taken: The ids that its calls may not have.
-        structured: Whether its arguments may hold references, which are renamed then.
+        taken: Ids that its calls must not have.
+        structured: Whether its arguments may hold references to ids, which are then renamed.
     """
     names = {call["id"]: new_call_id() for call in planned.calls if call["id"] in taken}
     if not names:

@@ -1,4 +1,4 @@
-"""Tool results that requests hold with another text than the history: what hooks make of them."""
+"""Tool results whose text hooks rewrite in requests; the history keeps the original text."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ async def result_texts(
     hooks: Sequence[LoopHook],
     messages: Sequence[AnyMessage],
     warn: Callable[[str], None],
-    heard: Callable[[AIMessage], None],
+    count_reply: Callable[[AIMessage], None],
 ) -> dict[str, str]:
-    """Have the hooks rewrite tool results, each what the hooks before it left.
+    """Have the hooks rewrite tool results; each hook receives the results of the hooks before it.
 
     Args:
-        hooks: Those of the agent's hooks that rewrite results, in order.
+        hooks: The hooks that rewrite results, in order.
         messages: The conversation.
-        warn: Takes a warning for the user.
-        heard: Given each reply of a model that a hook asks by itself.
+        warn: Receives warnings for the user.
+        count_reply: Receives each reply of a model that a hook calls itself.
 
     Returns:
-        Message id → text of the results that change.
+        Message id → new text of the changed results.
 
     Raises:
-        HookError: When a hook fails that declares `on_error = "fail"`.
+        HookError: If a hook with `on_error = "fail"` fails.
     """
     texts: dict[str, str] = {}
     if not hooks:
@@ -39,15 +39,15 @@ async def result_texts(
     results = [message for message in messages if isinstance(message, ToolMessage)]
     for hook in hooks:
         try:
-            made = await call_aside(hook.rewrite_results, copied(with_texts(results, texts)), heard=heard)
-            texts |= _checked(made)
-        except BaseException as error:  # noqa: BLE001 - a hook may raise anything; its `on_error` says what that does
+            returned = await call_aside(hook.rewrite_results, copied(with_texts(results, texts)), heard=count_reply)
+            texts |= _checked(returned)
+        except BaseException as error:  # noqa: BLE001 - a hook may raise anything; its `on_error` selects the response
             fail_or_skip(hook, error, warn)
     return texts
 
 
 def with_texts(messages: Sequence[Any], texts: Mapping[str, str]) -> list[Any]:
-    """The messages with the text of some results replaced; their images and files stay.
+    """Replace the text of tool results; their images and files stay.
 
     Args:
         messages: The messages.
@@ -69,10 +69,10 @@ def _with_text(result: ToolMessage, text: str) -> ToolMessage:
     return result.model_copy(update={"content": content})
 
 
-def _checked(made: Any) -> dict[str, str]:
-    if not isinstance(made, Mapping):
-        raise TypeError(f"rewrite_results returned {made!r}; return a mapping of message id → text")
-    for id_, text in made.items():
+def _checked(returned: Any) -> dict[str, str]:
+    if not isinstance(returned, Mapping):
+        raise TypeError(f"rewrite_results returned {returned!r}; return a mapping of message id → text")
+    for id_, text in returned.items():
         if not isinstance(text, str):
             raise TypeError(f"rewrite_results gave {text!r} for the result {id_!r}; give text")
-    return dict(made)
+    return dict(returned)

@@ -1,8 +1,8 @@
-"""Which planner a session has: the configured one, its share of a rollout, or the operator's word.
+"""Selection of a session's planner: by the configuration, a rollout, or the operator's environment variable.
 
-`AGENTIC_LOOP_ENABLED=false` has every session plan once, everything up front (`planner="dag"`), by a structured plan in
-every mode of `tool_calling`. `true` has sessions that plan by structured plans do so wave by wave; it changes nothing
-elsewhere, where the model is asked again after each wave anyway.
+With `AGENTIC_LOOP_ENABLED=false` every session plans once, up front (`planner="dag"`), with a structured plan in every
+mode of `tool_calling`. With `true`, sessions in wave mode plan wave by wave; other modes are unchanged, because they
+ask the model after each wave anyway.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ _VARIABLE = "AGENTIC_LOOP_ENABLED"
 
 
 def planner_of(session_id: str, settings: LoopConfig, agentic_loop: bool | None) -> Planner:
-    """Which planner a session has, the same in every process and at every time.
+    """The planner of a session; the same in every process and at any time.
 
     Args:
         session_id: The session's id.
-        settings: Its `rollout` is the share of sessions that plan wave by wave; None for the configured `planner`.
-        agentic_loop: The operator's word for every session; None for none.
+        settings: `rollout` is the share of sessions that plan wave by wave; if it is None, `planner` applies.
+        agentic_loop: The operator's setting for every session; None for none.
     """
     if agentic_loop is not None:
         return "wave" if agentic_loop else "dag"
     if settings.rollout is None:
         return settings.planner
-    drawn = int.from_bytes(hashlib.sha256(session_id.encode()).digest()[:8]) / 2**64
-    return "wave" if drawn < settings.rollout else "dag"
+    position = int.from_bytes(hashlib.sha256(session_id.encode()).digest()[:8]) / 2**64
+    return "wave" if position < settings.rollout else "dag"
 
 
 def agentic_loop_from_env(environ: Mapping[str, str] = os.environ) -> bool | None:
-    """The operator's word on the planner, from `AGENTIC_LOOP_ENABLED`; None when it is not set.
+    """Read the operator's setting from `AGENTIC_LOOP_ENABLED`; None if it is not set.
 
     Raises:
-        ConfigError: When it is neither `true` nor `false`.
+        ConfigError: If it is neither `true` nor `false`.
     """
     text = environ.get(_VARIABLE, "").strip().lower()
     if text in ("true", "false", ""):

@@ -1,4 +1,4 @@
-"""The answer to an agent with a `response_format`: asked for, checked, and sent back where it does not fit."""
+"""The answer of an agent with a `response_format`: requested, validated, and sent back for repair."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from graph_agent.errors import SlowSchemaError
 from graph_agent.events.types import event
 from graph_agent.models.finish_reasons import cause_of, cut_off
 from graph_agent.models.sentinel import is_blank
-from graph_agent.planning.requests import Asking
+from graph_agent.planning.requests import ModelRequests
 from graph_agent.response_format import ResponseSchema, is_json
 
 EMPTY_ANSWER = "Your answer was empty. No tool can be called any more: answer from what you know."
-"""What a model is told that has answered nothing."""
+"""The message sent to a model after an empty answer."""
 REPAIRS = 2
-"""Times an answer that does not fit its schema is sent back."""
+"""Maximum number of repairs of an invalid answer."""
 
 
-def replaced_answer(fault: str) -> str:
-    """The warning that an answer which has been streamed is not the answer; `fault` says why it does not fit."""
+def replaced_answer_warning(fault: str) -> str:
+    """The warning that a streamed answer will be replaced; `fault` is the reason."""
     return f"The answer did not fit the response format, and another takes its place. {fault}"
 
 
 @dataclass(frozen=True, slots=True)
 class StructuredAnswer:
-    """The newest reply, and what it holds."""
+    """The newest reply and its parsed value."""
 
     message: AIMessage
     value: Any = None
-    """Plain JSON; None where the reply does not fit."""
+    """Plain JSON; None if the reply does not fit the schema."""
     error: tuple[str, str] | None = None
-    """Kind and message of the `error` event; None for an answer that fits."""
+    """Kind and message of the `error` event; None for a valid answer."""
 
 
 async def ask_for_structure(
-    asking: Asking,
+    requests: ModelRequests,
     response: ResponseSchema,
     *,
     quiet: bool,
@@ -49,27 +49,27 @@ async def ask_for_structure(
 ) -> StructuredAnswer | None:
     """Ask for an answer that fits a schema.
 
-    The first reply is streamed where the provider holds the model to the schema (see `Asking.answer`), repairs are not.
+    The first reply is streamed if the provider enforces the schema (see `ModelRequests.answer`); repairs are not.
 
     Args:
-        asking: The node's requests.
-        response: The shape of the answer.
+        requests: The node's requests.
+        response: The schema of the answer.
         quiet: Keep the first reply out of the message stream too.
-        was_empty: Whether an empty reply has come before: another one is not sent back.
-        is_exhausted: Whether a budget has no room for a repair.
-        max_tokens: Tokens that one reply may have; None if that is the provider's choice.
+        was_empty: Whether an earlier reply was empty; a second empty reply is not sent back.
+        is_exhausted: Returns whether a budget has no room for a repair.
+        max_tokens: Maximum tokens of one reply; None for the provider's default.
 
     Returns:
-        The answer, which may be empty; None where a budget forbids the repair that it needs.
+        The answer, which may be empty; None if a budget forbids a necessary repair.
 
     Raises:
-        RefusedError, Exception: As for `Asking.answer`.
+        RefusedError, Exception: As `ModelRequests.answer`.
     """
     tail, fault, reply = list[AnyMessage](), "", AIMessage("")
     for attempt in range(1 + REPAIRS):
         if attempt and is_exhausted():
             return None
-        reply = await asking.answer(tail, quiet=quiet or attempt > 0, schema=response.json_schema)
+        reply = await requests.answer(tail, quiet=quiet or attempt > 0, schema=response.json_schema)
         if is_blank(reply.text):
             if was_empty:
                 return StructuredAnswer(reply)
@@ -78,15 +78,17 @@ async def ask_for_structure(
             continue
         try:
             if (cut := cut_off(reply)) is not None and not is_json(reply.text):
-                # What a repair would make of it may fit, and lack the rest.
+                # A repair could make it valid while the missing part stays lost.
                 raise ValueError(f"The reply was cut off {cause_of(cut, reply, max_tokens)}.")
             return StructuredAnswer(reply, await asyncio.to_thread(response.read, reply.text))
         except SlowSchemaError as error:
             return StructuredAnswer(reply, error=("response_schema", str(error)))
         except ValueError as error:
             fault = str(error)
-        if asking.spoken.seen and attempt < REPAIRS:
-            asking.events.append(event("warning", asking.loop["step"], message=replaced_answer(fault)))
+        if requests.stream.seen and attempt < REPAIRS:
+            requests.active.events.append(
+                event("warning", requests.active.loop["step"], message=replaced_answer_warning(fault))
+            )
         tail += [reply, HumanMessage(f"That does not fit: {fault} Send the corrected object.")]
     message = f"The answer did not fit the response format after {REPAIRS} repairs: {fault}"
     return StructuredAnswer(reply, error=("response_format", message))

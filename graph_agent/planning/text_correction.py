@@ -1,4 +1,4 @@
-"""Replies of a model with tools on offer that hint that its server ignores tools: a call as text, or the sentinel."""
+"""Detection of calls written as text in a native reply, a sign that the model's server ignores tools."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ class WrittenCall(NamedTuple):
     """A reply that ends with calls written in its text."""
 
     may_be_answer: bool
-    """Whether the reply may be an answer that shows a call: there is text before it, and no tag or envelope around."""
+    """Whether the reply may be an answer with an example call: text precedes it, and it has no tag or envelope."""
 
 
 def written_call(text: str, tools: Sequence[str], conversation: Iterable[AnyMessage]) -> WrittenCall | None:
-    """Find calls at the end of a reply's text; None where it holds none, or only quotes them.
+    """Find calls at the end of a reply's text; None if it holds none or only quotes them.
 
-    Calls with text behind them are an example in an answer. Calls that stand in the user's messages or in results in
-    the same words are a quote, and whoever wrote them there must not have them run.
+    Calls followed by text are an example in an answer. Calls that occur verbatim in the user's messages or in results
+    are a quote; running them would let the author of that text issue calls.
 
     Args:
         text: The reply's text.
-        tools: Names of the tools and delegations there are.
+        tools: Names of the available tools and delegations.
         conversation: The messages that the reply answers.
     """
     calls, prose = split_tool_calls(text, list(tools))
@@ -42,7 +42,7 @@ def _is_from_outside(message: AnyMessage) -> bool:
 
 
 def _core(written: str) -> str:
-    """A call without its tags and fences, and without white space."""
+    """The JSON of a call, without tags, fences and white space."""
     starts = [at for bracket in "{[" if (at := written.find(bracket)) >= 0]
     end = max(written.rfind("}"), written.rfind("]")) + 1
     return _compact(written[min(starts) : end] if starts and end > min(starts) else written)

@@ -1,4 +1,4 @@
-"""One pass through `plan`: what it reads, and the update it gathers."""
+"""The state update of one pass through `plan`."""
 
 from __future__ import annotations
 
@@ -33,21 +33,20 @@ from graph_agent.waves.schema import Selection, select
 
 logger = logging.getLogger(__name__)
 
-_LIMIT_REASON = "Not run: the limit was reached before its turn came."
-_HOOK_REASON = "Not run: a hook ended the work with this reply."
-_CIRCLE_REASON = "Not run: it needs calls that need it."
-_ABORT_REASON = "Not run: the run was stopped before its turn came."
+_AT_LIMIT = "Not run: the limit was reached before its turn came."
+_ENDED_BY_HOOK = "Not run: a hook ended the work with this reply."
+_CYCLE = "Not run: it needs calls that need it."
+_ABORTED = "Not run: the run was stopped before its turn came."
+
+_SESSION_KEYS = ("turn", "last_input_id", "text_tools", "native_tools", "kept_from", "cuts", "taken")
+"""Keys of the bookkeeping that are kept when a new input begins."""
 
 
-_OF_THE_SESSION = ("turn", "last_input_id", "text_tools", "native_tools", "kept_from", "cuts", "taken")
-"""What the bookkeeping keeps when a new input begins."""
-
-
-class Step:
-    """What one pass through `plan` has read and found so far.
+class PlanUpdate:
+    """The input of one pass through `plan`, and the state update that the pass builds.
 
     Args:
-        state: What the node reads.
+        state: The node's state.
         parts: The agent.
         config: The node's config.
         runtime: The node's runtime.
@@ -64,26 +63,28 @@ class Step:
         self.settings = parts.settings(runtime, config, self.loop)
         self.events: list[StoredEvent] = []
         self.changes: dict[str, Any] = {}
-        self.asking = calls_that_wait(state.get("remote"), state.get("ready", [])) if state.get("arrived") else []
-        """Calls of the wave whose delegates wait for a person's answer."""
+        self.waiting_delegations = (
+            calls_that_wait(state.get("remote"), state.get("ready", [])) if state.get("arrived") else []
+        )
+        """Delegations of the wave that wait for a person's answer."""
         self.newest_reply: AIMessage | None = None
-        """The newest plan's, in this pass."""
+        """The reply of this pass's newest plan; None before the first."""
         self.streamed: Spoken | None = None
-        """What of the newest request's reply has reached the reader; None before the first request."""
+        """The text of the newest request's reply that the reader has received; None before the first request."""
         self.direct_answer: AIMessage | None = None
-        """The newest planning reply, where it is the answer; None otherwise."""
+        """The newest planning reply if it is the answer; None otherwise."""
         self.cut_off: AIMessage | None = None
-        """What there is of the newest request's reply where it was cut off, with its tokens; None otherwise."""
+        """The part of the newest request's reply that arrived before a cut-off, with its tokens; None otherwise."""
 
-    async def take_input(self) -> None:
-        """Settle what an earlier run left open, note the user's words, and start counting anew."""
+    async def begin_input(self) -> None:
+        """Settle the open calls of an earlier run, record the user's messages, and reset the counters."""
         remote = self.state.get("remote")
         if remote and remote["open"]:
-            # New input answers no question that was asked before it.
+            # New input does not answer earlier interrupts.
             await self.withdraw(remote["open"])
         await self.parts.prepare()
         await self.settle()
-        self.begin_counting()
+        self.reset_counters()
         if users := new_user_messages(self.history, self.loop["last_input_id"]):
             self.events += [event("user_message", 0, content=plain(message.content)) for message in users]
             self.loop["last_input_id"] = users[-1].id or ""
@@ -98,10 +99,10 @@ class Step:
             "structured_response": None,
         }
 
-    async def settle(self, *, goes_on: bool = False) -> None:
-        """Give the calls that an earlier run left open their results; if the input goes on, those that cannot run."""
+    async def settle(self, *, continues: bool = False) -> None:
+        """Add results for the open calls of an earlier run; if the input continues, only for calls that cannot run."""
         tools = self.parts.toolbox
-        runs_again = (lambda name: not tools.writes(name) or tools.repeatable(name)) if goes_on else None
+        runs_again = (lambda name: not tools.writes(name) or tools.repeatable(name)) if continues else None
         settled, events = await settle(
             self.history, self.config, self.runtime, self.loop, tools.writes, runs_again=runs_again
         )
@@ -109,60 +110,64 @@ class Step:
         self.events += events
 
     def replace_history(self, messages: list[AnyMessage]) -> None:
-        """Have the history be another list of messages, most of them the same objects; before anything is said."""
+        """Replace the history; call it before `add_message`.
+
+        Args:
+            messages: The new history; an unchanged message must be the same object, or it is removed and added again.
+        """
         if messages is not self.history:
             self.changes["messages"] = rewrite(self.state["messages"], messages)
             self.history = messages
 
-    def begin_counting(self) -> None:
-        """Count steps, usage and time anew."""
+    def reset_counters(self) -> None:
+        """Reset steps, usage and time for a new input."""
         last = self.loop
-        self.loop = {**NOT_BEGUN, **{key: last[key] for key in _OF_THE_SESSION if key in last}}  # type: ignore[literal-required, typeddict-item]  # keys of the very same type
-        # What this input's own context says is newer than what was changed before it.
+        self.loop = {**NOT_BEGUN, **{key: last[key] for key in _SESSION_KEYS if key in last}}  # type: ignore[literal-required, typeddict-item]  # keys of the very same type
+        # Values in this input's own context are newer than changes made before it.
         context = coerce_context(self.runtime.context, self.parts.context_schema)
-        brought = set_fields(context) if context is not None else {}
-        if changed := {name: value for name, value in last.get("changed", {}).items() if name not in brought}:
+        own = set_fields(context) if context is not None else {}
+        if changed := {name: value for name, value in last.get("changed", {}).items() if name not in own}:
             self.loop["changed"] = changed
         if changed != last.get("changed", {}):
             self.settings = self.parts.settings(self.runtime, self.config, self.loop)
         self.run.begin_input()
         self.changes["usage"] = fresh(NO_USAGE)
 
-    async def listen(self, kinds: Sequence[NoteKind]) -> bool:
-        """Take in what was said to the session since; True when the user has steered it."""
+    async def receive_notes(self, kinds: Sequence[NoteKind]) -> bool:
+        """Receive the notes sent to the session since the last call; True if one of them steers the input."""
         changed = self.loop.get("changed")
-        heard = await listen(self.run, self.loop, kinds, self.loop["step"], self._check_change)
-        self.events += heard.events
-        for message in heard.messages:
-            self.say(message)
+        notes = await listen(self.run, self.loop, kinds, self.loop["step"], self._check_change)
+        self.events += notes.events
+        for message in notes.messages:
+            self.add_message(message)
             self.history = [*self.history, message]
         if self.loop.get("changed") is not changed:
             self.settings = self.parts.settings(self.runtime, self.config, self.loop)
-        return bool(heard.messages)
+        return bool(notes.messages)
 
     async def _check_change(self, loop: Bookkeeping) -> None:
-        """Raise `ConfigError` for a changed configuration that cannot be had."""
+        """Raise `ConfigError` if the changed configuration names a model that cannot be built."""
         await self.parts.models.chain(self.parts.settings(self.runtime, self.config, loop))
 
-    def cut_short(self) -> bool:
-        """Whether an abort or a budget ends the input here; the calls that waited are answered then."""
+    def stop_at_abort_or_budget(self) -> bool:
+        """Stop at an abort or an exhausted budget and answer the waiting calls; False if there is neither."""
         met: tuple[StopReason, float | None] | None = ("aborted", None) if self.run.aborted else None
         met = met or self.budget_met(NO_USAGE, self.newest_reply)
         if met is None:
             return False
-        reason = _ABORT_REASON if met[0] == "aborted" else _LIMIT_REASON
-        self._give_up_asking()
+        reason = _ABORTED if met[0] == "aborted" else _AT_LIMIT
+        self._answer_waiting_delegations()
         self.skip([(call, reason) for call in self.loop["waiting"]])
         self.loop["waiting"] = []
         self.stop(*met)
         return True
 
     def budget_met(self, asked: Usage, newest: AIMessage | None) -> tuple[StopReason, float] | None:
-        """The budget that has no room for another plan beside the answer, and its size; None when there is none.
+        """The budget that has no room for both another plan and the answer, and its size; None if there is none.
 
         Args:
-            asked: What was used since this pass last counted.
-            newest: The newest plan's reply, which may be in no history; None for the history's own.
+            asked: Usage that this pass has not counted yet.
+            newest: The newest plan's reply, which the history may not hold; None to use the history.
         """
         if not has_budget(self.settings):
             return None
@@ -170,41 +175,41 @@ class Step:
         replies = self.history if newest is None else [newest]
         return budget_met(spent(self.run, self.loop, usage, replies, self.settings), self.settings)
 
-    def send_again(self) -> bool:
-        """Send the delegations whose agents have asked a person back, to ask; False when there are none."""
-        if not self.asking:
+    def resend_waiting_delegations(self) -> bool:
+        """Run the delegations that wait for a person again, to raise their interrupts; False if there are none."""
+        if not self.waiting_delegations:
             return False
         if self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
-            self._give_up_asking()
-            self.skip([(call, _LIMIT_REASON) for call in self.loop["waiting"]])
+            self._answer_waiting_delegations()
+            self.skip([(call, _AT_LIMIT) for call in self.loop["waiting"]])
             self.loop["waiting"] = []
             self.stop_at_recursion_limit()
         else:
-            self.changes["ready"] = self.asking
-            self.run.plan_calls(call["id"] for call in self.asking)
+            self.changes["ready"] = self.waiting_delegations
+            self.run.plan_calls(call["id"] for call in self.waiting_delegations)
         return True
 
-    async def withdraw_unanswered(self) -> None:
-        """Tell the agents that asked a person, where planning is over, that nobody will answer."""
+    async def withdraw_waiting_delegations(self) -> None:
+        """If planning is over, end the remote tasks that wait for a person."""
         remote = self.state.get("remote")
-        if remote and self.asking and self.concluded:
-            await self.withdraw({call["id"]: remote["open"][call["id"]] for call in self.asking})
+        if remote and self.waiting_delegations and self.concluded:
+            await self.withdraw({call["id"]: remote["open"][call["id"]] for call in self.waiting_delegations})
 
     async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
-        """Tell the agents whose tasks wait for a person that no answer will come; the state forgets the tasks."""
+        """End remote tasks that wait for a person, without an answer, and remove them from the state."""
         await self.parts.toolbox.withdraw(tasks)
-        forgotten = self.changes.get("remote", {"open": {}})["open"]
-        self.changes["remote"] = {"contexts": {}, "open": {**forgotten, **dict.fromkeys(tasks)}}
+        removed = self.changes.get("remote", {"open": {}})["open"]
+        self.changes["remote"] = {"contexts": {}, "open": {**removed, **dict.fromkeys(tasks)}}
 
-    def _give_up_asking(self) -> None:
-        for call in self.asking:
-            message, told = unanswered(call, self.loop["step"])
-            self.say(message)
+    def _answer_waiting_delegations(self) -> None:
+        for call in self.waiting_delegations:
+            message, response = unanswered(call, self.loop["step"])
+            self.add_message(message)
             self.history = [*self.history, message]
-            self.events.append(told)
+            self.events.append(response)
 
-    def go_on_with_the_wave(self) -> bool:
-        """Make ready those of the wave's waiting calls that can run now; False when there are none."""
+    def continue_wave(self) -> bool:
+        """Run the waiting calls of the wave that are ready; False if there are none."""
         if not self.loop["waiting"]:
             return False
         wave = [*since_plan(self.state["events"]), *self.events]
@@ -212,12 +217,12 @@ class Step:
         self.skip(chosen.skipped)
         self.loop["waiting"] = chosen.waiting
         if not chosen.ready:
-            # Nothing is under way that they could wait for: a person's edit has made them need each other.
-            self.skip([(call, _CIRCLE_REASON) for call in chosen.waiting])
+            # No call is running, so a person's edit has made the waiting calls need each other.
+            self.skip([(call, _CYCLE) for call in chosen.waiting])
             self.loop["waiting"] = []
             return False
         if self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
-            self.skip([(call, _LIMIT_REASON) for call in [*chosen.ready, *chosen.waiting]])
+            self.skip([(call, _AT_LIMIT) for call in [*chosen.ready, *chosen.waiting]])
             self.loop["waiting"] = []
             self.stop_at_recursion_limit()
         else:
@@ -226,21 +231,21 @@ class Step:
 
     @property
     def limit_met(self) -> LimitMet | None:
-        """The limit of the configuration that forbids another plan, and its size; None when there is none."""
+        """The configured limit that forbids another plan, and its size; None if there is none."""
         return limit_met(self.loop["step"], self.loop["turn"], self.settings)
 
     def _select(self, wave: Sequence[StoredEvent]) -> Selection:
-        """What of the wave's waiting calls can run now; no call of the wave is under way."""
+        """Select the waiting calls that can run now; no call of the wave is running."""
         waiting = self.loop["waiting"]
         if not is_structured(wave):
             return Selection(waiting, [], [])
         results, failed = results_of_wave(wave), failed_ids(wave)
         known = {*results, *failed, *(call["id"] for call in waiting)}
-        gone = {need for call in waiting for need in call.get("needs", ()) if need not in known}
-        return select(waiting, results, failed | gone)
+        removed = {need for call in waiting for need in call.get("needs", ()) if need not in known}
+        return select(waiting, results, failed | removed)
 
-    def at_limit(self) -> bool:
-        """Whether the input may not be planned any further; it is ended then."""
+    def stop_at_limit(self) -> bool:
+        """Stop if a limit forbids another plan; False if none does."""
         if (met := self.limit_met) is not None:
             self.stop(*met)
         elif self.loop["step"] > 0 and self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
@@ -250,7 +255,12 @@ class Step:
         return True
 
     def make_ready(self, calls: list[Call], wave: Sequence[StoredEvent] = ()) -> None:
-        """Have calls run next; `wave` is what the history has of their wave already."""
+        """Run calls next.
+
+        Args:
+            calls: The calls.
+            wave: The events of their wave that the history holds already.
+        """
         self.changes["ready"] = calls
         self.run.plan_calls(call["id"] for call in calls)
         if self.settings.effect_ledger:
@@ -260,31 +270,37 @@ class Step:
         self.events += announce(calls, wave, self.loop["step"], self.runtime.stream_writer)
 
     def skip(self, calls: Sequence[tuple[Call, str]]) -> None:
-        """Answer calls that will not be run, each with its reason."""
+        """Add a result for each call that will not run, with its reason."""
         for call, reason in calls:
-            message, told = never_run(call["id"], call["name"], reason, self.loop["step"])
-            self.say(message)
+            message, result = never_run(call["id"], call["name"], reason, self.loop["step"])
+            self.add_message(message)
             self.history = [*self.history, message]
-            self.events.append(told)
+            self.events.append(result)
 
-    def end_unrun(self, message: AIMessage, calls: Sequence[Call], *, answers: bool) -> None:
-        """End planning with a reply whose calls are not run; `answers` says whether its text is the answer."""
+    def end_without_calls(self, message: AIMessage, calls: Sequence[Call], *, answers: bool) -> None:
+        """End planning with a reply without running its calls.
+
+        Args:
+            message: The reply.
+            calls: Its calls.
+            answers: Whether its text is the answer.
+        """
         outcome: Outcome = {"stop_reason": "completed"}
         if answers:
             outcome["draft"] = AIMessage(message.text)
-            # A chat window would show the text twice.
+            # Otherwise a chat window shows the text twice.
             message = message.model_copy(update={"content": ""})
-        self.say(message)
+        self.add_message(message)
         self.history = [*self.history, message]
-        self.skip([(call, _HOOK_REASON) for call in calls])
+        self.skip([(call, _ENDED_BY_HOOK) for call in calls])
         self.conclude(outcome)
 
-    def say(self, message: Any) -> None:
+    def add_message(self, message: Any) -> None:
         """Add a message to the history."""
         self.changes["messages"] = [*self.changes.get("messages", []), message]
 
-    def count(self, usage: Usage) -> None:
-        """Count what a plan took."""
+    def count_usage(self, usage: Usage) -> None:
+        """Add the usage of a plan, and its model calls to the turns."""
         self.loop["turn"] += usage["model_calls"]
         before = self.changes.get("usage")
         if before is not None:
@@ -292,9 +308,9 @@ class Step:
         self.changes["usage"] = usage
 
     def answer_directly(self) -> bool:
-        """End planning with the results of the wave, where they are the answer; False where they are not.
+        """End planning with the results of the wave if they are the answer; False otherwise.
 
-        They are when every call of the wave is of a tool with `return_direct` and has succeeded.
+        They are the answer if every call of the wave is of a tool with `return_direct` and has succeeded.
         """
         if self.loop["waiting"] or not self.parts.toolbox.return_direct:
             return False
@@ -306,27 +322,27 @@ class Step:
         return True
 
     def stop(self, reason: StopReason, limit: float | None, *, cut_short: bool = False) -> None:
-        """End planning at a limit, or because somebody stopped the run.
+        """End planning at a limit or an abort.
 
         Args:
-            reason: Why.
-            limit: The limit that was met; None where there is none.
-            cut_short: Whether a request was cut short: what was streamed of its reply is the beginning of the answer.
+            reason: The stop reason.
+            limit: The size of the limit; None for no limit.
+            cut_short: Whether a request was cancelled; the streamed part of its reply then begins the answer.
         """
         outcome: Outcome = {"stop_reason": reason}
         if cut_short and self.streamed is not None and self.streamed.text:
-            begun = AIMessage(self.streamed.text, id=self.streamed.id)
-            if (told := self.cut_off) is not None:
-                figures = {"usage_metadata": told.usage_metadata, "response_metadata": told.response_metadata}
-                begun = begun.model_copy(update=figures)
-            outcome["draft"] = begun
+            draft = AIMessage(self.streamed.text, id=self.streamed.id)
+            if (cut_off := self.cut_off) is not None:
+                figures = {"usage_metadata": cut_off.usage_metadata, "response_metadata": cut_off.response_metadata}
+                draft = draft.model_copy(update=figures)
+            outcome["draft"] = draft
         if limit is not None:
             outcome["limit"] = limit
             self._report_limit(reason, limit)
         self.conclude(outcome)
 
     def stop_at_recursion_limit(self) -> None:
-        """End planning where LangGraph allows no further wave: its limit is nearer than `max_steps`."""
+        """End planning because LangGraph's recursion limit, nearer than `max_steps`, allows no further wave."""
         limit = self.config["recursion_limit"]
         self._report_limit(RECURSION_LIMIT, limit)
         self.conclude({"stop_reason": "step_limit", "limit": limit, "limit_name": RECURSION_LIMIT})
@@ -337,7 +353,7 @@ class Step:
         self.events.append(event("limit", self.loop["step"], reason=name, limit=limit))
 
     def fail(self, kind: str, message: str, cause: Exception) -> None:
-        """End planning because no plan can be had; `finalize` reports the error."""
+        """End planning because of an error, which `finalize` reports."""
         self.events.append(event("error", self.loop["step"], kind=kind, message=message))
         self.run.cause = cause
         outcome: Outcome = {"stop_reason": "failed"}
@@ -355,8 +371,8 @@ class Step:
         """Whether planning is over."""
         return self.loop["outcome"] is not None
 
-    def update(self) -> list[tuple[str, Any]]:
-        """Everything gathered."""
+    def as_pairs(self) -> list[tuple[str, Any]]:
+        """The state update as key-value pairs."""
         if self.settings.deadline_s is not None:
             self.loop["worked_s"] = round(self.run.worked_s(self.loop.get("worked_s", 0.0)), 3)
         return [*self.changes.items(), ("loop", self.loop), ("events", self.events)]

@@ -14,8 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, LoopHook, LoopPlan, RequestPatch, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.hooks.protocol import HookRequest, HookResponse
-from graph_agent.planning.carried_messages import additions
-from graph_agent.planning.open_calls import without_open_calls
+from graph_agent.planning.hook_messages import additions, without_open_calls
 from tests.support.agents import asks, echo
 from tests.support.openai_stub import Reply, StubFactory, openai_stub
 

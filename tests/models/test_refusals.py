@@ -20,7 +20,7 @@ FILTERED = Failure(400, "The response was filtered.", code="content_filter")
 CUT = Reply("It begins", finish="content_filter")
 NO = Reply(refusal="I can't help with that.")
 CALL = Reply(tool_calls=(("echo", {"text": "a"}),))
-WARNING = "stub-model or its provider refused to answer because of what the request says."
+WARNING = "stub-model or its provider refused to answer because of the content of the request."
 
 
 async def told_by(stub: Any, **config: Any) -> dict[str, Any]:

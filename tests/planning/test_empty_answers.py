@@ -14,7 +14,7 @@ from tests.support.agents import asks, echo
 CALL = asks(("c1", "echo", {"text": "x"}))
 PLAN = '{"status": "done", "tools": [{"id": "t1", "tool": "echo", "args": {"text": "x"}}]}'
 DONE = "No more actions."
-EMPTY = "The model's answer was empty, and so it was when it was asked once more."
+EMPTY = "The model's answer was empty, and so was the answer to a second request."
 
 
 class City(BaseModel):

@@ -212,7 +212,7 @@ SAME = "no results"
 def test_results_that_do_not_change(
     results: list[tuple[str, str, Any]], window: int, told: tuple[str, ...], tool: str | None
 ) -> None:
-    assert unchanging(results, window=window, told=told) == tool
+    assert unchanging(results, window=window, reported=told) == tool
 
 
 def history(*calls: tuple[str, str], results: bool = True) -> list[dict[str, Any]]:

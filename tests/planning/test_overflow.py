@@ -73,8 +73,8 @@ def warnings_of(events: list[Any]) -> list[str]:
 
 
 COMPACTED = (
-    "The conversation is longer than small can read; its older part is left out of what the model is sent and told in "
-    "a note. The history keeps everything."
+    "The conversation is longer than small can read; requests hold a note in place of its older part. "
+    "The history keeps everything."
 )
 
 
@@ -184,10 +184,7 @@ async def test_one_input_is_shortened_as_often_as_it_takes(openai_stub: StubFact
     assert warnings_of(await session.events()) == [COMPACTED]
 
 
-CUT = (
-    "Results of tools are longer than small can read; they are cut further in what the model is sent. The history "
-    "keeps everything."
-)
+CUT = "Results of tools are longer than small can read; they are cut further in requests. The history keeps everything."
 
 
 @pytest.mark.parametrize("mode", ["native", "text", "wave"])

@@ -1,0 +1,200 @@
+"""The model in force for a node's requests, its fallbacks, and the history as requests hold it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, assert_never
+
+from langchain_core.messages import AnyMessage
+
+from graph_agent.config import LoopConfig, Planner
+from graph_agent.deps import AgentParts
+from graph_agent.events.types import IN_HISTORY, StoredEvent, event
+from graph_agent.models.client import Mode
+from graph_agent.models.errors import brief_model_error, classify_model_error, describe_model_error
+from graph_agent.models.pool import ReadyModel
+from graph_agent.planning.compaction import compacted_view, shorten
+from graph_agent.planning.prompt import plan_request, with_carried
+from graph_agent.planning.result_texts import with_texts
+from graph_agent.state.failure_message import as_sent
+from graph_agent.state.schema import Bookkeeping
+from graph_agent.tools.result_cuts import with_cuts
+
+logger = logging.getLogger(__name__)
+
+
+class ActiveModel:
+    """The model in force, how it is called, and the recovery from failed requests.
+
+    A failed request can be sent again after one of these changes: the next fallback model, if the model stays
+    unavailable; a shorter request, if it is too long, repeated while something can be left out; calls in text, if the
+    provider rejects tools. The change is recorded in `loop` and holds for the rest of the input.
+
+    Args:
+        agent: The agent.
+        chain: The run's models; see `ModelPool.chain`.
+        settings: The run's configuration.
+        conversation: The stored messages.
+        loop: The bookkeeping of the loop.
+        planner: The session's planner; used in wave mode only.
+    """
+
+    def __init__(
+        self,
+        agent: AgentParts,
+        chain: Sequence[ReadyModel],
+        settings: LoopConfig,
+        conversation: Sequence[AnyMessage],
+        loop: Bookkeeping,
+        planner: Planner,
+    ) -> None:
+        self.agent = agent
+        self.settings = settings
+        self.conversation = conversation
+        self.planner: Planner = planner
+        self.loop: Bookkeeping = loop
+        """The bookkeeping, with the recoveries of these requests."""
+        self.events: list[StoredEvent] = []
+        """Warnings, oldest first."""
+        self.result_texts: Mapping[str, str] = {}
+        """Message id → text that replaces a tool result in requests."""
+        self._chain = chain
+        self._text_mode = False
+
+    @property
+    def _index(self) -> int:
+        # A resumed run may bring fewer fallbacks than the one that was interrupted.
+        return min(self.loop.get("recovery", {}).get("fallback", 0), len(self._chain) - 1)
+
+    @property
+    def model(self) -> ReadyModel:
+        """The model in force."""
+        return self._chain[self._index]
+
+    @property
+    def parts(self) -> AgentParts:
+        """The agent with the model in force, without withheld tools."""
+        model, agent = self.model, self.agent
+        client = agent.offering(model.client)
+        if client is not agent.client:
+            agent = replace(agent, client=client, planner=model.planner, tool_calling=model.tool_calling)
+        return agent.without(self.loop.get("withheld", ()))
+
+    @property
+    def mode(self) -> Mode:
+        """How the model in force is asked for calls."""
+        mode = self.parts.mode(self.settings)
+        in_text = self._text_mode or self.model.name in self.loop["text_tools"]
+        return "text" if mode == "native" and in_text else mode
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the profile or the configuration states that the model takes tools."""
+        return self.model.takes_tools or self.settings.tool_calling == "native"
+
+    @property
+    def history(self) -> Sequence[AnyMessage]:
+        """The conversation as requests hold it: with carried messages and rewritten results, compacted and cut."""
+        kept_from, carried = self.loop.get("kept_from"), self.loop.get("carried")
+        messages = with_carried(self.conversation, carried) if carried else self.conversation
+        if self.result_texts:
+            messages = with_texts(messages, self.result_texts)
+        # The note of a compacted view quotes messages in the form in which requests hold them.
+        view = compacted_view([as_sent(message) for message in messages], kept_from) if kept_from else messages
+        return with_cuts(view, cuts) if (cuts := self.loop.get("cuts")) else view
+
+    @contextmanager
+    def text_mode(self) -> Iterator[None]:
+        """Send native requests in text mode inside the block."""
+        self._text_mode = True
+        try:
+            yield
+        finally:
+            self._text_mode = False
+
+    def use_text_tools(self) -> None:
+        """Ask the model in force for calls in text from now on."""
+        self.loop = {**self.loop, "text_tools": [*self.loop["text_tools"], self.model.name]}
+
+    def record_native_call(self) -> None:
+        """Record that a model whose profile does not state it has called a tool natively."""
+        known, name = self.loop.get("native_tools", []), self.model.name
+        if not self.takes_tools and name not in known:
+            self.loop = {**self.loop, "native_tools": [*known, name]}
+
+    def recover(self, error: Exception) -> bool:
+        """Change the model, the history or the mode after a failed request; False if no change can help."""
+        match classify_model_error(error):
+            case "transient":
+                return self.fall_back(error)
+            case "auth" | "permission" | "unknown_model":
+                # The user must fix these for the first model; after a fallback, the next model may still work.
+                return self._index > 0 and self.fall_back(error)
+            case "context_overflow":
+                return self._shorten()
+            case "tools_rejected":
+                return self._ask_in_text(error)
+            case "content_filter" | "other":
+                return False
+            case kind:
+                assert_never(kind)
+
+    def fall_back(self, error: Exception) -> bool:
+        """Switch to the next fallback model; False if there is none."""
+        index = self._index + 1
+        if index >= len(self._chain):
+            return False
+        failed, following = self.model.name, self._chain[index].name
+        self.record(fallback=index)
+        self.warn(f"The model {failed} does not answer ({brief_model_error(error)}); going on with {following}.")
+        return True
+
+    def _shorten(self) -> bool:
+        request = plan_request(self.parts, self.history, self.settings, self.mode, self.planner)
+        found = shorten(request, self.model.window)
+        if found is None:
+            return False
+        recovery = self.loop.get("recovery", {})
+        if found.kept_from is not None:
+            self.loop = {**self.loop, "kept_from": found.kept_from}
+        if found.cuts:
+            sent = {message.id for message in request}
+            before = {id_: chars for id_, chars in self.loop.get("cuts", {}).items() if id_ in sent}
+            self.loop = {**self.loop, "cuts": {**before, **found.cuts}}
+        # One warning of each kind per input.
+        if found.kept_from is not None and not recovery.get("compacted"):
+            self.record(compacted=True)
+            self.warn(
+                f"The conversation is longer than {self.model.name} can read; requests hold a note in place of its "
+                "older part. The history keeps everything."
+            )
+        if found.cuts and not recovery.get("cut"):
+            self.record(cut=True)
+            self.warn(
+                f"Results of tools are longer than {self.model.name} can read; they are cut further in requests. "
+                "The history keeps everything."
+            )
+        return True
+
+    def _ask_in_text(self, error: Exception) -> bool:
+        if self.mode != "native":
+            return False
+        self.use_text_tools()
+        self.warn(f"The model takes no tools ({describe_model_error(error)}); calls are asked for in text from now on.")
+        return True
+
+    def warn(self, message: str) -> None:
+        """Log a warning and record it as an event."""
+        logger.warning("%s", message, extra=IN_HISTORY)
+        self.events.append(event("warning", self.loop["step"], message=message))
+
+    def warn_of_refusal(self) -> None:
+        """Warn that the model or its provider refused the request."""
+        self.warn(f"{self.model.name} or its provider refused to answer because of the content of the request.")
+
+    def record(self, **recovery: Any) -> None:
+        """Store keys of `Recovery` in the bookkeeping."""
+        self.loop = {**self.loop, "recovery": {**self.loop.get("recovery", {}), **recovery}}  # type: ignore[typeddict-item]  # keys of Recovery
