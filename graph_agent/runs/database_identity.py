@@ -1,8 +1,14 @@
-"""Which sessions are the same: a session is a thread id in a place, and a place is where a saver keeps its threads."""
+"""Identity of the database behind a checkpointer: the scope within which a session has one run at a time.
+
+LangGraph's own SQLite and PostgreSQL savers do not publish their address, so their connection is queried once. Users
+who pass such a saver as `checkpointer=`, or run one database under two kinds of savers, need it: without an identity,
+each saver object would guard its sessions alone, and two processes could run one session.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import weakref
 from collections.abc import Hashable
 from pathlib import Path
@@ -12,95 +18,77 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from graph_agent.runs.postgres_locks import PostgresPlace
 
-# By identity: a saver need not be hashable, and two that are equal may still keep their threads apart.
+# By identity: a saver need not be hashable, and two equal savers may hold different threads.
 _known: dict[int, Hashable] = {}
+_DATABASES = "PRAGMA database_list"
 
 
 async def place_of(saver: BaseCheckpointSaver[Any]) -> Hashable:
-    """Where a saver keeps its sessions.
+    """Return the identity of a saver's database.
 
-    It is the `Path` of an SQLite database, the `PostgresPlace` of one in PostgreSQL, else the saver itself, by its
-    identity.
-
-    Args:
-        saver: The saver; one of a database is asked where that is once.
+    Returns:
+        The `Path` of an SQLite file, the `PostgresPlace` of a PostgreSQL database, else the `id` of the saver.
     """
-    known = _known.get(id(saver))
-    return known if known is not None else _remember(saver, await _database_of(saver))
+    if (known := _known.get(id(saver))) is not None:
+        return known
+    connection: Any = getattr(saver, "conn", None)
+    if not _needs_its_loop(connection):
+        return _remember(saver, _database_of(saver, connection))
+    if _driver(connection) == "aiosqlite":
+        await saver.setup()  # type: ignore[attr-defined]  # the SQLite saver's own: opens its connection where needed
+        async with connection.execute(_DATABASES) as cursor:
+            return _remember(saver, _path(await cursor.fetchall()))
+    async with connection.connection() as lent:
+        return _remember(saver, _postgres_place(lent))
 
 
 def place_of_blocking(saver: BaseCheckpointSaver[Any]) -> Hashable:
     """As `place_of`, for blocking entry points."""
-    known = _known.get(id(saver))
-    if known is not None:
+    if (known := _known.get(id(saver))) is not None:
         return known
-    if (file := _known_file(saver)) is not None:
-        return _remember(saver, file)
     connection: Any = getattr(saver, "conn", None)
-    if _is_sqlite3(connection):
-        return _remember(saver, _path(connection.execute(_QUERY).fetchall()))
-    if _is_psycopg(connection) and not _is_asynchronous_pool(connection):
-        return _remember(saver, _postgres_of(connection))
-    if not _is_aiosqlite(connection) and not _is_psycopg(connection):
-        return _remember(saver, None)
+    if not _needs_its_loop(connection):
+        return _remember(saver, _database_of(saver, connection))
     loop = getattr(saver, "loop", None)
     if loop is not None and loop.is_running() and loop is not _running_loop():
-        # Such a saver does its own blocking work the same way: on the loop it was made on, in another thread.
+        # LangGraph's asynchronous savers serve blocking calls in the same way.
         return asyncio.run_coroutine_threadsafe(place_of(saver), loop).result()
-    # It cannot be asked now. That is not its place for good: from its loop it can.
+    # Not remembered: the connection can be queried later, from its own loop.
     return id(saver)
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
 
 
 def _remember(saver: BaseCheckpointSaver[Any], database: Path | PostgresPlace | None) -> Hashable:
     place = database or id(saver)
     if id(saver) not in _known:
-        # The next saver may get the same identity.
+        # The next saver may get the same `id`.
         weakref.finalize(saver, _known.pop, id(saver), None).atexit = False
     _known[id(saver)] = place
     return place
 
 
-_QUERY = "PRAGMA database_list"
+def _driver(connection: Any) -> str:
+    # By name, so that no optional driver is imported for a saver that does not use it.
+    return type(connection).__module__.partition(".")[0]
 
 
-async def _database_of(saver: BaseCheckpointSaver[Any]) -> Path | PostgresPlace | None:
-    if (file := _known_file(saver)) is not None:
-        return file
-    connection: Any = getattr(saver, "conn", None)
-    if _is_sqlite3(connection):
-        return _path(connection.execute(_QUERY).fetchall())
-    if _is_aiosqlite(connection):
-        await saver.setup()  # type: ignore[attr-defined]  # the SQLite saver's own: opens its connection where needed
-        async with connection.execute(_QUERY) as cursor:
-            return _path(await cursor.fetchall())
-    if _is_psycopg(connection):
-        if _is_asynchronous_pool(connection):
-            async with connection.connection() as held:
-                return _postgres_of(held)
-        return _postgres_of(connection)
-    return None
+def _needs_its_loop(connection: Any) -> bool:
+    if _driver(connection) != "psycopg_pool":
+        return _driver(connection) == "aiosqlite"
+    from psycopg_pool import AsyncConnectionPool
+
+    return isinstance(connection, AsyncConnectionPool)
 
 
-def _known_file(saver: BaseCheckpointSaver[Any]) -> Path | None:
-    # Our own saver's connection may be at work on its thread; it says itself where its database is.
+def _database_of(saver: BaseCheckpointSaver[Any], connection: Any) -> Path | PostgresPlace | None:
     file = getattr(saver, "database", None)
-    return file if isinstance(file, Path) else None
-
-
-def _is_sqlite3(connection: Any) -> bool:
-    # By name, as for the others: a saver of another kind needs none of the drivers.
-    return any(kind.__module__ == "sqlite3" for kind in type(connection).__mro__)
-
-
-def _is_aiosqlite(connection: Any) -> bool:
-    return type(connection).__module__.startswith("aiosqlite")
+    if isinstance(file, Path):
+        return file  # of `open_saver`: its connection may be busy on its thread
+    if isinstance(connection, sqlite3.Connection):
+        return _path(connection.execute(_DATABASES).fetchall())
+    if _driver(connection) == "psycopg_pool":
+        with connection.connection() as lent:
+            return _postgres_place(lent)
+    return _postgres_place(connection) if _driver(connection) == "psycopg" else None
 
 
 def _path(rows: Any) -> Path | None:
@@ -109,26 +97,17 @@ def _path(rows: Any) -> Path | None:
     return Path(file).resolve() if file else None
 
 
-def _is_psycopg(connection: Any) -> bool:
-    return type(connection).__module__.partition(".")[0] in ("psycopg", "psycopg_pool")
-
-
-def _is_asynchronous_pool(connection: Any) -> bool:
-    if not type(connection).__module__.startswith("psycopg_pool"):
-        return False
-    from psycopg_pool import AsyncConnectionPool
-
-    return isinstance(connection, AsyncConnectionPool)
-
-
-def _postgres_of(connection: Any) -> PostgresPlace:
-    """The place of a connection, or of a pool that blocks."""
-    if hasattr(connection, "getconn"):
-        with connection.connection() as held:
-            return _postgres_of(held)
+def _postgres_place(connection: Any) -> PostgresPlace:
     from psycopg.conninfo import make_conninfo
 
     info = connection.info
     given = info.get_parameters()
     conninfo = make_conninfo(**{**given, "application_name": "graph-agent locks", "password": info.password or None})
     return PostgresPlace(info.host, info.port, info.dbname, info.user, given.get("options", ""), conninfo)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,4 +1,4 @@
-"""What other tasks, threads and processes can do to a session while it runs, or before its next input."""
+"""Commands to a session from other tasks, threads and processes, and its queue of follow-ups."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from graph_agent.types import SessionStatus
 if TYPE_CHECKING:
     from graph_agent.session.call_records import CallRecord
 
-_HEARD_S = 4 * POLL_S
+_ABORT_WAIT_S = 4 * POLL_S
 """Seconds that a run in another process has to take an abort out of the Store."""
-_LOOKS = 20
+_ABORT_LOOKS = 20
 _ANSWERED = frozenset({SessionStatus.COMPLETED, SessionStatus.ROUND_LIMIT, SessionStatus.TURN_LIMIT})
 """The statuses of a session that follow-ups are run in: its newest input has an answer, and was not stopped."""
 
 
-class SessionControl:
-    """The way to one session from outside its run.
+class SessionCommands:
+    """Steering, follow-ups, configuration, call states and abort of one session, from outside its run.
 
-    In one process it needs nothing. A session that another process runs is reached through the graph's Store; that it
-    is running there is seen where sessions are in an SQLite file or in PostgreSQL, and nowhere else.
+    A session that another process runs is reached through the graph's Store. Such a run is detected only where sessions
+    are in an SQLite file or in PostgreSQL.
 
     Args:
         graph: The compiled agent, with its checkpointer.
@@ -44,47 +44,132 @@ class SessionControl:
     def __init__(self, graph: CompiledStateGraph[Any, Any, Any, Any], session_id: str) -> None:
         if not isinstance(graph.checkpointer, BaseCheckpointSaver):
             raise ConfigError("This graph keeps nothing: compile it with a checkpointer to have sessions.")
+        self.id = session_id
         self._graph = graph
         self._saver = graph.checkpointer
         self._store = graph.store
-        self._id = session_id
+        self._thread: RunnableConfig = {"configurable": {"thread_id": session_id}}
 
     async def steer(self, text: str) -> None:
-        """Say something to the model before its next plan, also while a wave runs; with the next input when idle.
+        """Send a message to the model before its next plan, also while a wave runs; with the next input when idle.
 
         Raises:
             InputError: When the text is empty; or when another process runs the session, and there is no Store.
         """
-        await self._send(new_note("steer", _said(text, "steer")))
+        await self._send(new_note("steer", _checked_text(text, "steer")))
 
     async def follow_up(self, text: str) -> None:
-        """Queue an input for after the current answer, or for after the next one when the session is idle.
+        """Queue an input for after the current answer; for after the next one when idle.
 
-        It is run by what runs the session then: `Session.run`, `Session.stream`, the command line or a server. A run of
-        the bare graph leaves it queued; `Session.run_follow_ups` runs it.
+        The program that runs the session then (`Session.run`, `Session.stream`, the command line or a server) also runs
+        the queued input; its answer is its own: see `RunResult.follow_ups`. A run of the bare graph leaves it queued;
+        `Session.run_follow_ups` runs it. An abort or a failure drops no queued input: it is run after the next answer.
 
         Raises:
             InputError: When the text is empty; or when another process runs the session, and there is no Store.
         """
-        await self._send(new_note("follow_up", _said(text, "follow_up")))
+        await self._send(new_note("follow_up", _checked_text(text, "follow_up")))
 
     async def configure(self, **fields: Any) -> None:
-        """Change fields of the configuration, such as `reasoning_effort` or `max_steps`, from the next model call on.
+        """Change fields of `LoopConfig`, such as `reasoning_effort` or `max_steps`, from the next model call on.
 
-        A change lasts as long as the session, or until an input whose own context sets the field.
+        This includes a run under way. A change lasts as long as the session, or until an input whose own context sets
+        the field.
 
         Raises:
-            ConfigError: On a field that there is not, or a value that does not fit.
+            ConfigError: On an unknown field, or an invalid value.
             InputError: When another process runs the session, and there is no Store to reach it through.
         """
         await self._send(new_note("configure", checked_fields(fields)))
 
+    async def calls(self) -> list[CallRecord]:
+        """The state of each call of the newest input, in the order they were planned; also while it runs."""
+        snapshot = await self._graph.aget_state(self._thread)
+        stored = await load(self._saver, snapshot.config)
+        run = await run_under_way(self._saver, self.id)
+        writes = self._graph.builder.writes if isinstance(self._graph.builder, AgentStateGraph) else None
+        idle = run is None and await is_idle(self._saver, self.id)
+        before = await edited_from(self._saver, stored)
+        # Imported here: few programs need it.
+        from graph_agent.session.call_records import call_records
+
+        return call_records(snapshot, stored, before, run, idle=idle, writes=writes)
+
+    async def abort(self) -> bool:
+        """Stop the session's run, from any task, thread or process, without waiting for its end.
+
+        The model's stream and the running tools are cancelled, every call gets a true result, and the run ends with
+        status `ABORTED` and an answer that lists what was done; a run whose answer was complete still ends `COMPLETED`.
+        A session that waits for a person, or that a crash left in the middle, is settled before this returns.
+
+        Whether another process runs the session is known with an SQLite or PostgreSQL database only. With any other
+        saver, a run elsewhere is reached through the Store, and has a second to take the abort out of it; without a
+        Store it cannot be aborted from here.
+
+        Returns:
+            False when there was nothing to stop.
+
+        Raises:
+            InputError: When another process runs the session, and there is no Store to reach it through.
+        """
+        run = await run_under_way(self._saver, self.id)
+        if run is not None:
+            run.abort()
+            return True
+        if not await is_idle(self._saver, self.id):
+            await self._send(new_note("abort"))
+            return True
+        # The status is not enough: an input whose plan was never stored has not changed it.
+        if not (await self._graph.aget_state(self._thread)).tasks:
+            return False
+        if await self._was_taken_elsewhere():
+            return True
+        config: RunnableConfig = {"configurable": {**self._thread["configurable"], ABORTED: True}}
+        try:
+            ended = await self._graph.ainvoke(None, config)
+        except SessionBusyError:
+            return await self.abort()  # a run has begun since the check
+        return bool(ended.get("status") == SessionStatus.ABORTED)
+
+    async def _was_taken_elsewhere(self) -> bool:
+        """Whether a run in a process whose lock is not visible here has taken an abort out of the Store."""
+        if self._store is None or await sees_other_processes(self._saver):
+            return False
+        inbox, note = await self._inbox(), new_note("abort")
+        await inbox.add(self.id, note)
+        for _ in range(_ABORT_LOOKS):
+            await asyncio.sleep(_ABORT_WAIT_S / _ABORT_LOOKS)
+            if note not in await inbox.read(self.id):
+                return True
+        await inbox.forget(self.id, [note.key])
+        return False
+
+    async def _send(self, note: Note) -> None:
+        if self._store is None and await self._runs_elsewhere():
+            raise InputError(
+                f"Session {self.id!r} runs in another process, which can only be reached through a Store; build "
+                "the agent with store=... in both."
+            )
+        await (await self._inbox()).add(self.id, note)
+
+    async def _runs_elsewhere(self) -> bool:
+        if await run_under_way(self._saver, self.id) is not None:
+            return False
+        return not await is_idle(self._saver, self.id)
+
+    async def _inbox(self) -> Inbox:
+        return await inbox_of(self._saver, self._store)
+
+
+class SessionControl(SessionCommands):
+    """The commands to a session, and its queue of notes for programs that run follow-ups themselves."""
+
     async def next_follow_up(self) -> Note | None:
         """The follow-up to run now; None when none waits, or the newest input was not answered."""
-        notes = [note for note in await (await self._inbox()).read(self._id) if note.kind == "follow_up"]
+        notes = [note for note in await (await self._inbox()).read(self.id) if note.kind == "follow_up"]
         if not notes:
             return None
-        state = await self._graph.aget_state(self._config)
+        state = await self._graph.aget_state(self._thread)
         if state.tasks or state.values.get("status") not in _ANSWERED:
             return None
         taken = set(state.values.get("loop", {}).get("taken", ()))
@@ -97,96 +182,16 @@ class SessionControl:
             SessionBusyError: When another run has taken it in, or another input has come before it.
         """
         if await self.next_follow_up() != note:
-            raise SessionBusyError(f"Session {self._id!r}: another run has taken this follow-up in.")
+            raise SessionBusyError(f"Session {self.id!r}: another run has taken this follow-up in.")
 
     async def pending(self, kind: NoteKind) -> list[str]:
         """What waits to be taken in, in order: the words of steering or of follow-ups."""
-        taken = set((await self._graph.aget_state(self._config)).values.get("loop", {}).get("taken", ()))
-        notes = await (await self._inbox()).read(self._id)
+        taken = set((await self._graph.aget_state(self._thread)).values.get("loop", {}).get("taken", ()))
+        notes = await (await self._inbox()).read(self.id)
         return [str(note.content) for note in notes if note.kind == kind and note.key not in taken]
 
-    async def calls(self) -> list[CallRecord]:
-        """What has become of each call of the newest input, in the order they were planned."""
-        snapshot = await self._graph.aget_state(self._config)
-        stored = await load(self._saver, snapshot.config)
-        run = await run_under_way(self._saver, self._id)
-        writes = self._graph.builder.writes if isinstance(self._graph.builder, AgentStateGraph) else None
-        idle = run is None and await is_idle(self._saver, self._id)
-        before = await edited_from(self._saver, stored)
-        # Imported here: few programs ask.
-        from graph_agent.session.call_records import call_records
 
-        return call_records(snapshot, stored, before, run, idle=idle, writes=writes)
-
-    async def abort(self) -> bool:
-        """Stop the session's run, wherever it is; the run itself settles its calls and ends with status `ABORTED`.
-
-        A run whose answer was complete ends `COMPLETED` all the same. A session that waits for a person, or that a
-        crash left in the middle, is settled here and now. Where sessions are neither in an SQLite file nor in
-        PostgreSQL, nothing but a Store tells whether another process is at work on one: it is given a second to take
-        the note out. Without a Store such a session may not be aborted from elsewhere, as it would be settled under the
-        hands of its run.
-
-        Returns:
-            False when there was nothing to stop.
-
-        Raises:
-            InputError: When another process runs the session, and there is no Store to reach it through.
-        """
-        run = await run_under_way(self._saver, self._id)
-        if run is not None:
-            run.abort()
-            return True
-        if not await is_idle(self._saver, self._id):
-            await self._send(new_note("abort"))
-            return True
-        # The status tells less: an input whose plan was never stored left it as it was.
-        if not (await self._graph.aget_state(self._config)).tasks:
-            return False
-        if await self._was_heard_elsewhere():
-            return True
-        config: RunnableConfig = {"configurable": {**self._config["configurable"], ABORTED: True}}
-        try:
-            ended = await self._graph.ainvoke(None, config)
-        except SessionBusyError:
-            return await self.abort()  # a run has begun since we looked
-        return bool(ended.get("status") == SessionStatus.ABORTED)
-
-    async def _was_heard_elsewhere(self) -> bool:
-        """Whether a run in a process that cannot be seen from here has taken an abort out of the Store."""
-        if self._store is None or await sees_other_processes(self._saver):
-            return False
-        inbox, note = await self._inbox(), new_note("abort")
-        await inbox.add(self._id, note)
-        for _ in range(_LOOKS):
-            await asyncio.sleep(_HEARD_S / _LOOKS)
-            if note not in await inbox.read(self._id):
-                return True
-        await inbox.forget(self._id, [note.key])
-        return False
-
-    async def _send(self, note: Note) -> None:
-        if self._store is None and await self._runs_elsewhere():
-            raise InputError(
-                f"Session {self._id!r} runs in another process, which can only be reached through a Store; build "
-                "the agent with store=... in both."
-            )
-        await (await self._inbox()).add(self._id, note)
-
-    async def _runs_elsewhere(self) -> bool:
-        if await run_under_way(self._saver, self._id) is not None:
-            return False
-        return not await is_idle(self._saver, self._id)
-
-    async def _inbox(self) -> Inbox:
-        return await inbox_of(self._saver, self._store)
-
-    @property
-    def _config(self) -> RunnableConfig:
-        return {"configurable": {"thread_id": self._id}}
-
-
-def _said(text: str, what: str) -> str:
+def _checked_text(text: str, what: str) -> str:
     if not isinstance(text, str) or not text.strip():
         raise InputError(f"{what} takes what the user says, as text that is not empty; it was given {text!r}.")
     return text

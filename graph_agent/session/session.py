@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from langchain_core.messages import BaseMessage, HumanMessage, convert_to_messages
 from langchain_core.runnables import RunnableConfig
@@ -26,7 +26,7 @@ from graph_agent.runs.inbox import Note
 from graph_agent.runs.notes import message_of
 from graph_agent.runs.registry import refuse_within
 from graph_agent.runs.run import READERSHIP, Run
-from graph_agent.session.control import SessionControl
+from graph_agent.session.control import SessionCommands, SessionControl
 from graph_agent.session.history import SessionMemory
 from graph_agent.session.input_run import InputRun
 from graph_agent.session.interrupts import answers_by_id
@@ -35,16 +35,13 @@ from graph_agent.session.stream_parts import MODES, StreamParts
 from graph_agent.session.typed_result import typed_result
 from graph_agent.types import SessionStatus
 
-if TYPE_CHECKING:
-    from graph_agent.session.call_records import CallRecord
-
 logger = logging.getLogger(__name__)
 
 Context = AgentContext | Mapping[str, Any]
 Given = str | Sequence[BaseMessage]
 
 
-class Session:
+class Session(SessionCommands):
     """One session of an agent: a LangGraph thread, with its runs, its status and its history.
 
     It has one run at a time; any number of `Session` objects, in any thread or process, may talk to it.
@@ -69,9 +66,8 @@ class Session:
             raise ConfigError(f"A session needs a compiled agent, not {graph!r}; make one with create_graph_agent().")
         if not isinstance(session_id, str) or not session_id:
             raise ConfigError(f"session_id={session_id!r}: a session needs an id; pass any text that is not empty.")
-        self.id = session_id
-        self._graph = graph
         self._memory = SessionMemory(graph)
+        super().__init__(graph, session_id)
         self._control = SessionControl(graph, session_id)
         self._configurable: dict[str, Any] = {**(configurable or {}), "thread_id": session_id}
         self._config: RunnableConfig = {"configurable": self._configurable}
@@ -148,26 +144,6 @@ class Session:
             async for part in parts:
                 yield part
 
-    async def steer(self, text: str) -> None:
-        """Say something to the model before its next plan, also while a wave runs; with the next input when idle.
-
-        Raises:
-            InputError: When the text is empty; or when another process runs the session, and there is no Store.
-        """
-        await self._control.steer(text)
-
-    async def follow_up(self, text: str) -> None:
-        """Queue an input for after the current answer; for after the next one when idle.
-
-        It is run by what runs the session then: `run`, `stream`, the command line or a server, and its answer is its
-        own: see `RunResult.follow_ups`. A run of the bare graph leaves it queued. Nothing that is queued is lost by an
-        abort or a failure: it is taken after the next answer.
-
-        Raises:
-            InputError: When the text is empty; or when another process runs the session, and there is no Store.
-        """
-        await self._control.follow_up(text)
-
     async def run_follow_ups(
         self, *, context: Context | None = None, control: RunControl | None = None
     ) -> list[RunResult]:
@@ -185,35 +161,6 @@ class Session:
         results: list[RunResult] = []
         await self._run_queued(results, context, control)
         return results
-
-    async def abort(self) -> bool:
-        """Stop the session's run, from any task, thread or process, without waiting for its end.
-
-        The model's stream and the tools at work are cancelled, every call gets a true result, and the run ends with
-        status `ABORTED` and an answer that says what was done; one whose answer was complete ends `COMPLETED` all the
-        same. A session that waits for a person, or that a crash left in the middle, is settled before this returns.
-
-        Whether another process runs the session is known with an SQLite or PostgreSQL database only. With any other
-        saver, a run elsewhere is reached through the Store; without one it cannot be aborted from here.
-
-        Returns:
-            False when there was nothing to stop.
-
-        Raises:
-            InputError: When another process runs the session, and there is no Store to reach it through.
-        """
-        return await self._control.abort()
-
-    async def configure(self, **fields: Any) -> None:
-        """Change fields of `LoopConfig` from the next model call on, also of a run under way.
-
-        A change lasts as long as the session, or until an input whose own context sets the field.
-
-        Raises:
-            ConfigError: On a field that there is not, or a value that does not fit.
-            InputError: When another process runs the session, and there is no Store to reach it through.
-        """
-        await self._control.configure(**fields)
 
     async def _stream(
         self, given: Any, context: Context | None, control: RunControl | None, readership: Readership
@@ -244,10 +191,6 @@ class Session:
     async def events(self) -> list[Event]:
         """The session's history, oldest first."""
         return await self._memory.get_session_events(self.id)
-
-    async def calls(self) -> list[CallRecord]:
-        """What has become of each call of the newest input, in the order they were planned; also while it runs."""
-        return await self._control.calls()
 
     async def status(self) -> SessionStatus:
         """Where the session is; `CREATED` before its first input."""

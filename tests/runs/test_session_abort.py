@@ -24,7 +24,7 @@ from graph_agent.execution.settlement import UNKNOWN
 from graph_agent.mcp import open_mcp_tools
 from graph_agent.persistence.open import open_saver
 from graph_agent.runs.inbox import Note, StoreInbox
-from graph_agent.session.control import SessionControl
+from graph_agent.session.control import SessionCommands
 from graph_agent.session.results import Token
 from graph_agent.types import SessionStatus
 from tests.runs.test_session_steering import at_work, history, session
@@ -549,13 +549,13 @@ async def test_a_run_that_begins_while_a_stopped_one_is_settled_is_stopped(monke
     await talk.run("go")
     begun: list[asyncio.Task[Any]] = []
 
-    async def begins_now(self: SessionControl) -> bool:
+    async def begins_now(self: SessionCommands) -> bool:
         if not begun:
             begun.append(asyncio.create_task(talk.run("work")))
             await gate.reached()
         return False
 
-    monkeypatch.setattr(SessionControl, "_was_heard_elsewhere", begins_now)
+    monkeypatch.setattr(SessionCommands, "_was_taken_elsewhere", begins_now)
     stopped = await talk.abort()
     result = await begun[0]
 
