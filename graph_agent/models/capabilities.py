@@ -82,8 +82,8 @@ def choose_tool_calling(
         unknown_default: the mode of a model that can bind tools and has no profile entry.
 
     Returns:
-        Under `auto`: `native` or `text` by the `tool_calling` entry of the model's profile. Without an entry: `text` for
-        a model that cannot bind tools or belongs to a family without tool calling, else `unknown_default`.
+        Under `auto`: `native` or `text` by the `tool_calling` entry of the model's profile. Without an entry: `text`
+        for a model that cannot bind tools or belongs to a family without tool calling, else `unknown_default`.
     """
     if configured != "auto":
         return configured

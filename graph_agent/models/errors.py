@@ -54,7 +54,7 @@ _TRANSIENT_CLASSES = frozenset(
     }
 )
 # Subclasses of connection errors that a retry cannot fix.
-_HOPELESS_CLASSES = frozenset(
+_PERMANENT_CLASSES = frozenset(
     {"InvalidURL", "LocalProtocolError", "SSLCertVerificationError", "UnicodeEncodeError", "UnsupportedProtocol"}
 )
 _SENTENCES: dict[ModelErrorKind, tuple[str, str]] = {
@@ -169,7 +169,7 @@ def classify_model_error(exc: BaseException) -> ModelErrorKind:
         return "permission"
     if status in {404, 410}:
         return "unknown_model"
-    if classes & _HOPELESS_CLASSES:
+    if classes & _PERMANENT_CLASSES:
         return "other"
     if status is not None:
         return "transient" if status in _TRANSIENT_STATUSES else "other"
