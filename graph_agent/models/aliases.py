@@ -1,4 +1,4 @@
-"""Tool names that every provider accepts, and the way back to ours."""
+"""Aliases of tool names that every provider accepts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _HASH_CHARS = 8
 
 
 def alias_of(name: str) -> str:
-    """Write `name` in the letters, digits, `_` and `-` that providers accept, in at most 64 characters.
+    """Return `name` in the letters, digits, `_` and `-` that providers accept, in at most 64 characters.
 
-    A name that fits is its own alias. Otherwise each other character becomes `_`, and a name that is too long keeps its
-    beginning and gets a hash of the whole, the same in every process.
+    A valid name is its own alias. Otherwise each other character becomes `_`, and a name that is too long is cut and
+    gets a hash of the whole name, which is the same in every process.
     """
     alias = _ILLEGAL.sub("_", name) or "_"
     if len(alias) <= MAX_ALIAS_CHARS:
@@ -27,13 +27,13 @@ def alias_of(name: str) -> str:
 
 
 class ToolAliases:
-    """A reversible map between tool names and the aliases a provider is sent.
+    """A bidirectional map between tool names and the aliases sent to a provider.
 
     Args:
         names: the tools' own names, in any order; none may be empty or occur twice.
 
     Raises:
-        ConfigError: when two tools would answer to one alias, naming both.
+        ConfigError: if two tools have the same alias; names both.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -54,13 +54,13 @@ class ToolAliases:
             self._name_by_alias[alias] = name
 
     def to_alias(self, name: str) -> str:
-        """Give the alias of a tool; a name that is not among the tools is made to fit in the same way.
+        """Return the alias of a tool; an unknown name is converted in the same way.
 
-        A history may name tools that are no longer offered, and a provider refuses it when such a name does not fit.
+        A history may name tools that are no longer offered, and a provider refuses it if such a name is invalid.
         """
         return self._alias_by_name.get(name) or alias_of(name)
 
     def to_name(self, alias: str) -> str:
-        """Give the tool's own name for its alias; the own name, and a name that is unknown, are returned unchanged."""
-        # No alias is another tool's own name, so that the order of these two does not matter.
+        """Return the tool's own name for its alias; own names and unknown names are returned unchanged."""
+        # No alias is another tool's own name, so the lookup needs no precedence.
         return self._name_by_alias.get(alias, alias)

@@ -1,4 +1,4 @@
-"""A model together with what each of its calls is given."""
+"""Models with their bound tools and options."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from graph_agent.config import LoopConfig
 
 
 class BoundModel(NamedTuple):
-    """A model and what each of its calls is given: tools, and options."""
+    """A model, and the tools and options of each of its calls."""
 
     runnable: Runnable[LanguageModelInput, AIMessage]
     options: dict[str, Any]
 
 
 class ModelCall(NamedTuple):
-    """One way to ask: a model, the options of the call, and the messages as that model is sent them."""
+    """One model call: the model, its options, and the messages in the form for that model."""
 
     runnable: Runnable[LanguageModelInput, AIMessage]
     options: dict[str, Any]
     request: list[BaseMessage]
     bounded: bool = False
-    """Whether the requests behind it have their own time limits, so that the caller must set none."""
+    """Whether its requests have their own time limits, so that the caller must set none."""
 
 
 Way = ModelCall
 
 
 def with_options(settings: LoopConfig, further: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a model call: the configuration's, and others laid over them; None takes one out."""
+    """Return the options of the configuration, overridden by `further`; a value of None removes an option."""
     options = {**dict(settings.model_options()), **further}
     return {name: value for name, value in options.items() if value is not None}
 
 
 def unwrap_binding(runnable: Any) -> BoundModel:
-    """A plain binding taken apart: it would merge its empty configuration into the run's at each call."""
+    """Split a plain binding into model and options: each call would merge its empty config into the run's."""
     plain = isinstance(runnable, RunnableBinding) and type(runnable).ainvoke is RunnableBinding.ainvoke
     if not plain or runnable.config or runnable.config_factories:
         return BoundModel(runnable, {})
@@ -47,14 +47,14 @@ def unwrap_binding(runnable: Any) -> BoundModel:
 
 
 def openai_response_format(model: BaseChatModel, schema: dict[str, Any], name: str) -> dict[str, Any] | None:
-    """The option that holds an OpenAI-compatible model to a schema; None where LangChain's profile knows of none.
+    """Return the option that enforces a schema on an OpenAI model; None if its profile does not support one.
 
     Args:
         model: The chat model.
         schema: JSON schema of the reply.
-        name: What to call it.
+        name: The schema's name.
     """
     if model._llm_type != "openai-chat" or not (model.profile or {}).get("structured_output"):
         return None
-    # Strict schemas forbid objects with free keys, such as a tool's arguments.
+    # Strict schemas forbid objects with arbitrary keys, such as a tool's arguments.
     return {"type": "json_schema", "json_schema": {"name": name, "schema": schema, "strict": False}}

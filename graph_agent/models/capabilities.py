@@ -1,4 +1,4 @@
-"""Whether a model can be offered tools: told offline beforehand, and from its provider's refusal afterwards."""
+"""Support of tool calling: predicted offline from the model, and detected from its provider's refusal."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ ToolCalling = Literal["native", "text", "wave"]
 _WRAPPERS = 10
 
 _NAME_FIELDS = ("model_name", "model", "model_id", "repo_id", "model_path")
-"""Where chat models keep their model's name, in the order in which they are looked at."""
+"""Fields of chat models that hold the model's name, in order of precedence."""
 
 _FOR_TOOLS = re.compile(r"tool|func|gorilla|hermes-?2-?pro")
-"""In the name of a variant that was trained for calls."""
+"""Matches names of variants that were trained for tool calls."""
 
 _PUBLISHER = re.compile(r"(?:(?:meta|mistral|google|microsoft)[.-])?(?=[a-z])")
-"""What may stand before the family: `meta.llama2…` (Bedrock), `Meta-Llama-3…`."""
+"""Optional publisher before the family: `meta.llama2…` (Bedrock), `Meta-Llama-3…`."""
 
 _END = r"(?![a-z0-9])"
 
@@ -49,11 +49,11 @@ _WITHOUT_TOOLS = re.compile(
     | yi[-_:](?:1[._]5|6b|9b|34b|coder|vl) | yi\Z | aya(?=[-_:]|\Z) | solar(?:[-_:](?:10|0)|\Z)
     | stable-?(?:lm|beluga|code) | granite-(?:\d+b-)?code | star-?coder | santacoder | mpt-\d | dolly{_END} | redpajama
     | gpt-?(?:2|j|neo|neox|4all){_END} | pythia | opt-\d | bloomz?{_END} | (?:flan-)?t5{_END}
-    # Tunings of these.
+    # Fine-tuned variants of these.
     | vicuna | alpaca | guanaco | koala | wizard(?!.*-?3) | orca[-_]?(?:mini|2) | zephyr | openhermes | nous-hermes
     | neural-chat | starling-lm | openchat | tinydolphin | dolphin-(?:phi|mistral|mixtral|llama-?3{_END}) | samantha
     | xwin | goliath | everythinglm | notus | notux | phind | magicoder | codeup | codebooga | sqlcoder | duckdb-nsql
-    # Models that look at images.
+    # Vision models.
     | (?:bak)?llava | moondream | minicpm-v | bunny-
     # Completions: instruct and base models of OpenAI.
     | gpt-3\.5-turbo-instruct | (?:text|code)-(?:davinci|curie|babbage|ada|cushman)
@@ -61,6 +61,12 @@ _WITHOUT_TOOLS = re.compile(
     """,
     re.VERBOSE,
 )
+"""Families of models without tool calling, by name.
+
+Ollama's library lists them without the capability `tools`, or their model cards show no training for it, or they only
+complete text. Newer generations of the same families (Phi-4-mini, Gemma 3, SmolLM2, Llama 3.1, Qwen 2.5, Mistral 0.3)
+call tools or have variants that do, so they do not match.
+"""
 
 
 def choose_tool_calling(
@@ -68,16 +74,16 @@ def choose_tool_calling(
     configured: Literal["auto", "native", "text", "wave"],
     unknown_default: ToolCalling = "native",
 ) -> ToolCalling:
-    """Choose how a model is offered tools, without asking anyone.
+    """Choose how a model is offered tools, without a request to the provider.
 
     Args:
         model: a chat model, bare or wrapped (`bind`, `with_config`, `with_retry`, `with_fallbacks`).
-        configured: what the configuration says; anything but `auto` is the answer.
-        unknown_default: the answer for a model that can bind tools and says nothing of itself.
+        configured: the configured mode; returned unless it is `auto`.
+        unknown_default: the mode of a model that can bind tools and has no profile entry.
 
     Returns:
-        Under `auto`: what the model's profile says of `tool_calling`; where it says nothing, `text` for a model that
-        cannot bind tools or whose name is that of a family without tool calling, else `unknown_default`.
+        Under `auto`: `native` or `text` by the `tool_calling` entry of the model's profile. Without an entry: `text`
+        for a model that cannot bind tools or belongs to a family without tool calling, else `unknown_default`.
     """
     if configured != "auto":
         return configured
@@ -89,7 +95,7 @@ def choose_tool_calling(
 
 
 def rejects_tools(error: BaseException) -> bool:
-    """Say whether a provider's error means that this model, or the server it runs on, takes no tools.
+    """Whether a provider's error means that this model or its server does not support tools.
 
     Never true for a refused key, a rate limit, a request that is too long, or an error of this package.
     """
@@ -97,7 +103,7 @@ def rejects_tools(error: BaseException) -> bool:
 
 
 def lacks_tools(model: Any) -> bool:
-    """Whether a chat model's name is that of a family without tool calling; False where nothing is known.
+    """Whether a chat model belongs to a family without tool calling; False if unknown.
 
     Args:
         model: A chat model, unwrapped.
@@ -122,7 +128,7 @@ def name_lacks_tools(name: str) -> bool:
 
 
 def _unwrap(model: Any) -> Any:
-    """Take off what LangChain wraps around a model; of a model with fallbacks, the first counts."""
+    """Remove LangChain's wrappers from a model; of a model with fallbacks, return the first."""
     for _ in range(_WRAPPERS):
         if isinstance(model, BaseChatModel):
             break
@@ -135,5 +141,5 @@ def _unwrap(model: Any) -> Any:
 
 def _can_bind_tools(model: Any) -> bool:
     bind_tools = getattr(type(model), "bind_tools", None)
-    # The base class has the method, and it raises NotImplementedError.
+    # The method of the base class raises NotImplementedError.
     return bind_tools is not None and bind_tools is not BaseChatModel.bind_tools

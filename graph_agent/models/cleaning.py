@@ -1,4 +1,4 @@
-"""Messages made such that every provider and every store can take them."""
+"""Sanitization of messages, so that every provider and store accepts them."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ M = TypeVar("M", bound=BaseMessage)
 
 
 def sanitized(message: M) -> M:
-    """The message with what no UTF-8 can hold replaced; the very same one when there is nothing to replace.
+    """Replace characters without a UTF-8 form; return the same object if there are none.
 
-    It is called for each message of each request, so that text in ASCII costs no more than a look.
+    It is called for each message of each request, so ASCII text takes a fast path.
     """
     content = message.content
     if isinstance(content, str):
@@ -25,13 +25,13 @@ def sanitized(message: M) -> M:
     try:
         plainly = plain(content)
     except ValueError:
-        # Too deep to look at; whether the provider takes it is the provider's to say.
+        # Too deeply nested to check; the provider decides whether to accept it.
         return message
     return message if plainly == content else message.model_copy(update={"content": plainly})
 
 
 def with_text(message: AIMessage, text: str) -> AIMessage:
-    """The message with another text, its other blocks kept; the very same one when the text is the same."""
+    """Replace the text of a message and keep its other blocks; return the same object if the text is equal."""
     if message.text == text:
         return message
     content = message.content
@@ -42,7 +42,7 @@ def with_text(message: AIMessage, text: str) -> AIMessage:
 
 
 def without_calls(reply: AIMessage) -> AIMessage:
-    """The reply with its calls taken out, so that it can end a history."""
+    """Remove the calls of a reply, so that it can end a history."""
     if not reply.tool_calls and not reply.invalid_tool_calls:
         return reply
     bare = without_call_blocks(reply)
@@ -56,7 +56,7 @@ def without_calls(reply: AIMessage) -> AIMessage:
 
 
 def without_call_blocks(reply: AIMessage) -> AIMessage:
-    """The reply with its calls in `tool_calls` alone, without the provider's own form of them."""
+    """Keep the calls of a reply in `tool_calls` only; remove the provider's own form of them."""
     content = reply.content
     if isinstance(content, list):
         content = [block for block in content if not (isinstance(block, dict) and block.get("type") in _CALL_BLOCKS)]

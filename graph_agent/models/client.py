@@ -1,4 +1,4 @@
-"""One agent's way to its model: what a request looks like in each mode and phase."""
+"""The client of one chat model: its requests in each mode and phase."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from graph_agent.models.stream_watch import Spoken
 
 Phase = Literal["plan", "answer"]
 Mode = Literal["native", "text", "wave"]
-"""How calls are asked for: through the provider's tools, in text, or in structured plans."""
+"""How the model returns calls: through the provider's tools, in text, or in structured plans."""
 
 _TOOL_CHOICE_NONE: dict[str, Any] = {
     "openai-chat": "none",
@@ -36,25 +36,25 @@ _TOOL_CHOICE_NONE: dict[str, Any] = {
     "chat-google-generative-ai": "none",
     "scripted": "none",
 }
-"""How a provider is told to keep the tools in mind and call none, by LangChain's name for it."""
+"""The tool choice that forbids calls while the tools stay offered, by LangChain's `_llm_type`."""
 
 ANY_TOOL = "any"
-"""The choice of tools that leaves it to the model which one it calls."""
+"""The tool choice that requires a call and leaves the tool to the model."""
 
 _TOOL_CHOICE = re.compile(r"tool[_ ]choice", re.IGNORECASE)
 
 
 class ModelClient:
-    """A chat model with the tools it is offered, under names its provider accepts.
+    """A chat model with its offered tools, under aliases that its provider accepts.
 
     Args:
         model: The chat model.
         schemas: The tools in OpenAI's function format, under their own names.
-        tool_choice: A tool's name, or `any`, that every plan must hold to; None for the model's choice, which it is too
-            while the tool that it names is not offered.
+        tool_choice: The tool choice of every plan: a tool's name, or `any`; None leaves it to the model. A tool that is
+            not offered has no effect.
 
     Raises:
-        ConfigError: When two tool names come to the same alias.
+        ConfigError: If two tool names have the same alias.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ModelClient:
         self.model = model
         self._tool_choice = tool_choice
         self.options: Mapping[str, Any] = {}
-        """Options of every call, laid over the configuration's; None for a value takes that one out."""
+        """Options of every call, which override the configuration's; a value of None removes an option."""
         self._narrower: dict[frozenset[str], ModelClient] = {}
         self._names: list[str] = []
         self.offer(schemas)
@@ -74,14 +74,14 @@ class ModelClient:
         """Offer these tools from now on.
 
         Args:
-            schemas: As for the construction.
+            schemas: As for the constructor.
 
         Raises:
-            ConfigError: When two tool names come to the same alias.
+            ConfigError: If two tool names have the same alias.
         """
         self.schemas = list(schemas)
-        """The tools on offer, under their own names."""
-        # Names offered before stay known: the history may hold calls of what is not offered any more.
+        """The offered tools, under their own names."""
+        # Earlier names are kept: the history may hold calls of tools that are no longer offered.
         self._names = list(dict.fromkeys([*self._names, *(schema["function"]["name"] for schema in schemas)]))
         self._aliases = ToolAliases(self._names)
         self._schemas = [
@@ -96,10 +96,15 @@ class ModelClient:
     def asked_with(
         self, schemas: Sequence[dict[str, Any]], options: Mapping[str, Any], *, tool_choice: str | None = None
     ) -> ModelClient:
-        """The same model with other tools on offer, under their own names, further options, and a choice of tools.
+        """Return a client of the same model with other tools, further options and a tool choice.
+
+        Args:
+            schemas: The tools under their own names.
+            options: Options that override those of this client.
+            tool_choice: As for the constructor; None keeps that of this client.
 
         Raises:
-            ConfigError: When two tool names come to the same alias.
+            ConfigError: If two tool names have the same alias.
         """
         other = copy.copy(self)
         other.offer(schemas)
@@ -108,7 +113,7 @@ class ModelClient:
         return other
 
     def without(self, names: Collection[str]) -> ModelClient:
-        """The same model without some of its tools, by their own names."""
+        """Return a client of the same model without some of its tools, given by their own names."""
         key = frozenset(names)
         if key not in self._narrower:
             remaining = [schema for schema in self.schemas if schema["function"]["name"] not in key]
@@ -125,19 +130,19 @@ class ModelClient:
         schema: dict[str, Any] | None = None,
         watch: Spoken | None = None,
     ) -> AIMessage:
-        """Ask which calls come next.
+        """Request the next calls.
 
         Args:
             request: System prompt and history, calls under their own names.
             settings: Model options, retries and time limit.
-            mode: How calls are asked for; in all but `native` calls and results are written out.
-            quiet: Keep the reply's tokens out of the message stream. With a schema they are kept out too where the
-                provider does not hold the model to it.
+            mode: How the model returns calls; except in `native`, calls and results are written as text.
+            quiet: Keep the reply's tokens out of the message stream. They are also kept out with a schema that the
+                provider does not enforce.
             schema: JSON schema of a reply without calls; None for free text.
-            watch: Notes whether a token has reached the reader, unless the request is quiet.
+            watch: Records whether a token has reached the reader, unless the request is quiet.
 
         Raises:
-            Exception: What the provider raised, when it was not transient or stayed so.
+            Exception: The provider's error, if it is not transient or the retries are used up.
         """
         while True:
             form = self._schema_mode.form(schema) if schema is not None else None
@@ -159,10 +164,10 @@ class ModelClient:
         schema: dict[str, Any] | None = None,
         watch: Spoken | None = None,
     ) -> AIMessage:
-        """Ask for the answer: the same tools on offer, with a tool choice of none where the provider has it.
+        """Request the answer with the same tools, and with tool choice `none` if the provider supports it.
 
         Args:
-            request: System prompt, history and the closing request.
+            request: System prompt, history and the final message that asks for the answer.
             settings: As for `plan`.
             mode: As for `plan`.
             quiet: As for `plan`.
@@ -182,32 +187,32 @@ class ModelClient:
                 if watch is not None and watch.seen:
                     raise
                 if "tool_choice" in bound.options and _TOOL_CHOICE.search(str(error)):
-                    # Some servers take tools and no choice; the closing request asks for words in any case.
+                    # Some servers accept tools but no tool choice; the final message asks for text in any case.
                     self._none_choice = None
                 elif not self._refused(schema, form, error):
                     raise
             else:
-                # A model may call a tool here all the same; nothing will run that call, so it must leave no trace.
+                # A model may call a tool regardless; the call is never run, so it is removed.
                 return without_calls(reply)
 
     def holds_to(self, schema: dict[str, Any]) -> bool:
-        """Whether the provider is asked to hold a reply to a schema, as far as it is known to do that."""
+        """Whether the provider is asked to enforce a schema on the reply; False if it is not known to support it."""
         return self._schema_mode.form(schema) is not None
 
     def _refused(self, schema: dict[str, Any] | None, form: ResponseFormat | None, error: Exception) -> bool:
         return schema is not None and form is not None and self._schema_mode.refused(schema, form, error)
 
     async def guarded(self, request: Sequence[AnyMessage], answer: AIMessage) -> AIMessage:
-        """An answer that no model was asked for, as what stands around requests and rewrites replies leaves it.
+        """Return an answer that did not come from a model; middleware overrides this to rewrite it.
 
         Args:
-            request: What a model would have been sent.
+            request: The request that a model would have received.
             answer: The answer.
         """
         return answer
 
     def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> ModelCall:
-        """How the answer is asked for; arguments as for `answer`."""
+        """Build the model call of the answer; arguments as for `answer`."""
         return ModelCall(*self._bound_for("answer", settings, mode=mode), self._rendered(request, mode))
 
     async def answer_after(
@@ -221,19 +226,19 @@ class ModelClient:
         watch: Spoken,
         hint: str = "",
     ) -> tuple[AIMessage, Exception | None]:
-        """Ask for an answer that stands below a sentence of ours, streamed as one message.
+        """Request an answer below a fixed sentence, streamed as one message.
 
         Args:
-            sentence: What the message begins with; it is streamed before the model is asked.
+            sentence: The start of the message; it is streamed before the model call.
             request: As for `answer`.
             settings: As for `plan`.
             mode: As for `plan`.
-            recover: Asked for another way when one has failed before its first token; None when there is none.
+            recover: Returns another model call after one has failed before its first token; None to give up.
             watch: As for `plan`.
-            hint: What the message ends with, where the model answers; empty for nothing.
+            hint: The end of the message if the model answers; empty for none.
 
         Returns:
-            The message, and what the model failed with when the sentence had to stand alone.
+            The message, and the model's error if the message is the sentence alone.
         """
         model_call = self.answering(request, settings, mode=mode)
         model = PrefixedChatModel(
@@ -293,8 +298,8 @@ class ModelClient:
         options = with_options(settings, self.options)
         if not with_tools:
             if phase == "plan":
-                options.pop("stop", None)  # it is meant for answers, and would cut the JSON of calls
-            # Providers refuse a choice of tools where there are none.
+                options.pop("stop", None)  # it applies to answers and would truncate the JSON of calls
+            # Providers refuse a tool choice without tools.
             options.pop("tool_choice", None)
             if form is not None:
                 options |= self._schema_mode.options(form, options)
@@ -309,7 +314,7 @@ class ModelClient:
         return unwrap_binding(bound)
 
     def _possible_choice(self) -> str | None:
-        """The choice of tools, as the provider knows it; None where it names a tool that is not offered now."""
+        """Return the tool choice under the provider's alias; None if its tool is not offered."""
         choice = self._tool_choice
         if choice is None or choice == ANY_TOOL:
             return choice

@@ -1,7 +1,7 @@
-"""What a model provider's error means: which kind it is, what to tell a person, how long to wait.
+"""Classification of model providers' errors, their description for users, and the requested retry delay.
 
-An error is read by its shape (`status_code`, `response`, `body`, `code`, the names of its classes) and by its words,
-so that no provider's package is imported here.
+An error is classified by its attributes (`status_code`, `response`, `body`, `code`, its class names) and by its text,
+so that no provider's package is imported.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ _TRANSIENT_CLASSES = frozenset(
         "TransportError",
     }
 )
-# These look like a lost connection from outside, and stay however often one tries.
-_HOPELESS_CLASSES = frozenset(
+# Subclasses of connection errors that a retry cannot fix.
+_PERMANENT_CLASSES = frozenset(
     {"InvalidURL", "LocalProtocolError", "SSLCertVerificationError", "UnicodeEncodeError", "UnsupportedProtocol"}
 )
 _SENTENCES: dict[ModelErrorKind, tuple[str, str]] = {
@@ -89,14 +89,14 @@ _TOOLS_REJECTED_WORDS = _any_of(
     r"requires --enable-auto-tool-choice|requires --tool-call-parser",
     # llama.cpp
     r"tools param requires --jinja|tools param is not fully supported|unsupported param: tools\b",
-    # OpenAI and what imitates it
+    # OpenAI and compatible servers
     r"(?:unsupported|unknown|unrecognized) (?:request )?(?:parameter|argument)(?: supplied)?: "
     rf"{_QUOTE}tools(?![\w\[.])",
     # LiteLLM
     r"does not support parameters: \[[^\]]{0,200}'tools'",
-    # Servers that check the request against a schema
+    # Servers that validate the request against a schema
     r"extra_forbidden.{1,20}\['body', 'tools'\]|property 'tools' is unsupported",
-    # A client that was never taught to send them
+    # A client without support for tools
     r"unexpected keyword argument '(?:tools|tool_choice)'",
 )
 
@@ -130,7 +130,7 @@ _UNKNOWN_MODEL_WORDS = _any_of(
 _TRANSIENT_WORDS = _any_of(
     r"\b(?:overloaded|overloaded_error|server_error|internal_server_error|rate_limit_exceeded|rate_limit_error)\b",
     r"\b(?:resource_exhausted|service[_ ]?unavailable|deadline_exceeded|throttling\w{0,20})\b",
-    # A client that kept a connection of another event loop; it drops that one, and the next attempt opens its own.
+    # A client with a connection of another event loop; it drops that connection, and the next attempt opens another.
     r"(?:bound|attached) to a different (?:event )?loop|event loop is closed",
 )
 _WAIT_IN_TEXT = re.compile(
@@ -142,24 +142,25 @@ _WAIT_IN_TEXT = re.compile(
 
 
 def classify_model_error(exc: BaseException) -> ModelErrorKind:
-    """Say what kind of error a model call ended in.
+    """Classify the error of a model call.
 
-    - `transient`: the same request may succeed later: lost connections, timeouts, rate limits, a provider's own faults.
-    - `auth`: the key is missing or wrong. `permission`: the key is known and may not, its quota being used up included.
+    - `transient`: the same request may succeed later: lost connections, timeouts, rate limits, provider faults.
+    - `auth`: the key is missing or wrong.
+    - `permission`: the key is valid but not allowed, or its quota is used up.
     - `unknown_model`: no such model, or no such address.
     - `context_overflow`: too many tokens for the model, or for one request of this account.
-    - `content_filter`: refused for what it says.
-    - `tools_rejected`: this model or server takes no tools; a `NotImplementedError` of `bind_tools` counts.
-    - `other`: anything else, errors of this package and cancellation included.
+    - `content_filter`: refused because of its content.
+    - `tools_rejected`: this model or server does not support tools; includes a `NotImplementedError` of `bind_tools`.
+    - `other`: anything else, including errors of this package and cancellation.
     """
     if isinstance(exc, GraphAgentError) or not isinstance(exc, Exception):
         return "other"
     if isinstance(exc, NotImplementedError):
         return "tools_rejected"
     status, text, classes = _status(exc), _text(exc), _class_names(exc)
-    by_words = _read_words(status, text)
-    if by_words is not None:
-        return by_words
+    by_text = _classify_text(status, text)
+    if by_text is not None:
+        return by_text
     if "ContextOverflowError" in classes or status == 413:
         return "context_overflow"
     if status == 401 or classes & {"AuthenticationError", "ModelAuthenticationError"}:
@@ -168,7 +169,7 @@ def classify_model_error(exc: BaseException) -> ModelErrorKind:
         return "permission"
     if status in {404, 410}:
         return "unknown_model"
-    if classes & _HOPELESS_CLASSES:
+    if classes & _PERMANENT_CLASSES:
         return "other"
     if status is not None:
         return "transient" if status in _TRANSIENT_STATUSES else "other"
@@ -178,30 +179,30 @@ def classify_model_error(exc: BaseException) -> ModelErrorKind:
 
 
 def describe_model_error(exc: BaseException) -> str:
-    """Say in one sentence what happened and what to do, for a person; what looks like a secret is masked."""
+    """Describe the error and its fix in one sentence for a user; text that looks like a secret is masked."""
     what, fix = _SENTENCES[classify_model_error(exc)]
     return mask_secrets(f"{what} ({_brief(exc)}); {fix}.")
 
 
 def brief_model_error(exc: BaseException) -> str:
-    """The provider's status and words alone, for use inside a sentence; what looks like a secret is masked."""
+    """Return the provider's status and message, for use inside a sentence; text that looks like a secret is masked."""
     return mask_secrets(_brief(exc))
 
 
 def _brief(exc: BaseException) -> str:
     status = _status(exc)
-    said = " ".join(_message(exc).split()).rstrip(".")
-    if len(said) > _SHOWN_CHARS:
-        said = f"{said[:_SHOWN_CHARS]}…"
+    message = " ".join(_message(exc).split()).rstrip(".")
+    if len(message) > _SHOWN_CHARS:
+        message = f"{message[:_SHOWN_CHARS]}…"
     details = [f"HTTP {status}"] if status is not None else []
-    details.append(said or type(exc).__name__)
+    details.append(message or type(exc).__name__)
     return ": ".join(details)
 
 
 def retry_after_s(exc: BaseException) -> float | None:
-    """Give the seconds the provider asks to wait, 0 at least; None when it does not say.
+    """Return the retry delay that the provider requests, in seconds, at least 0; None if there is none.
 
-    Read from the headers `retry-after-ms` and `retry-after` (seconds or a date), then from the error's text.
+    Sources are the headers `retry-after-ms` and `retry-after` (seconds or a date), then the error's text.
     """
     for error in _causes(exc):
         headers = _headers(error)
@@ -222,8 +223,8 @@ def retry_after_s(exc: BaseException) -> float | None:
     return int(hours or 0) * 3600 + int(minutes or 0) * 60 + seconds
 
 
-def _read_words(status: int | None, text: str) -> ModelErrorKind | None:
-    """Read the kind from the provider's words, where they say more than the status; None where they do not."""
+def _classify_text(status: int | None, text: str) -> ModelErrorKind | None:
+    """Classify by the provider's text if it is more specific than the status; else None."""
     if status == 401:
         return None
     if status not in _NOT_ABOUT_TOOLS and _TOOLS_REJECTED_WORDS.search(text):
@@ -242,7 +243,7 @@ def _read_words(status: int | None, text: str) -> ModelErrorKind | None:
 
 
 def _causes(exc: BaseException) -> Iterator[BaseException]:
-    """The error, what it was raised from, and what a group of errors holds; outermost first."""
+    """Yield the error, its causes and the members of exception groups; outermost first."""
     waiting = [exc]
     for _ in range(_CAUSES):
         if not waiting:
@@ -283,7 +284,7 @@ def _headers(error: BaseException) -> Mapping[str, Any]:
 
 
 def _number(value: object) -> float | None:
-    """Read a number that is 0 or more, from a number or its text; None for anything else."""
+    """Parse a finite number of at least 0, from a number or its text; else None."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -294,17 +295,17 @@ def _number(value: object) -> float | None:
 
 
 def _text(exc: BaseException) -> str:
-    """Everything the error and its causes say, for matching."""
-    said: list[str] = []
+    """Return the text of the error and its causes, for matching."""
+    texts: list[str] = []
     for error in _causes(exc):
-        said += [type(error).__name__, str(error), str(getattr(error, "code", None) or "")]
+        texts += [type(error).__name__, str(error), str(getattr(error, "code", None) or "")]
         body = getattr(error, "body", None) or getattr(error, "response", None)
-        said.append(str(body) if isinstance(body, dict | list | str) else "")
-    return "\n".join(part[:_READ_CHARS] for part in said if part)
+        texts.append(str(body) if isinstance(body, dict | list | str) else "")
+    return "\n".join(part[:_READ_CHARS] for part in texts if part)
 
 
 def _message(exc: BaseException) -> str:
-    """The provider's own message, without the envelope it came in; of a lost connection, the cause too."""
+    """Return the provider's message without its JSON envelope; a connection error includes its cause."""
     if isinstance(exc, BaseExceptionGroup):
         inner = list(leaves(exc))
         return _message(inner[0]) if len(inner) == 1 else exception_text(exc)
@@ -319,5 +320,7 @@ def _message(exc: BaseException) -> str:
         return body
     if isinstance(body, list):
         return json.dumps(body, default=str)
-    said = [text for error in _causes(exc) if (text := str(error).strip())]
-    return f"{said[0].rstrip('.')}: {said[-1]}" if len(said) > 1 and said[-1] not in said[0] else "".join(said[:1])
+    texts = [text for error in _causes(exc) if (text := str(error).strip())]
+    return (
+        f"{texts[0].rstrip('.')}: {texts[-1]}" if len(texts) > 1 and texts[-1] not in texts[0] else "".join(texts[:1])
+    )

@@ -1,4 +1,4 @@
-"""What a model call used where its provider does not say, so that a budget of tokens or money still holds."""
+"""Estimated usage of model calls whose provider reports none, so that token and cost budgets still apply."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def with_usage(
     settings: LoopConfig,
     tools: Sequence[dict[str, Any]] | None = None,
 ) -> AIMessage:
-    """A reply with the tokens it took: the provider's own figures, or an estimate where a budget needs one.
+    """Add estimated usage to a reply that reports none, if a budget needs it.
 
     Args:
         reply: The model's reply.
-        request: What it answers.
-        settings: Without a `max_tokens_total` or a `max_cost` nothing is estimated.
-        tools: The tools that were offered; None for none.
+        request: The request it answers.
+        settings: Usage is estimated only with a `max_tokens_total` or a `max_cost`.
+        tools: The offered tools; None for none.
     """
     if reply.usage_metadata is not None or (settings.max_tokens_total is None and settings.max_cost is None):
         return reply
@@ -39,35 +39,35 @@ def with_usage(
 
 def usage_until(
     request: Sequence[BaseMessage],
-    said: str,
+    text: str,
     reported: UsageMetadata | None,
     *,
     model: str = "",
     tools: Sequence[dict[str, Any]] | None = None,
 ) -> AIMessage:
-    """What there is of a reply that was cut off, with the tokens it took: as far as the provider told, else estimated.
+    """Build the partial message of a reply that was cut off, with its usage as reported so far, else estimated.
 
     Args:
-        request: What it was to answer.
-        said: Its text so far; empty where nothing is known of it.
-        reported: The provider's figures so far; None for none. Of the reply they know its beginning at most.
-        model: The model's name, for its price; empty for unknown.
-        tools: The tools that were offered; None for none.
+        request: The request.
+        text: The reply's text so far; empty if unknown.
+        reported: The provider's figures so far; None for none. They cover at most the start of the reply.
+        model: The model's name, for its price; empty if unknown.
+        tools: The offered tools; None for none.
     """
-    used = estimated_usage(request, AIMessage(said), tools)
+    used = estimated_usage(request, AIMessage(text), tools)
     asked = (reported["input_tokens"] if reported else 0) or used["input_tokens"]
-    answered = max(reported["output_tokens"] if reported else 0, used["output_tokens"] if said else 0)
-    # Details, such as how much of the request came from a cache, are the provider's own.
+    answered = max(reported["output_tokens"] if reported else 0, used["output_tokens"] if text else 0)
+    # Details, such as cached input tokens, are the provider's.
     figures = UsageMetadata(
         **{**(reported or used), "input_tokens": asked, "output_tokens": answered, "total_tokens": asked + answered}
     )
-    return AIMessage(said, usage_metadata=figures, response_metadata={"model_name": model, ESTIMATED: True})
+    return AIMessage(text, usage_metadata=figures, response_metadata={"model_name": model, ESTIMATED: True})
 
 
 def estimated_usage(
     request: Sequence[BaseMessage], reply: BaseMessage, tools: Sequence[dict[str, Any]] | None = None
 ) -> UsageMetadata:
-    """Tokens of a request and its reply, about four characters each."""
+    """Estimate the tokens of a request and its reply, at about four characters per token."""
     asked = count_tokens_approximately(request, tools=list(tools) if tools else None)
-    said = count_tokens_approximately([reply])
-    return UsageMetadata(input_tokens=asked, output_tokens=said, total_tokens=asked + said)
+    answered = count_tokens_approximately([reply])
+    return UsageMetadata(input_tokens=asked, output_tokens=answered, total_tokens=asked + answered)

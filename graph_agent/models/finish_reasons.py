@@ -1,4 +1,7 @@
-"""Why a reply ended, by the reasons that providers give: whole, or cut off."""
+"""Finish reasons of replies: complete, cut off, or refused because of content.
+
+A refusal by the model or its provider is an answer to the user, not an error.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from langchain_core.messages import AIMessage
 from graph_agent.models.errors import classify_model_error
 
 CutOff = Literal["length", "content_filter", "interrupted"]
-"""What cut a reply off: its longest allowed length, a content filter, or a failure of the provider's."""
+"""Cause of a cut-off reply: the maximum length, a content filter, or a failure of the provider."""
 
 INCOMPLETE = "graph_agent_incomplete"
 """Key in `response_metadata` of a streamed reply that ended inside a call's arguments."""
@@ -20,11 +23,11 @@ REFUSED = "The model's provider refused this request because of its content; put
 CUT_OFF = "The model's provider stopped the answer here because of its content."
 
 _KEYS = frozenset({"finishreason", "stopreason", "donereason", "completionreason"})
-"""Where providers put the reason, without underscores and in lower case."""
+"""Metadata keys of the finish reason, in lower case without underscores."""
 
 
 def _any_of(*reasons: str) -> re.Pattern[str]:
-    # A stream that gives the reason in two chunks has it twice, because LangChain joins the texts of its chunks.
+    # A reason in two chunks of a stream occurs twice, because LangChain concatenates strings of chunks.
     return re.compile(f"(?:{'|'.join(reasons)})+")
 
 
@@ -46,9 +49,9 @@ _STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 def cut_off(reply: AIMessage) -> CutOff | None:
-    """What cut a reply off; None for a reply that is whole, or of which nothing is known.
+    """Return the cause of a cut-off reply; None if the reply is complete or its end is unknown.
 
-    A reply is also cut off where the arguments of a call end inside a string, whatever its provider says.
+    A reply is also cut off if the arguments of a call end inside a string, regardless of the finish reason.
     """
     for reason in _reasons(reply.response_metadata):
         for kind, pattern in _REASONS.items():
@@ -62,12 +65,12 @@ def cut_off(reply: AIMessage) -> CutOff | None:
 
 
 def cause_of(cut: CutOff, reply: AIMessage, max_tokens: int | None = None) -> str:
-    """What cut a reply off, as the end of a sentence that begins with "was cut off".
+    """Return the cause as the end of a sentence that starts with "was cut off".
 
     Args:
-        cut: What `cut_off` found.
+        cut: The result of `cut_off`.
         reply: The reply.
-        max_tokens: Tokens that one reply was allowed; None where that is not known.
+        max_tokens: Maximum tokens of one reply; None if unknown.
     """
     match cut:
         case "length":
@@ -78,26 +81,26 @@ def cause_of(cut: CutOff, reply: AIMessage, max_tokens: int | None = None) -> st
         case "content_filter":
             return "by the provider's content filter"
         case "interrupted":
-            said = next(_reasons(reply.response_metadata), "")
-            return f"by the provider ({said})" if said else "before it was complete"
+            reason = next(_reasons(reply.response_metadata), "")
+            return f"by the provider ({reason})" if reason else "before it was complete"
         case _:
             assert_never(cut)
 
 
 def cut_off_warning(cut: CutOff, answer: AIMessage, max_tokens: int | None = None) -> str:
-    """What the user is told of an answer that was cut off; arguments as for `cause_of`."""
-    told = f"The answer was cut off {cause_of(cut, answer, max_tokens)}."
-    return f"{told} A larger max_output_tokens allows a longer one." if cut == "length" else told
+    """Return the warning to the user about a cut-off answer; arguments as for `cause_of`."""
+    warning = f"The answer was cut off {cause_of(cut, answer, max_tokens)}."
+    return f"{warning} A larger max_output_tokens allows a longer one." if cut == "length" else warning
 
 
 def mark_incomplete(reply: AIMessage, arguments: Iterable[str]) -> AIMessage:
-    """The reply, marked as incomplete where its stream ended inside a call.
+    """Mark a reply as incomplete if its stream ended inside a call.
 
-    LangChain completes the arguments of streamed calls, so that nothing of this is left to see in the reply.
+    LangChain completes the arguments of streamed calls, so the reply itself does not show it.
 
     Args:
-        reply: The reply that was streamed.
-        arguments: The arguments of its calls as they came.
+        reply: The streamed reply.
+        arguments: The raw arguments of its calls.
     """
     given = any(True for _ in _reasons(reply.response_metadata))
     if not any(_ends_in_string(raw) or (not given and not _is_whole(raw)) for raw in arguments):
@@ -106,32 +109,32 @@ def mark_incomplete(reply: AIMessage, arguments: Iterable[str]) -> AIMessage:
 
 
 def refusal_in(reply: AIMessage, *, heard: bool) -> str | None:
-    """What the user is told of a reply that refuses; None for a reply that is none.
+    """Return the text to the user for a reply that refuses; None if the reply does not refuse.
 
     Args:
         reply: The model's reply.
-        heard: Whether the reply's text is the user's to read; a plan's is not.
+        heard: Whether the user sees the reply's text; that of a plan is hidden.
 
     Returns:
-        The provider's own words where it gives some, else one sentence, below what was said so far.
+        The provider's text if it gives one, else one sentence, below the visible text so far.
     """
-    if words := _words(reply):
-        return words
+    if text := _refusal_of(reply):
+        return text
     if cut_off(reply) != "content_filter":
         return None
     return f"{reply.text}\n\n{CUT_OFF}" if heard and reply.text.strip() else REFUSED
 
 
 def refused_by(error: BaseException) -> bool:
-    """Whether an exception says that the provider's content filter stopped the request."""
+    """Whether an exception reports that the provider's content filter refused the request."""
     return classify_model_error(error) == "content_filter"
 
 
-def _words(reply: AIMessage) -> str:
-    """OpenAI's refusal: beside the content, or a block of it."""
-    said: Any = reply.additional_kwargs.get("refusal")
-    if isinstance(said, str) and said.strip():
-        return said
+def _refusal_of(reply: AIMessage) -> str:
+    """Return OpenAI's refusal, from `additional_kwargs` or the content blocks; empty for none."""
+    refusal: Any = reply.additional_kwargs.get("refusal")
+    if isinstance(refusal, str) and refusal.strip():
+        return refusal
     blocks = reply.content if isinstance(reply.content, list) else []
     return "".join(
         str(block.get("refusal", "")) for block in blocks if isinstance(block, dict) and block.get("type") == "refusal"
@@ -139,7 +142,7 @@ def _words(reply: AIMessage) -> str:
 
 
 def _reasons(metadata: dict[str, Any]) -> Iterator[str]:
-    """The reasons in a reply's metadata, in lower case."""
+    """Yield the finish reasons in a reply's metadata, in lower case."""
     details = metadata.get("incomplete_details")
     if isinstance(details, dict) and isinstance(details.get("reason"), str):
         yield _plain(details["reason"])
@@ -147,25 +150,25 @@ def _reasons(metadata: dict[str, Any]) -> Iterator[str]:
         given = getattr(value, "name", value)
         if isinstance(given, str) and given and key.replace("_", "").casefold() in _KEYS:
             yield _plain(given)
-    # What the Responses API says of a reply beside those details.
+    # The status of the Responses API.
     if isinstance(status := metadata.get("status"), str):
         yield _plain(status)
 
 
 def _plain(reason: str) -> str:
-    # Some clients give the name of an enumeration's member, such as FinishReason.MAX_TOKENS.
+    # Some clients give the name of an enum member, such as FinishReason.MAX_TOKENS.
     return reason.rpartition(".")[2].casefold().replace("-", "_").replace(" ", "_")
 
 
 def _ends_in_string(raw: str) -> bool:
-    """Whether JSON ends inside a string: a model that forgets a bracket still closes its strings."""
+    """Whether JSON ends inside a string: a model that omits a bracket still closes its strings."""
     return '"' in _STRING.sub("", raw) and not _is_whole(raw)
 
 
 def _is_whole(raw: str) -> bool:
-    """Whether arguments are closed, however damaged they are; a call without any has an empty text."""
+    """Whether arguments are closed, even if damaged; a call without arguments has an empty text."""
     text = raw.strip()
-    # Imported here: the parser is for the few replies whose arguments are in doubt.
+    # Imported here: few replies need the parser.
     from graph_agent.calls.read_json import read_json
     from graph_agent.calls.work import WorkBudget
 

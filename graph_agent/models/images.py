@@ -1,4 +1,4 @@
-"""Which model clients download an image whose address they are given, instead of passing the address on."""
+"""Detection of model clients that download images by URL instead of sending the URL to the provider."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from langchain_core.language_models import BaseChatModel
 _PASS_ON = frozenset(
     {"openai", "azure_openai", "anthropic", "mistralai", "groq", "xai", "deepseek", "fireworks", "together"}
 )
-"""Providers whose LangChain client sends the address to the provider; azure's is in langchain-openai."""
+"""Providers whose LangChain client sends the URL; Azure's is in langchain-openai."""
 _PREFIX = "langchain_"
 _NOT_CLIENTS = frozenset({"core", "classic", "tests"})
 
 
 def may_download_images(model: BaseChatModel | str) -> bool:
-    """Whether a model's client may fetch an image's address from this process.
+    """Whether a model's client may download images by URL from this process.
 
-    LangChain's clients for OpenAI, Anthropic and providers with their interface pass it on. Others, such as those of
-    Google, fetch it in this process, where the address may be one of the internal network. A client outside LangChain's
-    packages counts as passing it on.
+    LangChain's clients for OpenAI, Anthropic and compatible providers send the URL to the provider. Others, such as
+    Google's, download it in this process, where the URL may point to the internal network. A client outside LangChain's
+    packages is assumed to send it.
 
     Args:
         model: A chat model, `provider:name`, or `module:factory`.

@@ -1,4 +1,4 @@
-"""Holding back LangGraph's message stream until it is known how much of a reply's text may be shown."""
+"""A gate in LangGraph's message stream that releases a reply's text once it may be shown."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 Entry = tuple[Any, ...]
-"""One entry of the stream: namespace, mode, and a pair of message (or protocol event) and metadata."""
+"""One stream entry: namespace, mode, and a pair of message (or protocol event) and metadata."""
 
 
 class MessageGate:
-    """Passes on the entries of one reply in their order, as far as their text may be shown.
+    """Releases the entries of one reply in order, up to the end of the text that may be shown.
 
-    An entry without text, such as a part of a call, waits for the text before it.
+    An entry without text, such as a chunk of a call, waits for the text before it.
 
     Args:
-        send: Takes an entry that may be shown.
-        seen: Ids of the messages that the stream holds already. An id is removed when nothing of its message is passed
-            on, so that LangGraph shows the message when a node returns it.
+        send: Receives a released entry.
+        seen: Ids of messages that the stream has already emitted. The id of a dropped message is removed, so that
+            LangGraph emits the message when a node returns it.
     """
 
     def __init__(self, send: Callable[[Entry], None], seen: set[int | str]) -> None:
@@ -28,57 +28,57 @@ class MessageGate:
         self._seen = seen
         self._waiting: deque[Entry] = deque()
         self._at = 0
-        """Characters of the reply before the first entry that waits."""
+        """Characters of the reply before the first waiting entry."""
         self._begin = self._end = 0
-        self._passed: set[str | None] = set()
+        self._sent_ids: set[str | None] = set()
 
     def __call__(self, entry: Entry) -> None:
-        """Take an entry."""
+        """Add an entry."""
         self._waiting.append(entry)
-        self._pass_on()
+        self._release()
 
     def show(self, begin: int, end: int) -> None:
-        """Pass on the text between two places of the reply; `end` must not become smaller."""
+        """Release the text between two indexes of the reply; `end` must not decrease."""
         self._begin, self._end = begin, end
-        self._pass_on()
+        self._release()
 
     def close(self) -> None:
-        """Pass on what waits without text, and drop the text behind the end."""
+        """Release waiting entries without text, and drop the text after the end."""
         while self._waiting:
             self._deliver(self._waiting.popleft())
 
     def drop(self) -> None:
-        """Drop what waits; the next entry belongs to another reply."""
+        """Drop all waiting entries; the next entry belongs to another reply."""
         for entry in self._waiting:
-            if (id_ := _id_of(entry)) is not None and id_ not in self._passed:
+            if (id_ := _id_of(entry)) is not None and id_ not in self._sent_ids:
                 self._seen.discard(id_)
         self._waiting.clear()
         self._at = self._begin = self._end = 0
 
-    def _pass_on(self) -> None:
+    def _release(self) -> None:
         while self._waiting and self._end > self._begin:
             text = _text_of(self._waiting[0])
-            left = self._end - self._at
-            if len(text) > left:
-                if left > 0:
-                    # Only a part of it may be shown yet.
-                    self._waiting[0] = _with_text(self._waiting[0], text[left:])
-                    self._deliver(_with_text(self._waiting[0], text[:left]))
+            available = self._end - self._at
+            if len(text) > available:
+                if available > 0:
+                    # Only a part of the entry may be shown so far.
+                    self._waiting[0] = _with_text(self._waiting[0], text[available:])
+                    self._deliver(_with_text(self._waiting[0], text[:available]))
                 return
             self._deliver(self._waiting.popleft())
 
     def _deliver(self, entry: Entry) -> None:
-        text, begun = _text_of(entry), self._at
+        text, start = _text_of(entry), self._at
         self._at += len(text)
         if text:
-            shown = text[max(0, self._begin - begun) : max(0, self._end - begun)]
+            shown = text[max(0, self._begin - start) : max(0, self._end - start)]
             if not shown:
                 return
             entry = entry if shown == text else _with_text(entry, shown)
         elif (block := _finished_text(entry)) is not None:
-            begun = self._at - len(block)
-            entry = _with_text(entry, block[max(0, self._begin - begun) : max(0, self._end - begun)])
-        self._passed.add(_id_of(entry))
+            start = self._at - len(block)
+            entry = _with_text(entry, block[max(0, self._begin - start) : max(0, self._end - start)])
+        self._sent_ids.add(_id_of(entry))
         self._send(entry)
 
 
@@ -91,7 +91,7 @@ def _text_of(entry: Entry) -> str:
 
 
 def _finished_text(entry: Entry) -> str | None:
-    """The whole text of a block that a protocol event closes; None for any other entry."""
+    """Return the whole text of a block that a protocol event closes; None for other entries."""
     payload = entry[2][0]
     if isinstance(payload, BaseMessage) or payload.get("event") != "content-block-finish":
         return None

@@ -1,8 +1,7 @@
-"""What the model calls behind one request used, extra the reply that it came to.
+"""Usage of the model calls of one request that is not in its reply.
 
-A request may take more than the call whose reply is returned: one that was cut off, one whose reply middleware has
-thrown away, one that middleware made by itself. Whoever makes such a call notes it here; whoever sent the request
-counts them.
+A request may cause further model calls: one that was cut off, one whose reply middleware dropped, one that middleware
+made itself. The code that makes such a call records it here, and the sender of the request adds it to its usage.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from graph_agent.models.estimate import usage_until
 
 @dataclass(slots=True)
 class ExtraUsage:
-    """What was noted of one request."""
+    """Model calls of one request other than the one that returned its reply."""
 
     replies: list[AIMessage] = field(default_factory=list)
-    """Replies that nobody else counts, with the tokens they took."""
+    """Replies that are not counted elsewhere, with their usage."""
     cut_off: AIMessage | None = None
-    """That one of them which was cut off; None for none."""
+    """The reply among them that was cut off; None for none."""
     uncalled: int = 0
-    """Replies that are counted elsewhere, and that no model gave."""
+    """Number of replies that are counted elsewhere but did not come from a model."""
 
 
 _extra_usage: ContextVar[ExtraUsage | None] = ContextVar("graph_agent_extra_usage", default=None)
@@ -36,7 +35,7 @@ _extra_usage: ContextVar[ExtraUsage | None] = ContextVar("graph_agent_extra_usag
 
 @contextmanager
 def metered() -> Iterator[ExtraUsage]:
-    """While within, gather what is noted of the request that is sent."""
+    """Collect the calls recorded for the request that is sent within the context."""
     extra = ExtraUsage()
     token = _extra_usage.set(extra)
     try:
@@ -46,7 +45,12 @@ def metered() -> Iterator[ExtraUsage]:
 
 
 def note_replies(replies: Sequence[AIMessage], *, uncalled: int = 0) -> None:
-    """Note replies that the request did not come to, and how many that it did come to no model gave."""
+    """Record replies that the request does not return.
+
+    Args:
+        replies: The replies.
+        uncalled: Number of returned replies that did not come from a model.
+    """
     if (extra := _extra_usage.get()) is not None:
         extra.replies += replies
         extra.uncalled += uncalled
@@ -56,21 +60,21 @@ def record_cut_off(
     model: Any,
     request: Sequence[BaseMessage],
     options: Mapping[str, Any],
-    said: str = "",
+    text: str = "",
     reported: UsageMetadata | None = None,
 ) -> None:
-    """Note a call that was cut off.
+    """Record a call that was cut off.
 
     Args:
-        model: What was asked.
-        request: The messages it was sent.
+        model: The model.
+        request: The messages.
         options: The options of the call.
-        said: What was heard of its reply.
-        reported: What the provider has told of its tokens until then; None for nothing.
+        text: The received text of its reply.
+        reported: Usage that the provider has reported so far; None for none.
     """
     if (extra := _extra_usage.get()) is None:
         return
     name = getattr(model, "model_name", None) or getattr(model, "model", None)
     named = name if isinstance(name, str) else ""
-    extra.cut_off = usage_until(request, said, reported, model=named, tools=options.get("tools"))
+    extra.cut_off = usage_until(request, text, reported, model=named, tools=options.get("tools"))
     extra.replies.append(extra.cut_off)

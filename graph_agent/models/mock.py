@@ -1,4 +1,4 @@
-"""The model that the environment puts in place of every other: `DEBUG_MOCK_RESPONSES`."""
+"""The scripted model that replaces every other model: `DEBUG_MOCK_RESPONSES`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _SHOWN_CHARS = 80
 def mock_model_from_env(environ: Mapping[str, str] = os.environ) -> ScriptedChatModel | None:
     """Build a scripted model from `DEBUG_MOCK_RESPONSES`, a JSON array of strings.
 
-    Each call gives a model of its own, which begins at the first reply.
+    Each call returns a new model, which starts at the first reply.
 
     Args:
-        environ: the environment. Default: the process's own.
+        environ: the environment. Default: that of the process.
 
     Returns:
-        The model; None when the variable is not set or is blank.
+        The model; None if the variable is unset or blank.
 
     Raises:
-        ConfigError: when the variable holds anything but a JSON array of strings, one of them at least, or when one of
-            the strings cannot be read as a reply.
+        ConfigError: if the variable is not a non-empty JSON array of strings, or one of the strings cannot be parsed as
+            a reply.
     """
     raw = environ.get(MOCK_VARIABLE, "")
     if not raw.strip():

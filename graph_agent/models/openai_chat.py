@@ -1,4 +1,4 @@
-"""LangChain's OpenAI client, with requests whose size the event loop does not notice."""
+"""LangChain's OpenAI client without the per-message overhead of the `openai` package."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _AS_THEY_ARE = ("messages", "tools")
 
 
 class LeanChatOpenAI(ChatOpenAI):
-    """`ChatOpenAI`, whose messages and tools the `openai` package sends as they are.
+    """`ChatOpenAI` with messages and tools that the `openai` package sends unchanged.
 
-    The package walks through each argument of a request to rename fields, which LangChain has named already: 0.15 ms of
-    the event loop for each message, at every call. It does not walk through `extra_body`, whose fields go before the
+    The package traverses each argument of a request to rename fields, which LangChain has already named. This takes
+    0.15 ms of the event loop per message and call. `extra_body` is not traversed, and its fields override the
     arguments.
     """
 

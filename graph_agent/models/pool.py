@@ -1,4 +1,4 @@
-"""The models one agent may use: its own, the one a run asks for, and those that take over."""
+"""The models of one agent: its own, the models selected by runs, and the fallbacks."""
 
 from __future__ import annotations
 
@@ -18,53 +18,55 @@ from graph_agent.models.single_attempt import without_client_retries
 from graph_agent.models.structured import StructuredPlanner
 
 Resolve = Callable[[Any], BaseChatModel]
-"""Gives the chat model for a name, or for an object that should be one; raises `ConfigError` where there is none."""
+"""Returns the chat model for a name or an object; raises `ConfigError` if there is none."""
 
 ModelWrapper = Callable[[ModelClient, StructuredPlanner], tuple[ModelClient, StructuredPlanner]]
+
+"""Wraps the two clients of a model, e.g. in middleware."""
 
 Around = ModelWrapper
 
 _KEPT = 32
-"""Models made for what runs bring; the one made first goes when there are more."""
+"""Maximum number of cached models selected by runs; the oldest is evicted first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ReadyModel:
-    """A model with what the loop needs to ask it."""
+    """A model with its clients and capabilities."""
 
     name: str
-    """What people are told it is."""
+    """Its name in messages to users."""
     given: Any
-    """What it was made from; held here, so that the identity of an object is never that of another."""
+    """The object it was built from; the reference keeps its `id` from being reused as a cache key."""
     client: ModelClient
     planner: StructuredPlanner
     tool_calling: Mode
-    """How calls are asked for when the configuration leaves it to the model."""
+    """How the model returns calls if the configuration is `auto`."""
     takes_tools: bool
-    """Whether its profile says that it takes tools; False where it says nothing."""
+    """Whether its profile declares support of tools; False without an entry."""
     window: int | None
-    """Tokens it can read, by its profile; None where that is not known."""
+    """Maximum input tokens by its profile; None if unknown."""
 
 
 def as_it_is(client: ModelClient, planner: StructuredPlanner) -> tuple[ModelClient, StructuredPlanner]:
-    """A model's two ways to be asked, with nothing around them."""
+    """Return both clients unchanged."""
     return client, planner
 
 
 class ModelPool:
-    """Makes models ready, once each.
+    """Builds and caches the models of one agent.
 
     Args:
         own: The agent's model.
         config: The agent's configuration; the models it names are resolved here.
-        resolve: Gives the chat model for what a configuration or a run names.
+        resolve: Returns the chat model for the value in a configuration or a run.
         schemas: The tools in OpenAI's function format.
         plan_schema: JSON schema of a structured plan.
-        plan_tool: Name of the tool that hands a structured plan over.
-        around: Puts something around a model's requests; the default puts nothing there.
+        plan_tool: Name of the tool that receives a structured plan.
+        around: Wraps the clients of each model; the default does not.
 
     Raises:
-        ConfigError: When `config` names a model that cannot be had.
+        ConfigError: If `config` names a model that cannot be built.
     """
 
     def __init__(
@@ -92,32 +94,32 @@ class ModelPool:
             for given in wanted:
                 self._built[_key(given)] = self._build(given, field)
         self.first = self._built[_key(config.model or own)]
-        """The model of a run that asks for no other."""
+        """The model of runs that do not select another."""
 
     async def chain(self, settings: LoopConfig) -> list[ReadyModel]:
-        """The models of a run, in the order in which they are asked; each is there once.
+        """Return the distinct models of a run: its model, then the fallbacks in order.
 
         Raises:
-            ConfigError: When the run names a model that cannot be had.
+            ConfigError: If the run names a model that cannot be built.
         """
         found = [await self.ready(settings.model or self._own, "model")]
         found += [await self.ready(given, "fallback_models") for given in settings.fallback_models]
         return list(dict.fromkeys(found))
 
     async def ready(self, given: Any, field: str) -> ReadyModel:
-        """A model made ready, and kept for the next time.
+        """Build a model, or return it from the cache.
 
         Args:
-            given: A chat model, or a name that the agent's resolver knows.
-            field: Who names it, for the error.
+            given: A chat model, or a name that the agent's resolver accepts.
+            field: The setting that names it, for the error.
 
         Raises:
-            ConfigError: When it cannot be had.
+            ConfigError: If it cannot be built.
         """
         key = _key(given)
         ready = self._built.get(key) or self._per_run.get(key)
         if ready is None:
-            # In a thread: a provider's package may have to be imported, and its client built.
+            # In a thread: importing a provider's package and building its client may block.
             ready = await asyncio.to_thread(self._build, given, field)
             with self._lock:
                 ready = self._per_run.setdefault(key, ready)
@@ -147,10 +149,10 @@ class ModelPool:
 
 
 def ready_only(given: Any) -> BaseChatModel:
-    """Take a chat model as it is.
+    """Return a chat model unchanged.
 
     Raises:
-        ConfigError: For anything else, a name above all.
+        ConfigError: For anything else, e.g. a name.
     """
     if isinstance(given, BaseChatModel):
         return given
@@ -161,7 +163,7 @@ def ready_only(given: Any) -> BaseChatModel:
 
 
 def _key(given: Any) -> object:
-    # Chat models have no hash.
+    # Chat models are not hashable.
     return given if isinstance(given, str) else id(given)
 
 

@@ -1,4 +1,4 @@
-"""A model whose reply stands between given sentences, in its stream too."""
+"""A model that adds a fixed prefix and suffix to the reply of another model, also in its stream."""
 
 from __future__ import annotations
 
@@ -20,32 +20,33 @@ from graph_agent.models.retry import ask, pause_before_retry
 from graph_agent.models.sentinel import without_sentinel
 from graph_agent.models.token_timeout import TokenTimeout
 
-# This run stands for the inner one: callbacks that received of both would count its tokens twice.
+# Callbacks see only the outer run; with both runs they would count the tokens twice.
 _WITHOUT_CALLBACKS: RunnableConfig = {"tags": ["nostream"], "callbacks": []}
 
 
 class PrefixedChatModel(BaseChatModel):
-    """Puts `prefix` and a blank line before another model's reply, and `suffix` behind it, as one message with one id.
+    """Adds `prefix` and a blank line before another model's reply, and `suffix` after it, as one message with one id.
 
-    Made for the answer at a limit, whose first sentence is ours: the reader sees it before the model's first token.
-    When the model fails for good the sentence stands alone, and `failure` says why. It runs asynchronously only, and
-    is made anew for each answer.
+    It serves the answer at a limit: the reader sees the fixed first sentence before the model's first token. If the
+    model fails permanently, the message is the prefix alone and `failure` holds the error. It runs asynchronously only;
+    create one instance per answer.
     """
 
     model_call: ModelCall
-    """How the other model is asked."""
+    """The call of the other model."""
     recover: Callable[[Exception], ModelCall | None]
-    """Asked for another way when one has failed before its first token; None when there is none."""
+    """Returns another model call after one has failed before its first token; None to give up."""
     prefix: str
     suffix: str = ""
-    """The last paragraph below a reply that is an answer, without the sentinel; empty for none."""
+    """The last paragraph, added if the reply is an answer without the sentinel; empty for none."""
     retries: int
-    """Further attempts after a transient error, before the other model's first token."""
+    """Retries after a transient error before the other model's first token."""
     timeout_s: float | None
-    """Seconds to an attempt's first token and between its tokens; to its end where it is not streamed."""
+    """Seconds to an attempt's first token and between tokens; to its end if it is not streamed. None for no limit."""
     total_s: float | None = None
-    """Seconds an attempt may take in all; None for no limit."""
+    """Total seconds of an attempt; None for no limit."""
     failure: Exception | None = None
+    """The error of the other model, if it failed permanently."""
 
     @property
     def _llm_type(self) -> str:
@@ -80,12 +81,12 @@ class PrefixedChatModel(BaseChatModel):
                     total_s=None if model_call.bounded else self.total_s,
                     config=_WITHOUT_CALLBACKS,
                 )
-            except Exception as error:  # noqa: BLE001 - whatever it is, the sentence stands; the caller reads `failure`
+            except Exception as error:  # noqa: BLE001 - any error leaves the prefix as the message; the caller reads `failure`
                 model_call = self._recover(error)
                 continue
-            said, head, tail = reply.content, f"{self.prefix}\n\n", self._tail(reply.text)
-            content: Any = [head, *said, *filter(None, [tail])] if isinstance(said, list) else head + said + tail
-            # The id is this run's, so that the whole message and its streamed tokens are one.
+            body, head, tail = reply.content, f"{self.prefix}\n\n", self._tail(reply.text)
+            content: Any = [head, *body, *filter(None, [tail])] if isinstance(body, list) else head + body + tail
+            # The id is set by this run, so that the whole message and its streamed tokens have the same id.
             whole = reply.model_copy(update={"content": content, "id": None})
             break
         return ChatResult(generations=[ChatGeneration(message=whole)])
@@ -116,7 +117,7 @@ class PrefixedChatModel(BaseChatModel):
                         continue
                     received.append(chunk)
                     if not started and not chunk.content:
-                        # It may still be sent again.
+                        # The request may still be retried.
                         continue
                     if not started:
                         yield ChatGenerationChunk(message=AIMessageChunk(content="\n\n"))
@@ -130,9 +131,9 @@ class PrefixedChatModel(BaseChatModel):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=tail))
                 return
             except asyncio.CancelledError:
-                said = "".join(chunk.text for chunk in received)
+                text = "".join(chunk.text for chunk in received)
                 reported = functools.reduce(add_usage, (chunk.usage_metadata for chunk in received), None)
-                record_cut_off(model_call.runnable, model_call.request, model_call.options, said, reported)
+                record_cut_off(model_call.runnable, model_call.request, model_call.options, text, reported)
                 raise
             except Exception as error:  # noqa: BLE001 - as above
                 if started:
@@ -146,12 +147,12 @@ class PrefixedChatModel(BaseChatModel):
                     return
 
     def _recover(self, error: Exception) -> ModelCall | None:
-        """Another way after one has failed; without one, the error is what the answer failed with."""
+        """Return another model call after an error; without one, set `failure`."""
         model_call = self.recover(error)
         self.failure = error if model_call is None else None
         return model_call
 
     def _tail(self, reply: str) -> str:
         answer = without_sentinel(reply).strip()
-        # Below a sentinel the suffix would keep it from being recognized as a last line.
+        # A suffix after the sentinel would prevent its recognition as the last line.
         return f"\n\n{self.suffix}" if self.suffix and answer and answer == reply.strip() else ""

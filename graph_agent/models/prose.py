@@ -1,4 +1,4 @@
-"""A history with calls and results, written out for a model that is not asked through its tool calling."""
+"""Conversion of calls and results in a history to text, for models without native tool calling."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMes
 
 
 def as_prose(messages: Sequence[AnyMessage]) -> list[BaseMessage]:
-    """Replace each call by the JSON that asks for it, and each run of results by one message of the user's.
+    """Replace each message of calls by their JSON, and consecutive results by one user message.
 
-    Message ids and the other messages stay as they are.
+    Message ids and other messages are unchanged.
     """
-    return _written(messages, _envelope, _tagged)
+    return _convert(messages, _envelope, _tagged)
 
 
 def as_plans(messages: Sequence[AnyMessage]) -> list[BaseMessage]:
-    """Replace each message of calls by the plan it was, and each run of results by one object keyed by call id.
+    """Replace each message of calls by its plan, and consecutive results by one user message keyed by call id.
 
-    A failed call stands there as `{"error": …}`. Message ids and the other messages stay as they are.
+    The result of a failed call is `{"error": …}`. Message ids and other messages are unchanged.
     """
-    return _written(messages, _plan, _keyed)
+    return _convert(messages, _plan, _keyed)
 
 
-def _written(
+def _convert(
     messages: Sequence[AnyMessage],
-    asking: Callable[[AIMessage], str],
-    answering: Callable[[list[ToolMessage]], str],
+    format_calls: Callable[[AIMessage], str],
+    format_results: Callable[[list[ToolMessage]], str],
 ) -> list[BaseMessage]:
     written: list[BaseMessage] = []
     results: list[ToolMessage] = []
 
     def flush() -> None:
         if results:
-            written.append(HumanMessage(answering(results), id=results[0].id))
+            written.append(HumanMessage(format_results(results), id=results[0].id))
             results.clear()
 
     for message in messages:
@@ -44,7 +44,7 @@ def _written(
             continue
         flush()
         if isinstance(message, AIMessage) and message.tool_calls:
-            written.append(AIMessage(asking(message), id=message.id))
+            written.append(AIMessage(format_calls(message), id=message.id))
         else:
             written.append(message)
     flush()
@@ -71,11 +71,11 @@ def _plan(message: AIMessage) -> str:
 
 
 def _keyed(results: list[ToolMessage]) -> str:
-    told = {
+    results_by_id = {
         result.tool_call_id: {"error": result.text} if result.status == "error" else _value(result.text)
         for result in results
     }
-    return json.dumps({"results": told}, ensure_ascii=False)
+    return json.dumps({"results": results_by_id}, ensure_ascii=False)
 
 
 def _value(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""From what a configuration calls a model to the chat model: `openai:gpt-4o-mini`, an object, or a list to try."""
+"""Resolution of a configured model to a chat model: `openai:gpt-4o-mini`, an object, or a list of candidates."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from graph_agent.errors import ConfigError, did_you_mean
 ModelSpec = BaseChatModel | str | Sequence[BaseChatModel | str]
 
 _OPENAI_URL = "https://api.openai.com/v1"
-# The usual ones, for the hint; LangChain knows more.
+# Common providers, for the hint; LangChain supports more.
 _PROVIDERS = ("anthropic", "azure_openai", "bedrock_converse", "google_genai", "groq", "mistralai", "ollama", "openai")
 
 
 def resolve_model(model: ModelSpec) -> BaseChatModel:
-    """Give the chat model that `model` names; nothing is sent anywhere.
+    """Return the chat model for `model`; sends no request.
 
     Args:
-        model: a chat model, returned as it is; a `provider:name`; or a sequence of these, of which the first that can
-            be built is taken. `openai:` reads `OPENAI_API_KEY` and `OPENAI_BASE_URL`; other providers need the extra
+        model: a chat model, returned unchanged; a `provider:name`; or a sequence of these, of which the first that can
+            be built is used. `openai:` reads `OPENAI_API_KEY` and `OPENAI_BASE_URL`; other providers need the extra
             `langchain` and their own package.
 
     Returns:
-        A chat model. Retries inside the client are off for `openai:`, as the loop has its own.
+        A chat model. The client's own retries are off for `openai:`, because the loop retries.
 
     Raises:
-        ConfigError: for a name without a provider, a provider that is unknown or not installed, a missing key, and a
-            sequence of which nothing can be built.
+        ConfigError: for a name without a provider, a provider that is unknown or not installed, a missing key, or a
+            sequence without a model that can be built.
     """
     if isinstance(model, BaseChatModel):
         return model
@@ -75,14 +75,14 @@ def _openai(spec: str, name: str) -> BaseChatModel:
         )
     base_url = os.environ.get("OPENAI_BASE_URL")
     if base_url is not None:
-        # Given explicitly, as the client takes a blank variable for an address.
+        # Passed explicitly, because the client uses a blank variable as an address.
         base_url = base_url.strip() or _OPENAI_URL
         if urlsplit(base_url).scheme not in {"http", "https"}:
             raise ConfigError(
                 f"OPENAI_BASE_URL must be an http or https address; got {base_url!r}. "
                 "Write for example 'http://localhost:8000/v1'."
             )
-    # Imported here: the client is slow to load, and a scripted or another provider's model has no use for it.
+    # Imported here: the client loads slowly, and other models do not need it.
     from graph_agent.models.openai_chat import LeanChatOpenAI
 
     return LeanChatOpenAI(model=name, base_url=base_url, max_retries=0, stream_usage=True)
@@ -106,5 +106,5 @@ def _other(spec: str, provider: str, name: str) -> BaseChatModel:
                 f"Unknown model provider {provider!r} in {spec!r}; {did_you_mean(provider, _PROVIDERS)} "
                 "A factory of your own is written 'module:factory' in an agent's file."
             ) from error
-        # A provider's constructor may raise anything, a missing key above all: say which model it was.
+        # A provider's constructor may raise anything, e.g. for a missing key: name the model.
         raise ConfigError(f"The model {spec!r} cannot be built: {mask_secrets(str(error))}") from error

@@ -1,4 +1,4 @@
-"""Trying a model request again: transient errors only, and never after its first token."""
+"""Retries of model requests: after transient errors only, and never after the first token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from graph_agent.models.stream_watch import Spoken
 from graph_agent.models.token_timeout import TokenTimeout
 
 LONGEST_WAIT_S = 60.0
+"""Maximum seconds between two attempts."""
 QUIET: RunnableConfig = {"tags": ["nostream"]}
+"""Keeps the tokens of a model call out of the run's message stream."""
 
 
 async def ask(
@@ -35,34 +37,34 @@ async def ask(
     config: RunnableConfig | None = QUIET,
     watch: Spoken | None = None,
 ) -> AIMessage:
-    """Send one request, again after a transient error, with growing and jittered waits between.
+    """Send one request; retry after transient errors, with exponential and jittered waits.
 
     Args:
         runnable: The model.
         request: The messages.
         options: Keyword arguments of the call, e.g. `tools`.
-        retries: Further attempts after the first.
-        timeout_s: Seconds to the first token of each attempt, and between its tokens; where the reply is not streamed,
-            seconds to its end. None for no limit. Running out counts as transient.
-        total_s: Seconds each attempt may take in all; None for no limit. Running out counts as transient.
-        config: The call's config. `QUIET` keeps its tokens out of the run's message stream; None lets them in, and then
-            nothing is tried again after the first token.
-        watch: Where the caller reads afterwards whether a token has reached the reader; None when nobody asks.
+        retries: Attempts after the first.
+        timeout_s: Seconds to the first token of each attempt, and between its tokens; if the reply is not streamed,
+            seconds to its end. None for no limit. A timeout is a transient error.
+        total_s: Total seconds of each attempt; None for no limit. A timeout is a transient error.
+        config: The call's config. `QUIET` keeps its tokens out of the run's message stream; with None they are
+            streamed, and there is no retry after the first token.
+        watch: Records whether a token has reached the reader; None if the caller does not need it.
 
     Raises:
-        Exception: What the provider raised, when it was not transient or the attempts ran out.
+        Exception: The provider's error, if it is not transient or the retries are used up.
     """
     watch = watch or Spoken()
     watch.limit = limit = _Attempt(timeout_s, total_s)
     attempt = 0
     while True:
-        # The limit comes first: it does not count the time that the watch takes.
-        sent_with = _with_callbacks(config, [limit] if config is not None else [limit, watch])
+        # The limit comes first, so that it does not count the time of the watch.
+        call_config = _with_callbacks(config, [limit] if config is not None else [limit, watch])
         if config is None:
-            sent_with = watch.gated(sent_with)
+            call_config = watch.gated(call_config)
         try:
             async with limit.bounded():
-                reply = await runnable.ainvoke(list(request), sent_with, **options)
+                reply = await runnable.ainvoke(list(request), call_config, **options)
             return mark_incomplete(reply, limit.arguments.values())
         except asyncio.CancelledError:
             record_cut_off(runnable, request, options, watch.received, watch.reported)
@@ -74,7 +76,7 @@ async def ask(
 
 
 class _Attempt(TokenTimeout):
-    """The time limit of one attempt, and the arguments of its calls as they are streamed."""
+    """The time limit of one attempt, and the streamed arguments of its calls."""
 
     def __init__(self, token_s: float | None, total_s: float | None) -> None:
         super().__init__(token_s, total_s)
@@ -90,13 +92,13 @@ class _Attempt(TokenTimeout):
         self.restart()
         message = chunk.message if isinstance(chunk, ChatGenerationChunk) else None
         for piece in message.tool_call_chunks if isinstance(message, AIMessageChunk) else ():
-            # A call without an index comes in one piece.
+            # A call without an index arrives in one chunk.
             key = f"#{len(self.arguments)}" if piece["index"] is None else piece["index"]
             self.arguments[key] = self.arguments.get(key, "") + (piece["args"] or "")
 
 
 def _with_callbacks(config: RunnableConfig | None, added: list[BaseCallbackHandler]) -> RunnableConfig:
-    """A call's config with further callbacks; those of the run stay, unless the config names its own."""
+    """Add callbacks to a call's config; the run's callbacks are kept unless the config has its own list."""
     own = (config or {}).get("callbacks")
     if isinstance(own, list):
         return {**(config or {}), "callbacks": [*own, *added]}
@@ -105,12 +107,12 @@ def _with_callbacks(config: RunnableConfig | None, added: list[BaseCallbackHandl
 
 
 async def pause_before_retry(error: Exception, attempt: int, retries: int) -> bool:
-    """Wait as long as is due before another attempt; False at once when there is to be none.
+    """Wait before the next attempt and return True; return False at once if there is none.
 
     Args:
-        error: What the attempt ended in; only a transient one is worth another.
-        attempt: The attempt that failed, from 0.
-        retries: Attempts allowed after the first.
+        error: The error of the attempt; only a transient one is retried.
+        attempt: Number of the failed attempt, from 0.
+        retries: Attempts after the first.
     """
     if attempt >= retries or classify_model_error(error) != "transient":
         return False
@@ -119,9 +121,10 @@ async def pause_before_retry(error: Exception, attempt: int, retries: int) -> bo
 
 
 def wait_s(attempt: int, asked_s: float | None) -> float:
-    """Seconds to wait before the attempt after `attempt` (from 0).
+    """Return the seconds to wait after attempt number `attempt` (from 0).
 
-    What the provider asked for counts, up to `LONGEST_WAIT_S`; else half to all of 0.5, 1, 2, … seconds.
+    This is the provider's requested delay `asked_s`, up to `LONGEST_WAIT_S`; without one, 0.5, 1, 2, … seconds times a
+    random factor of 0.5 to 1.
     """
     if asked_s is not None:
         return min(asked_s, LONGEST_WAIT_S)

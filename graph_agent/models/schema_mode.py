@@ -1,4 +1,7 @@
-"""Holding an answer to a JSON schema by the provider's own means, where the model's profile has them."""
+"""Enforcement of a JSON schema by the provider, for models whose profile supports it.
+
+OpenAI's strict mode requires every field and allows no others, so a schema is converted to that form if possible.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ _KEPT = (
     | {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
     | {"minLength", "maxLength", "minItems", "maxItems"}
 )
-"""Keywords that strict mode takes as they are. Others that only narrow are remaining out; the answer is checked again."""
+"""Keywords that strict mode accepts. Other keywords that only narrow are dropped; the answer is validated again."""
 _FORMATS = frozenset({"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"})
 _NOT_STRICT = (
     frozenset({"allOf", "not", "if", "then", "else", "contains", "prefixItems", "unevaluatedItems"})
@@ -35,18 +38,18 @@ _NOT_STRICT = (
     | {"dependentRequired", "dependentSchemas", "dependencies"}
     | {"$dynamicRef", "$anchor", "$id"}
 )
-"""Keywords without which a schema means something else."""
+"""Keywords that cannot be dropped without a change of meaning."""
 _DEFINITIONS = ("$defs", "definitions")
 
 ResponseFormat = dict[str, Any]
-"""OpenAI's `response_format`, which LangChain's other clients translate."""
+"""OpenAI's `response_format`, which LangChain's other clients convert."""
 
 
 class SchemaMode:
     """The JSON-schema mode of one model.
 
-    A schema is sent in OpenAI's strict form where it has one, after a refusal as it stands, and after another not at
-    all. What was refused is kept for each schema.
+    A schema is sent in OpenAI's strict form if it has one; after a refusal unchanged; after another refusal not at all.
+    Refusals are remembered per schema.
 
     Args:
         model: The chat model.
@@ -59,29 +62,29 @@ class SchemaMode:
         self._forms: Bounded[str, list[ResponseFormat]] = Bounded()
 
     def form(self, schema: dict[str, Any]) -> ResponseFormat | None:
-        """Return how the provider is to be sent a schema; None where the answer can only be asked for in words."""
+        """Return the form in which to send a schema; None if only the prompt can ask for it."""
         return next(iter(self._remaining(schema)), None)
 
     def options(self, form: ResponseFormat, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of the model call that hold it to a schema.
+        """Return the options of the model call that enforce a schema.
 
         Args:
-            form: What `form` returned.
-            given: The call's other options, its tools included.
+            form: The result of `form`.
+            given: The call's other options, including its tools.
         """
         if not self._is_openai or uses_responses_api(self._model, given):
             return {"response_format": form}
-        # Given the option itself, OpenAI's client refuses tools that are not strict, and raises for a reply that was
-        # cut off.
+        # With the `response_format` option OpenAI's client refuses tools that are not strict, and raises on a reply
+        # that was cut off.
         own = given.get("extra_body") or getattr(self._model, "extra_body", None) or {}
         return {"extra_body": {**own, "response_format": form}}
 
     def refused(self, schema: dict[str, Any], form: ResponseFormat, error: Exception) -> bool:
-        """Whether an error refuses the form in which a schema was sent; it is not sent in that form again."""
+        """Whether an error refuses the form of a schema; if so, the form is not used again."""
         if classify_model_error(error) not in ("other", "tools_rejected") or not _ABOUT_SCHEMAS.search(str(error)):
             return False
         remaining = self._remaining(schema)
-        # Another session may have learnt it meanwhile.
+        # Another session may have removed it already.
         if remaining and remaining[0] is form:
             remaining.pop(0)
             how = "asking for it in words" if not remaining else "sending it as it stands"
@@ -104,14 +107,14 @@ def _form(schema: dict[str, Any], *, strict: bool) -> ResponseFormat:
 
 
 class _NotStrictError(Exception):
-    """The schema cannot be put into the form that strict mode takes."""
+    """The schema has no strict form."""
 
 
 def strict_schema(schema: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the schema in strict form; None where that would ask for something else.
+    """Return the schema in strict form; None if that would change its meaning.
 
-    A field that need not be there is required in strict form, so that its type must have a way to be empty: a default,
-    null, or an empty list.
+    An optional field is required in strict form, so its type must allow an empty value: a default, null, or an empty
+    list.
 
     Args:
         schema: A valid JSON schema.
@@ -132,7 +135,7 @@ def _strict(node: Any) -> dict[str, Any]:
     if not isinstance(node, dict) or _NOT_STRICT & node.keys():
         raise _NotStrictError
     if "$ref" in node:
-        # Strict mode takes no keyword beside a reference.
+        # Strict mode allows no other keyword next to a reference.
         if not str(node["$ref"]).startswith("#"):
             raise _NotStrictError
         return {"$ref": node["$ref"]}
@@ -154,7 +157,7 @@ def _strict(node: Any) -> dict[str, Any]:
 def _strict_object(node: dict[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = node.get("properties", {})
     if node.get("additionalProperties") not in (None, False) or (not fields and "additionalProperties" not in node):
-        # Its keys are free.
+        # The object allows arbitrary keys.
         raise _NotStrictError
     optional = [field for name, field in fields.items() if name not in node.get("required", ())]
     if not all(_may_be_empty(field) for field in optional):

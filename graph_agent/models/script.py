@@ -1,4 +1,4 @@
-"""A script of model replies: reading its steps, and handing them out in order, once each."""
+"""A script of model replies: parses its steps and returns each once, in order."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _SHOWN_STEPS = 5
 
 @dataclass(frozen=True, slots=True)
 class ScriptedRequest:
-    """One request as the model received it, for a test to look at."""
+    """One request as received by the model, for inspection in tests."""
 
     messages: list[BaseMessage]
     """The assembled prompt, in order."""
     tools: list[dict[str, Any]]
-    """The bound tools in OpenAI's form; empty when none were bound."""
+    """The bound tools in OpenAI's form; empty if there are none."""
     tool_choice: Any
-    """The bound tool choice as it was given; None when there was none."""
+    """The bound tool choice, unchanged; None if there is none."""
     kwargs: dict[str, Any]
-    """Everything else that was bound or passed, `stop` included when it was set."""
+    """All other bound or passed options, including `stop` if set."""
 
     @property
     def tool_names(self) -> list[str]:
@@ -45,10 +45,10 @@ class ScriptedRequest:
 
 
 class Script:
-    """The steps of one scripted model and how far it has come; safe to share between threads and event loops.
+    """The steps and the position of one scripted model; safe to share between threads and event loops.
 
     Raises:
-        ConfigError: at construction, for a step that cannot be read, or a script of nothing that is to be cycled.
+        ConfigError: at construction, if a step cannot be parsed, or an empty script is cycled.
     """
 
     def __init__(self, responses: Sequence[str | AIMessage], *, cycle: bool) -> None:
@@ -59,7 +59,7 @@ class Script:
         if cycle and not responses:
             raise ConfigError("An empty script cannot be cycled. Give it at least one reply, or leave cycle=False.")
         self._steps = [read_step(response, number) for number, response in enumerate(responses, 1)]
-        # Two messages of one id in a history would overwrite each other: the first keeps it, others get a fresh one.
+        # Messages with equal ids in a history overwrite each other: the first keeps the id, others get a new one.
         owner = {step.id: at for at, step in reversed(list(enumerate(self._steps)))}
         self._owns_id = [owner[step.id] == at for at, step in enumerate(self._steps)]
         self._cycle = cycle
@@ -68,17 +68,17 @@ class Script:
         self.requests: list[ScriptedRequest] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Script:
-        """Share the cursor: a deep copy of a model is still the same script being read."""
+        """Return itself: deep copies of a model share the position."""
         return self
 
     def take(self, request: ScriptedRequest) -> AIMessage:
         """Record `request` and return a fresh copy of the next step.
 
-        The id is the step's own the first time it is given and None afterwards, for the caller's framework to fill.
-        In later rounds of a cycle, call ids get the round as a suffix (`call_1-2`), so that they stay unique too.
+        The id is the step's own on its first use and None afterwards, so that LangChain assigns one. In later rounds
+        of a cycle, call ids get the round as a suffix (`call_1-2`), so that they are unique too.
 
         Raises:
-            ScriptError: when every step was given and the script does not cycle.
+            ScriptError: if every step was returned and the script does not cycle.
         """
         with self._lock:
             index = self._asked
@@ -93,7 +93,7 @@ class Script:
             )
         lap, at = divmod(index, size)
         step = self._steps[at]
-        # Nothing of the script is shared with the copy: what a reader changes must not come back in the next round.
+        # The copy is deep: a change by the caller must not appear in the next round.
         update = {
             "id": step.id if lap == 0 and self._owns_id[at] else None,
             "content": step.content if isinstance(step.content, str) else copy.deepcopy(step.content),
@@ -106,7 +106,7 @@ class Script:
         return step.model_copy(update=update)
 
     def assert_spent(self) -> None:
-        """Check that every step was given at least once.
+        """Check that every step was returned at least once.
 
         Raises:
             ScriptError: naming the steps that were not.
@@ -126,16 +126,16 @@ class Script:
 
 
 def read_step(response: str | AIMessage, number: int) -> AIMessage:
-    """Turn one entry of a script into the message it stands for.
+    """Convert one entry of a script to a message.
 
     A string that is a JSON object with a list under `tool_calls` is a tool-calling message:
     `{"tool_calls": [{"id", "name", "arguments"}], "content": "…"}`. `id` and `content` may be missing; `arguments` may
-    be an object or its JSON text; OpenAI's nesting under `function` is read too. Any other string is text. Arguments
-    that are no JSON object make an invalid tool call, as they do in a provider's client.
+    be an object or its JSON text; OpenAI's nesting under `function` is accepted. Any other string is text. Arguments
+    that are not a JSON object become an invalid tool call, as in a provider's client.
 
     Args:
         response: the entry.
-        number: its place in the script, from 1, for the error's text.
+        number: its position in the script, from 1, for the error message.
 
     Raises:
         ConfigError: for an entry of another type, and for a call without a name.
@@ -169,7 +169,7 @@ def _read_call(item: Any, number: int) -> ToolCall | InvalidToolCall:
             '{"tool_calls": [{"id": "call_1", "name": "echo", "arguments": {"text": "hello"}}]}, '
             "or give an AIMessage to have a text sent as it stands."
         )
-    # Where the id is missing it stays so here: the call gets a new one each time the step is given.
+    # A missing id remains None here: the call gets a new one each time the step is returned.
     id_ = str(item["id"]) if item.get("id") else None
     given: Any = next((fields[key] for key in ("arguments", "args") if fields.get(key) is not None), {})
     args = _read_object(given or "{}") if isinstance(given, str) else given
@@ -180,7 +180,7 @@ def _read_call(item: Any, number: int) -> ToolCall | InvalidToolCall:
 
 
 def _renew(call: Any, lap: int) -> Any:
-    """Copy a call; give it an id where it has none, and another one in each later round of a cycle."""
+    """Copy a call; assign an id if it has none, and another one in each later round of a cycle."""
     fresh = copy.deepcopy(call)
     if call["id"] is None:
         fresh["id"] = f"call_{uuid.uuid4().hex[:24]}"
@@ -190,7 +190,7 @@ def _renew(call: Any, lap: int) -> Any:
 
 
 def _read_object(text: str) -> dict[str, Any] | None:
-    """Read a JSON object; None for any other text."""
+    """Parse a JSON object; None for any other text."""
     if not text.lstrip().startswith("{"):
         return None
     try:

@@ -1,7 +1,7 @@
-"""A chat model that answers from a script: for tests, demonstrations and benchmarks.
+"""A chat model that replies from a script, for tests, demonstrations and benchmarks.
 
-It is a real `BaseChatModel`: it can be called, streamed, given tools and asked for structured output, and it never
-reaches for a provider. A script that runs dry, or is not used up, says so.
+It is a complete `BaseChatModel` with streaming, tools and structured output, and never contacts a provider. An
+exhausted script raises, and `assert_spent` checks for unused steps.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ _TOKEN = re.compile(r"\s*\S{1,16}|\s+")
 
 
 class ScriptedChatModel(BaseChatModel):
-    """A chat model whose replies are given beforehand.
+    """A chat model with predefined replies.
 
-    Bound copies (`bind_tools`, `bind`, `with_config`, `with_structured_output`) read on in the same script; every
-    instance that is constructed has its own.
+    Bound copies (`bind_tools`, `bind`, `with_config`, `with_structured_output`) share the script and its position; each
+    constructed instance has its own.
 
     Args:
-        responses: the replies in order, a `str` or an `AIMessage` each. A string that holds
+        responses: the replies in order, a `str` or an `AIMessage` each. A string of the form
             `{"tool_calls": [{"id", "name", "arguments"}], "content": "…"}` is a message that calls tools, whether tools
-            are bound or not. An `AIMessage` is sent as it stands, its own usage included. May be empty: a model that
-            nobody may ask.
-        cycle: begin again after the last reply. Default False: a further request raises `ScriptError`.
+            are bound or not. An `AIMessage` is returned unchanged, including its usage. May be empty: every request
+            then raises.
+        cycle: restart after the last reply. Default False: a further request raises `ScriptError`.
         **kwargs: fields of `BaseChatModel`, such as `profile`; the usual settings of a provider's model (temperature,
-            api_key, …) are taken and ignored.
+            api_key, …) are accepted and ignored.
 
     Raises:
-        ConfigError: for a reply that cannot be read.
+        ConfigError: if a reply cannot be parsed.
     """
 
     responses: list[str | AIMessage] = Field(repr=False)
-    """The script as it was given."""
+    """The script, as passed to the constructor."""
     cycle: bool = False
-    """Whether the script begins again after its last reply."""
+    """Whether the script restarts after its last reply."""
     model: str = "scripted"
-    """The name shown in traces."""
+    """The model name in traces."""
     streaming: bool = False
-    """Stream also where a caller only waits for the answer; False, when it is set, never streams."""
+    """Also stream for callers that wait for the whole reply; an explicit False disables streaming."""
     cache: BaseCache | bool | None = Field(default=False, exclude=True)
-    """Off by default: a reply served from a process-wide cache would leave its step unread."""
+    """Off by default: a reply from a process-wide cache would skip its step."""
 
     _script: Script = PrivateAttr()
 
@@ -70,11 +70,11 @@ class ScriptedChatModel(BaseChatModel):
 
     @property
     def requests(self) -> list[ScriptedRequest]:
-        """Every request so far, oldest first, the refused ones included."""
+        """Every request so far, oldest first, including those that raised."""
         return self._script.requests
 
     def assert_spent(self) -> None:
-        """Check that every reply was given.
+        """Check that every reply was returned.
 
         Raises:
             ScriptError: naming the steps that were not.
@@ -89,10 +89,10 @@ class ScriptedChatModel(BaseChatModel):
         strict: bool | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, AIMessage]:
-        """Bind tools, in OpenAI's form, so that `requests` shows what a provider would have been sent.
+        """Bind tools in OpenAI's form, so that `requests` shows them as a provider would receive them.
 
         Raises:
-            ValueError: for something that is no tool.
+            ValueError: if an item is not a tool.
         """
         if tool_choice is not None:
             kwargs["tool_choice"] = tool_choice
@@ -107,17 +107,17 @@ class ScriptedChatModel(BaseChatModel):
         strict: bool | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, Any]:
-        """Read the reply, JSON text or the arguments of its first call, as `schema`.
+        """Parse the reply, JSON text or the arguments of its first call, as `schema`.
 
         Args:
-            schema: a pydantic class (gives an instance), or a `TypedDict` class or JSON schema (gives a dict that is
-                not validated).
-            include_raw: give `{"raw", "parsed", "parsing_error"}` and raise no parsing error. Default False.
-            method: shown in `requests` only; the reply is read the same way.
+            schema: a pydantic class (returns an instance), or a `TypedDict` class or JSON schema (returns a dict
+                without validation).
+            include_raw: return `{"raw", "parsed", "parsing_error"}` and raise no parsing error. Default False.
+            method: visible in `requests` only; does not change the parsing.
             strict: as `method`.
             **kwargs: bound to the model.
         """
-        # Imported in functions, here and below: a script of plain replies needs no tools and no parsers.
+        # Imported in functions, here and below: a script of text replies needs no tools and no parsers.
         from langchain_core.utils.function_calling import convert_to_json_schema
 
         traced = {"kwargs": {"method": method, "strict": strict}, "schema": schema}
@@ -137,7 +137,7 @@ class ScriptedChatModel(BaseChatModel):
             return _read_structured(message, schema, include_raw)
 
         async def aread(message: AIMessage) -> Any:
-            # A synchronous function alone would be run in a thread.
+            # RunnableLambda would run a lone synchronous function in a thread.
             return read(message)
 
         return model | RunnableLambda(read, afunc=aread, name="read_structured")
@@ -180,7 +180,7 @@ class ScriptedChatModel(BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         for chunk in _split(self._reply(messages, stop, kwargs)):
-            # Give way, as a network would, so that a reader sees tokens as they come and can cancel between them.
+            # Yield to the event loop, as a network call would, so that a reader can cancel between tokens.
             await asyncio.sleep(0)
             if run_manager:
                 await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
@@ -212,7 +212,7 @@ class ScriptedChatModel(BaseChatModel):
 
     @property
     def _identifying_params(self) -> dict[str, Any]:
-        # Not the script: these go into every trace.
+        # Without the script: these parameters are part of every trace.
         return {"model": self.model, "cycle": self.cycle}
 
     @property
@@ -222,7 +222,7 @@ class ScriptedChatModel(BaseChatModel):
 
 def _to_openai_tool(tool: Any, strict: bool | None) -> dict[str, Any]:
     if isinstance(tool, dict) and tool.get("type", "object") not in {"object", "function"}:
-        return tool  # a provider's own tool, such as a web search, has no schema to convert
+        return tool  # a provider's built-in tool, such as a web search, has no schema to convert
     from langchain_core.utils.function_calling import convert_to_openai_tool
 
     return convert_to_openai_tool(tool, strict=strict)
@@ -247,9 +247,9 @@ def _read_structured(message: AIMessage, schema: dict[str, Any] | type, include_
 
 
 def _split(message: AIMessage) -> Iterator[ChatGenerationChunk]:
-    """Cut a message into the chunks a provider would stream: words, then calls, then usage and metadata.
+    """Split a message into the chunks that a provider would stream: words, then calls, then usage and metadata.
 
-    Added up they give the message again. There is always a last chunk, so that an empty reply can be streamed.
+    Their sum is the message. There is always a last chunk, so that an empty reply can be streamed.
     """
     id_ = message.id
     pieces = (
@@ -282,7 +282,7 @@ def _split(message: AIMessage) -> Iterator[ChatGenerationChunk]:
 
 
 def _count_usage(messages: list[BaseMessage], reply: AIMessage) -> UsageMetadata:
-    """Estimate the tokens of a call, four characters each; at least one of each kind."""
+    """Estimate the tokens of a call at four characters per token; at least one of each kind."""
     sent = sum([_size(message.content) for message in messages])
     made = _size(reply.content) + sum([len(call["name"]) + len(str(call["args"])) for call in reply.tool_calls])
     input_tokens = sent // _CHARS_PER_TOKEN + 1

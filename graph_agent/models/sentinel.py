@@ -1,4 +1,4 @@
-"""The sentinel `No more actions.`: the planning reply of a model that has nothing to call and gives no answer yet."""
+"""The sentinel `No more actions.`: the planning reply of a model that makes no calls and gives no answer yet."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _FORMS = tuple(
     for needed in ("needed", "required", "necessary")
 )
 _LONGEST = 80
-"""Characters of a line above which it is not the sentinel, however it is decorated."""
+"""Maximum characters of a line with the sentinel, including surrounding punctuation."""
 _REASONING, _REASONING_END = "<think>", "</think>"
 
 
 def is_sentinel(text: str) -> bool:
-    """Whether a text is the sentinel and nothing else.
+    """Whether a text is exactly the sentinel.
 
-    Case, white space, quotes, other punctuation around it, and reasoning in `<think>` before it do not matter.
+    Ignores case, white space, quotes, other surrounding punctuation, and preceding reasoning in `<think>`.
     """
     return _WHOLE.fullmatch(after_reasoning(text).strip()[: _LONGEST + 1]) is not None
 
 
 def is_blank(text: str) -> bool:
-    """Whether a text has nothing but white space, and reasoning in `<think>`."""
+    """Whether a text is only white space and reasoning in `<think>`."""
     return not after_reasoning(text).strip()
 
 
@@ -40,7 +40,7 @@ def says_nothing(text: str) -> bool:
 
 
 def after_reasoning(text: str) -> str:
-    """The text behind reasoning in `<think>`; empty while the reasoning is not closed."""
+    """Return the text after reasoning in `<think>`; empty while the reasoning is unclosed."""
     _, closed, rest = text.rpartition(_REASONING_END)
     if closed:
         return rest
@@ -48,10 +48,10 @@ def after_reasoning(text: str) -> str:
 
 
 def without_sentinel(text: str) -> str:
-    """A text without the sentinel where that is a first or a last line; empty when nothing else is in it."""
+    """Remove the sentinel from the first and the last lines of a text; empty if nothing remains."""
     if says_nothing(text):
         return ""
-    # One line more makes the last one complete.
+    # An additional line completes the last one.
     kept = text[visible_begin(f"{text}\n.") :]
     while (last := _last_line(kept)) and _WHOLE.fullmatch(kept[last:][: _LONGEST + 1]):
         kept = kept[:last].rstrip()
@@ -59,12 +59,12 @@ def without_sentinel(text: str) -> str:
 
 
 def visible_begin(text: str) -> int | None:
-    """Where the part of an incomplete reply begins that is no sentinel; None while all of it may be the sentinel.
+    """Return the index where the visible part of an incomplete reply starts; None while it may be the sentinel.
 
-    Reasoning in `<think>` is not shown before what follows it.
+    Reasoning in `<think>` is withheld until text follows it.
 
     Args:
-        text: The reply so far; once a place is found, more text does not change it.
+        text: The reply so far; more text does not change an index once found.
     """
     rest = after_reasoning(text).lstrip()
     line, ended, following = rest.partition("\n")
@@ -80,12 +80,12 @@ def visible_begin(text: str) -> int | None:
 
 
 def visible_end(text: str) -> int:
-    """Where the part of an incomplete reply ends that may be shown.
+    """Return the index where the visible part of an incomplete reply ends.
 
-    A last line that is blank or may become the sentinel is left out.
+    A last line that is blank or may become the sentinel is excluded.
 
     Args:
-        text: The reply so far, of which `visible_begin` has found the begin.
+        text: The reply so far, with an index from `visible_begin`.
     """
     tail = text[-2 * _LONGEST :]
     kept = tail.rstrip()
@@ -98,7 +98,7 @@ def visible_end(text: str) -> int:
 
 
 def _last_line(text: str) -> int:
-    """Where the last line begins that is not blank; 0 where there is one line only."""
+    """Return the index where the last non-blank line starts; 0 if there is only one line."""
     return text.rfind("\n", 0, len(text.rstrip())) + 1
 
 

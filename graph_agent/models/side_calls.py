@@ -1,4 +1,4 @@
-"""Running code that is not ours beside the loop: what models of its own say is heard here, and streamed to nobody."""
+"""Calls of user code whose own model calls are counted and kept out of the run's message stream."""
 
 from __future__ import annotations
 
@@ -19,46 +19,49 @@ from graph_agent.models.retry import QUIET
 
 
 class Meter(BaseCallbackHandler):
-    """Hears each reply of the models that some code asks by itself.
+    """A callback handler that reports each model reply.
 
     Args:
-        heard: Given each reply.
+        on_reply: Receives each reply.
     """
 
     run_inline = True
 
-    def __init__(self, heard: Callable[[AIMessage], None]) -> None:
-        self._heard = heard
+    def __init__(self, on_reply: Callable[[AIMessage], None]) -> None:
+        self._on_reply = on_reply
 
     def on_llm_end(self, response: LLMResult, **_: Any) -> None:
-        """Hear one reply."""
+        """Report one reply."""
         for generations in response.generations:
             first = generations[0] if generations else None
             if isinstance(first, ChatGeneration) and isinstance(first.message, AIMessage):
-                self._heard(first.message)
+                self._on_reply(first.message)
 
 
 @contextlib.contextmanager
-def aside(heard: Callable[[AIMessage], None]) -> Iterator[contextvars.Context]:
-    """A context in which model calls are heard by `heard` and left out of the run's message stream."""
-    config = merge_configs(ensure_config(), QUIET, {"callbacks": [Meter(heard)]})
+def side_call_context(on_reply: Callable[[AIMessage], None]) -> Iterator[contextvars.Context]:
+    """Yield a context whose model calls are reported to `on_reply` and kept out of the run's message stream."""
+    config = merge_configs(ensure_config(), QUIET, {"callbacks": [Meter(on_reply)]})
     with set_config_context(config) as context:
-        # A copy: a thread that was given up may be in it still when this one is closed.
+        # A copy: an abandoned thread may still use it after this context has exited.
         yield context.copy()
 
 
+aside = side_call_context
+
+
 async def call_aside(method: Callable[..., Any], *args: Any, heard: Callable[[AIMessage], None]) -> Any:
-    """Call a function or coroutine function beside the loop; a function runs in a thread, so it may block.
+    """Call a function or coroutine function; a function runs in a thread, so it may block.
 
     Args:
-        method: What to call.
+        method: The function to call.
         args: Its arguments.
-        heard: Given each reply of a model that it asks.
+        heard: Receives the reply of each model call that it makes.
 
     Raises:
-        BaseException: What it raised.
+        BaseException: Any exception of the function.
     """
-    with aside(heard) as context:
+    with side_call_context(heard) as context:
         if inspect.iscoroutinefunction(method):
             return await _in_task(method(*args), context)
         made = await call_in_thread(context.run, method, *args)
@@ -68,15 +71,15 @@ async def call_aside(method: Callable[..., Any], *args: Any, heard: Callable[[AI
 
 
 async def _in_task(made: Awaitable[Any], context: contextvars.Context) -> Any:
-    returned, exited = await asyncio.create_task(_contained(made), context=context)
+    returned, exited = await asyncio.create_task(_await_contained(made), context=context)
     if exited is not None:
         raise exited
     return returned
 
 
-async def _contained(made: Awaitable[Any]) -> tuple[Any, SystemExit | None]:
+async def _await_contained(made: Awaitable[Any]) -> tuple[Any, SystemExit | None]:
     try:
         return await made, None
     except SystemExit as error:
-        # Out of a task it would end the whole event loop, and with it everybody's runs.
+        # Raised in a task, it would end the event loop with all its runs.
         return None, error

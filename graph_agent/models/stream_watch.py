@@ -1,4 +1,4 @@
-"""What of a reply has reached its reader: noted as it is streamed, and passed on to whoever reads along."""
+"""Tracking of the part of a streamed reply that has reached the reader, and its forwarding to a live reader."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from graph_agent.models.token_timeout import TokenTimeout
 T = TypeVar("T")
 
 Reader = Callable[[str, str | None], Awaitable[None]]
-"""Takes a piece of the answer's text, and the id of the message it belongs to."""
+"""Receives a chunk of the answer's text and the id of its message."""
 
 
 class Visibility(Protocol):
-    """How much of an incomplete reply may be shown. One object serves one reply."""
+    """Decides which part of an incomplete reply may be shown. One object serves one reply."""
 
     def part(self, text: str) -> tuple[int, int]:
-        """The places of the reply between which its text may be shown: the second never gets smaller.
+        """Return the start and end of the text that may be shown; the end never decreases.
 
         Args:
             text: The reply so far.
@@ -35,28 +35,29 @@ class Visibility(Protocol):
 
 
 class Spoken(AsyncCallbackHandler):
-    """Hears what of a reply has reached the reader, so that it is known when the reply is cut short.
+    """Records the part of a reply that has reached the reader, in case the reply is cut off.
 
     Args:
-        visibility: Makes what holds a part of a reply back; None where each token is shown as it comes. With one, the
-            reply must be settled when it is complete.
+        visibility: Creates the filter that withholds a part of a reply; None to show each token at once. With a filter,
+            call `settle` for the complete reply.
     """
 
     run_inline = True
-    """Without it each token would be a task of its own."""
+    """Avoids a task per token."""
 
     def __init__(self, visibility: Callable[[], Visibility] | None = None) -> None:
         self.seen = False
-        """Whether anything has."""
+        """Whether any text has reached the reader."""
         self.text = ""
+        """The text that has reached the reader."""
         self.id: str | None = None
-        """The message's id; None before its first token."""
+        """Id of the message; None before its first token."""
         self.reported: UsageMetadata | None = None
-        """What the provider has told of its tokens; None before it tells, which most do at the end."""
+        """Usage that the provider has reported; None before, and most providers report it at the end."""
         self.limit = TokenTimeout(None)
-        """The time limit of the request; it does not count the time that a reader takes."""
+        """The time limit of the request, paused while a reader processes a chunk."""
         self.received = ""
-        """The reply so far, with what is not shown."""
+        """The text of the reply so far, including withheld text."""
         self._new_visibility = visibility
         self._visibility = visibility() if visibility is not None else None
         self._begin = 0
@@ -64,7 +65,7 @@ class Spoken(AsyncCallbackHandler):
         self._by_chunk = False
 
     def gated(self, config: RunnableConfig) -> RunnableConfig:
-        """The config of a model call whose reply this handler watches, laid over the config of the run."""
+        """Add a gate for the message stream to the config of a model call, if there is a filter."""
         if self._new_visibility is None:
             return config
         return with_stream_through(config, self._gate)
@@ -77,7 +78,7 @@ class Spoken(AsyncCallbackHandler):
     async def on_chat_model_start(
         self, serialized: dict[str, Any], messages: list[list[BaseMessage]], **_: Any
     ) -> None:
-        """Begin with a new reply: what an attempt that failed left, and nobody has read, is forgotten."""
+        """Start a new reply; drop the unread text of a failed attempt."""
         if self.seen or self._new_visibility is None:
             return
         self._visibility = self._new_visibility()
@@ -92,7 +93,7 @@ class Spoken(AsyncCallbackHandler):
         chunk: GenerationChunk | ChatGenerationChunk | None = None,
         **_: Any,
     ) -> None:
-        """Hear one token."""
+        """Record one token."""
         if not isinstance(chunk, ChatGenerationChunk):
             self.seen = self.seen or self._visibility is None
             return
@@ -103,8 +104,8 @@ class Spoken(AsyncCallbackHandler):
         await self._receive(chunk.message.text)
 
     async def on_stream_event(self, event: Any, **_: Any) -> None:
-        """Hear one event of a reply that is streamed for `stream_events(version="v3")`."""
-        # Most models tell of each chunk as well.
+        """Record one event of a reply streamed for `stream_events(version="v3")`."""
+        # Most models also report each chunk by `on_llm_new_token`.
         if not self._by_chunk:
             if event.get("event") == "message-start":
                 self.id = event.get("id") or self.id
@@ -117,7 +118,7 @@ class Spoken(AsyncCallbackHandler):
         if self._visibility is None:
             self.seen = True
             self.text = self.received
-            await self._pass_on(text)
+            await self._forward(text)
         elif text:
             await self._show(*self._visibility.part(self.received))
 
@@ -129,14 +130,14 @@ class Spoken(AsyncCallbackHandler):
         self.text += new
         for gate in self._gates:
             gate.show(begin, end)
-        await self._pass_on(new)
+        await self._forward(new)
 
     async def settle(self, reply: str, shown: str | None) -> None:
         """Show the rest of a complete reply, or drop it.
 
         Args:
             reply: The whole text of the reply.
-            shown: What of it is for the reader; None where nothing is, not even its calls.
+            shown: The part for the reader; None if nothing is to be shown, including its calls.
         """
         if self._visibility is None:
             return
@@ -144,32 +145,32 @@ class Spoken(AsyncCallbackHandler):
             for gate in self._gates:
                 gate.drop()
             return
-        # A model that does not stream has not told of its text until now.
+        # Without streaming no text was received before.
         streamed, self.received = bool(self.received), reply
         begin = self._begin if self.text else max(0, reply.find(shown))
-        end = begin + max(_common(reply[begin:], shown), len(self.text))
+        end = begin + max(_common_prefix_length(reply[begin:], shown), len(self.text))
         if streamed:
             await self._show(begin, end)
         for gate in self._gates:
             gate.show(begin, end)
             gate.close()
 
-    async def _pass_on(self, text: str) -> None:
-        """Pass on text that is shown now."""
+    async def _forward(self, text: str) -> None:
+        """Forward newly shown text; does nothing here."""
 
 
-def _common(text: str, other: str) -> int:
-    """How many characters two texts begin with in common."""
+def _common_prefix_length(text: str, other: str) -> int:
+    """Return the length of the common prefix of two texts."""
     if text.startswith(other):
         return len(other)
     return next((at for at, (one, two) in enumerate(zip(text, other, strict=False)) if one != two), len(text))
 
 
 class ReadAloud(Spoken):
-    """Passes a reply on as it comes, past the graph's own stream, which takes several times as long for each token.
+    """Forwards a reply to a reader directly; the graph's own stream takes several times as long for each token.
 
     Args:
-        reader: Who reads along; the reply waits for a reader that is slow.
+        reader: Receives the text; a slow reader delays the reply.
         visibility: As for `Spoken`.
     """
 
@@ -177,16 +178,16 @@ class ReadAloud(Spoken):
         super().__init__(visibility)
         self._reader = reader
 
-    async def _pass_on(self, text: str) -> None:
+    async def _forward(self, text: str) -> None:
         if text:
             with self.limit.paused():
                 await self._reader(text, self.id)
 
-    # LangChain streams a reply that is not asked for as a stream when a handler has these two.
+    # LangChain streams the reply of `ainvoke` if a handler has these two methods.
     def tap_output_aiter(self, run_id: UUID, output: AsyncIterator[T]) -> AsyncIterator[T]:
-        """Leave the output as it is."""
+        """Return the output unchanged."""
         return output
 
     def tap_output_iter(self, run_id: UUID, output: Iterator[T]) -> Iterator[T]:
-        """Leave the output as it is."""
+        """Return the output unchanged."""
         return output

@@ -1,4 +1,4 @@
-"""Asking a model for a structured plan, by the best way it has: a schema of its own, a tool, or plain text."""
+"""Requests for structured plans, by the best supported method: provider schema, tool, or plain text."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _SCHEMA = re.compile(r"response_format|json_schema|structured output|guided", re
 
 
 class StructuredPlanner:
-    """A chat model that is asked for plans.
+    """Requests plans from a chat model.
 
-    The temperature is 0 unless configured. A model that refuses a temperature is asked without one from then on, and a
-    provider that turns a schema or a tool down is asked the next simpler way.
+    The temperature is 0 unless configured. If a model refuses a temperature, later requests omit it. If a provider
+    refuses a schema or a tool, later requests use the next simpler method.
 
     Args:
         model: The chat model.
         schema: JSON schema of a plan.
-        tool: Name of the tool that hands a plan over, where that is the way.
+        tool: Name of the tool that receives a plan, for the method `tool`.
     """
 
     def __init__(self, model: BaseChatModel, schema: dict[str, Any], tool: str) -> None:
@@ -52,7 +52,7 @@ class StructuredPlanner:
         self._options: Mapping[str, Any] = {}
 
     def asked_with(self, options: Mapping[str, Any]) -> StructuredPlanner:
-        """The same planner with options laid over the configuration's; None for a value takes that one out."""
+        """Return the planner with options that override the configuration's; a value of None removes an option."""
         other = copy.copy(self)
         other._options = {**self._options, **options}
         return other
@@ -60,15 +60,15 @@ class StructuredPlanner:
     async def plan(
         self, request: Sequence[AnyMessage], settings: LoopConfig, *, offered: Sequence[dict[str, Any]] = ()
     ) -> AIMessage:
-        """Ask for one plan; nothing of it reaches the message stream.
+        """Request one plan, without tokens in the message stream.
 
         Args:
             request: System prompt and history.
             settings: Model options, retries and time limit.
-            offered: OpenAI schemas of the tools that the system prompt tells of, for what stands around a planner.
+            offered: OpenAI schemas of the tools in the system prompt, for subclasses that wrap the planner.
 
         Raises:
-            Exception: What the provider raised, when no other way was left.
+            Exception: The provider's error, if no simpler method remains.
         """
         rendered = as_plans([sanitized(message) for message in request])
         while True:
@@ -92,7 +92,7 @@ class StructuredPlanner:
                 return with_usage(reply, rendered, settings, bound.options.get("tools"))
 
     def _fall_back(self, error: Exception, method: PlanMethod, *, zero_temperature: bool) -> bool:
-        """Whether the error says what to leave out; leave it out from now on."""
+        """Whether the error names an option to omit; if so, omit it from now on."""
         if isinstance(error, NotImplementedError) or classify_model_error(error) == "tools_rejected":
             simpler = method != "text"
         elif classify_model_error(error) != "other":
@@ -102,7 +102,7 @@ class StructuredPlanner:
             return True
         else:
             simpler = method == "schema" and _SCHEMA.search(str(error)) is not None
-        # Another session may have learnt it meanwhile.
+        # Another session may have removed the method already.
         if simpler and self._methods[0] == method:
             logger.info("The model takes no plan by %s; asking by %s from now on", method, self._methods[1])
             self._methods.pop(0)
@@ -110,7 +110,7 @@ class StructuredPlanner:
 
     def _bound(self, method: PlanMethod, settings: LoopConfig, *, zero_temperature: bool) -> BoundModel:
         options = with_options(settings, self._options)
-        options.pop("stop", None)  # it is meant for answers, and would cut a plan's JSON
+        options.pop("stop", None)  # it applies to answers and would truncate a plan's JSON
         if zero_temperature:
             options.setdefault("temperature", 0)
         if method == "schema":

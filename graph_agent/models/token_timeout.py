@@ -1,4 +1,4 @@
-"""The time limit of one model request: to its first token, between tokens, and in all."""
+"""The time limits of one model request: to its first token, between tokens, and in total."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from langchain_core.callbacks import AsyncCallbackHandler
 
 
 class ModelTimeoutError(TimeoutError):
-    """A model request took longer than its limit; the text names the limit and its setting."""
+    """A model request exceeded a time limit; the message names the limit and its setting."""
 
 
 class TokenTimeout(AsyncCallbackHandler):
-    """Bounds one model request; give it to the request as a callback, and send the request within `bounded()`.
+    """Limits the time of one model request; pass it as a callback, and send the request within `bounded()`.
 
-    A reply that is not streamed has no tokens before its end, so `token_s` bounds the whole of it.
+    A reply that is not streamed has no tokens before its end, so `token_s` limits all of it.
 
     Args:
-        token_s: Seconds to the first token and from each token to the next; None for no limit.
+        token_s: Seconds to the first token and between tokens; None for no limit.
         total_s: Seconds from the request to the end of its reply; None for no limit.
     """
 
     run_inline = True
-    """Without it each token would be a task of its own."""
+    """Avoids a task per token."""
 
     def __init__(self, token_s: float | None, total_s: float | None = None) -> None:
         self._token_s = token_s
@@ -36,17 +36,17 @@ class TokenTimeout(AsyncCallbackHandler):
         self._tokens = 0
 
     def begin(self) -> None:
-        """Count from now, for a request that is sent now."""
+        """Start the limits of a request that is sent now."""
         self._loop = asyncio.get_running_loop()
         self._ends_at = None if self._total_s is None else self._loop.time() + self._total_s
         self._tokens = 0
 
     @asynccontextmanager
     async def bounded(self) -> AsyncIterator[None]:
-        """Begin, and cancel the body, which receives the whole reply, when a limit is met.
+        """Start the limits, and cancel the body, which receives the whole reply, if a limit is exceeded.
 
         Raises:
-            ModelTimeoutError: In place of the cancellation.
+            ModelTimeoutError: Instead of the cancellation.
         """
         self.begin()
         async with self.waiting():
@@ -54,10 +54,10 @@ class TokenTimeout(AsyncCallbackHandler):
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
-        """Cancel the body, which waits for the next token of a request that has begun, when a limit is met.
+        """Cancel the body, which waits for the next token after `begin()`, if a limit is exceeded.
 
         Raises:
-            ModelTimeoutError: In place of the cancellation.
+            ModelTimeoutError: Instead of the cancellation.
         """
         try:
             async with asyncio.timeout_at(self._next_limit()) as self._scope:
@@ -65,18 +65,18 @@ class TokenTimeout(AsyncCallbackHandler):
         except TimeoutError as error:
             if self._scope is None or not self._scope.expired():
                 raise
-            raise ModelTimeoutError(self._met()) from error
+            raise ModelTimeoutError(self._exceeded_limit()) from error
         finally:
             self._scope = None
 
     def restart(self) -> None:
-        """Count the time to the next token from now. Any thread may call it."""
+        """Restart the time to the next token; callable from any thread."""
         self._tokens += 1
         self._move(self._next_limit)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """While within, `token_s` does not count: the time is that of whoever reads the tokens."""
+        """Suspend `token_s` within the context, while a reader processes a token."""
         self._move(lambda: self._ends_at)
         try:
             yield
@@ -88,7 +88,7 @@ class TokenTimeout(AsyncCallbackHandler):
             return
 
         def move() -> None:
-            # A limit that was met stays met, and a request that has ended has none.
+            # An expired limit must not be moved, and a finished request has none.
             if self._scope is not None and not self._scope.expired():
                 self._scope.reschedule(limit())
 
@@ -108,7 +108,7 @@ class TokenTimeout(AsyncCallbackHandler):
         next_token_at = self._loop.time() + self._token_s
         return next_token_at if self._ends_at is None else min(next_token_at, self._ends_at)
 
-    def _met(self) -> str:
+    def _exceeded_limit(self) -> str:
         assert self._loop is not None
         if self._ends_at is not None and self._loop.time() >= self._ends_at:
             return f"the reply was not complete after {self._total_s:g} s (model_total_timeout_s)"
@@ -117,12 +117,12 @@ class TokenTimeout(AsyncCallbackHandler):
         return f"no token came for {self._token_s:g} s (model_timeout_s)"
 
     async def on_chat_model_start(self, *_: Any, **__: Any) -> None:
-        """Do nothing; without this method LangChain would write out the whole request for `on_llm_start`."""
+        """Do nothing; without this method LangChain would serialize the whole request for `on_llm_start`."""
 
     async def on_llm_new_token(self, *_: Any, **__: Any) -> None:
-        """Start counting anew."""
+        """Restart the time to the next token."""
         self.restart()
 
     async def on_stream_event(self, *_: Any, **__: Any) -> None:
-        """Start counting anew."""
+        """Restart the time to the next token."""
         self.restart()

@@ -1,4 +1,4 @@
-"""How much of an incomplete reply may be shown to the reader."""
+"""Filters that decide which part of an incomplete reply may be shown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from graph_agent.models.sentinel import visible_begin, visible_end
 
 
 class WithoutSentinel:
-    """Shows a reply as it comes, except the sentinel."""
+    """Shows a reply at once, except the sentinel."""
 
     def __init__(self) -> None:
         self._begin: int | None = None
@@ -22,7 +22,7 @@ class WithoutSentinel:
 
 
 class WithoutCalls(WithoutSentinel):
-    """Shows a reply up to the first call that may be written in its text, and no sentinel."""
+    """Shows a reply up to the first possible call in its text, except the sentinel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class WithoutCalls(WithoutSentinel):
 
 
 class UnlessCall(WithoutCalls):
-    """Shows a reply as it comes, unless it begins with what may be a call, and no sentinel."""
+    """Shows a reply at once, except the sentinel, unless it starts with a possible call."""
 
     def part(self, text: str) -> tuple[int, int]:
         """See `Visibility`."""
