@@ -72,12 +72,11 @@ class _AnswerUpdate:
         self.loop: Bookkeeping = {**state["loop"]}
         self.active_run = run_of(config)
         self.steering = Heard()
-        outcome: Outcome = self.loop["outcome"] or {"stop_reason": "completed"}
         self.state = state
         self.settings = settings
         self.parts = parts
-        self.outcome: Outcome = outcome
-        self.reason: StopReason = outcome["stop_reason"]
+        self.outcome: Outcome = self.loop["outcome"] or {"stop_reason": "completed"}
+        self.reason: StopReason = self.outcome["stop_reason"]
         self.step = self.loop["step"]
         self.config = config
         self.requests: ModelRequests | None = None
@@ -148,16 +147,10 @@ class _AnswerUpdate:
             self._cut_short()
 
     async def _send(self, work: Callable[[ModelRequests, str], Awaitable[None]], sentence: str) -> None:
+        # At a limit, hooks get no rerun.
         limit: LimitMet | None = (self.reason, self.outcome.get("limit", 0)) if sentence else None
-        requests = await ModelRequests.open(
-            self.parts,
-            self.settings,
-            self.state["messages"],
-            self.loop,
-            self.config,
-            # At a limit, hooks get no rerun.
-            lambda used, newest: limit or self._budget_met(used, newest),
-        )
+        history, check = self.state["messages"], lambda used, newest: limit or self._budget_met(used, newest)
+        requests = await ModelRequests.open(self.parts, self.settings, history, self.loop, self.config, check)
         self.requests, self.answer = requests, None
         try:
             if self.parts.rewriters:
@@ -331,10 +324,9 @@ class _AnswerUpdate:
 
     def _limited(self) -> bool:
         """Whether a limit forbids another plan."""
-        remaining = self.state["remaining_steps"]
         met: LimitMet | None = limit_met(self.step, self.loop["turn"], self.settings)
         met = met or self._budget_met(self.usage, self.answer, met=budget_met)
-        return met is not None or remaining < STEPS_FOR_A_WAVE + 1
+        return met is not None or self.state["remaining_steps"] < STEPS_FOR_A_WAVE + 1
 
     def update_for_next_plan(self) -> dict[str, Any]:
         """The state update for an input that continues with steering."""
@@ -365,12 +357,11 @@ class _AnswerUpdate:
             self.partial = AIMessage(self._sentence())
         events, messages = self.state["events"], self.state["messages"]
         report = failure_account(error, self.parts.prompts, events, messages, failed=failed)
-        self.answer = failure_message(
-            self.partial.text, report, stop_reason=self.reason, kind=kind, id_=self.partial.id
-        )
+        streamed = self.partial.text
+        self.answer = failure_message(streamed, report, stop_reason=self.reason, kind=kind, id_=self.partial.id)
         self.structured = None
-        if self.partial.text:
-            stream_rest(self.answer, self.partial.text)
+        if streamed:
+            stream_rest(self.answer, streamed)
         if failed and self.settings.on_failure == "raise":
             self.active_run.failure = failure_error(text, kind=kind, answer=self.answer.text)
             self.active_run.failure.__cause__ = self.active_run.cause
@@ -391,9 +382,8 @@ class _AnswerUpdate:
             fields = {name: value for name, value in optional.items() if value}
             self.events.append(event("agent_response", self.step, content=self.answer.content, **fields))
         self.events.append(status_event(self.state["status"], status, self.step))
-        messages: list[AnyMessage] = [self.answer] if self.answer is not None else []
         return {
-            **({"messages": messages} if messages else {}),
+            **({"messages": [self.answer]} if self.answer is not None else {}),
             "events": self.events,
             "status": status,
             "stop_reason": self.reason,
