@@ -1,7 +1,4 @@
-"""Where sessions are kept: savers that read plain types and LangChain messages, and never unpickle; and their Store.
-
-A cache for plans is opened in the same way.
-"""
+"""Opens savers, Stores and plan caches by URL; savers read plain types and LangChain messages, and never unpickle."""
 
 from __future__ import annotations
 
@@ -33,18 +30,18 @@ _MEMORY = "memory:"
 
 
 class StrictSerializer(JsonPlusSerializer):
-    """LangGraph's serializer, without the constructors of `langchain_core.load` in JSON data.
+    """LangGraph's serializer without the constructors of `langchain_core.load` in JSON data.
 
-    LangGraph writes msgpack only, whose types are checked against its list of safe types. Its JSON reader, kept for old
-    checkpoints, builds every class of langchain-core (`{"lc": 1, "type": "constructor", …}`). Here such an object is
-    read as the plain dict that it is, and a warning names it.
+    LangGraph writes only msgpack, whose types are checked against its list of safe types. Its JSON reader, kept for old
+    checkpoints, constructs any class of langchain-core (`{"lc": 1, "type": "constructor", …}`). This class reads such
+    an object as a plain dict and logs a warning.
     """
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         """Return the stored value.
 
         Raises:
-            NotImplementedError: On a type of data that is not read, e.g. `pickle`.
+            NotImplementedError: If the data type is not supported, e.g. `pickle`.
         """
         if data[0] == "json":
             return json.loads(data[1], object_hook=_as_plain_data)
@@ -54,28 +51,28 @@ class StrictSerializer(JsonPlusSerializer):
 def _as_plain_data(value: dict[str, Any]) -> dict[str, Any]:
     if "lc" in value and value.get("type") == "constructor":
         logger.warning(
-            "A checkpoint holds a constructor of %r. It is read as plain data: checkpoints build no object from JSON.",
+            "A checkpoint holds a constructor of %r. It is read as plain data; objects are not constructed from JSON.",
             value.get("id"),
         )
     return value
 
 
 def strict_serializer() -> StrictSerializer:
-    """A serializer that restores the types a checkpoint of ours holds and refuses to build any other."""
+    """Return a serializer that restores the types in our checkpoints and refuses all others."""
     return StrictSerializer(allowed_msgpack_modules=None)
 
 
 @asynccontextmanager
 async def open_saver(url: str, folder: Path | None = None) -> AsyncIterator[BaseCheckpointSaver[Any]]:
-    """Open a saver by its address, and close it on leaving.
+    """Open a saver by its URL, and close it on exit.
 
     Args:
-        url: `sqlite:///FILE`, with a path taken from `folder` unless it is absolute; `postgresql://…`, as libpq has it
-            (needs the extra `postgres`); or `memory:`.
-        folder: Where relative paths start; None for the current folder.
+        url: `sqlite:///FILE`, relative to `folder` or absolute; `postgresql://…` in libpq's syntax (needs the extra
+            `postgres`); or `memory:`.
+        folder: Base of relative paths; None for the current folder.
 
     Raises:
-        ConfigError: On an address of another kind, or a database that cannot be opened.
+        ConfigError: If the URL is of another kind, or the database cannot be opened.
     """
     if url == _MEMORY:
         yield InMemorySaver(serde=strict_serializer())
@@ -95,12 +92,12 @@ async def open_saver(url: str, folder: Path | None = None) -> AsyncIterator[Base
 
 @asynccontextmanager
 async def open_store(url: str, folder: Path | None = None) -> AsyncIterator[BaseStore]:
-    """Open LangGraph's Store beside the sessions of a database, and close it on leaving.
+    """Open LangGraph's Store in a database of sessions, and close it on exit.
 
-    Through it, sessions that another process runs are steered and stopped, with nothing else configured.
+    Processes steer and stop each other's sessions through the Store.
 
     Args:
-        url: As for `open_saver`: the store is in the same database, over connections of its own.
+        url: As for `open_saver`; the Store uses the same database over separate connections.
         folder: As for `open_saver`.
 
     Raises:
@@ -125,10 +122,10 @@ async def open_store(url: str, folder: Path | None = None) -> AsyncIterator[Base
 
 
 def check_cache(url: str) -> str:
-    """The address of a cache, once it is known to be of a kind that there is.
+    """Return the URL of a cache if it is valid.
 
     Raises:
-        ValueError: On any other; the message says which there are.
+        ValueError: If the kind of cache is unknown; the message names the known kinds.
     """
     if url == "memory" or (url.startswith(_SQLITE) and url != _SQLITE):
         return url
@@ -137,14 +134,14 @@ def check_cache(url: str) -> str:
 
 @asynccontextmanager
 async def open_cache(url: str, folder: Path | None = None) -> AsyncIterator[BaseCache[Any]]:
-    """Open a cache for plans by its address, and close it on leaving.
+    """Open a plan cache by its URL, and close it on exit.
 
     Args:
-        url: `memory`, for as long as the process lives; or `sqlite:///FILE`, which processes share.
+        url: `memory`, for the lifetime of the process; or `sqlite:///FILE`, which processes share.
         folder: As for `open_saver`.
 
     Raises:
-        ConfigError: On an address of another kind, or a file that cannot be opened.
+        ConfigError: If the URL is of another kind, or the file cannot be opened.
     """
     try:
         check_cache(url)

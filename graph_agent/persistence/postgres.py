@@ -1,4 +1,4 @@
-"""Sessions and LangGraph's Store in PostgreSQL; needs the extra `postgres`."""
+"""Saver and Store in PostgreSQL; needs the extra `postgres`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from langgraph.store.base import Op, PutOp, Result
 from graph_agent._internal.sync_bridge import to_its_end
 from graph_agent.errors import ConfigError
 from graph_agent.persistence.session_index import POSTGRES_INDEX
-from graph_agent.persistence.urls import without_password, without_passwords_of
+from graph_agent.persistence.urls import redact_passwords, without_password
 from graph_agent.persistence.write_probe import PROBE_BYTES
 
 try:
@@ -34,24 +34,24 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.serde.base import SerializerProtocol
 
 SAVER_CONNECTIONS, STORE_CONNECTIONS = 8, 4
-"""Connections that one process opens at most for its sessions, and for their Store."""
+"""Maximum connections of one process for the saver, and for the Store."""
 CONNECT_S = 10
-"""Seconds to wait for a connection where the address sets no `connect_timeout`."""
+"""Seconds to wait for a connection, unless the URL sets `connect_timeout`."""
 
 _LIMITS = {
     "connect_timeout": CONNECT_S,
-    # A run that is cut off from the database ends after seconds, not after the quarter of an hour that systems wait.
+    # A run that loses the database fails after seconds, not after the system default of about 15 minutes.
     "tcp_user_timeout": 10_000,
     "keepalives_idle": 5,
     "keepalives_interval": 5,
     "keepalives_count": 2,
 }
-"""What a connection gets where the address does not set it: seconds, but milliseconds for `tcp_user_timeout`."""
+"""Default connection options, unless the URL sets them: seconds, but milliseconds for `tcp_user_timeout`."""
 
-_MAKING = 0x6772617068
-"""Advisory lock of whoever makes tables."""
+_CREATE_LOCK = 0x6772617068
+"""Key of the advisory lock that is held while tables are created."""
 _PAUSE_S = 0.05
-"""Seconds between two tries to be the one that makes tables."""
+"""Seconds between two attempts to acquire `_CREATE_LOCK`."""
 _PROBE = "INSERT INTO store (prefix, key, value) VALUES ('/ready', '', %s::jsonb)"
 _UNDER = "SELECT 1 FROM store WHERE prefix = %s LIMIT 1"
 
@@ -60,14 +60,14 @@ Pool = AsyncConnectionPool[AsyncConnection[DictRow]]
 
 @asynccontextmanager
 async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncIterator[SharedPostgresSaver]:
-    """Open a saver, its tables made where they are missing, and close it on leaving.
+    """Open a saver, create its tables if they are missing, and close it on exit.
 
     Args:
-        url: `postgresql://…`, as libpq has it.
-        serde: What writes and reads checkpoints.
+        url: `postgresql://…`, in libpq's syntax.
+        serde: The serializer of checkpoints.
 
     Raises:
-        ConfigError: When the database cannot be reached, or its tables cannot be made.
+        ConfigError: If the database cannot be reached, or its tables cannot be created.
     """
 
     async def make(connection: AsyncConnection[DictRow]) -> None:
@@ -81,7 +81,7 @@ async def open_postgres_saver(url: str, serde: SerializerProtocol) -> AsyncItera
 
 @asynccontextmanager
 async def open_postgres_store(url: str) -> AsyncIterator[SharedPostgresStore]:
-    """Open the Store of a database, its tables made where they are missing, and close it on leaving.
+    """Open the Store of a database, create its tables if they are missing, and close it on exit.
 
     Raises:
         ConfigError: As `open_postgres_saver`.
@@ -92,25 +92,25 @@ async def open_postgres_store(url: str) -> AsyncIterator[SharedPostgresStore]:
 
 
 class SharedPostgresStore(AsyncPostgresStore):
-    """The store, whose operations are never cut in two, and which takes any text."""
+    """The Store; cancellation does not interrupt its operations, and it accepts text with NUL characters."""
 
     def __init__(self, pool: Pool) -> None:
         super().__init__(pool)
         self._pool = pool
 
     async def is_empty(self, namespace: tuple[str, ...]) -> bool:
-        """Whether a namespace itself holds nothing: one query, where a search counts what it reads.
+        """Whether a namespace itself holds no items; one query, cheaper than a search.
 
         Args:
-            namespace: The whole namespace, not the beginning of one.
+            namespace: The complete namespace, not a prefix.
         """
         return await to_its_end(self._has_none(".".join(namespace)))
 
     async def aprobe(self) -> None:
-        """Find out whether the database takes writes, by one that is rolled back.
+        """Check that the database accepts writes, with a write that is rolled back.
 
         Raises:
-            psycopg.Error: When it does not.
+            psycopg.Error: If it does not.
         """
         async with self._pool.connection() as connection, connection.transaction(force_rollback=True):
             await connection.execute(_PROBE, ['"' + os.urandom(PROBE_BYTES // 2).hex() + '"'])
@@ -120,30 +120,30 @@ class SharedPostgresStore(AsyncPostgresStore):
             return await (await connection.execute(_UNDER, [prefix])).fetchone() is None
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """As `AsyncPostgresStore.abatch`; a cancellation takes effect when the batch is done."""
+        """Execute operations as one batch; a cancellation takes effect after the batch."""
         return await to_its_end(super().abatch([_storable(op) for op in ops]))
 
 
 async def make_tables(url: str, make: Callable[[AsyncConnection[DictRow]], Awaitable[Any]]) -> None:
-    """Make tables, one process at a time: two that make the same at once would fail.
+    """Create tables under a lock, since concurrent creation by two processes would fail.
 
     Args:
         url: The database.
-        make: Makes them over a connection, unless they are there.
+        make: Creates missing tables over a connection.
 
     Raises:
-        ConfigError: When the database cannot be reached, or they cannot be made.
+        ConfigError: If the database cannot be reached, or the tables cannot be created.
     """
     try:
         async with await AsyncConnection[DictRow].connect(url, row_factory=dict_row, **_options(url)) as connection:
-            # Not by waiting in the server: an index made concurrently would wait for those who wait.
-            query, key = "SELECT pg_try_advisory_lock(%s) AS had", [_MAKING]
-            while (row := await (await connection.execute(query, key)).fetchone()) and not row["had"]:  # noqa: ASYNC110 - it is another process's
+            # Polled: CREATE INDEX CONCURRENTLY would wait for sessions that wait for the lock in the server.
+            query, key = "SELECT pg_try_advisory_lock(%s) AS acquired", [_CREATE_LOCK]
+            while (row := await (await connection.execute(query, key)).fetchone()) and not row["acquired"]:  # noqa: ASYNC110 - no event: another process holds it
                 await asyncio.sleep(_PAUSE_S)
             await make(connection)
     except Error as error:
-        told = without_passwords_of(url, " ".join(str(error).split()))
-        raise ConfigError(f"db={without_password(url)!r}: the database cannot be used: {told}") from None
+        reason = redact_passwords(url, " ".join(str(error).split()))
+        raise ConfigError(f"db={without_password(url)!r}: the database cannot be used: {reason}") from None
 
 
 @asynccontextmanager
@@ -162,9 +162,9 @@ async def _pool(url: str, size: int) -> AsyncIterator[Pool]:
 
 
 async def _check_connection(connection: AsyncConnection[DictRow]) -> None:
-    """Check a connection before the pool lends it: after a restart of the database, a dead one is replaced.
+    """Check a pooled connection before use; a dead one, e.g. after a database restart, is replaced.
 
-    A server that ends a connection sends something, so a query is needed only where there is something to read.
+    A server that ends a connection sends data, so a query is needed only if there is data to read.
     """
     if connection.closed or is_readable(connection.fileno(), 0):
         await Pool.check_connection(connection)
@@ -176,7 +176,7 @@ def _options(url: str) -> dict[str, Any]:
 
 
 def _storable(op: Op) -> Op:
-    """An operation whose value holds no NUL, which PostgreSQL has no place for."""
+    """Replace NUL characters, which PostgreSQL cannot store, in an operation's value."""
     if isinstance(op, PutOp) and op.value is not None:
         return op._replace(value=_without_nul(op.value))
     return op

@@ -1,4 +1,4 @@
-"""LangGraph's saver in PostgreSQL, which refuses what a run writes once another run has continued its session."""
+"""LangGraph's saver in PostgreSQL, which refuses a run's writes after another run has continued its session."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from graph_agent.runs.checkpoint_fence import OWNER, CheckpointFence, owner_in
 from graph_agent.runs.run import fence_of
 
 PAUSE_S = 10
-"""Seconds that a write waits for another writer of its thread; one that stalls is ended then, and the wait repeated."""
+"""Seconds a write waits for another writer of its thread; then a stalled writer is disconnected, and the wait repeated."""
 
-# Until its transaction ends, a write keeps others of the same thread waiting: each sees what the one before has stored.
+# The lock is held until the transaction ends, so each write sees what the previous one of the thread has stored.
 _LOCK: LiteralString = "SELECT set_config('lock_timeout', %s, true), pg_advisory_xact_lock(%s)"
 _NEWEST: LiteralString = (
     "SELECT c.checkpoint_id, coalesce((SELECT w.channel FROM checkpoint_writes w WHERE w.thread_id = c.thread_id"
@@ -40,11 +40,11 @@ _NEWEST: LiteralString = (
     " AS owner FROM checkpoints c WHERE c.thread_id = %s AND c.checkpoint_ns = %s"
     " ORDER BY c.checkpoint_id DESC LIMIT 1"
 )
-# Fails with a division by zero, and the transaction with it, unless the newest checkpoint is one of the run's own.
+# Fails with a division by zero, which aborts the transaction, unless the newest checkpoint is one of the run's own.
 _CHECK: LiteralString = (
     f"SELECT 1 / count(*) FROM ({_NEWEST}) AS newest WHERE checkpoint_id = ANY(%s) AND owner IN ('', %s)"
 )
-# One message of several statements: a process that is paused cannot stop in the middle of it.
+# One message with several statements, so a paused process cannot stop between them.
 _BEGIN: LiteralString = f"BEGIN; {_LOCK}; {_NEWEST}"
 _COUNT_WRITES: LiteralString = (
     "SELECT count(*) AS writes FROM checkpoint_writes"
@@ -54,8 +54,8 @@ _PROBE: LiteralString = (
     "INSERT INTO checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, blob)"
     " VALUES ('/ready', '', '', '', 0, '', '', %s)"
 )
-# A server sets no limit to the time between two messages of a pipeline, and one that ends with a Flush message, as
-# psycopg's do, turns `idle_in_transaction_session_timeout` off. So the writer that waits ends a stalled one.
+# The server does not limit the time between two messages of a pipeline, and a pipeline that ends with a Flush message,
+# as psycopg's do, disables `idle_in_transaction_session_timeout`. The waiting writer therefore ends a stalled one.
 _END_STALLED: LiteralString = (
     "SELECT pg_terminate_backend(a.pid, 5000) FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
     " WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 AND a.datname = current_database()"
@@ -73,8 +73,8 @@ class SharedPostgresSaver(AsyncPostgresSaver):
     """The saver; a run's write and the check that the run may write are one transaction.
 
     Args:
-        pool: Connections that commit each statement by itself, with rows as mappings.
-        serde: Writes checkpoints, and reads them.
+        pool: Connections in autocommit mode, with rows as mappings.
+        serde: The serializer of checkpoints.
     """
 
     def __init__(self, pool: AsyncConnectionPool[AsyncConnection[DictRow]], serde: SerializerProtocol) -> None:
@@ -82,21 +82,21 @@ class SharedPostgresSaver(AsyncPostgresSaver):
         self._pool = pool
 
     async def aprobe(self) -> None:
-        """Find out whether the database takes writes, by one that is rolled back.
+        """Check that the database accepts writes, with a write that is rolled back.
 
         Raises:
-            psycopg.Error: When it does not.
+            psycopg.Error: If it does not.
         """
         async with self._pool.connection() as connection, connection.transaction(force_rollback=True):
             await connection.execute(_PROBE, [os.urandom(PROBE_BYTES)])
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """As `AsyncPostgresSaver.aget_tuple`; a run that resumes is noted as the owner of its checkpoint."""
+        """Return a checkpoint; a run that resumes is recorded as its owner."""
         fence, at = fence_of(config), _at(config)
         if fence is None or fence.has_loaded(*at):
             found = await super().aget_tuple(config)
         elif get_checkpoint_id(config):
-            # It goes back to an older one, and must not do so over the head of another run.
+            # The run forks from an older checkpoint. The newest one is recorded to detect writes of another run.
             async with self._pool.connection() as connection:
                 newest = await connection.execute(_NEWEST, [OWNER, *at])
                 fence.load(*at, *_read(await newest.fetchone()), None)
@@ -105,11 +105,11 @@ class SharedPostgresSaver(AsyncPostgresSaver):
             async with self._one_by_one(at) as (connection, _, _):
                 found = await AsyncPostgresSaver(connection, serde=self.serde).aget_tuple(config)
                 if found is not None:
-                    await self._note_owner(connection, at, found.checkpoint["id"], fence.owner)
-            _note_loaded(fence, at, found)
+                    await self._record_owner(connection, at, found.checkpoint["id"], fence.owner)
+            _record_loaded(fence, at, found)
         else:
             found = await super().aget_tuple(config)
-            _note_loaded(fence, at, found)
+            _record_loaded(fence, at, found)
         if found is not None:
             keep_checkpoint_ids_above(found.checkpoint["id"])
         return found
@@ -117,7 +117,7 @@ class SharedPostgresSaver(AsyncPostgresSaver):
     async def list_threads(
         self, *, group: str | None = None, after: str | None = None, limit: int | None = None
     ) -> list[str]:
-        """The ids of the threads (see `graph_agent.session.history.list_threads`)."""
+        """Return the ids of the threads (see `graph_agent.session.history.list_threads`)."""
         return await postgres_threads(self._pool, group, after, limit)
 
     async def aput(
@@ -127,10 +127,10 @@ class SharedPostgresSaver(AsyncPostgresSaver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """As `AsyncPostgresSaver.aput`.
+        """Store a checkpoint.
 
         Raises:
-            SessionLostError: When it is a run's, and another run has continued the session.
+            SessionLostError: If a run writes it and another run has continued the session.
         """
         fence = fence_of(config)
         if fence is None:
@@ -146,10 +146,10 @@ class SharedPostgresSaver(AsyncPostgresSaver):
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """As `AsyncPostgresSaver.aput_writes`.
+        """Store the writes of a task.
 
         Raises:
-            SessionLostError: When they are a run's, and another run has continued the session.
+            SessionLostError: If a run writes them and another run has continued the session.
         """
         fence = fence_of(config)
         if fence is None:
@@ -168,16 +168,16 @@ class SharedPostgresSaver(AsyncPostgresSaver):
         write: Callable[[AsyncPostgresSaver], Awaitable[T]],
         new_id: str | None = None,
     ) -> T:
-        """Write in one transaction with the check that the run may write.
+        """Check that the run may write, and write, in one transaction.
 
         Args:
-            fence: The run's.
-            at: Where it writes.
-            write: Writes with the saver that it is given; called again where its first transaction failed.
-            new_id: The id of the checkpoint to store; None for writes beside one that is there.
+            fence: The run's fence.
+            at: The thread and namespace to write to.
+            write: Writes with the given saver; called again if the first transaction failed.
+            new_id: The id of the checkpoint to store; None for writes of an existing checkpoint.
 
         Raises:
-            SessionLostError: When another run has continued the session.
+            SessionLostError: If another run has continued the session.
         """
         if own := fence.own_newest(*at, new_id):
             try:
@@ -194,16 +194,16 @@ class SharedPostgresSaver(AsyncPostgresSaver):
             if fence.admit(*at, newest, owner, new_id) and newest is not None:
                 counted = await (await connection.execute(_COUNT_WRITES, [*at, newest])).fetchone()
                 fence.check_untouched(*at, counted["writes"] if counted else 0)
-                await self._note_owner(connection, at, newest, fence.owner)
+                await self._record_owner(connection, at, newest, fence.owner)
             async with _in_one_pipeline(connection, self.serde) as saver:
                 return await write(saver)
 
     @asynccontextmanager
     async def _one_by_one(self, at: At) -> AsyncIterator[tuple[AsyncConnection[DictRow], str | None, str]]:
-        """A transaction that no other writer of the same namespace is in at the same time.
+        """Open a transaction that excludes other writers of the same namespace.
 
         Yields:
-            Its connection, the id of the newest checkpoint, and the run that is noted as its owner.
+            The connection, the id of the newest checkpoint, and the run that is recorded as its owner.
         """
         async with self._pool.connection() as connection:
             try:
@@ -212,33 +212,33 @@ class SharedPostgresSaver(AsyncPostgresSaver):
                 await connection.rollback()
                 await _end_stalled(connection, at)
                 found = await _begin(connection, at)
-            # The pool ends the transaction: with a commit, or with a rollback after an exception.
+            # The pool commits the transaction, or rolls it back after an exception.
             yield connection, *_read(found)
 
-    async def _note_owner(self, connection: AsyncConnection[DictRow], at: At, checkpoint_id: str, owner: str) -> None:
-        note = (*at, checkpoint_id, OWNER, "", 0, owner, *self.serde.dumps_typed(None))
-        await connection.execute(self.UPSERT_CHECKPOINT_WRITES_SQL, note)
+    async def _record_owner(self, connection: AsyncConnection[DictRow], at: At, checkpoint_id: str, owner: str) -> None:
+        row = (*at, checkpoint_id, OWNER, "", 0, owner, *self.serde.dumps_typed(None))
+        await connection.execute(self.UPSERT_CHECKPOINT_WRITES_SQL, row)
 
 
 class _NoSync:
-    """In place of a pipeline: its end alone is to send a Sync, so that all in it is one transaction."""
+    """Stand-in for a pipeline whose `sync` does nothing, so that the whole pipeline is one transaction."""
 
     async def sync(self) -> None:
-        """Send nothing."""
+        """Do nothing."""
 
 
 @asynccontextmanager
 async def _in_one_pipeline(
     connection: AsyncConnection[DictRow], serde: SerializerProtocol
 ) -> AsyncIterator[AsyncPostgresSaver]:
-    """A saver whose statements are sent together; errors of theirs are raised on leaving."""
+    """Yield a saver whose statements are sent together; their errors are raised on exit."""
     async with connection.pipeline():
         yield AsyncPostgresSaver(connection, cast("AsyncPipeline", _NoSync()), serde)
 
 
 async def _begin(connection: AsyncConnection[DictRow], at: At) -> DictRow | None:
     """Begin a transaction, wait for other writers, and read the newest checkpoint."""
-    # Parameters are put in here, as the server takes none with several statements.
+    # Parameters are inserted on the client, as the server accepts none with several statements.
     cursor = AsyncClientCursor(connection, row_factory=dict_row)
     await cursor.execute(_BEGIN, [f"{PAUSE_S}s", _key(at), OWNER, *at])
     while cursor.nextset():
@@ -247,8 +247,8 @@ async def _begin(connection: AsyncConnection[DictRow], at: At) -> DictRow | None
 
 
 async def _end_stalled(connection: AsyncConnection[DictRow], at: At) -> None:
-    """End the connection of another writer whose client has sent nothing for a while in the middle of a write."""
-    with suppress(InsufficientPrivilege):  # it is a connection of another role
+    """End the connection of another writer whose client stalled during a write."""
+    with suppress(InsufficientPrivilege):  # the connection belongs to another role
         await connection.execute(_END_STALLED, [_key(at), PAUSE_S])
 
 
@@ -261,7 +261,7 @@ def _read(found: DictRow | None) -> tuple[str | None, str]:
     return (found["checkpoint_id"], found["owner"]) if found is not None else (None, "")
 
 
-def _note_loaded(fence: CheckpointFence, at: At, found: CheckpointTuple | None) -> None:
+def _record_loaded(fence: CheckpointFence, at: At, found: CheckpointTuple | None) -> None:
     pending = found.pending_writes or [] if found is not None else []
     fence.load(*at, found.checkpoint["id"] if found is not None else None, owner_in(pending), len(pending))
 

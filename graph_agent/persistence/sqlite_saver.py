@@ -1,7 +1,7 @@
-"""LangGraph's saver in SQLite, for a file that several processes open, and for many sessions at work in one of them.
+"""LangGraph's saver in SQLite, for files shared by several processes and for many concurrent sessions.
 
-LangGraph's asynchronous saver hands each statement to a thread, and commits each of its operations. This one is its
-blocking saver on a thread of its own: an operation is one errand, and those that wait together share one commit.
+LangGraph's asynchronous saver passes each statement to a thread and commits each operation. This one runs the blocking
+saver on a thread of its own: an operation is one job, and queued jobs share one commit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NEWEST = (
     " FROM checkpoints c WHERE c.thread_id = ? AND c.checkpoint_ns = ? ORDER BY c.checkpoint_id DESC LIMIT 1"
 )
 _COUNT_WRITES = "SELECT count(*) FROM writes WHERE thread_id = ? AND checkpoint_ns = ? AND checkpoint_id = ?"
-_NOTE_OWNER = (
+_RECORD_OWNER = (
     "INSERT OR REPLACE INTO writes (thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, value)"
     " VALUES (?, ?, ?, ?, 0, ?, ?, ?)"
 )
@@ -54,12 +54,12 @@ _PROBE = (
 
 
 class SharedSqliteSaver(SqliteSaver):
-    """The saver, whose thread does all that writes, in one transaction with the check that its run may write.
+    """The saver; its thread performs each write in one transaction with the check that the run may write.
 
     Args:
-        file: The whole path of the database, which other processes may use too.
-        connection: An open connection to it that any thread may use.
-        serde: Writes checkpoints, and reads them.
+        file: The full path of the database, which other processes may use too.
+        connection: An open connection to it, usable from any thread.
+        serde: The serializer of checkpoints.
     """
 
     def __init__(self, file: Path, connection: sqlite3.Connection, serde: SerializerProtocol) -> None:
@@ -70,24 +70,24 @@ class SharedSqliteSaver(SqliteSaver):
         self._writer = Writer(connection, self.lock, self.setup)
 
     def setup(self) -> None:
-        """Make the tables, unless they are there.
+        """Create missing tables.
 
         Raises:
-            sqlite3.Error: When they cannot be made.
+            sqlite3.Error: If they cannot be created.
         """
-        patience = Patience()
+        retry = Patience()
         while not self._has_index:
             try:
                 super().setup()
                 self.conn.execute(SQLITE_INDEX)
                 self._has_index = True
             except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
-                time.sleep(patience.pause_s(error))
+                time.sleep(retry.pause_s(error))
 
     @contextmanager
     def cursor(self, transaction: bool = True) -> Iterator[sqlite3.Cursor]:
-        """As `SqliteSaver.cursor`; on the thread, whose errands share a transaction, it takes no lock and ends none."""
-        if not self._writer.is_at_work_here:
+        """Yield a cursor; on the writer thread, whose jobs share a transaction, without a lock or a commit."""
+        if not self._writer.is_writer_thread:
             with super().cursor(transaction) as cursor:
                 yield cursor
             return
@@ -95,12 +95,12 @@ class SharedSqliteSaver(SqliteSaver):
             yield cursor
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """As `SqliteSaver.get_tuple`; a run that resumes is noted as the owner of its checkpoint."""
-        return self._writer.do_and_wait(partial(self._load, config), writes=self._claims(config))
+        """Return a checkpoint; a run that resumes is recorded as its owner."""
+        return self._writer.run_blocking(partial(self._load, config), writes=self._claims(config))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """As `get_tuple`."""
-        return await self._writer.do(partial(self._load, config), writes=self._claims(config))
+        return await self._writer.run(partial(self._load, config), writes=self._claims(config))
 
     async def alist(
         self,
@@ -110,17 +110,17 @@ class SharedSqliteSaver(SqliteSaver):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """As `list`; all that is asked for is read at once."""
+        """As `list`; all matching checkpoints are read at once."""
         listed = partial(super().list, config, filter=filter, before=before, limit=limit)
-        for found in await self._writer.do(lambda: [*listed()], writes=False):
+        for found in await self._writer.run(lambda: [*listed()], writes=False):
             yield found
 
     async def list_threads(
         self, *, group: str | None = None, after: str | None = None, limit: int | None = None
     ) -> list[str]:
-        """The ids of the threads, over a connection of its own (see `graph_agent.session.history.list_threads`)."""
+        """Return the threads' ids, over a separate connection (see `graph_agent.session.history.list_threads`)."""
         if not self._has_index:
-            await self._writer.do(lambda: None)
+            await self._writer.run(lambda: None)
         return await sqlite_threads(self.database, group, after, limit)
 
     def put(
@@ -130,13 +130,13 @@ class SharedSqliteSaver(SqliteSaver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """As `SqliteSaver.put`; it is stored when this returns.
+        """Store a checkpoint; it is committed when this returns.
 
         Raises:
-            SessionLostError: When it is a run's, and another run has continued the session.
+            SessionLostError: If a run writes it and another run has continued the session.
         """
-        stored = self._writer.do_and_wait(partial(self._put, config, checkpoint, metadata, new_versions))
-        _note_stored(config, checkpoint)
+        stored = self._writer.run_blocking(partial(self._put, config, checkpoint, metadata, new_versions))
+        _record_stored(config, checkpoint)
         return stored
 
     async def aput(
@@ -147,44 +147,44 @@ class SharedSqliteSaver(SqliteSaver):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """As `put`."""
-        stored = await self._writer.do(partial(self._put, config, checkpoint, metadata, new_versions))
-        _note_stored(config, checkpoint)
+        stored = await self._writer.run(partial(self._put, config, checkpoint, metadata, new_versions))
+        _record_stored(config, checkpoint)
         return stored
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """As `SqliteSaver.put_writes`; they are stored when this returns.
+        """Store the writes of a task; they are committed when this returns.
 
         Raises:
-            SessionLostError: When they are a run's, and another run has continued the session.
+            SessionLostError: If a run writes them and another run has continued the session.
         """
-        self._writer.do_and_wait(partial(self._put_writes, config, writes, task_id, task_path))
+        self._writer.run_blocking(partial(self._put_writes, config, writes, task_id, task_path))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """As `put_writes`."""
-        await self._writer.do(partial(self._put_writes, config, writes, task_id, task_path))
+        await self._writer.run(partial(self._put_writes, config, writes, task_id, task_path))
 
     def delete_thread(self, thread_id: str) -> None:
-        """As `SqliteSaver.delete_thread`."""
-        self._writer.do_and_wait(partial(super().delete_thread, thread_id))
+        """Delete all checkpoints and writes of a thread."""
+        self._writer.run_blocking(partial(super().delete_thread, thread_id))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """As `delete_thread`."""
-        await self._writer.do(partial(super().delete_thread, thread_id))
+        await self._writer.run(partial(super().delete_thread, thread_id))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """As `get_delta_channel_history`."""
         history = partial(super().get_delta_channel_history, config=config, channels=channels)
-        return await self._writer.do(history, writes=False)
+        return await self._writer.run(history, writes=False)
 
     @staticmethod
     def _claims(config: RunnableConfig) -> bool:
-        """Whether loading a checkpoint notes the run as its owner."""
+        """Whether loading a checkpoint records the run as its owner."""
         fence = fence_of(config)
         return fence is not None and fence.claims and not fence.has_loaded(*_at(config))
 
@@ -192,7 +192,7 @@ class SharedSqliteSaver(SqliteSaver):
         fence, at = fence_of(config), _at(config)
         loads = fence is not None and not fence.has_loaded(*at)
         if fence is not None and loads and get_checkpoint_id(config):
-            # It goes back to an older one, and must not do so over the head of another run.
+            # The run forks from an older checkpoint. The newest one is recorded to detect writes of another run.
             newest, owner = self._newest(*at)
             fence.load(*at, newest, owner, None)
         found = super().get_tuple(config)
@@ -201,7 +201,7 @@ class SharedSqliteSaver(SqliteSaver):
             newest = found.checkpoint["id"] if found is not None else None
             fence.load(*at, newest, owner_in(pending), len(pending))
             if newest is not None and fence.claims and not get_checkpoint_id(config):
-                self._note_owner(*at, newest, fence.owner)
+                self._record_owner(*at, newest, fence.owner)
         if found is not None:
             keep_checkpoint_ids_above(found.checkpoint["id"])
         return found
@@ -223,7 +223,7 @@ class SharedSqliteSaver(SqliteSaver):
         super().put_writes(config, writes, task_id, task_path)
 
     def _admit(self, config: RunnableConfig, new_id: str | None = None) -> None:
-        """Check a run's write in its own transaction."""
+        """Check that the run may write, in the transaction of the write."""
         fence, at = fence_of(config), _at(config)
         if fence is None:
             return
@@ -231,58 +231,58 @@ class SharedSqliteSaver(SqliteSaver):
         if fence.admit(*at, newest, owner, new_id) and newest is not None:
             [[writes]] = self.conn.execute(_COUNT_WRITES, (*at, newest)).fetchall()
             fence.check_untouched(*at, writes)
-            self._note_owner(*at, newest, fence.owner)
+            self._record_owner(*at, newest, fence.owner)
 
     def _newest(self, thread_id: str, namespace: str) -> tuple[str | None, str]:
-        """The id of the newest checkpoint of a namespace, and the run that is noted as its owner."""
+        """Return the id of the newest checkpoint of a namespace, and the run that is recorded as its owner."""
         found = self.conn.execute(_NEWEST, (OWNER, thread_id, namespace)).fetchone()
         return found or (None, "")
 
-    def _note_owner(self, thread_id: str, namespace: str, checkpoint_id: str, owner: str) -> None:
+    def _record_owner(self, thread_id: str, namespace: str, checkpoint_id: str, owner: str) -> None:
         kind, nothing = self.serde.dumps_typed(None)
-        self.conn.execute(_NOTE_OWNER, (thread_id, namespace, checkpoint_id, OWNER, owner, kind, nothing))
+        self.conn.execute(_RECORD_OWNER, (thread_id, namespace, checkpoint_id, OWNER, owner, kind, nothing))
 
     async def aprobe(self) -> None:
-        """Find out whether the file takes writes (see `graph_agent.persistence.write_probe`).
+        """Check that the file accepts writes (see `graph_agent.persistence.write_probe`).
 
         Raises:
-            sqlite3.Error: When it does not, or is damaged.
-            OSError: When its disk is full.
+            sqlite3.Error: If it does not, or is damaged.
+            OSError: If its disk is full.
         """
         await call_in_thread(self._probe)
         await call_in_thread(check_space, self.database.parent)
         await call_in_thread(check_sqlite, self.database)
 
     def _probe(self) -> None:
-        # Between two rounds of the thread, so that no errand shares a transaction with it.
+        # The lock is free between two batches of the writer thread, so no job shares the transaction.
         with self.lock:
             self.setup()
             probe_sqlite(self.conn, _PROBE)
 
     async def aclose(self) -> None:
-        """Let the thread end when it has done what waits; what is asked of it afterwards is refused."""
+        """Finish the queued jobs and end the thread; later jobs are refused."""
         await self._writer.aclose()
 
 
 def _at(config: RunnableConfig) -> tuple[str, str]:
-    """The thread and the checkpoint namespace of a config."""
+    """Return the thread and the checkpoint namespace of a config."""
     at = config["configurable"]
     return str(at["thread_id"]), at.get("checkpoint_ns", "")
 
 
-def _note_stored(config: RunnableConfig, checkpoint: Checkpoint) -> None:
+def _record_stored(config: RunnableConfig, checkpoint: Checkpoint) -> None:
     if (fence := fence_of(config)) is not None:
         fence.store(*_at(config), checkpoint["id"])
 
 
 @asynccontextmanager
 async def open_sqlite_saver(path: Path, serde: SerializerProtocol) -> AsyncIterator[SharedSqliteSaver]:
-    """Open the saver of a file, over a connection of its own, and close it on leaving.
+    """Open the saver of a file over a separate connection, and close it on exit.
 
     Raises:
-        ConfigError: When the file cannot be opened.
+        ConfigError: If the file cannot be opened.
     """
-    # Files are looked for in threads: servers refuse code that holds their loop up.
+    # File access runs in threads: some servers refuse blocking calls in the event loop.
     await call_in_thread(check_database, path)
     connection = await call_in_thread(lambda: PatientConnection(path, check_same_thread=False))
     try:

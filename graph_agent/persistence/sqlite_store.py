@@ -24,28 +24,28 @@ _UNDER = "SELECT 1 FROM store WHERE prefix = ? LIMIT 1"
 
 
 class SharedSqliteStore(AsyncSqliteStore):
-    """The store, whose operations are never cut in two, and whose tables two processes may make at the same time."""
+    """The Store; cancellation does not interrupt its operations, and processes may create its tables concurrently."""
 
     async def setup(self) -> None:
-        """Make the tables, unless they are there.
+        """Create missing tables.
 
         Raises:
-            sqlite3.Error: When they cannot be made.
+            sqlite3.Error: If they cannot be created.
         """
-        patience = Patience()
+        retry = Patience()
         while not self.is_setup:
             try:
-                # Read to its end: LangGraph cannot set its functions anew while a statement is under way.
+                # Fetched completely: LangGraph cannot register its functions while a statement is active.
                 await self.conn.execute_fetchall("PRAGMA journal_mode=WAL")
                 await super().setup()
             except (sqlite3.OperationalError, sqlite3.IntegrityError) as error:
-                await asyncio.sleep(patience.pause_s(error))
+                await asyncio.sleep(retry.pause_s(error))
 
     async def is_empty(self, namespace: tuple[str, ...]) -> bool:
-        """Whether a namespace itself holds nothing: one query, where a search takes a transaction.
+        """Whether a namespace itself holds no items; one query, where a search needs a transaction.
 
         Args:
-            namespace: The whole namespace, not the beginning of one.
+            namespace: The complete namespace, not a prefix.
         """
         if not self.is_setup:
             await self.setup()
@@ -53,10 +53,10 @@ class SharedSqliteStore(AsyncSqliteStore):
         return not rows
 
     async def aprobe(self) -> None:
-        """Find out whether the file takes writes (see `graph_agent.persistence.write_probe`).
+        """Check that the file accepts writes (see `graph_agent.persistence.write_probe`).
 
         Raises:
-            sqlite3.Error: When it does not.
+            sqlite3.Error: If it does not.
         """
         if not self.is_setup:
             await self.setup()
@@ -64,37 +64,37 @@ class SharedSqliteStore(AsyncSqliteStore):
 
     async def _probe(self) -> None:
         async with self.lock:
-            # On the connection's own thread, as its public methods do it statement by statement.
+            # As one call on the connection's thread; the public methods make one call per statement.
             await self.conn._execute(probe_sqlite, self.conn._conn, _PROBE)  # type: ignore[no-untyped-call]  # no types
 
     async def _rows(self, query: str, values: tuple[str, ...]) -> list[Any]:
-        # Not between a batch's beginning and its first write, which would have read then (see `_reads_before_writes`).
+        # Locked: it must not read between the start of a batch and its first write (see `_reads_before_writes`).
         async with self.lock:
             return list(await self.conn.execute_fetchall(query, values))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """As `AsyncSqliteStore.abatch`; a cancellation takes effect when the batch is done."""
+        """Execute operations as one batch; a cancellation takes effect after the batch."""
         return await to_its_end(self._reads_before_writes(list(ops)))
 
     async def _reads_before_writes(self, ops: list[Op]) -> list[Result]:
-        # In two transactions: SQLite refuses at once, however long it may wait, to let one write that has read what
-        # another process has changed since.
+        # In two transactions: SQLite immediately refuses a write in a transaction that has read data which another
+        # process has changed since.
         results: list[Result] = [None] * len(ops)
-        for kind in (False, True):
-            places = [at for at, op in enumerate(ops) if isinstance(op, PutOp) is kind]
-            if places:
-                found = await super().abatch([ops[at] for at in places])
-                for at, result in zip(places, found, strict=True):
-                    results[at] = result
+        for writes in (False, True):
+            indices = [index for index, op in enumerate(ops) if isinstance(op, PutOp) is writes]
+            if indices:
+                found = await super().abatch([ops[index] for index in indices])
+                for index, result in zip(indices, found, strict=True):
+                    results[index] = result
         return results
 
 
 @asynccontextmanager
 async def open_sqlite_store(path: Path) -> AsyncIterator[SharedSqliteStore]:
-    """Open the store of a file, over a connection of its own, and close it on leaving.
+    """Open the Store of a file over a separate connection, and close it on exit.
 
     Raises:
-        ConfigError: When the file cannot be opened.
+        ConfigError: If the file cannot be opened.
     """
     await call_in_thread(check_database, path)
     async with aiosqlite.connect(path, isolation_level=None, factory=PatientConnection) as connection:

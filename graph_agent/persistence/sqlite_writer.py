@@ -1,4 +1,4 @@
-"""A thread that works on one SQLite connection: errands in the order they come, one commit for what waits together."""
+"""A thread that runs jobs on one SQLite connection in order of arrival, with one commit per batch of queued jobs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
 
-_MOST_TOGETHER = 64
-"""Errands that share a commit at most, so that the first is not kept waiting."""
+_MAX_BATCH = 64
+"""Maximum jobs per commit, to limit the delay of the first job."""
 
-_Done = tuple[Future[Any], Any, BaseException | None]
-"""Who waits for an errand, what it returned, and what it failed with; None where it did not fail."""
+_Outcome = tuple[Future[Any], Any, BaseException | None]
+"""A job's future, its result, and its error; None for no error."""
 
 
-class _Errand(NamedTuple):
+class _Job(NamedTuple):
     work: Callable[[], Any]
     writes: bool
     future: Future[Any]
@@ -29,146 +29,146 @@ class _Errand(NamedTuple):
 class _TransactionLostError(Exception):
     """SQLite has rolled back the whole transaction, as it does on a full disk."""
 
-    def __init__(self, why: Exception) -> None:
-        super().__init__(str(why))
-        self.why = why
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
 
 
 class Writer:
-    """Carries out errands on a thread that lives from the first of them to `aclose`.
+    """Runs jobs on a thread that lives from the first job to `aclose`.
 
     Args:
-        connection: Opened for any thread.
-        lock: Held while it works, and by whoever else uses the connection.
-        prepare: Called before each round, with the lock held.
+        connection: A connection usable from any thread.
+        lock: Held during each batch; other users of the connection must hold it too.
+        prepare: Called before each batch, with the lock held.
     """
 
     def __init__(self, connection: sqlite3.Connection, lock: threading.Lock, prepare: Callable[[], None]) -> None:
         self._connection = connection
         self._lock = lock
         self._prepare = prepare
-        self._errands: SimpleQueue[_Errand | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._starting = threading.Lock()
+        self._start_lock = threading.Lock()
         self._closed = False
-        self._refused: sqlite3.Error | None = None
+        self._begin_error: sqlite3.Error | None = None
 
     @property
-    def is_at_work_here(self) -> bool:
-        """Whether this is its thread."""
+    def is_writer_thread(self) -> bool:
+        """Whether the current thread is the writer's thread."""
         return threading.current_thread() is self._thread
 
-    async def do(self, errand: Callable[[], T], *, writes: bool = True) -> T:
-        """Have an errand done, and what it has written committed; one that is cancelled in time is not begun.
+    async def run(self, job: Callable[[], T], *, writes: bool = True) -> T:
+        """Run a job on the thread and commit its writes; a job that is cancelled before its start does not run.
 
         Args:
-            errand: What to do.
+            job: The work to do.
             writes: Whether it writes, and so needs a transaction from its start.
 
         Raises:
-            sqlite3.Error: When the transaction fails, or this is closed; nothing of the errand is stored then.
-            Exception: What the errand raises; nothing of it is stored then either.
+            sqlite3.Error: If the transaction fails or the writer is closed; nothing of the job is stored.
+            Exception: The job's own error; nothing of the job is stored.
         """
-        return await asyncio.wrap_future(self._submit(errand, writes=writes))
+        return await asyncio.wrap_future(self._submit(job, writes=writes))
 
-    def do_and_wait(self, errand: Callable[[], T], *, writes: bool = True) -> T:
-        """As `do`, from any thread."""
-        if self.is_at_work_here:
-            return errand()
-        return self._submit(errand, writes=writes).result()
+    def run_blocking(self, job: Callable[[], T], *, writes: bool = True) -> T:
+        """As `run`, from any thread, blocking."""
+        if self.is_writer_thread:
+            return job()
+        return self._submit(job, writes=writes).result()
 
     async def aclose(self) -> None:
-        """End the thread, when all that waits is done; what is asked for afterwards is refused."""
+        """Finish the queued jobs and end the thread; later jobs are refused."""
         self._closed = True
         if self._thread is not None:
-            self._errands.put(None)
+            self._jobs.put(None)
             await asyncio.to_thread(self._thread.join)
 
-    def _submit(self, errand: Callable[[], T], *, writes: bool) -> Future[T]:
+    def _submit(self, job: Callable[[], T], *, writes: bool) -> Future[T]:
         if self._closed:
-            raise sqlite3.ProgrammingError("The database is closed: its saver was left. Open it anew.")
+            raise sqlite3.ProgrammingError("The database is closed, since its saver was closed. Open a new saver.")
         future: Future[T] = Future()
-        self._errands.put(_Errand(errand, writes, future))
-        with self._starting:
+        self._jobs.put(_Job(job, writes, future))
+        with self._start_lock:
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="graph-agent sqlite", daemon=True)
+                self._thread = threading.Thread(target=self._run_thread, name="graph-agent sqlite", daemon=True)
                 self._thread.start()
         return future
 
-    def _work(self) -> None:
-        while (first := self._errands.get()) is not None:
-            together = [first]
-            while len(together) < _MOST_TOGETHER and not self._errands.empty():
-                following = self._errands.get()
+    def _run_thread(self) -> None:
+        while (first := self._jobs.get()) is not None:
+            batch = [first]
+            while len(batch) < _MAX_BATCH and not self._jobs.empty():
+                following = self._jobs.get()
                 if following is None:
-                    self._errands.put(None)
+                    self._jobs.put(None)
                     break
-                together.append(following)
+                batch.append(following)
             with self._lock:
-                done = self._carry_out(together)
-            # Nobody learns of a success before it is committed.
-            for future, result, failure in done:
-                future.set_result(result) if failure is None else future.set_exception(failure)
+                outcomes = self._run_batch(batch)
+            # Futures resolve after the commit only.
+            for future, result, error in outcomes:
+                future.set_result(result) if error is None else future.set_exception(error)
 
-    def _carry_out(self, errands: list[_Errand]) -> list[_Done]:
-        failed: list[_Done] = []
-        done: list[_Done] = []
-        begun = [errand for errand in errands if errand.future.set_running_or_notify_cancel()]
-        self._refused = None
+    def _run_batch(self, batch: list[_Job]) -> list[_Outcome]:
+        failed: list[_Outcome] = []
+        done: list[_Outcome] = []
+        jobs = [job for job in batch if job.future.set_running_or_notify_cancel()]
+        self._begin_error = None
         try:
             self._prepare()
-            for errand in begun:
+            for job in jobs:
                 try:
-                    done.append((errand.future, self._one(errand), None))
+                    done.append((job.future, self._run_job(job), None))
                 except _TransactionLostError as lost:
-                    # SQLite has rolled back what came before in the same transaction, too.
-                    failed += [(future, None, lost.why) for future, _, _ in done]
-                    failed.append((errand.future, None, lost.why))
+                    # SQLite has rolled back the earlier jobs of the transaction, too.
+                    failed += [(future, None, lost.cause) for future, _, _ in done]
+                    failed.append((job.future, None, lost.cause))
                     done = []
-                except Exception as error:  # noqa: BLE001 - whatever it is, it is that errand's alone
-                    done.append((errand.future, None, error))
+                except Exception as error:  # noqa: BLE001 - any error of a job is that job's result only
+                    done.append((job.future, None, error))
             self._connection.commit()
-        except BaseException as error:  # noqa: BLE001 - whoever waits must hear that nothing is stored
+        except BaseException as error:  # noqa: BLE001 - every waiting caller must get the error, as nothing is stored
             with suppress(sqlite3.Error):
                 self._connection.rollback()
             known = {future for future, _, _ in failed}
-            return failed + [(errand.future, None, error) for errand in begun if errand.future not in known]
+            return failed + [(job.future, None, error) for job in jobs if job.future not in known]
         return failed + done
 
-    def _one(self, errand: _Errand) -> Any:
+    def _run_job(self, job: _Job) -> Any:
         connection = self._connection
-        within = connection.in_transaction
+        in_transaction = connection.in_transaction
         try:
-            if errand.writes and not within:
+            if job.writes and not in_transaction:
                 self._begin()
-                within = True
-            if errand.writes:
-                connection.execute("SAVEPOINT errand")
-            result = errand.work()
-            if errand.writes:
-                connection.execute("RELEASE errand")
+                in_transaction = True
+            if job.writes:
+                connection.execute("SAVEPOINT job")
+            result = job.work()
+            if job.writes:
+                connection.execute("RELEASE job")
         except Exception as error:
-            if errand.writes and connection.in_transaction:
-                self._undo_errand()
-            if within and not connection.in_transaction:
+            if job.writes and connection.in_transaction:
+                self._undo_job()
+            if in_transaction and not connection.in_transaction:
                 raise _TransactionLostError(error) from error
             raise
         return result
 
-    def _undo_errand(self) -> None:
+    def _undo_job(self) -> None:
         try:
-            self._connection.execute("ROLLBACK TO errand")
-            self._connection.execute("RELEASE errand")
+            self._connection.execute("ROLLBACK TO job")
+            self._connection.execute("RELEASE job")
         except sqlite3.Error:
             self._connection.rollback()
 
     def _begin(self) -> None:
-        """Begin a transaction, waiting for other processes once in a round."""
-        if self._refused is not None:
-            raise self._refused
+        """Begin a transaction; wait for other processes at most once per batch."""
+        if self._begin_error is not None:
+            raise self._begin_error
         try:
-            # At once: a transaction that has read before it writes is refused when another process wrote meanwhile.
+            # IMMEDIATE: a transaction that reads before it writes is refused if another process writes in between.
             self._connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
-            self._refused = error
+            self._begin_error = error
             raise

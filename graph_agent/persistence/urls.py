@@ -1,4 +1,4 @@
-"""Addresses of databases: what kind they are, and how they are shown to a person."""
+"""Database URLs: their kind, and redaction of their passwords."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ _POSTGRES = ("postgresql://", "postgres://")
 _IN_AUTHORITY = re.compile(r"(?<=://)([^/@:?]*):(.+)(?=@)")
 _IN_QUERY = re.compile(r"(?<=[?&])([^=&]+)=([^&]*)")
 _KEY_AND_VALUE = re.compile(r"(\b\w*password\s*=\s*)('(?:[^'\\]|\\.)*'?|(?:[^\s\\]|\\.)+)", re.IGNORECASE)
-"""As libpq has them: `host=… password='…'`."""
+"""Passwords in libpq's key-value syntax: `host=… password='…'`."""
 
 
 def is_postgres(url: str) -> bool:
-    """Whether an address is one of PostgreSQL, as libpq has them."""
+    """Whether a URL is a PostgreSQL URL in libpq's syntax."""
     return url.startswith(_POSTGRES)
 
 
 def without_password(url: str) -> str:
-    """An address for messages and logs: each password in it, also one of the form `password=…`, is `…`."""
+    """Return a URL for messages and logs, with each password, also in the form `password=…`, replaced by `…`."""
     if "://" not in url:
         return _KEY_AND_VALUE.sub(r"\1…", url)
-    return _IN_QUERY.sub(_shown, _IN_AUTHORITY.sub(r"\1:…", url))
+    return _IN_QUERY.sub(_redact_match, _IN_AUTHORITY.sub(r"\1:…", url))
 
 
-def without_passwords_of(url: str, text: str) -> str:
-    """A text about an address, e.g. a driver's error, without the passwords of the address.
+def redact_passwords(url: str, text: str) -> str:
+    """Replace the passwords of a URL in a text about it, e.g. a driver's error.
 
     Args:
-        url: The address.
+        url: The URL.
         text: The text.
     """
     for password in sorted(_passwords(url), key=len, reverse=True):
@@ -45,7 +45,7 @@ def _passwords(url: str) -> set[str]:
     return {form for value in found for form in (value, unquote(value)) if form}
 
 
-def _shown(found: re.Match[str]) -> str:
+def _redact_match(found: re.Match[str]) -> str:
     return f"{found[1]}=…" if _is_password(found[1]) else found[0]
 
 

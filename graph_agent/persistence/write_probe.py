@@ -1,4 +1,4 @@
-"""Whether a database takes writes now, found out by a write that is rolled back."""
+"""Probes whether a database accepts writes, with a write that is rolled back."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from typing import Protocol, runtime_checkable
 from graph_agent.persistence.sqlite_connection import is_locked
 
 PROBE_BYTES = 1 << 16
-"""Bytes that a probe writes: more than an input usually stores at a time."""
+"""Bytes that a probe writes; more than an input usually stores at once."""
 _WAIT_MS = 1000
-"""Milliseconds to wait for another connection's transaction; whoever uses the same connection waits meanwhile."""
+"""Milliseconds to wait for another connection's transaction; other users of the same connection wait too."""
 _CHECK_S = 0.25
-"""Seconds that the pages of a file are read for, to find damage; a larger file is read in part."""
+"""Maximum seconds for reading a file's pages to find damage; a large file is read in part."""
 _STEPS = 1000
-"""Steps of SQLite's between two looks at the time."""
+"""SQLite virtual machine steps between two checks of the time."""
 
 
 @runtime_checkable
 class Probed(Protocol):
-    """A saver or a store that can find out whether it takes writes."""
+    """A saver or a Store that can check whether it accepts writes."""
 
     async def aprobe(self) -> None:
-        """Write something that is not kept.
+        """Write data and roll it back.
 
         Raises:
-            Exception: The database's own error, when it takes no writes: it is full, damaged, read-only, locked or not
-                reached.
+            Exception: The database's own error if it accepts no writes: it is full, damaged, read-only, locked or
+                unreachable.
         """
         ...
 
@@ -38,15 +38,15 @@ class Probed(Protocol):
 def probe_sqlite(connection: sqlite3.Connection, insert: str) -> None:
     """Write `PROBE_BYTES` to a file over a connection, and roll them back.
 
-    They reach the file, as the connection's cache is too small for them meanwhile. Nothing is written while another
-    connection writes, which shows as much.
+    The bytes reach the file, as the connection's cache is temporarily too small for them. Nothing is written while
+    another connection writes, since that write already proves that the file accepts writes.
 
     Args:
         connection: A connection without an open transaction.
-        insert: Inserts a row with one parameter, its blob.
+        insert: A statement that inserts a row, with a blob as its only parameter.
 
     Raises:
-        sqlite3.Error: When they cannot be written.
+        sqlite3.Error: If the bytes cannot be written.
     """
     [[cache]] = connection.execute("PRAGMA cache_size").fetchall()
     [[wait_ms]] = connection.execute("PRAGMA busy_timeout").fetchall()
@@ -66,16 +66,15 @@ def probe_sqlite(connection: sqlite3.Connection, insert: str) -> None:
 
 
 def check_space(folder: Path) -> None:
-    """Write `PROBE_BYTES` to a file that has no name, and so is gone when it is closed.
+    """Write `PROBE_BYTES` to an unnamed temporary file.
 
-    A database that was written to before has some space left in its own files, and a small write succeeds there for a
-    while after the disk was full.
+    A used database has free space in its own files, so small writes succeed for a while after the disk is full.
 
     Args:
-        folder: Where the disk is mounted, or any folder below.
+        folder: A folder on the disk to check.
 
     Raises:
-        OSError: When there is no space for them.
+        OSError: If the disk is full.
     """
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(PROBE_BYTES))
@@ -83,13 +82,13 @@ def check_space(folder: Path) -> None:
 
 
 def check_sqlite(file: Path) -> None:
-    """Read a file's pages over a connection of its own, which holds none of them in memory, to find damage.
+    """Read a file's pages over a separate connection, whose cache is empty, to find damage.
 
     Args:
-        file: A database whose tables have been made.
+        file: A database whose tables exist.
 
     Raises:
-        sqlite3.Error: When it is damaged, or cannot be read.
+        sqlite3.Error: If it is damaged, or cannot be read.
     """
     with closing(
         sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True, check_same_thread=False)

@@ -221,7 +221,7 @@ async def test_a_saver_that_was_left_refuses_instead_of_keeping_who_asks(tmp_pat
         async with asyncio.timeout(30):
             await saver.aget_tuple(thread())
 
-    assert str(told.value) == "The database is closed: its saver was left. Open it anew."
+    assert str(told.value) == "The database is closed, since its saver was closed. Open a new saver."
 
 
 async def test_sessions_of_one_file_are_read_by_every_entry_point(tmp_path: Path) -> None:
