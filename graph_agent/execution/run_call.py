@@ -114,7 +114,7 @@ async def in_turn(
     run, loop = run_of(config), state.get("loop", NOT_BEGUN)
     writes, ledger = parts.toolbox.writes(call["name"]), loop.get("ledger", False)
     # Outside the scope: a run that is aborted at its start must still report calls of earlier runs correctly.
-    begun = await may_have_started(call, config, runtime, run, writes=writes, ledger=ledger)
+    started = await may_have_started(call, config, runtime, run, writes=writes, ledger=ledger)
     done: T | NotDone = NotDone(UNKNOWN, "unknown")
     with run.interruptible(work_left_s(run, loop, settings)) as scope:
         async with parts.slots.of_wave(runtime, settings.max_parallel_calls):
@@ -128,13 +128,13 @@ async def in_turn(
                 if ledger or call["id"] not in run.planned:
                     await note_started(call, config, runtime, run)
             await run.confirm_held()
-            begun = True
+            started = True
             run.begun.add(call["id"])
             with current_call(run.session_id, call, _wave(config, loop)):
                 done = await work()
     if not scope.cancelled_caught:
         return done
-    return NotDone(*cut_short("abort" if run.aborted else "deadline", begun=begun, writes=writes))
+    return NotDone(*cut_short("abort" if run.aborted else "deadline", started=started, writes=writes))
 
 
 def _wave(config: RunnableConfig, loop: Bookkeeping) -> str:

@@ -48,7 +48,7 @@ async def settle(
 
     A result in another place is moved; one without a call is dropped, with a warning. A call that had finished when the
     run stopped keeps its result, which is still in that checkpoint's pending writes although new input discarded it. A
-    call that never started is *skipped*. Any other writing call may have run and is *unknown*.
+    call that never started is *skipped*. Any other call may have run and is *unknown*.
 
     Args:
         messages: The conversation.

@@ -162,16 +162,16 @@ _BECAUSE: dict[Cause, str] = {
 }
 
 
-def cut_short(cause: Cause, *, begun: bool, writes: bool) -> tuple[str, ResultStatus]:
+def cut_short(cause: Cause, *, started: bool, writes: bool) -> tuple[str, ResultStatus]:
     """Return the result text and status of a call that an abort or a deadline stopped.
 
     Args:
         cause: The reason.
-        begun: Whether the call had started.
+        started: Whether the call had started.
         writes: Whether the call may change something.
     """
     because = _BECAUSE[cause]
-    if not begun:
+    if not started:
         return f"Not run: {because} before this call was begun.", "skipped"
     text = f"Stopped before it had finished: {because}. {effect_text(writes=writes)}"
     return text, "unknown" if writes else "error"

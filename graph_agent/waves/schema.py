@@ -90,7 +90,7 @@ class Selection:
     """The next state of each waiting call of a wave."""
 
     ready: list[Call]
-    """Calls whose needs have their results, references filled in."""
+    """Calls whose needs have results, references resolved."""
     skipped: list[tuple[Call, str]]
     """Calls that will never run, each with the reason for the model."""
     waiting: list[Call]
