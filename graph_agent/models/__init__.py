@@ -1,1 +1,1 @@
-"""Adapters to chat models: what they can do, how they are named, how they are scripted."""
+"""Adapters to chat models: resolution, capabilities, requests, retries, streaming and scripted models."""

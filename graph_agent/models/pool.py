@@ -88,7 +88,7 @@ class ModelPool:
         self._plan_tool = plan_tool
         self._wrap = around
         self._lock = threading.Lock()
-        self._per_run: dict[object, ReadyModel] = {}
+        self._run_models: dict[object, ReadyModel] = {}
         self._built: dict[object, ReadyModel] = {}
         for field, wanted in (("model", [config.model or own]), ("fallback_models", config.fallback_models)):
             for given in wanted:
@@ -117,14 +117,14 @@ class ModelPool:
             ConfigError: If it cannot be built.
         """
         key = _key(given)
-        ready = self._built.get(key) or self._per_run.get(key)
+        ready = self._built.get(key) or self._run_models.get(key)
         if ready is None:
             # In a thread: importing a provider's package and building its client may block.
             ready = await asyncio.to_thread(self._build, given, field)
             with self._lock:
-                ready = self._per_run.setdefault(key, ready)
-                if len(self._per_run) > _KEPT:
-                    del self._per_run[next(iter(self._per_run))]
+                ready = self._run_models.setdefault(key, ready)
+                if len(self._run_models) > _KEPT:
+                    del self._run_models[next(iter(self._run_models))]
         return ready
 
     def _build(self, given: Any, field: str) -> ReadyModel:
@@ -157,7 +157,7 @@ def ready_only(given: Any) -> BaseChatModel:
     if isinstance(given, BaseChatModel):
         return given
     raise ConfigError(
-        f"{given!r} is no chat model, and this graph was built without a way to resolve names; "
+        f"{given!r} is not a chat model, and this graph was built without a resolver of names; "
         "pass resolve= to build_graph, or use create_graph_agent."
     )
 

@@ -87,7 +87,7 @@ class SchemaMode:
         # Another session may have removed it already.
         if remaining and remaining[0] is form:
             remaining.pop(0)
-            how = "asking for it in words" if not remaining else "sending it as it stands"
+            how = "asking for it in the prompt" if not remaining else "sending it unchanged"
             logger.info("The provider refuses the schema of the answer (%s); %s from now on", error, how)
         return True
 

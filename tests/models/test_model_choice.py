@@ -91,7 +91,7 @@ async def test_models_that_runs_bring_do_not_pile_up() -> None:
 
     chains = [await pool.chain(LoopConfig(model=f"test:{n}", fallback_models=(f"test:{n}",))) for n in range(100)]
 
-    assert ([len(chain) for chain in chains], len(pool._brought)) == ([1] * 100, 32)
+    assert ([len(chain) for chain in chains], len(pool._run_models)) == ([1] * 100, 32)
 
 
 async def test_a_wrong_model_in_a_runs_context_is_raised_with_the_fix() -> None:

@@ -96,4 +96,4 @@ def test_what_is_configured_counts_for_a_family_without_tools() -> None:
 def test_a_family_without_tools_is_asked_for_structured_plans_in_text() -> None:
     planner = StructuredPlanner(chat("tinyllama"), {"type": "object"}, "make_plan")
 
-    assert planner._ways == ["text"]
+    assert planner._methods == ["text"]
