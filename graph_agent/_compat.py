@@ -48,7 +48,7 @@ _RUNTIME = "__pregel_runtime"
 _COORDINATES = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
 _REPLAY_STATE = "__pregel_replay_state"
 
-KEEPING_NOTHING: dict[str, Any] = {_DURABILITY: "async"}
+NO_PERSISTENCE: dict[str, Any] = {_DURABILITY: "async"}
 """Added to the `configurable` of a graph compiled with `checkpointer=False`, which fails under a parent's `"sync"`."""
 
 

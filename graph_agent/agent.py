@@ -107,6 +107,6 @@ def create_graph_agent(
 def _check_storage(name: str, given: object, kind: Any, opener: str) -> None:
     if given is not None and not isinstance(given, kind):
         raise ConfigError(
-            f"{name}={given!r}: give an object of LangGraph's; `async with {opener}(address)` of "
-            "graph_agent.persistence.open gives one by its address."
+            f"{name}={given!r}: pass an object of LangGraph's; `async with {opener}(address)` of "
+            "graph_agent.persistence.open opens one by its address."
         )

@@ -12,7 +12,7 @@ from graph_agent.config import LoopConfig, Price
 from graph_agent.types import StopReason, Usage
 
 BUDGET_LEFT = "__graph_agent_budget_left"
-"""Key in a delegated run's `configurable`: the delegating run's remaining budget, as returned by `Left.as_json`."""
+"""Key in a delegated run's `configurable`: the result of the delegating run's `Left.as_json`."""
 
 
 @dataclass(frozen=True, slots=True)

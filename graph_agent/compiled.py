@@ -17,7 +17,7 @@ from langgraph.types import Command
 from pydantic import SecretStr
 
 from graph_agent._compat import (
-    KEEPING_NOTHING,
+    NO_PERSISTENCE,
     ClockedStateGraph,
     checkpointer_of,
     inherits_durability,
@@ -27,7 +27,7 @@ from graph_agent._internal.sync_bridge import blocking, refuse_running_loop
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext, with_credentials
 from graph_agent.execution.checkpoints import keep_ids_above_newest, namespaces_unseen
-from graph_agent.runs.checkpoint_metadata import keep_configurable_out
+from graph_agent.runs.checkpoint_metadata import strip_configurable
 from graph_agent.runs.registry import refuse_within, running, running_blocking
 from graph_agent.runs.run import RUN, Run
 
@@ -168,8 +168,8 @@ class CompiledAgentGraph(ClockedStateGraph):
 
     def _with_run(self, config: RunnableConfig | None, run: Run) -> RunnableConfig:
         if isinstance(self.checkpointer, BaseCheckpointSaver):
-            keep_configurable_out(self.checkpointer)
-        nothing = KEEPING_NOTHING if self.checkpointer is False else {}
+            strip_configurable(self.checkpointer)
+        nothing = NO_PERSISTENCE if self.checkpointer is False else {}
         configurable = {**(config or {}).get("configurable", {}), **nothing, RUN: run}
         return {**(config or {}), "configurable": configurable}
 

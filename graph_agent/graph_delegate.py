@@ -16,7 +16,7 @@ from langgraph.graph.state import CompiledStateGraph
 from langgraph.runtime import get_runtime
 from langgraph.types import StreamMode
 
-from graph_agent._compat import KEEPING_NOTHING, checkpointer_of, is_resuming
+from graph_agent._compat import NO_PERSISTENCE, checkpointer_of, is_resuming
 from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent._internal.sync_bridge import in_blocking_run
 from graph_agent._internal.text import as_text, plain
@@ -54,7 +54,7 @@ class GraphDelegate:
         importlib.import_module("graph_agent.models.finish_reasons")
         if not hasattr(self.graph, "ainvoke"):
             raise ConfigError(
-                f"The delegate {self.name!r} wants a compiled graph, not {self.graph!r}; compile it first."
+                f"The delegate {self.name!r} needs a compiled graph, not {self.graph!r}; compile it first."
             )
 
     @property
@@ -74,7 +74,7 @@ class GraphDelegate:
         output = _RunOutput(delegation, self.name, is_agent=is_agent)
         configurable = {DEPTH_LEFT: delegation.depth_left, BUDGET_LEFT: budget.as_json()}
         if not self.resumes:
-            configurable |= KEEPING_NOTHING
+            configurable |= NO_PERSISTENCE
         # A watched run streams its tokens to its own message stream, which leaves out models tagged `nostream`.
         tags = ["nostream"] if delegation.watch is None else []
         config: RunnableConfig = merge_configs(
@@ -160,7 +160,7 @@ class _RunOutput:
         self._id = delegation.id
         self._target = target
         self._is_agent = is_agent
-        self._parts = StreamParts(delegation.session_id, ours=is_agent)
+        self._parts = StreamParts(delegation.session_id, is_agent=is_agent)
         self.watch = delegation.watch
         """Called with each part of the run; None if the parts are not streamed."""
         self.state: dict[str, Any] = {}

@@ -16,10 +16,10 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from graph_agent.runs.run import RUN
 
 _ADDRESS = frozenset({"thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map"})
-_MARK = "_keeps_configurable_out"
+_MARK = "_strips_configurable"
 
 
-def keep_configurable_out(saver: BaseCheckpointSaver[Any]) -> None:
+def strip_configurable(saver: BaseCheckpointSaver[Any]) -> None:
     """Patch a saver to store nothing of the `configurable` of agents' runs; runs of other graphs are not affected."""
     if getattr(saver, _MARK, False):
         return

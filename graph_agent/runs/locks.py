@@ -1,8 +1,9 @@
-"""Locks of sessions: one run at a time, by a table within the process and by file or PostgreSQL locks between processes.
+"""Locks of sessions: one run at a time, within this process and between processes.
 
-The operating system releases the locks of a killed process. The lock file is in the folder of the SQLite database and
-stays empty. If the system has no such locks (Windows), or the database is neither a file nor in PostgreSQL, a session
-is locked within its process only. Any other failure to acquire a lock is an error: no run begins without its lock.
+Between processes, they are locks on bytes of a file or advisory locks in PostgreSQL. The operating system releases the
+locks of a killed process. The lock file is in the folder of the SQLite database and stays empty. If the system has no
+such locks (Windows), or the database is neither a file nor in PostgreSQL, a session is locked within its process only.
+Any other failure to acquire a lock is an error: no run begins without its lock.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def checked_fields(fields: Any) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise ConfigError(f"A change of the configuration is a mapping of field → value, not {fields!r}.")
     if "credentials" in fields:
-        raise ConfigError("credentials belong to one run's context; what is stored with a session may not hold them.")
+        raise ConfigError("credentials belong to one run's context; a session may not store them.")
     try:
         context = AgentContext(**fields)
     except ConfigError as error:

@@ -248,7 +248,7 @@ class AdvisoryLocks:
             first_row(self._open, _RELEASE, self._key(session_id))
         except Exception as error:  # noqa: BLE001 - closing the connection releases the lock, too
             self._open.close()
-            logger.warning("The lock of session %r went with its connection: %s", session_id, error)
+            logger.warning("The lock of session %r was released by closing its connection: %s", session_id, error)
 
     def _query(self, query: str, session_id: str) -> list[str] | None:
         """Return the first row of a query about one session; a connection that broke while idle is replaced."""
@@ -307,7 +307,7 @@ class AdvisoryLocks:
     def _connect(self) -> Connection[Any]:
         import psycopg
 
-        # The configured timeout is for the first connection; while sessions run, the connection must be replaced quickly.
+        # The configured timeout is for the first connection; while sessions run, it must be replaced quickly.
         limit: dict[str, Any] = {"connect_timeout": RECONNECT_S} if self._held else {}
         connection = psycopg.connect(self._conninfo, autocommit=True, **limit)
         try:
@@ -315,7 +315,7 @@ class AdvisoryLocks:
             self._schema, pid = first_row(connection, _SCHEMA_AND_PID) or ("", "")
             if pid != str(connection.info.backend_pid):
                 logger.warning(
-                    "There is a connection pooler before the PostgreSQL database. It must pool by session, or two "
+                    "There is a connection pooler in front of the PostgreSQL database. It must pool by session, or two "
                     "processes may run one session at the same time: the locks of sessions belong to a connection."
                 )
         except BaseException:

@@ -74,7 +74,7 @@ def _inbox(place: Hashable, saver: BaseCheckpointSaver[Any], store: BaseStore | 
     return _inboxes.setdefault(place, MemoryInbox())
 
 
-async def run_under_way(saver: BaseCheckpointSaver[Any], session_id: str) -> Run | None:
+async def find_run(saver: BaseCheckpointSaver[Any], session_id: str) -> Run | None:
     """Return the run of a session in this process; None when there is none."""
     return _under_way.get((await place_of(saver), session_id))
 

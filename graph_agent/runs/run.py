@@ -26,7 +26,7 @@ from graph_agent.runs.inbox import Inbox, MemoryInbox, Note
 T = TypeVar("T")
 
 RUN = "__graph_agent_run"
-"""Key of the `Run` in a run's `configurable`. LangGraph keeps keys with two underscores out of checkpoints and traces."""
+"""Key of the `Run` in a run's `configurable`. The two underscores keep it out of checkpoints and traces."""
 
 
 READERSHIP = "__graph_agent_readership"
