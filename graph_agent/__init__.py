@@ -1,6 +1,6 @@
 """A graph-based agent framework on LangGraph.
 
-The public names are imported when they are first asked for, so that `import graph_agent` loads no model provider.
+The public names are imported on first access, so that `import graph_agent` loads no model provider.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = [
     "create_graph_agent",
 ]
 
-_HOMES = {
+_MODULES = {
     "A2ADelegate": "a2a.delegate",
     "AgentContext": "context",
     "GraphDelegate": "graph_delegate",
@@ -58,9 +58,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'graph_agent' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"graph_agent.{_HOMES[name]}"), name)
+    value = getattr(importlib.import_module(f"graph_agent.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -1,4 +1,4 @@
-"""`create_graph_agent`: names resolved to objects, the graph built and compiled."""
+"""`create_graph_agent`: resolve names to objects, then build and compile the graph."""
 
 from __future__ import annotations
 
@@ -44,36 +44,36 @@ def create_graph_agent(
     name: str = "agent",
     resolve: Callable[[Any], BaseChatModel] | None = None,
 ) -> CompiledAgentGraph:
-    """Make an agent: a compiled LangGraph graph with the nodes `plan`, `tools`, `delegate` and `finalize`.
+    """Create an agent: a compiled LangGraph graph with the nodes `plan`, `tools`, `delegate` and `finalize`.
 
     Two environment variables are read here, once. `DEBUG_MOCK_RESPONSES`, a JSON array of strings, replaces every model
-    by one script. `AGENTIC_LOOP_ENABLED` chooses one planner for every session: `false` has everything planned up front
-    (`planner="dag"`) whatever `tool_calling` says, `true` has structured plans made wave by wave.
+    by one script. `AGENTIC_LOOP_ENABLED` sets one planner for every session: `false` plans everything up front
+    (`planner="dag"`) whatever the value of `tool_calling`; `true` makes structured plans wave by wave.
 
     Args:
         model: A chat model, or `"provider:name"`, e.g. `"openai:gpt-4o-mini"`.
-        tools: LangChain tools, or callables with a docstring and type hints. The list that `open_mcp_tools` gives may
-            be passed as it is: servers that are down are then told in a `warning` event.
+        tools: LangChain tools, or callables with a docstring and type hints. The list of `open_mcp_tools` may
+            be passed unchanged: a `warning` event then reports each server that is down.
         delegates: Agents to hand tasks to; each is offered as `delegate_to_<name>`.
-        hooks: What may look at each planning reply and have the model asked again (`LoopHook`), in order; and
-            `AgentMiddleware` of the `langchain` package, put around model requests and tool calls, outermost first.
-        system_prompt: The system prompt, or a function that gives it at each request.
+        hooks: `LoopHook`s, which see each planning reply and may rerun the model, in order; and `AgentMiddleware` of
+            the `langchain` package, which wraps model requests and tool calls, outermost first.
+        system_prompt: The system prompt, or a function that returns it, called at each request.
         prompts: Templates that replace shipped prompts, by name.
         response_format: Shape of the answer, as a pydantic class, a dataclass, a `TypedDict` class or a JSON schema.
             `RunResult.structured_response` is an instance of the class; the state holds it as plain JSON.
         config: The loop's configuration; None for the defaults. A run's context overrides single fields.
         context_schema: `AgentContext`, or a subclass with fields of your own.
-        plan_schema: What a structured plan looks like: a subclass of `PlanningResult` that gives `slots` a shape; None
-            for `PlanningResult` itself.
-        checkpointer: Gives sessions a memory; None for none, or for a parent graph's.
-        store: LangGraph store, for the tools that ask for one.
-        cache: LangGraph cache; plans are kept in it for runs with a `plan_cache_ttl_s`.
+        plan_schema: Schema of structured plans: a subclass of `PlanningResult` that types `slots`; None for
+            `PlanningResult` itself.
+        checkpointer: Stores sessions; None to store nothing, or to use a parent graph's.
+        store: LangGraph store, injected into the tools that take one.
+        cache: LangGraph cache; stores plans for runs with a `plan_cache_ttl_s`.
         name: The agent's name.
-        resolve: Gives the chat model for a name or object: of `model`, of the configuration, and of a run's context,
-            which may come from a client; None for `graph_agent.models.resolve.resolve_model`.
+        resolve: Returns the chat model for a name or object in `model`, the configuration or a run's context (which may
+            come from a client); None for `graph_agent.models.resolve.resolve_model`.
 
     Raises:
-        ConfigError: When the parts do not fit together, or the model cannot be built.
+        ConfigError: When the arguments do not fit together, or the model cannot be built.
     """
     _check_storage("checkpointer", checkpointer, BaseCheckpointSaver | bool, "open_saver")
     _check_storage("store", store, BaseStore, "open_store")
@@ -107,6 +107,6 @@ def create_graph_agent(
 def _check_storage(name: str, given: object, kind: Any, opener: str) -> None:
     if given is not None and not isinstance(given, kind):
         raise ConfigError(
-            f"{name}={given!r}: give an object of LangGraph's; `async with {opener}(address)` of "
-            "graph_agent.persistence.open gives one by its address."
+            f"{name}={given!r}: pass an object of LangGraph's; `async with {opener}(address)` of "
+            "graph_agent.persistence.open opens one by its address."
         )

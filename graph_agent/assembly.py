@@ -1,4 +1,4 @@
-"""Assembly: an agent's parts made ready, and the four nodes joined."""
+"""Assembly of the agent graph: its dependencies, its four nodes and its edges."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from graph_agent.waves.reply import PLAN_TOOL
 from graph_agent.waves.schema import PlanningResult
 
 
-class _Surroundings(NamedTuple):
-    """What middleware puts around an agent's work."""
+class _MiddlewareWrappers(NamedTuple):
+    """Wrappers that middleware puts around model requests and tool calls."""
 
     around_model: Around = as_it_is
     around_tool: AroundTool | None = None
@@ -74,7 +74,7 @@ def assemble(
     registered = sort_hooks(checked_hooks(hooks))
     own = with_reader(checked_tools(tools), config)
     toolbox = Toolbox(own, checked_delegates(delegates), templates, registered.offered)
-    middleware = _surround(registered.middleware, toolbox, templates)
+    middleware = _wrappers(registered.middleware, toolbox, templates)
     models = ModelPool(
         model,
         config=config,
@@ -107,24 +107,24 @@ def assemble(
     return _join(parts)
 
 
-def _surround(middleware: Sequence[Any], toolbox: Toolbox, prompts: Prompts) -> _Surroundings:
-    """Make what middleware puts around model requests and tool calls; nothing without any.
+def _wrappers(middleware: Sequence[Any], toolbox: Toolbox, prompts: Prompts) -> _MiddlewareWrappers:
+    """Make the wrappers of some middleware; the defaults without any.
 
     Raises:
-        ConfigError: When one of them needs what this agent does not have.
+        ConfigError: When a middleware needs something that this agent does not have.
     """
     if not middleware:
-        return _Surroundings()
-    # Whoever gives one has imported the package; everybody else is spared it.
+        return _MiddlewareWrappers()
+    # Imported here: it loads the `langchain` package, which a program without middleware does not need.
     from graph_agent.middleware import AroundModels, AroundTools, admit
 
     admitted = [admit(one) for one in middleware]
     models, tools = AroundModels(admitted, toolbox.tools, prompts), AroundTools(admitted, toolbox.tools)
-    return _Surroundings(models.around, tools if tools else None, any(one.rewrites for one in admitted))
+    return _MiddlewareWrappers(models.around, tools if tools else None, any(one.rewrites for one in admitted))
 
 
-def _while_held(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """A node whose update counts only while its process holds the session."""
+def _session_checked(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Wrap a node to raise `SessionLostError` when its process does not hold the session before or after it."""
 
     @functools.wraps(node)
     async def run(state: Any, config: RunnableConfig, *args: Any, **kwargs: Any) -> Any:
@@ -153,11 +153,11 @@ def _join(parts: AgentParts) -> AgentStateGraph:
         "finalize": (finalize_node, PlanState),
     }
     for node_name, (node, schema) in nodes.items():
-        ready = _while_held(functools.wraps(node)(functools.partial(node, parts=parts)))
-        # Only drawn: where `finalize` leads when planning goes on after an edit or after steering.
-        leads_to = ("plan", END) if node_name == "finalize" else None
+        ready = _session_checked(functools.wraps(node)(functools.partial(node, parts=parts)))
+        # For drawing only: `finalize` returns to `plan` after an edit or after steering.
+        destinations = ("plan", END) if node_name == "finalize" else None
         graph.add_node(
-            node_name, both_ways(blocking(ready), ready, node_name), input_schema=schema, destinations=leads_to
+            node_name, both_ways(blocking(ready), ready, node_name), input_schema=schema, destinations=destinations
         )
     graph.add_edge(START, "plan")
     router = both_ways(blocking(after_plan), after_plan, "after_plan")
@@ -169,20 +169,20 @@ def _join(parts: AgentParts) -> AgentStateGraph:
 
 
 PATHS = ["tools", "delegate", "finalize"]
-"""Where `after_plan` may lead; LangGraph cannot see it in a function that returns `Send`s."""
+"""Targets of `after_plan`; LangGraph cannot infer them from a function that returns `Send`s."""
 
 
 class Route(TypedDict, total=False):
-    """What the edge reads: LangGraph copies no more of the state than this."""
+    """The state fields that `after_plan` reads; LangGraph copies no others."""
 
     ready: list[Call]
 
 
 async def after_plan(state: Route, config: RunnableConfig) -> list[Send] | Literal["finalize"]:
-    """One task for each call that is ready; `finalize` when there is none.
+    """Return one task for each ready call; `finalize` when there is none.
 
-    `plan` has just written `ready` with its messages. An update from outside (`update_state`) may have changed the
-    messages alone, which decide then; where nothing is left to run, `finalize` leads back to `plan`.
+    In a run, `plan` has just written `ready` with its messages. `update_state` may have changed the messages alone, so
+    there the calls are read from the messages; if none is left to run, `finalize` returns to `plan`.
     """
     calls = state.get("ready", []) if is_running(config) else _calls_after_edit(config)
     return [Send("delegate" if is_delegation(call["name"]) else "tools", call) for call in calls] or "finalize"

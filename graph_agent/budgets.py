@@ -1,4 +1,4 @@
-"""What an input may spend: seconds, tokens and money, with a part kept back for the answer."""
+"""Budgets of an input (seconds, tokens, cost, with a reserve for the answer) and limits of its steps and turns."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from graph_agent.config import LoopConfig, Price
 from graph_agent.types import StopReason, Usage
 
 BUDGET_LEFT = "__graph_agent_budget_left"
-"""Key in a delegated run's `configurable`: what the delegating run has left, as `Left.as_json` gives it."""
+"""Key in a delegated run's `configurable`: the result of the delegating run's `Left.as_json`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What an input has used so far."""
+    """Usage of an input so far, compared with its budgets."""
 
     seconds: float = 0.0
-    """Time it was worked on."""
+    """Working time."""
     tokens: int = 0
     cost: float = 0.0
     """In the price table's currency."""
     last_tokens: int = 0
-    """Tokens of the newest model call: what another one is expected to take; 0 before the first."""
+    """Tokens of the newest model call, the estimate for the next one; 0 before the first."""
     last_cost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What an input may still use; None for no limit."""
+    """Budget that an input may still use; None for no limit."""
 
     deadline_s: float | None = None
     tokens: int | None = None
     cost: float | None = None
 
     def shared_by(self, shares: int) -> Left:
-        """One of several equal shares of what is spent; time is not, as they pass it side by side."""
+        """Return one of several equal shares of tokens and cost; time is not divided, as the shares run in parallel."""
         return Left(
             self.deadline_s,
             None if self.tokens is None else self.tokens // shares,
@@ -46,45 +46,45 @@ class Left:
         )
 
     def as_json(self) -> dict[str, float | int | None]:
-        """The same as plain JSON."""
+        """Return it as plain JSON."""
         return {"deadline_s": self.deadline_s, "tokens": self.tokens, "cost": self.cost}
 
 
 def has_budget(settings: LoopConfig) -> bool:
-    """Whether any of the three is limited."""
+    """Whether time, tokens or cost is limited."""
     return (settings.deadline_s, settings.max_tokens_total, settings.max_cost) != (None, None, None)
 
 
 def budget_met(spent: Spent, settings: LoopConfig) -> tuple[StopReason, float] | None:
-    """The budget that has no room for another plan beside the answer, and its size; None when there is none.
+    """Return the budget that cannot hold another plan and the answer, and its size; None if each can.
 
     Args:
-        spent: What the input has used.
+        spent: Usage of the input.
         settings: The budgets, and the share of each that is kept for the answer.
     """
     if settings.deadline_s is not None and spent.seconds >= work_s(settings.deadline_s, settings):
         return "deadline", settings.deadline_s
     limit = settings.max_tokens_total
-    if limit is not None and spent.tokens + spent.last_tokens + _kept(limit, spent.last_tokens, settings) > limit:
+    if limit is not None and spent.tokens + spent.last_tokens + _reserve(limit, spent.last_tokens, settings) > limit:
         return "token_limit", limit
     cost = settings.max_cost
-    if cost is not None and spent.cost + spent.last_cost + _kept(cost, spent.last_cost, settings) > cost:
+    if cost is not None and spent.cost + spent.last_cost + _reserve(cost, spent.last_cost, settings) > cost:
         return "cost_limit", cost
     return None
 
 
 def work_s(deadline_s: float, settings: LoopConfig) -> float:
-    """Seconds of a deadline that planning and calls may take."""
+    """Return the seconds of a deadline that planning and calls may take."""
     return deadline_s * (1 - settings.answer_reserve)
 
 
-def _kept(limit: float, last: float, settings: LoopConfig) -> float:
-    # The answer's request holds what the last one held and more, so it will not take less.
+def _reserve(limit: float, last: float, settings: LoopConfig) -> float:
+    # The answer's request contains the last one, so it uses at least as much.
     return max(limit * settings.answer_reserve, last)
 
 
 def exhausted(spent: Spent, settings: LoopConfig) -> tuple[StopReason, float] | None:
-    """The budget that has nothing left even for the answer, and its size; None when there is none."""
+    """Return the budget that is used up, the reserve for the answer included, and its size; None if there is none."""
     if settings.deadline_s is not None and spent.seconds >= settings.deadline_s:
         return "deadline", settings.deadline_s
     if settings.max_tokens_total is not None and spent.tokens >= settings.max_tokens_total:
@@ -95,21 +95,21 @@ def exhausted(spent: Spent, settings: LoopConfig) -> tuple[StopReason, float] | 
 
 
 def left_to_delegate(spent: Spent, settings: LoopConfig) -> Left:
-    """What delegates may use: what is left, without the part kept for the answer; never less than nothing."""
+    """Return the budget of delegates: the remaining one without the reserve for the answer, at least 0."""
     deadline, tokens, cost = settings.deadline_s, settings.max_tokens_total, settings.max_cost
     return Left(
         None if deadline is None else max(0.0, work_s(deadline, settings) - spent.seconds),
-        None if tokens is None else max(0, int(tokens - spent.tokens - _kept(tokens, spent.last_tokens, settings))),
-        None if cost is None else max(0.0, cost - spent.cost - _kept(cost, spent.last_cost, settings)),
+        None if tokens is None else max(0, int(tokens - spent.tokens - _reserve(tokens, spent.last_tokens, settings))),
+        None if cost is None else max(0.0, cost - spent.cost - _reserve(cost, spent.last_cost, settings)),
     )
 
 
-def tightened(settings: LoopConfig, left: Mapping[str, Any] | None) -> LoopConfig:
-    """A run's configuration within what a delegating run has left.
+def tighten_limits(settings: LoopConfig, left: Mapping[str, Any] | None) -> LoopConfig:
+    """Lower a run's budgets to the remaining budget of the delegating run.
 
     Args:
-        settings: The run's own.
-        left: What `Left.as_json` gave there; None for a run that nobody delegated.
+        settings: The run's own configuration.
+        left: The delegating run's `Left.as_json`; None for a run without one.
     """
     values: dict[str, Any] = {}
     for field, key, least in _TIGHTENED:
@@ -120,14 +120,14 @@ def tightened(settings: LoopConfig, left: Mapping[str, Any] | None) -> LoopConfi
 
 
 _TIGHTENED = (("deadline_s", "deadline_s", 1e-3), ("max_tokens_total", "tokens", 1), ("max_cost", "cost", 1e-9))
-"""Field of `LoopConfig`, key of `Left.as_json`, and the least value the field takes."""
+"""Field of `LoopConfig`, key of `Left.as_json`, and the smallest value the field accepts."""
 
 
 def cost_of(reply: AIMessage, prices: Mapping[str, Price]) -> float:
-    """What one model call cost, by the price of the model that the reply names.
+    """Return the cost of one model call, by the price of the model that the reply names.
 
-    A model that the table does not name counts by the longest name in it that begins its own, such as `gpt-4o-mini` for
-    `gpt-4o-mini-2024-07-18`; else by the dearest price, so that a limit is never passed unseen.
+    A model that is not in the table is priced by the longest name there that is a prefix of its own, such as
+    `gpt-4o-mini` for `gpt-4o-mini-2024-07-18`; else by the highest price, so that no limit is exceeded unnoticed.
     """
     used = reply.usage_metadata
     if not prices or not used:
@@ -141,19 +141,19 @@ def cost_of(reply: AIMessage, prices: Mapping[str, Price]) -> float:
 
 
 def price_of(model: str, prices: Mapping[str, Price]) -> Price:
-    """The price that counts for a model; see `cost_of`."""
-    named = [name for name in prices if model.startswith(name)]
-    if named:
-        return prices[max(named, key=len)]
+    """Return the price of a model; see `cost_of`."""
+    prefixes = [name for name in prices if model.startswith(name)]
+    if prefixes:
+        return prices[max(prefixes, key=len)]
     return max(prices.values(), key=lambda price: price.input + price.output)
 
 
 def usage_of(reply: AIMessage, prices: Mapping[str, Price] | None = None) -> Usage:
-    """What one model call used, as far as the provider says.
+    """Return the usage of one model call, as reported by the provider; 0 for unreported figures.
 
     Args:
         reply: The reply.
-        prices: What models cost; empty or None where nobody asked for the cost.
+        prices: Prices of models; empty or None to leave out the cost.
     """
     used = reply.usage_metadata
     usage: Usage = {
@@ -165,16 +165,16 @@ def usage_of(reply: AIMessage, prices: Mapping[str, Price] | None = None) -> Usa
     return {**usage, "cost": cost_of(reply, prices)} if prices else usage
 
 
-# What LangGraph still has to allow, as `RemainingSteps` counts it, for `finalize`, and for a wave that comes back.
+# Supersteps that LangGraph must still allow (`RemainingSteps`) for `finalize`, and for a wave and its return to `plan`.
 STEPS_TO_FINALIZE = 2
 STEPS_FOR_A_WAVE = STEPS_TO_FINALIZE + 2
 
 LimitMet = tuple[StopReason, float]
-"""Which limit, and its size."""
+"""The limit that ends planning, and its size."""
 
 
 class LimitMetError(Exception):
-    """The model is to be asked once more for a plan, and a limit forbids it; the input ends there."""
+    """Raised when a limit forbids another plan; the input ends."""
 
     def __init__(self, reason: StopReason, limit: float) -> None:
         super().__init__(f"{reason}: {limit}")
@@ -183,7 +183,7 @@ class LimitMetError(Exception):
 
 
 RECURSION_LIMIT = "recursion_limit"
-"""LangGraph's own limit of a run's supersteps, as the reason of a `limit` event; its `stop_reason` is `step_limit`."""
+"""LangGraph's own limit of supersteps in a run, as the reason of a `limit` event; its `stop_reason` is `step_limit`."""
 
 LOGGED = {
     "step_limit": "Max agentic iterations reached without final response",
@@ -196,11 +196,11 @@ LOGGED = {
     "cost_limit": "The cost budget of %g reached without final response",
     "deadline": "The deadline of %g s reached without final response",
 }
-"""What the log says of a limit that ends planning, by its name; `%g` is its size."""
+"""Log message for each limit that ends planning, by name; `%g` is its size."""
 
 
 def limit_met(step: int, turn: int, settings: LoopConfig) -> tuple[StopReason, int] | None:
-    """The limit of the configuration that forbids another plan, and its size; None when there is none.
+    """Return the step or turn limit that forbids another plan, and its size; None if there is none.
 
     Args:
         step: Plans made for this input.

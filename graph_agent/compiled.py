@@ -1,4 +1,4 @@
-"""The agent's graph, compiled and not: what surrounds its runs."""
+"""The agent's state graph and its compiled graph, which lock the session and set the durability of each run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from langgraph.types import Command
 from pydantic import SecretStr
 
 from graph_agent._compat import (
-    KEEPING_NOTHING,
+    NO_PERSISTENCE,
     ClockedStateGraph,
     checkpointer_of,
     inherits_durability,
@@ -27,7 +27,7 @@ from graph_agent._internal.sync_bridge import blocking, refuse_running_loop
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext, with_credentials
 from graph_agent.execution.checkpoints import keep_ids_above_newest, namespaces_unseen
-from graph_agent.runs.checkpoint_metadata import keep_configurable_out
+from graph_agent.runs.checkpoint_metadata import strip_configurable
 from graph_agent.runs.registry import refuse_within, running, running_blocking
 from graph_agent.runs.run import RUN, Run
 
@@ -40,23 +40,22 @@ _MOST_THREADS = 256
 class CompiledAgentGraph(ClockedStateGraph):
     """A compiled LangGraph graph with five differences.
 
-    A session has one run at a time: a second one is refused, in this process and in others on the same database, where
-    that is SQLite or PostgreSQL. `update_state` counts as a run. A run that has lost its session to another process is
-    ended with `SessionLostError`.
-
-    A new checkpoint is always the newest of its thread, also where the clocks of two processes differ.
-
-    Where a call may write, its plan is in the checkpoint before it runs (`durability="sync"`, unless a run asks for
-    another; as a subgraph too, in its parent's checkpoints), so that a crash can never hide that the call was made; an
-    agent whose tools only read has nothing to hide, and keeps LangGraph's default. A blocking entry point says so when
-    it would block a running loop. And of what a run's `configurable` holds, no checkpoint keeps more than where it is.
+    1. A session has one run at a time. A second run is refused, in this process and, with an SQLite or PostgreSQL
+       database, in others. `update_state` counts as a run. A run that loses its session to another process ends with
+       `SessionLostError`.
+    2. A new checkpoint is always the newest of its thread, even if the clocks of two processes differ.
+    3. If a tool may write, each plan is stored before its calls run (`durability="sync"`, unless the run sets another;
+       also as a subgraph, in its parent's checkpoints), so that no crash hides a call that was made. An agent whose
+       tools only read keeps LangGraph's default.
+    4. A blocking entry point raises `SyncInLoopError` in the thread of a running event loop.
+    5. Of a run's `configurable`, checkpoints store only LangGraph's own ids.
     """
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
         """As LangGraph's `stream`.
 
         Raises:
-            RunFailedError: After the last part, where an input failed and `on_failure="raise"` is set.
+            RunFailedError: After the last part, if an input failed and `on_failure="raise"` is set.
             SyncInLoopError: In the thread of a running event loop.
             SessionBusyError: When a run of the session is under way.
             SessionLostError: When another process has taken the session over during the run.
@@ -92,7 +91,7 @@ class CompiledAgentGraph(ClockedStateGraph):
         """As LangGraph's `astream`.
 
         Raises:
-            RunFailedError: After the last part, where an input failed and `on_failure="raise"` is set.
+            RunFailedError: After the last part, if an input failed and `on_failure="raise"` is set.
             SessionBusyError: When a run of the session is under way.
             SessionLostError: When another process has taken the session over during the run.
         """
@@ -107,7 +106,7 @@ class CompiledAgentGraph(ClockedStateGraph):
                 async with contextlib.aclosing(cast("AsyncGenerator[Any]", chunks)):
                     async for chunk in chunks:
                         yield chunk
-            # Drained, or as a part of a parent graph at a breakpoint or with a question to a person.
+            # The run was drained, or as part of a parent graph stopped at a breakpoint or an interrupt.
             except GraphBubbleUp as stopped:
                 held = stopped
             if run.untouched:
@@ -120,7 +119,7 @@ class CompiledAgentGraph(ClockedStateGraph):
                 raise run.failure
 
     def bulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
-        """As LangGraph's `bulk_update_state`, which `update_state` is made of.
+        """As LangGraph's `bulk_update_state`, which `update_state` calls.
 
         Raises:
             SessionBusyError: When a run of the session is under way.
@@ -143,20 +142,20 @@ class CompiledAgentGraph(ClockedStateGraph):
 
     def _keep_ids_above(self, configurable: dict[str, Any]) -> None:
         if namespaces := namespaces_unseen(configurable):
-            blocking(self._look_at)(configurable, namespaces)
+            blocking(self._raise_id_floor)(configurable, namespaces)
 
     async def _akeep_ids_above(self, configurable: dict[str, Any]) -> None:
         if namespaces := namespaces_unseen(configurable):
-            await self._look_at(configurable, namespaces)
+            await self._raise_id_floor(configurable, namespaces)
 
-    async def _look_at(self, configurable: dict[str, Any], namespaces: list[str]) -> None:
-        # The saver around a run is the run's, whatever the graph was compiled with.
+    async def _raise_id_floor(self, configurable: dict[str, Any], namespaces: list[str]) -> None:
+        # A nested run uses the saver of the surrounding run, whichever saver the graph was compiled with.
         saver = checkpointer_of({"configurable": configurable}) or self.checkpointer
         if self.checkpointer is not False and isinstance(saver, BaseCheckpointSaver):
             await keep_ids_above_newest(saver, str(configurable.get("thread_id", "")), namespaces)
 
     def _with_credentials(self, config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
-        """A run's arguments with the agent's own credentials."""
+        """Return a run's arguments with the agent's own credentials added."""
         own = self.builder.credentials if isinstance(self.builder, AgentStateGraph) else None
         if not own:
             return kwargs
@@ -164,13 +163,13 @@ class CompiledAgentGraph(ClockedStateGraph):
         return {**kwargs, "context": with_credentials(kwargs.get("context"), own, config, schema)}
 
     def _configurable(self, config: RunnableConfig | None) -> dict[str, Any]:
-        """What a run can be told of itself: the graph's own, what surrounds the run, and what it was given."""
+        """Merge the `configurable` of the graph, of the surrounding run and of the run's own config."""
         return {**ensure_config(self.config)["configurable"], **(config or {}).get("configurable", {})}
 
     def _with_run(self, config: RunnableConfig | None, run: Run) -> RunnableConfig:
         if isinstance(self.checkpointer, BaseCheckpointSaver):
-            keep_configurable_out(self.checkpointer)
-        nothing = KEEPING_NOTHING if self.checkpointer is False else {}
+            strip_configurable(self.checkpointer)
+        nothing = NO_PERSISTENCE if self.checkpointer is False else {}
         configurable = {**(config or {}).get("configurable", {}), **nothing, RUN: run}
         return {**(config or {}), "configurable": configurable}
 
@@ -184,22 +183,22 @@ class CompiledAgentGraph(ClockedStateGraph):
         return {**kwargs, "durability": "sync"}
 
     def _keeps_with_its_parent(self, configurable: dict[str, Any]) -> bool:
-        """Whether it stores its steps with a surrounding run that leaves it open how."""
+        """Whether it stores its steps in the checkpoints of a surrounding run that sets no durability."""
         if self.checkpointer is False or inherits_durability(configurable):
             return False
         return checkpointer_of({"configurable": configurable}) is not None
 
 
 def _resumes(given: Any, configurable: dict[str, Any]) -> bool:
-    """Whether a run goes on from the checkpoint that it loads, without one of its own first."""
+    """Whether a run continues the checkpoint that it loads, instead of storing an input checkpoint first."""
     return given is None or isinstance(given, Command) or is_resuming({"configurable": configurable})
 
 
 def _with_threads(config: RunnableConfig) -> RunnableConfig:
-    """A blocking run's config with a thread for every call of a large wave.
+    """Set `max_concurrency` of a blocking run to one thread for each call of a large wave.
 
-    LangGraph takes `max_concurrency` for the size of its pool, and without one makes a pool of a few threads a core.
-    How many calls are in flight is bounded by `max_parallel_calls`.
+    LangGraph uses `max_concurrency` as the size of its thread pool; the default is a few threads per core. The loop
+    itself bounds the calls in flight by `max_parallel_calls`.
     """
     if ensure_config(config).get("max_concurrency") is not None:
         return config
@@ -210,29 +209,29 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """A `StateGraph` that compiles to a `CompiledAgentGraph`."""
 
     mcp_states: Callable[[], Awaitable[dict[str, bool]]] | None = None
-    """Says of each MCP server behind the tools whether it can be called now; None where nobody knows."""
+    """Returns, for each MCP server of the tools, whether it can be called now; None if unknown."""
     tool_names: tuple[str, ...] = ()
-    """Names of the tools and delegations there are."""
+    """Names of the tools and delegations."""
     model: BaseChatModel | None = None
-    """The chat model that a run asks where it names no other."""
+    """The default chat model of a run."""
     credentials: Mapping[str, SecretStr] = MappingProxyType({})
-    """Credentials that every run of the agent has, unless it brings others of these names."""
+    """Credentials of every run; a run's own credentials of the same names win."""
     may_write = True
-    """Whether some call of this agent may change something outside it; False when every tool is marked as reading."""
+    """Whether some call of this agent may write; False when every tool is marked as reading."""
     offers: Sequence[dict[str, Any]] = ()
-    """What the agent can call, tools and delegates, in OpenAI's function format."""
+    """The tools and delegates of the agent, in OpenAI's function format."""
 
     response: ResponseSchema | None = None
-    """The shape of the answer; None for text."""
+    """The schema of the answer; None for text."""
     config: LoopConfig | None = None
     """The agent's configuration."""
     writes: Callable[[str], bool] | None = None
-    """Tells of a call's name whether it may change something; None where nobody can tell."""
+    """Whether a call may write, by name; None if unknown."""
 
     def compile(self, *args: Any, **kwargs: Any) -> CompiledAgentGraph:
         """As LangGraph's `compile`."""
         compiled = super().compile(*args, **kwargs)
-        # LangGraph names the class it makes; ours adds methods and no attributes, so the object fits.
+        # LangGraph fixes the class of the compiled graph; this subclass adds methods only, so the object fits it.
         compiled.__class__ = CompiledAgentGraph
         assert isinstance(compiled, CompiledAgentGraph)
         return compiled

@@ -1,4 +1,4 @@
-"""What one run brings along: overrides of the loop's configuration, and credentials."""
+"""Context of one run: overrides of the loop's configuration, and credentials."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ if TYPE_CHECKING:
 class AgentContext(BaseModel):
     """The graph's `context_schema`: the fields of `LoopConfig`, all optional, and the run's credentials.
 
-    A field left out, or None, keeps the value the agent was built with. Each field means what it means there.
-    Subclass it to add fields, and pass the subclass as `context_schema=`.
+    A field left out, or None, keeps the value the agent was built with. Fields of `LoopConfig` have the
+    same meaning here. Subclass it to add fields, and pass the subclass as `context_schema=`.
 
     Raises:
-        ConfigError: On an unknown field, or a value that does not fit.
+        ConfigError: On an unknown field, or an invalid value.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
@@ -53,21 +53,22 @@ class AgentContext(BaseModel):
         except ValidationError as error:
             raise ConfigError(explain(error, f"context ({type(self).__name__})", type(self))) from None
 
-    credentials: dict[str, SecretStr] = Field(default={}, description="Secrets by name, for the tools that want them.")
+    credentials: dict[str, SecretStr] = Field(default={}, description="Secrets by name, for the tools that use them.")
     client_tools: list[dict[str, Any]] = Field(
         default=[], description="Tools of the caller's own, as OpenAI functions; a call of one is an interrupt."
     )
     client_calls: dict[str, str] = Field(
         default={},
-        description="Calls whose results the caller brings, of tools that it offers no more: call id → tool's name.",
+        description="Calls of client tools no longer offered, whose results the caller sends: call id → tool's name.",
     )
     client_tool_choice: str | None = Field(
-        default=None, description="A tool's name, or `any`: what each plan must call; None for the model's choice."
+        default=None, description="The tool that each plan must call, by name, or `any`; None for the model's choice."
     )
     parallel_client_calls: bool = Field(
-        default=True, description="Whether several of `client_tools` may be called at once; if not, the first one is."
+        default=True,
+        description="Whether several of `client_tools` may be called at once; if not, only the first call runs.",
     )
-    instructions: str = Field(default="", description="Said to the model below the agent's system prompt.")
+    instructions: str = Field(default="", description="Appended to the agent's system prompt.")
     response_schema: dict[str, Any] | None = Field(
         default=None, description="JSON schema of this run's answer, in place of the agent's `response_format`."
     )
@@ -112,7 +113,7 @@ class AgentContext(BaseModel):
 
 
 def checked_context(given: Any) -> AgentContext | dict[str, Any] | None:
-    """The context that a caller passes to a run, as LangGraph takes it.
+    """Return the context that a caller passes to a run, in the form that LangGraph accepts.
 
     Raises:
         ConfigError: When it is neither an `AgentContext` nor a mapping of its fields.
@@ -125,81 +126,78 @@ def checked_context(given: Any) -> AgentContext | dict[str, Any] | None:
     raise ConfigError(f"context: got a {kind}; pass an AgentContext, or a mapping of its fields.")
 
 
-def coerce_context(brought: Any, schema: type[AgentContext] = AgentContext) -> AgentContext | None:
-    """Read what a run brings: our model, a mapping of its fields, None, or a parent graph's own context.
+def coerce_context(given: Any, schema: type[AgentContext] = AgentContext) -> AgentContext | None:
+    """Convert a run's context: an `AgentContext`, a mapping of its fields, None, or a parent graph's own context.
 
-    A parent's foreign context arrives as it is in a subgraph's run; it says nothing to this agent, so it is None here.
+    LangGraph passes a parent's context unchanged to a subgraph's run. One of a foreign type becomes None.
 
     Args:
-        brought: What the run has as its context.
+        given: The run's context.
         schema: The agent's own context schema.
     """
-    if isinstance(brought, AgentContext):
-        return brought
-    if isinstance(brought, dict) and brought:
+    if isinstance(given, AgentContext):
+        return given
+    if isinstance(given, dict) and given:
         try:
-            return schema(**brought)
+            return schema(**given)
         except ConfigError:
             return None
     return None
 
 
 def with_credentials(
-    brought: Any,
+    given: Any,
     own: Mapping[str, SecretStr],
     config: RunnableConfig | None = None,
     schema: type[AgentContext] = AgentContext,
 ) -> Any:
-    """What a run brings, with the agent's own credentials below those that it brings.
+    """Add the agent's own credentials to a run's context; the run's credentials win.
 
     Args:
-        brought: What the run was given as its context; None for what the run around it has. What cannot be a context is
-            left as it is, to be refused.
+        given: The run's context; None for the context of the surrounding run. A value of another type is returned
+            unchanged, to be refused later.
         own: The agent's credentials.
         config: The run's config.
         schema: The agent's own context schema.
     """
-    # Imported here: a context alone needs no LangGraph.
-    from graph_agent._compat import surrounding_context
+    if given is None:
+        from graph_agent._compat import surrounding_context  # imports LangGraph, which a run has imported already
 
-    if brought is None:
-        from graph_agent._compat import surrounding_context  # it loads LangGraph, which a run has loaded by then
-
-        brought = coerce_context(surrounding_context(config), schema)
-    if brought is None:
+        given = coerce_context(surrounding_context(config), schema)
+    if given is None:
         return schema(credentials=dict(own))
-    if isinstance(brought, AgentContext):
-        return brought.model_copy(update={"credentials": {**own, **brought.credentials}})
-    if isinstance(brought, dict) and isinstance(given := brought.get("credentials", {}), Mapping):
-        return {**brought, "credentials": {**own, **given}}
-    return brought
+    if isinstance(given, AgentContext):
+        return given.model_copy(update={"credentials": {**own, **given.credentials}})
+    if isinstance(given, dict) and isinstance(credentials := given.get("credentials", {}), Mapping):
+        return {**given, "credentials": {**own, **credentials}}
+    return given
 
 
 def effective_config(
     built: LoopConfig,
-    brought: Any,
+    given: Any,
     schema: type[AgentContext] = AgentContext,
     changed: Mapping[str, Any] | None = None,
 ) -> LoopConfig:
-    """Lay a run's values over the configuration the graph was built with.
+    """Apply a run's context to the configuration that the graph was built with.
 
     Args:
         built: The agent's configuration.
-        brought: What the run has as its context.
+        given: The run's context.
         schema: The agent's own context schema.
-        changed: Fields changed since the run began, which win.
+        changed: Fields changed by `Session.configure`, which win.
 
     Raises:
-        ConfigError: When a value is of a kind this version does not have.
+        ConfigError: When a value is not valid in this version.
     """
-    context = coerce_context(brought, schema)
+    context = coerce_context(given, schema)
     values = {**({} if context is None else set_fields(context)), **(changed or {})}
     if built.offload_over_chars is None:
-        # A context may be meant for several agents of one graph; this one has no tool to read what is offloaded.
+        # A context may be shared by several agents of one graph; this agent has no tool to read offloaded output.
         values.pop("offload_over_chars", None)
     return built.with_values(values)
 
 
 def set_fields(context: AgentContext) -> dict[str, Any]:
-    """The fields of `LoopConfig` that a context sets, with their values."""
+    """Return the fields of `LoopConfig` that a context sets, with their values."""
     return {name: value for name in LoopConfig.model_fields if (value := getattr(context, name)) is not None}

@@ -1,4 +1,4 @@
-"""What a delegate is: something that answers a task in a run of its own."""
+"""The delegate protocol: an agent that answers a task in a run of its own."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from graph_agent.state.schema import RemoteTask
 from graph_agent.types import NO_USAGE, Usage, delegation_name
 
 DEPTH_LEFT = "__graph_agent_depth_left"
-"""Key in a delegated run's `configurable`: how many further delegations may nest."""
+"""Key in a delegated run's `configurable`: remaining depth of nested delegations."""
 WATCHED = "__graph_agent_watched"
-"""Key in a run's `configurable`: whether its custom stream takes the parts of delegates' runs.
+"""Key in a run's `configurable`: whether the parts of delegates' runs go to its custom stream.
 
-What begins with two underscores stays out of checkpoints and traces.
+LangGraph keeps keys that begin with two underscores out of checkpoints and traces.
 """
 
 
@@ -38,58 +38,58 @@ class Delegation:
     session_id: str
     """The delegating session; empty without one."""
     depth_left: int
-    """How many further delegations may nest below this one."""
+    """Remaining depth of delegations below this one."""
     left: Left = field(default_factory=Left)
-    """What the delegate may spend; no limit by default."""
+    """Budget of the delegate; no limit by default."""
     prices: Mapping[str, Price] = field(default_factory=dict)
-    """What its models cost; empty for unknown."""
+    """Prices of its models; empty for unknown."""
     context_id: str = ""
-    """The conversation this session has with the delegate already; empty before the first."""
+    """The session's existing conversation with the delegate; empty before the first delegation."""
     tell: Callable[[str], None] = field(default=lambda text: None, repr=False, compare=False)
-    """Takes a line about how the delegate gets on, for those who watch."""
+    """Called with a line on the delegate's progress."""
     watch: Callable[[Any], None] | None = field(default=None, repr=False, compare=False)
-    """Takes the parts of the delegate's run, where it runs in this process; None where nobody watches them."""
+    """Called with each part of a delegate's run in this process; None if the parts are not streamed."""
     used: Callable[[Usage], None] = field(default=lambda usage: None, repr=False, compare=False)
-    """Takes what was used where no result will say so: call it before `run` raises, or is cancelled."""
+    """Called with the usage of a delegation without a result: call it before `run` raises or is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
 class DelegationResult:
-    """What came back."""
+    """The result of a delegation."""
 
     content: str | list[Any]
-    """Text, or LangChain content blocks; the question, while the delegate waits for a person."""
+    """Text or LangChain content blocks; the question while the delegate waits for a person."""
     status: ResultStatus = "success"
     usage: Usage = field(default_factory=lambda: NO_USAGE)
     value: Any = None
-    """The result as plain JSON, for programs and references; None where it is the text of `content`."""
+    """The result as plain JSON, for programs and references; None if it is the text of `content`."""
     artifact: Any = None
-    """What is kept beside the message and not shown to the model, as plain JSON: files, structured data."""
+    """Files or structured data stored with the message as plain JSON, hidden from the model."""
     untrusted: bool = False
-    """Whether nobody vouches for the content: the model is then shown it fenced."""
+    """Whether the content is untrusted, so that the model gets it inside a fence."""
     context_id: str = ""
-    """The conversation to go on with at the next delegation; empty for none."""
+    """The conversation to continue at the next delegation; empty for none."""
     waiting: RemoteTask | None = None
-    """The task that waits for a person; its call is not answered yet."""
+    """The task that waits for a person, whose call has no result yet; None otherwise."""
     history: list[StoredEvent] = field(default_factory=list)
-    """The delegate's own events, where it is a graph of this process."""
+    """The delegate's own events, if it is a graph of this process."""
 
 
 class Delegate(Protocol):
-    """Anything with a name and a description that can be handed a task.
+    """An agent with a name and a description that answers tasks.
 
-    One with an attribute `resumes` that is true goes on where it stopped when the same delegation is run again; any
-    other is not asked twice for one call.
+    A delegate with a true attribute `resumes` continues where it stopped when the same delegation is run again. Any
+    other delegate is run once per call.
     """
 
     @property
     def name(self) -> str:
-        """The name behind ``delegate_to_``; letters, digits, `_` and `-`."""
+        """The name after `delegate_to_`; letters, digits, `_` and `-`."""
         ...
 
     @property
     def description(self) -> str:
-        """What it is good for, for the model."""
+        """Its purpose, for the model."""
         ...
 
     async def run(self, delegation: Delegation) -> DelegationResult:
@@ -99,23 +99,23 @@ class Delegate(Protocol):
 
 @runtime_checkable
 class AskingDelegate(Protocol):
-    """A delegate whose tasks may stop to ask a person."""
+    """A delegate whose tasks may wait for a person."""
 
     async def resume(self, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
-        """Go on with a task that waited, with the person's answer; it may ask again."""
+        """Continue a waiting task with the person's answer; it may wait again."""
         ...
 
     async def withdraw(self, task: RemoteTask) -> None:
-        """Tell whoever waits for an answer that none will come. Never raises, and takes a few seconds at most."""
+        """Cancel a waiting task, as no answer will come. Never raises, and takes a few seconds at most."""
         ...
 
 
 @runtime_checkable
 class LateDelegate(Protocol):
-    """A delegate that learns what it is good for only when it is needed."""
+    """A delegate that loads its description at first use, such as from an agent card."""
 
     async def prepare(self) -> bool:
-        """Learn it, unless it is known. Never raises.
+        """Load the description, unless it is loaded. Never raises.
 
         Returns:
             Whether the description has changed.
@@ -124,7 +124,7 @@ class LateDelegate(Protocol):
 
 
 async def withdraw(delegates: Mapping[str, Delegate], tasks: Mapping[str, RemoteTask]) -> None:
-    """Tell the agents whose tasks wait for a person that no answer will come.
+    """Cancel tasks that wait for a person, as no answer will come.
 
     Args:
         delegates: Call name → the delegate.
@@ -139,7 +139,7 @@ async def withdraw(delegates: Mapping[str, Delegate], tasks: Mapping[str, Remote
 
 
 def delegate_schema(call_name: str, delegate: Delegate, prompts: Prompts) -> dict[str, Any]:
-    """A delegate in OpenAI's function format."""
+    """Return a delegate in OpenAI's function format."""
     return {
         "type": "function",
         "function": {

@@ -1,4 +1,4 @@
-"""What one agent is made of, ready to run: the nodes are given this and nothing else."""
+"""Dependencies of the nodes: the parts of one agent, and of one run with tools or instructions of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from langgraph.cache.base import BaseCache
 from langgraph.runtime import Runtime
 
 from graph_agent._internal.lru import Bounded
-from graph_agent.budgets import BUDGET_LEFT, tightened
+from graph_agent.budgets import BUDGET_LEFT, tighten_limits
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.context import AgentContext, coerce_context, effective_config
 from graph_agent.hooks.protocol import LoopHook, sees_answers
@@ -31,22 +31,22 @@ from graph_agent.types import Call
 from graph_agent.waves.schema import PlanningResult
 
 AroundTool = Callable[[Call, RunnableConfig, Runtime[Any], Callable[[Call], Awaitable[Output]]], Awaitable[Output]]
-"""Runs a call, with the task's config and runtime, by what it is given for running it."""
+"""Wraps the execution of a call: takes the call, the task's config and runtime, and the function that runs it."""
 
 
 class Slots:
     """Bounds how many calls of one wave are in flight."""
 
     def __init__(self) -> None:
-        # The tasks of a wave meet here by its checkpoint; a wave that nobody is in any more is forgotten.
+        # Shared by the tasks of a wave, by checkpoint id; an entry is dropped when no task refers to it.
         self._waves: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     def of_wave(self, runtime: Runtime[Any], limit: int) -> asyncio.Semaphore:
-        """What a call of one wave holds while it runs.
+        """Return the semaphore that a call of one wave holds while it runs.
 
         Args:
             runtime: The calling task's runtime; the tasks of one wave share its checkpoint id.
-            limit: Calls in flight at most; the first caller's counts.
+            limit: Maximum of calls in flight; the value of the first caller is used.
         """
         wave = runtime.execution_info.checkpoint_id if runtime.execution_info else ""
         return self._waves.setdefault(wave, asyncio.Semaphore(limit))
@@ -54,51 +54,51 @@ class Slots:
 
 @dataclass(frozen=True)
 class AgentParts:
-    """One agent's parts, made once and shared by all its runs."""
+    """The parts of one agent, made once and shared by all its runs."""
 
     models: ModelPool
-    """Every model this agent may use; `client`, `planner` and `tool_calling` are those of the one in force."""
+    """Every model this agent may use; `client`, `planner` and `tool_calling` belong to the current one."""
     client: ModelClient
     planner: StructuredPlanner
-    """Asks the model for structured plans, in wave mode."""
+    """Requests structured plans, in wave mode."""
     toolbox: Toolbox
     prompts: Prompts
     config: LoopConfig
     tool_calling: Mode
-    """The mode that suits the model."""
+    """The tool calling mode of the model."""
     system_prompt: Callable[[], str]
-    """Gives the text of the system prompt; empty for none. Asked at each request, as it may name the day."""
+    """Returns the system prompt; empty for none. Called at each request, as the text may contain the date."""
     response: ResponseSchema | None = None
     plan_schema: type[PlanningResult] = PlanningResult
-    """What a structured plan looks like; a subclass may give `slots` a shape."""
+    """Schema of structured plans; a subclass may type `slots`."""
     cache: BaseCache[Any] | None = None
-    """Where plans are kept, for runs with a `plan_cache_ttl_s`."""
+    """Cache of plans, for runs with a `plan_cache_ttl_s`."""
     agentic_loop: bool | None = None
-    """True or False when the operator has set one planner for every session; None when they have not."""
+    """The planner that `AGENTIC_LOOP_ENABLED` sets for every session: True `wave`, False `dag`, None if unset."""
     context_schema: type[AgentContext] = AgentContext
-    """What a run may bring; under a parent graph it arrives as the parent's own mapping."""
+    """Type of a run's context; under a parent graph, the context may be the parent's own mapping."""
     warnings: tuple[str, ...] = ()
-    """What was not as it should be when the agent was built, e.g. a server that is down; told at each input."""
+    """Problems found when the agent was built, e.g. a server that is down; a `warning` event reports each per input."""
     hooks: tuple[LoopHook, ...] = ()
-    """What planning replies are shown to, in order."""
+    """Hooks that see planning replies, in order."""
     rewriters: tuple[LoopHook, ...] = ()
-    """The hooks that rewrite the tool results of requests, in order."""
+    """Hooks that rewrite the tool results of requests, in order."""
     around_tool: AroundTool | None = None
-    """What runs each tool call in its own way; None to run them directly."""
+    """Wrapper of each tool call; None to run calls directly."""
     whole_replies: bool = False
-    """Whether something may rewrite a reply after its last token, so that none may be read before."""
+    """Whether middleware may rewrite a reply after its last token, so that no token may be shown before."""
     client_tool_choice: str | None = None
-    """How the caller's own tools are to be chosen; None for as the model likes."""
+    """Tool choice for the caller's own tools; None for the model's choice."""
     parallel_client_calls: bool = True
     """Whether several of the caller's own tools may be called at once."""
     slots: Slots = field(default_factory=Slots)
     variants: dict[str, AgentParts] = field(init=False, repr=False, default_factory=dict)
-    """What runs with parts of their own were given (see `run_parts`)."""
-    _offering: dict[ModelClient, ModelClient] = field(init=False, repr=False, default_factory=dict)
+    """Dependencies of runs with a context of their own, by the context (see `parts_of_run`)."""
+    _clients: dict[ModelClient, ModelClient] = field(init=False, repr=False, default_factory=dict)
     _instructions: Bounded[tuple[Any, ...], str] = field(repr=False, default_factory=Bounded)
 
     def settings(self, runtime: Runtime[Any], config: RunnableConfig, loop: Bookkeeping) -> LoopConfig:
-        """The configuration in force: the agent's own, under what the run brings, under what was changed since.
+        """Return the effective configuration: the agent's own, overridden by the run's context, then by later changes.
 
         Args:
             runtime: The node's runtime.
@@ -106,20 +106,20 @@ class AgentParts:
             loop: The state's bookkeeping.
         """
         own = effective_config(self.config, runtime.context, self.context_schema, loop.get("changed"))
-        left = config["configurable"].get(BUDGET_LEFT)
-        return tightened(own, left) if left else own
+        remaining = config["configurable"].get(BUDGET_LEFT)
+        return tighten_limits(own, remaining) if remaining else own
 
     def offering(self, client: ModelClient) -> ModelClient:
-        """A client with all tools on offer: the caller's, and the delegates as they are known by now."""
+        """Return a client that offers the caller's tools too, and the delegates with their current descriptions."""
         if not self.toolbox.client_tools and client.schemas == self.toolbox.schemas:
             return client
-        if client not in self._offering:
+        if client not in self._clients:
             schemas = self.toolbox.schemas
-            self._offering[client] = client.asked_with(schemas, {}, tool_choice=self.client_tool_choice)
-        return self._offering[client]
+            self._clients[client] = client.asked_with(schemas, {}, tool_choice=self.client_tool_choice)
+        return self._clients[client]
 
     def without(self, names: Collection[str]) -> AgentParts:
-        """The same agent offering some of its tools and delegates no more; itself where nothing would be left.
+        """Return the agent without some of its tools and delegates; the agent itself if none would remain.
 
         Some providers refuse a history with calls in a request without tools.
         """
@@ -129,46 +129,46 @@ class AgentParts:
         return replace(self, client=self.client.without(names), toolbox=narrower, _instructions=Bounded())
 
     def mode(self, settings: LoopConfig) -> Mode:
-        """How calls are asked for under a run's settings; as a structured plan where the operator wants no loop."""
+        """Return the tool calling mode under a run's settings; `wave` if the operator has disabled the agentic loop."""
         if self.agentic_loop is False:
             return "wave"
         return self.tool_calling if settings.tool_calling == "auto" else settings.tool_calling
 
     async def prepare(self) -> None:
-        """Let the delegates learn what they are good for, and offer them to the model under what they say now."""
+        """Load the delegates' descriptions, and offer changed ones to the model."""
         if await self.toolbox.refresh():
             self.client.offer(self.toolbox.schemas)
-            self._offering.clear()
+            self._clients.clear()
             self._instructions.clear()
 
     def may_answer_while_planning(self, settings: LoopConfig) -> bool:
         """Whether a planning reply without calls may be the answer.
 
-        An agent that plans with nothing to call, for its hooks, has nothing to gain from a second request.
+        An agent without tools plans for its hooks only, and gains nothing from a second request.
         """
         return settings.finalize != "compose" or not self.toolbox
 
     def streams_while_planning(self, settings: LoopConfig) -> bool:
-        """Whether planning replies are streamed as they come: they may be the answer, and nothing can replace them."""
+        """Whether planning replies are streamed as produced: they may be the answer, and nothing can replace them."""
         return self.may_answer_while_planning(settings) and not self.guarded
 
     @property
     def guarded(self) -> bool:
-        """Whether something may rewrite an answer after its last token, so that nothing of it may be shown before."""
+        """Whether middleware or a hook may rewrite an answer after its last token, so no token may be shown before."""
         return self.whole_replies or any(map(sees_answers, self.hooks))
 
     @property
     def plans(self) -> bool:
-        """Whether there is anything to plan: calls to make, or hooks that want to see the reply."""
+        """Whether phase 1 is needed: there are tools, delegates or hooks."""
         return bool(self.toolbox) or bool(self.hooks)
 
     def instructions(self, settings: LoopConfig, mode: Mode, planner: Planner) -> str:
-        """How the agent is told to work, beside its own system prompt.
+        """Return the framework's instructions, which are added to the agent's own system prompt.
 
         Args:
             settings: The run's configuration.
-            mode: How calls are asked for.
-            planner: Which planner the session has; counts in wave mode only.
+            mode: The tool calling mode.
+            planner: The session's planner; used in wave mode only.
         """
         style = planner if mode == "wave" else "calls" if settings.finalize == "compose" else settings.finalize
         answers = self.may_answer_while_planning(settings)
@@ -185,20 +185,20 @@ class AgentParts:
         return self._instructions.get(key, make)
 
 
-_MOST_KEPT = 64
-_MOST_CHARS = 2_000_000
-"""Characters of what runs brought that is kept for others that bring the same, the newest's aside."""
+_MAX_VARIANTS = 64
+_MAX_VARIANT_CHARS = 2_000_000
+"""Characters of the keys in `AgentParts.variants`; a single larger one is still kept."""
 
 
 def parts_of_run(parts: AgentParts, runtime: Runtime[Any]) -> AgentParts:
-    """The agent's parts with what a run brings; the agent's own where it brings nothing.
+    """Return the agent's dependencies with the tools, instructions and response schema of a run's context, if any.
 
     Args:
-        parts: The agent.
+        parts: The agent's dependencies.
         runtime: The runtime of one of the run's nodes.
 
     Raises:
-        ConfigError: When a caller's tool has the name of another, or the response schema is none.
+        ConfigError: When a caller's tool has the name of another, or the response schema is invalid.
     """
     context = coerce_context(runtime.context, parts.context_schema)
     if context is None:
@@ -206,24 +206,23 @@ def parts_of_run(parts: AgentParts, runtime: Runtime[Any]) -> AgentParts:
     tools = [context.client_tools, context.client_calls]
     if not (any(tools) or context.instructions or context.response_schema):
         return parts
-    chosen = [context.client_tool_choice, context.parallel_client_calls]
-    brought = [*tools, *chosen, context.instructions, context.response_schema]
-    key = json.dumps(brought, sort_keys=True)
+    choice = [context.client_tool_choice, context.parallel_client_calls]
+    key = json.dumps([*tools, *choice, context.instructions, context.response_schema], sort_keys=True)
     if key not in parts.variants:
         _make_room(parts.variants, len(key))
-        parts.variants[key] = _with(parts, context)
+        parts.variants[key] = _variant(parts, context)
     return parts.variants[key]
 
 
-def _make_room(kept: dict[str, AgentParts], chars: int) -> None:
-    while kept and (len(kept) >= _MOST_KEPT or sum(map(len, kept)) + chars > _MOST_CHARS):
-        kept.pop(next(iter(kept)))
+def _make_room(variants: dict[str, AgentParts], chars: int) -> None:
+    while variants and (len(variants) >= _MAX_VARIANTS or sum(map(len, variants)) + chars > _MAX_VARIANT_CHARS):
+        variants.pop(next(iter(variants)))
 
 
-def _with(parts: AgentParts, context: AgentContext) -> AgentParts:
+def _variant(parts: AgentParts, context: AgentContext) -> AgentParts:
     if context.client_tools or context.client_calls:
         toolbox = parts.toolbox.with_client_tools(context.client_tools, context.client_calls)
-        # The instructions that are kept name the tools, where calls are asked for in text.
+        # In text mode, the cached instructions list the tools.
         parts = replace(
             parts,
             toolbox=toolbox,
@@ -233,16 +232,17 @@ def _with(parts: AgentParts, context: AgentContext) -> AgentParts:
         )
         parts = replace(parts, client=parts.offering(parts.client)).without(toolbox.withdrawn)
     if context.instructions:
-        # The instructions that are kept hold these, and go with them.
-        parts = replace(parts, system_prompt=_below(parts.system_prompt, context.instructions), _instructions=Bounded())
+        # The cache is renewed with the system prompt.
+        system_prompt = _appended(parts.system_prompt, context.instructions)
+        parts = replace(parts, system_prompt=system_prompt, _instructions=Bounded())
     if context.response_schema is not None:
         parts = replace(parts, response=ResponseSchema(context.response_schema))
     return parts
 
 
-def _below(own: Callable[[], str], added: str) -> Callable[[], str]:
-    def both() -> str:
+def _appended(own: Callable[[], str], added: str) -> Callable[[], str]:
+    def prompt_and_instructions() -> str:
         prompt = own()
         return f"{prompt}\n\n{added}" if prompt else added
 
-    return both
+    return prompt_and_instructions

@@ -1,4 +1,4 @@
-"""What can go wrong, grouped by who must act.
+"""Errors, grouped by who must act.
 
 GraphAgentError
 ├── UserError                the caller changes code, configuration or input
@@ -8,19 +8,18 @@ GraphAgentError
 │   ├── SlowSchemaError      an answer's schema that takes too long to check
 │   ├── SyncInLoopError      a blocking call from a running event loop's thread
 │   └── ScriptError          a scripted model that ran dry or was not used up
-├── RunFailedError           an input failed, and `on_failure="raise"` is set; `kind` says what
+├── RunFailedError           an input failed, and `on_failure="raise"` is set; `kind` names the failure
 │   └── ModelFailedError     a model, or its provider, did not answer
-├── CallError                the model chooses another call; it reads the text as a tool result
+├── CallError                the model chooses another call; the text is the tool result it gets
 │   ├── UnknownToolError
 │   └── ToolArgumentsError
-└── OperatorError            somebody looks after a service
-    ├── McpServerError
-    ├── SessionLockError     the lock of a session cannot be taken, or not be looked at
-    └── SessionLostError     a run ends: its session's lock is lost, or another run has continued the session
+└── OperatorError            an operator repairs a service
     ├── AbandonedCallsError  too many blocking calls hang
-    └── McpServerError
+    ├── McpServerError       an MCP server does not start, answer or follow the protocol
+    ├── SessionLockError     the lock of a session cannot be acquired or inspected
+    └── SessionLostError     a run ends: its session's lock is lost, or another run has continued the session
 
-A message says what happened, what was given, and the fix.
+A message states what happened, the value given, and the fix.
 """
 
 from __future__ import annotations
@@ -39,19 +38,19 @@ class UserError(GraphAgentError):
 
 
 class ConfigError(UserError, ValueError):
-    """A setting that cannot work, found when the agent is built."""
+    """An invalid setting, found when the agent is built."""
 
 
 class InputError(UserError, ValueError):
-    """An input that a run cannot take."""
+    """An invalid input to a run."""
 
 
 class SessionBusyError(UserError, RuntimeError):
-    """A session that is running was given another run; nothing of it was begun."""
+    """A second run of a running session was refused before it began."""
 
 
 class SlowSchemaError(UserError):
-    """A JSON schema that an answer cannot be checked against in a time that anybody would wait."""
+    """An answer's JSON schema takes too long to check the answer against."""
 
 
 class SyncInLoopError(UserError, RuntimeError):
@@ -59,17 +58,17 @@ class SyncInLoopError(UserError, RuntimeError):
 
 
 class ScriptError(UserError, AssertionError):
-    """A scripted model was asked for more replies than it has, or for fewer."""
+    """A scripted model got more requests than it has replies, or fewer."""
 
 
 class RunFailedError(GraphAgentError):
-    """An input failed, and its run is to raise that (`on_failure="raise"`). The session holds it as `FAILED`.
+    """An input failed, and `on_failure="raise"` is set. The session's status is `FAILED`.
 
     Args:
         message: One sentence for a person.
-        kind: The `kind` of the `error` event: `planning`, `hook`, `response_format`, `response_schema`, or one of a
-            model's.
-        answer: The message that ends the input: what failed, and what was done.
+        kind: The `kind` of the `error` event: `planning`, `hook`, `response_format`, `response_schema`, or a
+            `ModelErrorKind`.
+        answer: The message that ends the input; it names the failure and the work done.
     """
 
     def __init__(self, message: str, *, kind: str, answer: str) -> None:
@@ -83,7 +82,7 @@ class ModelFailedError(RunFailedError):
 
 
 class CallError(GraphAgentError):
-    """A call that cannot be run; its text is the result the model reads."""
+    """A call that cannot be run; the text of the error is the result that the model gets."""
 
 
 class UnknownToolError(CallError):
@@ -95,34 +94,34 @@ class ToolArgumentsError(CallError):
 
 
 class OperatorError(GraphAgentError):
-    """A service this process depends on is not answering as it should."""
+    """A service that this process depends on is unavailable or misbehaves."""
 
 
 class AbandonedCallsError(OperatorError):
-    """A blocking call that was not started, because too many that were cancelled or timed out still run."""
+    """A blocking call was not started, because too many cancelled or timed-out calls still run."""
 
 
 class McpServerError(OperatorError):
-    """An MCP server could not be started, reached or spoken to."""
+    """An MCP server could not be started or reached, or broke the protocol."""
 
     may_have_run: bool = False
-    """Whether a call that it ended may have taken effect."""
+    """Whether a call that failed with it may have taken effect."""
 
 
 class SessionLockError(OperatorError):
-    """The lock of a session could not be taken or inspected, so that no run of it may begin."""
+    """The lock of a session could not be acquired or inspected, so no run of the session may begin."""
 
 
 class SessionLostError(OperatorError):
-    """A run was ended because its process no longer holds the session; what it had not stored is not stored."""
+    """A run was ended because its process no longer holds the session; nothing more of it is stored."""
 
 
 @contextmanager
 def located(where: str) -> Iterator[None]:
-    """Put a place in front of the text of each `ConfigError` that is raised inside, unless it is there already.
+    """Prefix each `ConfigError` that is raised inside with its location, unless the text has it already.
 
     Args:
-        where: The place, e.g. `Agent file agent.yaml: tools.0`.
+        where: The location, e.g. `Agent file agent.yaml: tools.0`.
     """
     try:
         yield
@@ -133,9 +132,9 @@ def located(where: str) -> Iterator[None]:
 
 
 def did_you_mean(got: str, known: Iterable[str]) -> str:
-    """Say which names are known and which is nearest, as a sentence tail.
+    """Return a sentence tail that lists the known names and suggests the nearest.
 
-    Returns e.g. ``"known: search, echo. Did you mean 'search'?"``; ``"none are known."`` for an empty ``known``.
+    E.g. `"known: search, echo. Did you mean 'search'?"`; `"none are known."` for an empty `known`.
     """
     names = sorted(known)
     if not names:

@@ -1,4 +1,4 @@
-"""`build_graph`: an agent's graph from objects that are ready; it resolves no names."""
+"""`build_graph`: an agent's graph from ready objects; no names are resolved."""
 
 from __future__ import annotations
 
@@ -46,27 +46,27 @@ def build_graph(
         model: The chat model.
         tools: LangChain tools, or callables with a docstring and type hints.
         delegates: Agents to hand tasks to; each is offered as `delegate_to_<name>`.
-        hooks: What may look at each planning reply and have the model asked again (`LoopHook`), in order; and
-            `AgentMiddleware` of the `langchain` package, put around model requests and tool calls, outermost first.
-        system_prompt: The system prompt, or a function that gives it at each request.
+        hooks: `LoopHook`s, which see each planning reply and may rerun the model, in order; and `AgentMiddleware` of
+            the `langchain` package, which wraps model requests and tool calls, outermost first.
+        system_prompt: The system prompt, or a function that returns it, called at each request.
         prompts: Templates that replace shipped prompts, by name (see `graph_agent.prompts.VARIABLES`).
         response_format: Shape of the answer, as a pydantic class, a dataclass, a `TypedDict` class or a JSON schema.
             The state's `structured_response` is plain JSON.
         config: The loop's configuration; None for the defaults.
         context_schema: `AgentContext`, or a subclass with fields of your own.
-        plan_schema: What a structured plan looks like: a subclass of `PlanningResult` that gives `slots` a shape; None
-            for `PlanningResult` itself.
-        cache: Where plans are kept for runs with a `plan_cache_ttl_s`; the cache that `compile()` takes is LangGraph's
+        plan_schema: Schema of structured plans: a subclass of `PlanningResult` that types `slots`; None for
+            `PlanningResult` itself.
+        cache: Cache of plans, for runs with a `plan_cache_ttl_s`; the cache argument of `compile()` is LangGraph's
             own, for nodes.
-        warnings: What was not as it should be when the parts were made; told as `warning` events at each input.
-        resolve: Gives the chat model for what `model` and `fallback_models` name, here and in a run's context; None
-            takes chat models only.
+        warnings: Problems found while the arguments were made; reported as `warning` events at each input.
+        resolve: Returns the chat model for a name in `model` and `fallback_models`, here and in a run's context; None
+            to accept chat models only.
 
     Returns:
-        The graph, not compiled: give it a checkpointer, a store and a cache with `compile()`.
+        The graph, not compiled: pass a checkpointer, a store and a cache to its `compile()`.
 
     Raises:
-        ConfigError: When the parts do not fit together.
+        ConfigError: When the arguments do not fit together.
     """
     if not (isinstance(context_schema, type) and issubclass(context_schema, AgentContext)):
         raise ConfigError(f"context_schema must be AgentContext or a subclass of it, not {context_schema!r}.")
@@ -75,7 +75,7 @@ def build_graph(
     config = config or LoopConfig()
     if config.plan_cache_ttl_s is not None and cache is None:
         raise ConfigError("plan_cache_ttl_s is set and there is no cache; pass e.g. cache=InMemoryCache().")
-    # Imported here: the nodes and all they need, for programs that import this name and build nothing.
+    # Imported here: it loads the nodes, which a program that builds no graph does not need.
     from graph_agent.assembly import assemble
 
     return assemble(

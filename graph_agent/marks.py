@@ -1,4 +1,4 @@
-"""Marks on a tool: what the loop may know of its calls. They are LangChain tool metadata, like MCP's annotations."""
+"""Marks on a tool: LangChain tool metadata that describes its calls to the loop, like MCP's annotations."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from graph_agent.errors import ConfigError, did_you_mean
 MARKS: dict[str, str] = {
     "effect": '`"read"` for a tool that changes nothing; `"write"`, the default, for one that may',
     "idempotent": "running a call again does no more than running it once",
-    "poll": "the same call is meant to be repeated: no circle is seen in it",
+    "poll": "the same call is meant to be repeated: it is never reported as a loop",
     "timeout_s": "seconds one call may run; None for no limit",
     "retry": 'LangGraph\'s `RetryPolicy` by its names, such as `{"max_attempts": 2}`',
     "max_output_chars": "characters of one output shown to the model",
     "max_output_lines": "lines of one output shown to the model",
     "truncate": '`"head_tail"` or `"tail"`: which part of a long output is shown',
-    "kind": '`"file_read"`, `"shell"`, `"search"` or `"listing"`: which limits fit its outputs',
+    "kind": '`"file_read"`, `"shell"`, `"search"` or `"listing"`: which default limits its outputs get',
 }
-"""The marks there are, and what each says."""
+"""The marks, with the meaning of each."""
 
 
 def marked(given: BaseTool | Callable[..., Any], **marks: Any) -> BaseTool:
-    """A tool with marks, e.g. `marked(weather, effect="read", timeout_s=5)`.
+    """Return a tool with marks added, e.g. `marked(weather, effect="read", timeout_s=5)`.
 
     Args:
         given: A LangChain tool, or a callable with a docstring and type hints; it is not changed.
-        marks: Keys of `MARKS` with their values, laid over those it has.
+        marks: Keys of `MARKS` with their values; they override the tool's own.
 
     Raises:
-        ConfigError: On a mark that there is not.
+        ConfigError: On an unknown mark.
     """
     for name in marks:
         if name not in MARKS:

@@ -1,4 +1,4 @@
-"""The shape an answer must have: a class or a JSON schema, and what is wrong with an answer that has not."""
+"""Response formats: the class or JSON schema of an answer, and its validation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from graph_agent.errors import ConfigError
 
 
 def is_json(text: str) -> bool:
-    """Whether a text is complete JSON, with nothing to mend."""
+    """Whether a text is valid, complete JSON that needs no repair."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):
@@ -28,13 +28,13 @@ def is_json(text: str) -> bool:
 
 
 class ResponseSchema:
-    """Reads an answer's text as the structure that was asked for.
+    """Parses and validates an answer's text by the requested format.
 
     Args:
         given: A pydantic class, a dataclass, a `TypedDict` class, or a JSON schema.
 
     Raises:
-        ConfigError: When it is none of these, has no JSON schema, or is no valid one.
+        ConfigError: When it is none of these, has no JSON schema, or is an invalid one.
     """
 
     def __init__(self, given: type[Any] | dict[str, Any]) -> None:
@@ -56,14 +56,14 @@ class ResponseSchema:
             raise ConfigError(f"response_format: {self._name} has no JSON schema: {error}") from None
 
     def read(self, text: str) -> Any:
-        """Read an answer as plain JSON, from which `instance` makes an object of the class.
+        """Parse an answer to plain JSON, from which `instance` makes an object of the class.
 
-        Fields are under their aliases, those with a default included.
+        Fields are named by their aliases; fields with a default are included.
 
         Raises:
-            ValueError: When the text does not hold what was asked for; the message is for the model.
-            SlowSchemaError: When a JSON schema takes too long to check it against, some seconds at most; in a running
-                event loop, read in a thread.
+            ValueError: When the text does not match the format; the message is for the model.
+            SlowSchemaError: When the check against a JSON schema takes too long. As it may block for some seconds, call
+                this in a thread from an event loop.
         """
         try:
             value = repaired(text)
@@ -77,7 +77,7 @@ class ResponseSchema:
     def instance(self, value: Any) -> Any:
         """Return an object of the class for what `read` returned; the value itself for a JSON schema.
 
-        A value that the class does not take is returned as it is: it was stored under an earlier form of the class.
+        A value that the class rejects is returned unchanged: it was stored under an earlier version of the class.
         """
         if self._adapter is None or value is None:
             return value
@@ -89,12 +89,12 @@ class ResponseSchema:
     def _validated(self, value: Any) -> Any:
         assert self._adapter is not None
         try:
-            # From JSON, where a class that is strict takes a date as text.
+            # From JSON: in JSON mode, a strict class accepts a date as text.
             made = self._adapter.validate_json(json.dumps(value))
         except pydantic.ValidationError as error:
             raise ValueError(explain(error, self._name, known=self.json_schema.get("properties", {}))) from None
         dumped = plain(self._adapter.dump_python(made, mode="json", by_alias=True, round_trip=True, warnings=False))
-        # Serializers, excluded fields and unlike aliases lose what the class needs; the reply itself has it.
+        # A dump may lack data that the class needs (serializers, excluded fields, differing aliases); the reply has it.
         return dumped if self.instance(dumped) == made else plain(value)
 
     def _checked(self, value: Any) -> Any:

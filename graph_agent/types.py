@@ -1,4 +1,4 @@
-"""The words of the house that need no library: statuses, calls, usage."""
+"""Base types without dependencies: statuses, calls, usage."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal, NotRequired
 from typing_extensions import TypedDict
 
 NOT_SHOWN = "do-not-render-"
-"""How the id of a message begins that is for the model alone, as chat clients of this ecosystem expect."""
+"""Prefix of the ids of messages that are for the model only; chat clients of this ecosystem hide them."""
 CALL_PREFIX = "delegate_to_"
 """Prefix of the call name of a delegation; the delegate's name follows."""
 
@@ -29,7 +29,7 @@ def delegate_name(call_name: str) -> str:
 
 
 class SessionStatus(StrEnum):
-    """Where a session is. New input takes any but ``CREATED`` and ``RUNNING`` back to ``RUNNING``."""
+    """Status of a session. New input sets any status but `CREATED` and `RUNNING` back to `RUNNING`."""
 
     CREATED = "CREATED"
     RUNNING = "RUNNING"
@@ -74,9 +74,9 @@ class Usage(TypedDict):
     total_tokens: int
     model_calls: int
     cost: NotRequired[float]
-    """What the calls cost, in the price table's currency; absent without prices."""
+    """Cost of the calls, in the price table's currency; absent without prices."""
     fresh: NotRequired[bool]
-    """Only in a write: count anew from here."""
+    """Only in a write: reset the sum to this value."""
 
 
 NO_USAGE: Usage = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0, "model_calls": 0}
@@ -92,6 +92,6 @@ class Call(TypedDict):
     arguments: dict[str, Any]
     """Plain JSON values; empty for a call without arguments."""
     needs: NotRequired[list[str]]
-    """Ids of calls of the same wave whose results this one waits for; absent or empty for none."""
+    """Ids of calls of the same wave whose results this call needs; absent or empty for none."""
     fault: NotRequired[str]
-    """Why the call cannot be run as it came; it is answered with this text."""
+    """Why the call cannot be run; this text becomes its result."""

@@ -1,12 +1,11 @@
-"""Refusing what a run writes when another run has continued its session.
+"""Refusal of a run's checkpoint writes after another run has continued its session.
 
 A lock can be lost without its holder noticing, so every write is checked against the database in the write's own
 transaction. A run may write as long as the newest checkpoint of the thread is the one that it started from or one of
-its own. The checkpoint that it started from also carries a note of the run that continues it, its owner: two runs that
-resume from the same checkpoint create no checkpoint that would tell them apart.
+its own. The checkpoint that it started from also records its owner, the run that continues it, because two runs that
+resume from the same checkpoint may write to it before either creates a checkpoint.
 
-A person who goes back to an older checkpoint starts from it with the newest checkpoint in view, so deliberate forks are
-not affected.
+A deliberate fork from an older checkpoint is not affected: the run loads the newest checkpoint as its base, too.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ from typing import Any
 from graph_agent.errors import SessionLostError
 
 OWNER = "graph_agent_owner"
-"""Task id of the note, among a checkpoint's writes, of the run that continues it: the channel is the run's id."""
+"""Task id of the owner record among a checkpoint's writes; its channel is the id of the run that continues it."""
 
 
 def owner_in(pending_writes: Sequence[tuple[str, str, Any]] | None) -> str:
-    """The id of the run that continues a checkpoint; empty without a note."""
+    """Return the id of the run that continues a checkpoint; empty without an owner record."""
     return next((channel for task, channel, _ in pending_writes or () if task == OWNER), "")
 
 
 @dataclass
 class _Branch:
-    """What a run knows of one namespace of a thread."""
+    """A run's record of one checkpoint namespace of a thread."""
 
     base: str | None
     """The newest checkpoint when the run loaded its own; None for a thread without checkpoints."""
     base_owner: str
     base_writes: int | None
-    """Rows stored beside the base at that time; None where they were not counted."""
+    """Number of the base's stored writes at that time; None if not counted."""
     own: set[str] = field(default_factory=set)
-    """Ids of the checkpoints that this run has stored, or tries to store."""
+    """Ids of the checkpoints that this run has stored, or has tried to store."""
     highest: str = ""
     """The highest of `own`; empty for none."""
     committed: str = ""
@@ -44,7 +43,7 @@ class _Branch:
 
 
 class CheckpointFence:
-    """What one run knows of its thread, to detect writes of other runs. Any thread may use it.
+    """Detects writes of other runs to the thread of one run. Thread-safe.
 
     Args:
         owner: The run's id.
@@ -53,12 +52,12 @@ class CheckpointFence:
     def __init__(self, owner: str) -> None:
         self.owner = owner
         self.claims = False
-        """Whether the run resumes from the checkpoint that it loads, and is noted as its owner at once."""
+        """Whether the run resumes from the checkpoint that it loads, and is recorded as its owner at once."""
         self._branches: dict[tuple[str, str], _Branch] = {}
         self._why_lost = ""
 
     def close(self, why: str) -> None:
-        """Admit nothing any more, because the run's process no longer holds the session.
+        """Refuse all further writes, because the run's process no longer holds the session.
 
         Args:
             why: A sentence for the person whose input it was.
@@ -66,7 +65,7 @@ class CheckpointFence:
         self._why_lost = why
 
     def check_open(self) -> None:
-        """Check that the run's process holds the session as far as is known; to be called before a database is asked.
+        """Check that the fence was not closed, before the database is queried.
 
         Raises:
             SessionLostError: When it was closed.
@@ -79,14 +78,14 @@ class CheckpointFence:
         return (thread_id, namespace) in self._branches
 
     def load(self, thread_id: str, namespace: str, newest: str | None, owner: str, writes: int | None) -> None:
-        """Note the newest checkpoint of a namespace when the run starts from it; only the first call counts.
+        """Record the newest checkpoint of a namespace as the run's base; only the first call has an effect.
 
         Args:
             thread_id: The thread.
             namespace: The checkpoint namespace.
             newest: The id of its newest checkpoint; None for none.
-            owner: The run that is noted as that checkpoint's owner; empty for none.
-            writes: How many rows are stored beside it; None where they were not counted.
+            owner: That checkpoint's owner; empty for none.
+            writes: Number of its stored writes; None if not counted.
         """
         self._branches.setdefault((thread_id, namespace), _Branch(newest, owner, writes))
 
@@ -97,11 +96,11 @@ class CheckpointFence:
             thread_id: The thread.
             namespace: The checkpoint namespace.
             newest: The id of its newest checkpoint; None for none.
-            owner: The run that is noted as that checkpoint's owner; empty for none.
-            new_id: The id of the checkpoint to store; None for writes beside one that is there.
+            owner: That checkpoint's owner; empty for none.
+            new_id: The id of the checkpoint to store; None for writes of an existing one.
 
         Returns:
-            Whether this run is to be noted as the newest checkpoint's owner now, once `untouched` is checked.
+            Whether to record this run as the newest checkpoint's owner now, after `check_untouched`.
 
         Raises:
             SessionLostError: When another run has continued the session.
@@ -127,19 +126,19 @@ class CheckpointFence:
         return claims
 
     def own_newest(self, thread_id: str, namespace: str, new_id: str | None = None) -> list[str]:
-        """Ids of which one is the newest checkpoint's unless another run has continued the session.
+        """Return ids, one of which is the newest checkpoint's unless another run has continued the session.
 
-        A saver may check this in the statement of the write, and call `admit` when it does not hold: a run without a
-        committed checkpoint, and one that goes back, are admitted there alone.
+        A saver may check this in the statement of the write, and call `admit` if the check fails. Only `admit` accepts
+        a run without a committed checkpoint, and a checkpoint id not above the run's highest.
 
         Args:
             thread_id: The thread.
             namespace: The checkpoint namespace.
-            new_id: The id of the checkpoint to store; None for writes beside one that is there.
+            new_id: The id of the checkpoint to store; None for writes of an existing one.
 
         Returns:
-            The last committed checkpoint of this run, and the last one that it tries to store; empty where `admit` has
-            to be called.
+            The last committed checkpoint of this run, and the highest one that it has tried to store; empty if the
+            saver must call `admit`.
 
         Raises:
             SessionLostError: When it was closed.
@@ -155,26 +154,26 @@ class CheckpointFence:
         return candidates
 
     def check_untouched(self, thread_id: str, namespace: str, writes: int) -> None:
-        """Check that nothing was stored beside the newest checkpoint between its loading and this run's first write.
+        """Check that no writes were added to the base between its loading and this run's first write.
 
         Args:
             thread_id: The thread.
             namespace: The checkpoint namespace.
-            writes: How many rows are stored beside it now.
+            writes: Number of the newest checkpoint's stored writes now.
 
         Raises:
-            SessionLostError: When another run has stored something.
+            SessionLostError: When another run has added writes.
         """
         branch = self._branches[thread_id, namespace]
         if branch.base_writes is not None and writes != branch.base_writes:
             raise self.lost(thread_id, f"another run has written beside checkpoint {branch.base}")
 
     def store(self, thread_id: str, namespace: str, checkpoint_id: str) -> None:
-        """Note that a checkpoint of this run is committed."""
+        """Record that a checkpoint of this run is committed."""
         self._branches[thread_id, namespace].committed = checkpoint_id
 
     def holds(self, thread_id: str, newest: str | None, owner: str) -> bool:
-        """Whether the newest checkpoint of a thread's root namespace is this run's own, or the one it started from.
+        """Whether the newest checkpoint of a thread's root namespace is this run's own, or its base.
 
         Args:
             thread_id: The thread.
@@ -189,15 +188,14 @@ class CheckpointFence:
         return newest == branch.base and owner in (branch.base_owner, self.owner)
 
     def end_before(self, thread_id: str, newest: str | None) -> str | None:
-        """The last checkpoint that this run has stored in a thread's root namespace, once others follow it.
+        """Return the last checkpoint that this run has stored in a thread's root namespace, if others follow it.
 
         Args:
             thread_id: The thread.
             newest: The id of its newest checkpoint; None for none.
 
         Returns:
-            Its id; None while the newest one is the run's own, or the one it started from, and for a saver that is not
-            fenced.
+            Its id; None if the newest checkpoint is the run's own or its base, or if the saver has no fence.
 
         Raises:
             SessionLostError: When others follow, and the run has stored none.
@@ -211,7 +209,7 @@ class CheckpointFence:
 
     @staticmethod
     def lost(thread_id: str, why: str) -> SessionLostError:
-        """The error for a run whose thread another run has continued."""
+        """Make the error for a run whose thread another run has continued."""
         return SessionLostError(
             f"Session {thread_id!r} was continued by another run: {why}. Nothing more of this run is stored. Read the "
             "session, and send the input again if it is not in its history."

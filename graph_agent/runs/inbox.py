@@ -1,4 +1,4 @@
-"""What is said to a session while it is at work, or before its next input: an ordered box of notes."""
+"""Inboxes of sessions: ordered notes (steering, follow-ups, aborts, configuration) sent from outside a run."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ NoteKind = Literal["steer", "follow_up", "abort", "configure"]
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One thing said to a session."""
+    """One message to a session from outside its run."""
 
     key: str
-    """Its place in the order, and its identity: a session takes in no key twice."""
+    """Sort key and identity: a session processes no key twice."""
     kind: NoteKind
     content: Any = ""
-    """The user's words for `steer` and `follow_up`; fields of the configuration for `configure`."""
+    """The user's text for `steer` and `follow_up`; fields of the configuration for `configure`."""
 
     @property
     def sent_ns(self) -> int:
-        """When it was sent: nanoseconds of the sender's wall clock."""
+        """Time of sending, in nanoseconds of the sender's wall clock."""
         return int(self.key.partition("-")[0])
 
 
 class Inbox(Protocol):
-    """Where notes wait until the session takes them in. They stay until they are forgotten."""
+    """Storage of notes until the session has processed them. A note stays until it is removed with `forget`."""
 
     async def add(self, session_id: str, note: Note) -> None:
-        """Put a note behind the others."""
+        """Append a note."""
         ...
 
     async def read(self, session_id: str) -> list[Note]:
-        """All notes that are there, in the order they were sent; empty for none."""
+        """Return all notes, in the order they were sent; empty for none."""
         ...
 
     async def forget(self, session_id: str, keys: Collection[str]) -> None:
-        """Take notes out; keys that are not there are no error."""
+        """Remove notes; unknown keys are ignored."""
         ...
 
 
 class MemoryInbox:
-    """Notes of one process's sessions. Any thread may use it."""
+    """An `Inbox` in this process's memory. Thread-safe."""
 
     def __init__(self) -> None:
         self._notes: dict[str, dict[str, Note]] = {}
@@ -69,25 +69,25 @@ class MemoryInbox:
     async def forget(self, session_id: str, keys: Collection[str]) -> None:
         """As `Inbox.forget`."""
         with self._guard:
-            left = {key: note for key, note in self._notes.pop(session_id, {}).items() if key not in keys}
-            if left:
-                self._notes[session_id] = left
+            remaining = {key: note for key, note in self._notes.pop(session_id, {}).items() if key not in keys}
+            if remaining:
+                self._notes[session_id] = remaining
 
 
 def new_note(kind: NoteKind, content: Any = "") -> Note:
-    """A note with a key behind every key this process has made before."""
+    """Make a note whose key sorts after every key this process has made before."""
     return Note(f"{_clock.next_ns():020d}-{uuid.uuid4().hex[:8]}", kind, content)
 
 
 def note_from(key: str, value: Mapping[str, Any]) -> Note | None:
-    """A note as another process wrote it; None for what is no note."""
+    """Parse a note of another process; None if it is invalid."""
     if value.get("kind") not in ("steer", "follow_up", "abort", "configure") or not key.partition("-")[0].isdecimal():
         return None
     return Note(key, value["kind"], value.get("content", ""))
 
 
 class _Clock:
-    """The wall clock, never the same twice and never backwards within a process."""
+    """The wall clock, strictly increasing within a process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -106,7 +106,7 @@ _PAGE = 100
 
 
 def inbox_namespace(session_id: str) -> tuple[str, ...]:
-    """The Store namespace that holds one session's notes.
+    """Return the Store namespace of one session's notes.
 
     Any client of the Store may put a note there: its key is `<20-digit time in ns>-<anything unique>`, its value
     `{"kind": "steer" | "follow_up" | "abort" | "configure", "content": …}`.
@@ -114,17 +114,17 @@ def inbox_namespace(session_id: str) -> tuple[str, ...]:
     return _namespace("inbox", session_id)
 
 
-def _namespace(kind: str, box: str) -> tuple[str, ...]:
-    # A namespace label may hold no period.
-    return ("graph_agent", kind, box.replace("%", "%25").replace(".", "%2E"))
+def _namespace(kind: str, session_id: str) -> tuple[str, ...]:
+    # A namespace label may not contain a period.
+    return ("graph_agent", kind, session_id.replace("%", "%25").replace(".", "%2E"))
 
 
 class StoreInbox:
     """An `Inbox` in a Store.
 
     Args:
-        store: The store; one that only blocks is used from a thread.
-        kind: What its notes are to; those of one kind are never among those of another.
+        store: The store; one with blocking methods only is called in a thread.
+        kind: The first label of its namespaces; inboxes of different kinds are separate.
     """
 
     def __init__(self, store: BaseStore, kind: str = "inbox") -> None:
@@ -145,7 +145,7 @@ class StoreInbox:
         read = 0
         while True:
             (found,) = await self._do([SearchOp(namespace, limit=_PAGE, offset=read)])
-            # A search matches by prefix.
+            # A search also returns namespaces below this one.
             notes += [
                 note for item in found if item.namespace == namespace if (note := note_from(item.key, item.value))
             ]
@@ -159,19 +159,19 @@ class StoreInbox:
         await self._do([PutOp(namespace, key, None) for key in keys])
 
     async def _is_empty(self, namespace: tuple[str, ...]) -> bool:
-        """Whether there is surely nothing, where the store can say so at less than the cost of a search."""
+        """Whether the store reports the namespace as empty, if it can at less than the cost of a search."""
         peek = getattr(self._store, "is_empty", None)
-        return peek is not None and self._is_here() and bool(await peek(namespace))
+        return peek is not None and self._is_on_its_loop() and bool(await peek(namespace))
 
-    def _is_here(self) -> bool:
-        # A store with a loop of its own is asked on that loop; elsewhere its locks and futures are of no use.
+    def _is_on_its_loop(self) -> bool:
+        # The locks and futures of a store with a loop of its own work on that loop only.
         loop = getattr(self._store, "loop", None)
         return not in_blocking_run.get() and loop in (None, asyncio.get_running_loop())
 
     async def _do(self, ops: Sequence[Op]) -> list[Any]:
-        if self._is_here():
+        if self._is_on_its_loop():
             try:
                 return await to_its_end(self._store.abatch(ops))
             except NotImplementedError:
-                pass  # a store that only blocks
+                pass  # a store with blocking methods only
         return await asyncio.to_thread(self._store.batch, ops)

@@ -1,4 +1,4 @@
-"""The file beside an SQLite database whose bytes are the locks of its sessions."""
+"""Lock file of an SQLite database: one byte per session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if sys.platform != "win32":
     import fcntl
 
 SUFFIX = ".sessions-lock"
-"""What the lock file's name adds to the database's."""
+"""Suffix of the lock file, added to the database's name."""
 
 HAS_LOCKS = sys.platform != "win32"
 
@@ -38,10 +38,10 @@ _FIXES |= dict.fromkeys((errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EI
 
 
 class LockFile:
-    """A lock file that is open: each session is one byte of it, by a hash of its id.
+    """An open lock file: each session is one byte of it, by a hash of its id.
 
-    The system drops every lock of a process on a file when the process closes any descriptor of it, so a process has
-    one object for a file at a time.
+    The system drops all locks of a process on a file when the process closes any descriptor of the file, so a process
+    must have one object per file at a time.
 
     Args:
         path: The file.
@@ -56,34 +56,34 @@ class LockFile:
 
     @classmethod
     def open(cls, database: Path) -> LockFile:
-        """Open the lock file of a database, and create it with the database's mode and group where it is missing.
+        """Open the lock file of a database; create it with the database's mode and group if it is missing.
 
         Raises:
             SessionLockError: When it cannot be opened.
         """
-        path = _beside(database)
+        path = _lock_path(database)
         try:
             try:
-                wanted = os.stat(database)
+                source = os.stat(database)
             except FileNotFoundError:
-                wanted = None
-            mode = stat.S_IMODE(wanted.st_mode) & 0o666 if wanted is not None else 0o600
-            # A link would give its target the database's mode.
+                source = None
+            mode = stat.S_IMODE(source.st_mode) & 0o666 if source is not None else 0o600
+            # No symbolic link: its target would get the database's mode.
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
-            if wanted is not None:
-                _give_access(descriptor, wanted, mode)
+            if source is not None:
+                _give_access(descriptor, source, mode)
         except OSError as error:
             _refuse(path, "opened", error)
         return cls(path, descriptor)
 
     @classmethod
-    def open_to_look(cls, database: Path) -> LockFile | None:
-        """Open the lock file of a database to look at its locks; None where there is no such file, and so no lock.
+    def open_read_only(cls, database: Path) -> LockFile | None:
+        """Open the lock file of a database to inspect its locks; None if there is no file, and so no lock.
 
         Raises:
             SessionLockError: When it cannot be opened.
         """
-        path = _beside(database)
+        path = _lock_path(database)
         try:
             return cls(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
         except FileNotFoundError:
@@ -93,7 +93,7 @@ class LockFile:
 
     @property
     def is_current(self) -> bool:
-        """Whether its name still leads to it: other processes would not see the locks on a file that was removed."""
+        """Whether its path still refers to this file: other processes do not see locks on a removed file."""
         try:
             return os.path.samestat(os.fstat(self._descriptor), os.stat(self._path))
         except FileNotFoundError:
@@ -103,7 +103,7 @@ class LockFile:
         """Lock a session's byte; False when another process has it.
 
         Raises:
-            SessionLockError: When the system cannot tell.
+            SessionLockError: When the system call fails.
         """
         if not self._set(fcntl.LOCK_EX | fcntl.LOCK_NB, session_id):
             return False
@@ -111,10 +111,10 @@ class LockFile:
         return True
 
     def is_free(self, session_id: str) -> bool:
-        """Whether no other process has a session's byte, which this process has not either.
+        """Whether no other process has a session's byte, which this process must not have locked.
 
         Raises:
-            SessionLockError: When the system cannot tell.
+            SessionLockError: When the system call fails.
         """
         if not self._set(fcntl.LOCK_SH | fcntl.LOCK_NB, session_id):
             return False
@@ -122,48 +122,48 @@ class LockFile:
         return True
 
     def unlock(self, session_id: str) -> None:
-        """Unlock a session's byte; one that is not locked is no error."""
+        """Unlock a session's byte, if it is locked."""
         if session_id in self.locked:
             self.locked.discard(session_id)
             self._set(fcntl.LOCK_UN, session_id)
 
     def close(self) -> None:
-        """Close it, and let every lock on it go."""
+        """Close it, which releases every lock on it."""
         os.close(self._descriptor)
 
-    def _set(self, how: int, session_id: str) -> bool:
+    def _set(self, operation: int, session_id: str) -> bool:
         digest = hashlib.sha256(session_id.encode("utf-8", "surrogatepass")).digest()
         try:
-            fcntl.lockf(self._descriptor, how, 1, int.from_bytes(digest[:8], "big") >> 2)
+            fcntl.lockf(self._descriptor, operation, 1, int.from_bytes(digest[:8], "big") >> 2)
         except (BlockingIOError, PermissionError):
-            return False  # POSIX lets a system report a lock of another process as either
+            return False  # POSIX allows either error for a lock of another process
         except OSError as error:
             _refuse(self._path, "locked", error)
         return True
 
 
-def _beside(database: Path) -> Path:
+def _lock_path(database: Path) -> Path:
     return database.with_name(database.name + SUFFIX)
 
 
-def _give_access(descriptor: int, wanted: os.stat_result, mode: int) -> None:
-    """Let whoever may write the database write its lock file, too, whatever this process's umask is."""
+def _give_access(descriptor: int, database: os.stat_result, mode: int) -> None:
+    """Give a lock file of this user the database's group and mode, so that all users of the database can lock it."""
     found = os.fstat(descriptor)
     user = os.geteuid()
     if not stat.S_ISREG(found.st_mode) or found.st_size or found.st_nlink != 1 or found.st_uid != user:
         return
-    if found.st_gid != wanted.st_gid or (user == 0 and wanted.st_uid != 0):
-        # For a user who is no member of the database's group the mode alone has to do.
+    if found.st_gid != database.st_gid or (user == 0 and database.st_uid != 0):
+        # Not permitted to a user outside the database's group; the mode is set all the same.
         with suppress(PermissionError):
-            os.fchown(descriptor, wanted.st_uid if user == 0 else -1, wanted.st_gid)
+            os.fchown(descriptor, database.st_uid if user == 0 else -1, database.st_gid)
     if stat.S_IMODE(found.st_mode) != mode:
         os.fchmod(descriptor, mode)
 
 
-def _refuse(path: Path, what: str, error: OSError) -> NoReturn:
+def _refuse(path: Path, action: str, error: OSError) -> NoReturn:
     number = error.errno or 0
     name = errno.errorcode.get(number, str(number))
     fix = _FIXES.get(number, "See the system's log.")
     raise SessionLockError(
-        f"The lock file {path} could not be {what}: {os.strerror(number)} ({name}). {fix} No run was begun."
+        f"The lock file {path} could not be {action}: {os.strerror(number)} ({name}). {fix} No run was begun."
     ) from error

@@ -1,9 +1,9 @@
-"""One run at a time in a session: in this process by a table, between processes by locks on a file or in PostgreSQL.
+"""Locks of sessions: one run at a time, within this process and between processes.
 
-The operating system lets go of a killed process's locks, so that nobody waits for the dead. The file lies beside the
-SQLite database and stays empty. Where the system has no such locks (Windows), or the database is neither a file nor
-PostgreSQL's, a session is guarded within its process only. A lock that cannot be taken for another reason is an error:
-no run begins unguarded.
+Between processes, they are locks on bytes of a file or advisory locks in PostgreSQL. The operating system releases the
+locks of a killed process. The lock file is in the folder of the SQLite database and stays empty. If the system has no
+such locks (Windows), or the database is neither a file nor in PostgreSQL, a session is locked within its process only.
+Any other failure to acquire a lock is an error: no run begins without its lock.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from graph_agent.runs.postgres_locks import AdvisoryLocks, PostgresPlace
 
 T = TypeVar("T")
 
-_LOOK_S = 0.002
-"""Seconds before a second try: a process that looks whether a session is free holds its byte for much less."""
+_RETRY_S = 0.002
+"""Seconds before a second attempt: a process that checks whether a session is free holds its byte for much less."""
 _REPLACED = "The lock file of the session was removed, and another process has locked the session since."
 
 
 def guards_processes(place: Hashable) -> bool:
-    """Whether the locks of a place are seen by other processes, too."""
+    """Whether the locks of a place also exclude other processes."""
     return isinstance(place, PostgresPlace) or (HAS_LOCKS and isinstance(place, Path))
 
 
 class SessionLocks:
-    """The sessions that this process runs.
+    """The locks of the sessions that this process runs. Thread-safe.
 
-    What has to ask a database gives a future, which any other place has answered already.
+    Methods that may query a database return a future; for any other place it is done already.
 
     Args:
-        lost: Called with a place, a session whose lock is lost, and why.
-        still_holds: Called with a place, a session whose lock in PostgreSQL was lost and taken anew, the id of its
-            newest checkpoint (None for none) and that checkpoint's owner; whether its run may go on.
+        lost: Called with a place, a session whose lock is lost, and the reason.
+        still_holds: Called after a PostgreSQL lock was lost and acquired again, with the place, the session, the id of
+            its newest checkpoint (None for none) and that checkpoint's owner; returns whether its run may continue.
     """
 
     def __init__(
@@ -54,38 +54,38 @@ class SessionLocks:
         self._still_holds = still_holds
 
     def take(self, place: Hashable, session_id: str) -> Future[bool]:
-        """Take a session for one run; False when another run has it, here or in another process.
+        """Acquire a session's lock for one run; False when another run has it, here or in another process.
 
         Raises:
-            SessionLockError: When its lock on a file cannot be taken for another reason.
+            SessionLockError: When its file lock cannot be acquired for another reason.
         """
         with self._guard:
             if not self._take(place, session_id):
-                return _now(False)
+                return _done(False)
             if not isinstance(place, PostgresPlace):
-                return _now(True)
-            asked = self._database(place).take(session_id)
-        asked.add_done_callback(lambda taken: self._settle(taken, place, session_id))
-        return asked
+                return _done(True)
+            taken = self._database(place).take(session_id)
+        taken.add_done_callback(lambda done: self._discard_refused(done, place, session_id))
+        return taken
 
     def is_free(self, place: Hashable, session_id: str) -> Future[bool]:
-        """Whether no run has a session, here or in another process.
+        """Whether no run holds a session's lock, here or in another process.
 
         Raises:
-            SessionLockError: When its lock on a file cannot be inspected.
+            SessionLockError: When its file lock cannot be inspected.
         """
         with self._guard:
             if (place, session_id) in self._held:
-                return _now(False)
+                return _done(False)
             if isinstance(place, PostgresPlace):
                 return self._database(place).is_free(session_id)
-            return _now(not (HAS_LOCKS and isinstance(place, Path)) or self._is_free_byte(place, session_id))
+            return _done(not (HAS_LOCKS and isinstance(place, Path)) or self._is_free_byte(place, session_id))
 
     def confirmation(self, place: Hashable) -> Callable[[], Future[None]] | None:
-        """A function that verifies the locks held in a place, unless they were verified a moment ago.
+        """Return a function that verifies the locks held in a place, unless they were verified recently.
 
         When its future is done, `lost` was called for each session whose lock was lost. None for a place whose locks
-        last as long as their process.
+        cannot be lost while the process lives.
         """
         if not isinstance(place, PostgresPlace):
             return None
@@ -93,10 +93,10 @@ class SessionLocks:
             return self._database(place).confirm
 
     def give_back(self, place: Hashable, session_id: str) -> Future[None]:
-        """Let the session go; other processes may have it when the future is done."""
+        """Release a session's lock; when the future is done, other processes can acquire it."""
         with self._guard:
             self._give_back(place, session_id)
-            return self._database(place).give_back(session_id) if isinstance(place, PostgresPlace) else _now(None)
+            return self._database(place).give_back(session_id) if isinstance(place, PostgresPlace) else _done(None)
 
     def _database(self, place: PostgresPlace) -> AdvisoryLocks:
         if place not in self._databases:
@@ -107,7 +107,7 @@ class SessionLocks:
             )
         return self._databases[place]
 
-    def _settle(self, taken: Future[bool], place: Hashable, session_id: str) -> None:
+    def _discard_refused(self, taken: Future[bool], place: Hashable, session_id: str) -> None:
         if taken.exception() is not None or not taken.result():
             with self._guard:
                 self._held.discard((place, session_id))
@@ -116,8 +116,8 @@ class SessionLocks:
         if (place, session_id) in self._held:
             return False
         if HAS_LOCKS and isinstance(place, Path) and not self._take_byte(place, session_id):
-            # Another process may hold it for as long as it takes to see that it is free.
-            time.sleep(_LOOK_S)
+            # Another process may hold the byte briefly in `is_free`.
+            time.sleep(_RETRY_S)
             if not self._take_byte(place, session_id):
                 return False
         self._held.add((place, session_id))
@@ -137,7 +137,7 @@ class SessionLocks:
             self._keep(place, file)
 
     def _file(self, place: Path) -> LockFile:
-        """The lock file of a database; where it was removed, a new one with the same locks."""
+        """Return the lock file of a database; if it was removed, a new one with the same locks."""
         file = self._files.get(place) or LockFile.open(place)
         while not file.is_current:
             try:
@@ -152,7 +152,7 @@ class SessionLocks:
         return file
 
     def _is_free_byte(self, place: Path, session_id: str) -> bool:
-        file = self._file(place) if place in self._files else LockFile.open_to_look(place)
+        file = self._file(place) if place in self._files else LockFile.open_read_only(place)
         if file is None:
             return True
         try:
@@ -161,7 +161,7 @@ class SessionLocks:
             self._keep(place, file)
 
     def _keep(self, place: Path, file: LockFile) -> None:
-        """Keep a file open while it is locked."""
+        """Keep a file open while it has locks, else close it."""
         if file.locked:
             self._files[place] = file
         else:
@@ -169,7 +169,7 @@ class SessionLocks:
             file.close()
 
     def forget(self) -> None:
-        """Begin anew, in a forked child: the parent's runs and locks are not the child's."""
+        """Reset it in a forked child: the parent's runs and locks are not the child's."""
         self._guard = threading.Lock()
         self._held.clear()
         for file in self._files.values():
@@ -180,7 +180,7 @@ class SessionLocks:
         self._databases.clear()
 
 
-def _now(value: T) -> Future[T]:
-    done: Future[T] = Future()
-    done.set_result(value)
-    return done
+def _done(value: T) -> Future[T]:
+    future: Future[T] = Future()
+    future.set_result(value)
+    return future

@@ -1,7 +1,7 @@
-"""Taking in what is said to a session at work: each note once, in order, also across a crash.
+"""Processing of notes by a run: each note once, in order, also across a crash.
 
-The state holds the keys it has taken in; the inbox forgets them only when a later run has read that state back, which
-proves that it was stored.
+The state holds the keys of processed notes. They are removed from the inbox only after a later run has read that state
+back, which proves that it was stored.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from graph_agent.state.schema import Bookkeeping
 
 _NOTE = "note-"
-"""How the ids of messages begin that were notes."""
+"""Prefix of the ids of messages made from notes."""
 
 
 @dataclass(slots=True)
 class Heard:
-    """What was taken in."""
+    """Messages and events of the notes that were processed."""
 
     messages: list[HumanMessage] = field(default_factory=list)
-    """The user's words, as the history keeps them."""
+    """The user's messages, as stored in the history."""
     events: list[StoredEvent] = field(default_factory=list)
 
 
@@ -43,31 +43,30 @@ async def listen(
     step: int,
     check: Callable[[Bookkeeping], Awaitable[None]] | None = None,
 ) -> Heard:
-    """Take in the notes of some kinds that are new; obey an abort whatever is asked for.
+    """Process the new notes of some kinds; aborts are always processed.
 
     Args:
         run: The run.
-        loop: The state's bookkeeping, which is updated: what was taken in, and what it changed.
-        kinds: Which notes to take in; the others stay.
-        step: The step it happens in.
-        check: Raises `ConfigError` for a configuration that cannot be had; that change is left out, with a warning.
+        loop: The state's bookkeeping, which is updated: keys of processed notes, and changed configuration.
+        kinds: Kinds of notes to process; the others stay in the inbox.
+        step: The step of the events.
+        check: Raises `ConfigError` for an impossible configuration; the change is then left out, with a warning.
     """
-    heard = Heard()
-    notes = await _new_notes(run, loop)
-    for note in notes:
+    received = Heard()
+    for note in await _new_notes(run, loop):
         if note.kind not in kinds:
             continue
         if note.kind == "configure":
-            heard.events += await _reconfigure(loop, note, step, check)
+            received.events += await _reconfigure(loop, note, step, check)
         else:
-            heard.messages.append(message_of(note))
-            heard.events.append(event("steering", step, content=_content(note)))
+            received.messages.append(message_of(note))
+            received.events.append(event("steering", step, content=_content(note)))
         loop["taken"] = [*loop.get("taken", []), note.key]
-    return heard
+    return received
 
 
 async def take_follow_ups(run: Run, loop: Bookkeeping, messages: Iterable[HumanMessage]) -> None:
-    """Record the follow-ups among new input as taken in.
+    """Record the follow-ups among new input as processed.
 
     Args:
         run: The run.
@@ -76,32 +75,32 @@ async def take_follow_ups(run: Run, loop: Bookkeeping, messages: Iterable[HumanM
     """
     keys = [message.id.removeprefix(_NOTE) for message in messages if message.id and message.id.startswith(_NOTE)]
     if keys:
-        # Read the inbox first: it forgets the keys that an earlier run has stored, and these are not stored yet.
+        # Read the inbox first: this drops the keys that an earlier run has stored, and these are not stored yet.
         await listen(run, loop, (), 0)
         loop["taken"] = [*loop.get("taken", []), *keys]
 
 
 async def _new_notes(run: Run, loop: Bookkeeping) -> list[Note]:
     notes = await run.inbox.read(run.session_id)
-    gone = run.obey(notes)
+    obsolete = run.process_aborts(notes)
     taken = set(loop.get("taken", ()))
-    if taken and not run.has_listened:
-        gone += [note.key for note in notes if note.key in taken]
+    if taken and not run.has_read_inbox:
+        obsolete += [note.key for note in notes if note.key in taken]
         loop.pop("taken", None)
-    run.has_listened = True
-    if gone:
-        await run.inbox.forget(run.session_id, gone)
+    run.has_read_inbox = True
+    if obsolete:
+        await run.inbox.forget(run.session_id, obsolete)
     return [note for note in notes if note.key not in taken and note.kind != "abort"]
 
 
 def message_of(note: Note) -> HumanMessage:
-    """The user's words in a note; its id is the same wherever the note is read."""
+    """Return a note as a user message, with an id derived from the note's key."""
     marks = {STEERING_MARK: True} if note.kind == "steer" else {}
     return HumanMessage(_content(note), id=_NOTE + note.key, additional_kwargs=marks)
 
 
 def _content(note: Note) -> Any:
-    # Blocks where it holds more than text, such as an image.
+    # Content blocks if it holds more than text, such as an image.
     return note.content if isinstance(note.content, list) else str(note.content)
 
 
@@ -119,15 +118,15 @@ async def _reconfigure(
 
 
 def checked_fields(fields: Any) -> dict[str, Any]:
-    """The fields of the configuration that may be changed while a session goes on, as plain JSON.
+    """Validate changes of a session's configuration; return them as plain JSON.
 
     Raises:
-        ConfigError: On a field that there is not, a value that does not fit, or credentials, which are never stored.
+        ConfigError: On an unknown field, an invalid value, or credentials, which are never stored.
     """
     if not isinstance(fields, dict):
         raise ConfigError(f"A change of the configuration is a mapping of field → value, not {fields!r}.")
     if "credentials" in fields:
-        raise ConfigError("credentials belong to one run's context; what is stored with a session may not hold them.")
+        raise ConfigError("credentials belong to one run's context; a session may not store them.")
     try:
         context = AgentContext(**fields)
     except ConfigError as error:

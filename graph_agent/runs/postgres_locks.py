@@ -1,8 +1,8 @@
-"""Locks of sessions in a PostgreSQL database: one connection of this process holds them all.
+"""Advisory locks of sessions in a PostgreSQL database, all held by one connection of this process.
 
-They are session-level advisory locks, so the server frees those of a killed process as soon as its connection is gone.
-They belong to a server connection: a pooler between must pool by session (`pool_mode = session` in PgBouncer), or be
-passed by.
+They are session-level locks, so the server releases the locks of a killed process as soon as its connection is closed.
+They belong to a server connection: a connection pooler must pool by session (`pool_mode = session` in PgBouncer) or be
+bypassed.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WATCH_S = 1.0
-"""Seconds between two looks whether the connection that holds locks is there still."""
+"""Seconds between two checks of the connection that holds locks."""
 FRESH_S = 3.0
-"""Seconds that such a look counts; a process that was paused for longer looks again before it begins a call."""
+"""Seconds that such a check stays valid; a process that was paused for longer checks again before it begins a call."""
 IDLE_S = 5.0
-"""Seconds after which a connection that holds nothing is closed."""
+"""Seconds after which a connection without locks is closed."""
 RECONNECT_S = 3
-"""Seconds that a lost connection may take to be replaced before its sessions count as lost."""
+"""Seconds within which a broken connection must be replaced, or its sessions are lost."""
 
-# A machine that vanishes sends no farewell; the server is to ask for it after ten seconds of silence, and frees its
-# locks after 25. A process that is cut off stops its runs after 14 at most, before another can have them.
+# A machine that vanishes does not close its connection. The server sends keepalives after 10 s of silence, and releases
+# the locks after 25 s. A disconnected process stops its runs after 14 s at most, before another can lock the sessions.
 _SETTINGS = (
     "SELECT set_config(name, given.setting, false) FROM pg_settings JOIN (VALUES ('tcp_keepalives_idle', '10'),"
     " ('tcp_keepalives_interval', '5'), ('tcp_keepalives_count', '3'), ('idle_session_timeout', '0'))"
     " AS given (name, setting) USING (name)"
 )
-_WHERE = "SELECT coalesce(current_schema(), ''), pg_backend_pid()"
+_SCHEMA_AND_PID = "SELECT coalesce(current_schema(), ''), pg_backend_pid()"
 _TAKE = "SELECT pg_try_advisory_lock($1::bigint)"
-_GIVE_BACK = "SELECT pg_advisory_unlock($1::bigint)"
+_RELEASE = "SELECT pg_advisory_unlock($1::bigint)"
 _HELD = (
     "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1"
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
     " AND classid = (($1::bigint >> 32) & 4294967295)::oid AND objid = ($1::bigint & 4294967295)::oid"
 )
-# In LangGraph's tables, of a thread's root namespace.
+# From LangGraph's tables, in a thread's root namespace.
 _NEWEST = (
     "SELECT c.checkpoint_id, coalesce((SELECT w.channel FROM checkpoint_writes w WHERE w.thread_id = c.thread_id"
     " AND w.checkpoint_ns = '' AND w.checkpoint_id = c.checkpoint_id AND w.task_id = $2 LIMIT 1), '')"
@@ -73,30 +73,30 @@ _WHAT_NOW = " This run was stopped; read the session, and send the input again i
 
 @dataclass(frozen=True)
 class PostgresPlace:
-    """Where a PostgreSQL saver keeps its sessions, as far as a connection of it can tell."""
+    """Identity of a PostgreSQL database, read from a connection."""
 
     host: str
     port: int
     database: str
     user: str
     options: str
-    """What the connection sets, such as its search path."""
+    """The connection's `options`, such as its search path."""
     conninfo: str = field(compare=False, repr=False)
-    """How to connect there, the password included."""
+    """The connection string, password included."""
 
 
 class AdvisoryLocks:
-    """The locks that this process holds in one database. Any thread may use it.
+    """The locks that this process holds in one database. Thread-safe.
 
-    The connection that holds them is watched. When it breaks, the locks are taken anew over another one at once. A
-    session is lost when that fails, when another process has the lock by then, or when its newest checkpoint shows that
-    another process had it meanwhile.
+    A thread monitors the connection that holds them. When it breaks, the locks are at once acquired again over a new
+    one. A session is lost if that fails, if another process has its lock by then, or if its newest checkpoint shows
+    that another process has run it meanwhile.
 
     Args:
-        conninfo: How to connect.
-        lost: Called with a session whose lock is lost, and why.
-        still_holds: Called with a session whose lock was taken anew, the id of its newest checkpoint (None for none)
-            and that checkpoint's owner (empty for none); whether this process may go on with it.
+        conninfo: The connection string.
+        lost: Called with a session whose lock is lost, and the reason.
+        still_holds: Called with a session whose lock was acquired again, the id of its newest checkpoint (None for
+            none) and that checkpoint's owner (empty for none); returns whether this process may continue its run.
     """
 
     def __init__(
@@ -107,19 +107,19 @@ class AdvisoryLocks:
         self._still_holds = still_holds
         self._guard = threading.Lock()
         self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        # A byte in it wakes the thread, which waits for jobs and for the end of its connection.
+        # A byte wakes the thread, which waits for jobs and for the end of its connection.
         self._waking, self._wake = socket.socketpair()
         self._waking.setblocking(False)
         self._wake.setblocking(False)
         self._thread: threading.Thread | None = None
         self._verified_at = -math.inf
-        # From here on the thread's own.
+        # The attributes below are used by the thread only.
         self._open: Connection[Any] | None = None
         self._schema = ""
         self._held: set[str] = set()
 
     def take(self, session_id: str) -> Future[bool]:
-        """Take a session's lock; False when another process has it.
+        """Acquire a session's lock; False when another process has it.
 
         Raises:
             psycopg.OperationalError: From the future, when the database cannot be reached.
@@ -127,32 +127,32 @@ class AdvisoryLocks:
         return self._submit(lambda: self._take(session_id))
 
     def is_free(self, session_id: str) -> Future[bool]:
-        """Whether nobody has a session's lock.
+        """Whether no process has a session's lock.
 
         Raises:
             psycopg.OperationalError: As `take`.
         """
-        return self._submit(lambda: self._asked(_HELD, session_id) is None)
+        return self._submit(lambda: self._query(_HELD, session_id) is None)
 
     def give_back(self, session_id: str) -> Future[None]:
-        """Let a session's lock go; one that is lost is gone already, and no error."""
+        """Release a session's lock; a lock that was lost is ignored."""
         return self._submit(lambda: self._give_back(session_id))
 
     def confirm(self) -> Future[None]:
-        """Verify the locks that are held, unless that was done a moment ago.
+        """Verify the held locks, unless they were verified recently.
 
-        The future is done when `lost` was called for those that are lost; it never fails.
+        When the future is done, `lost` was called for each lost lock; it never fails.
         """
         if time.monotonic() - self._verified_at < FRESH_S:
             done: Future[None] = Future()
             done.set_result(None)
             return done
-        return self._submit(self._watch)
+        return self._submit(self._check_connection)
 
     def abandon(self) -> None:
-        """Let go of the connection in a forked child, without a word to the server: it is the parent's."""
+        """Close the connection in a forked child without a message to the server, as the parent still uses it."""
         if self._open is not None and not self._open.closed:
-            # A copy of it in the child would keep the locks of a killed parent.
+            # An open copy in the child would keep the locks of a killed parent.
             os.close(self._open.fileno())
             _parents.append(self._open)
 
@@ -162,19 +162,19 @@ class AdvisoryLocks:
         def job() -> None:
             try:
                 done.set_result(work())
-            except BaseException as error:  # noqa: BLE001 - it belongs to who asked
+            except BaseException as error:  # noqa: BLE001 - raised by the future
                 done.set_exception(error)
 
         with self._guard:
             self._jobs.put(job)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._work, name="graph-agent-locks", daemon=True)
+                self._thread = threading.Thread(target=self._run_jobs, name="graph-agent-locks", daemon=True)
                 self._thread.start()
         with suppress(BlockingIOError):
             self._wake.send(b"\0")  # a full buffer wakes it as well
         return done
 
-    def _work(self) -> None:
+    def _run_jobs(self) -> None:
         while True:
             try:
                 job = self._jobs.get_nowait()
@@ -182,16 +182,16 @@ class AdvisoryLocks:
                 if self._is_woken():
                     continue
                 if self._held:
-                    self._watch()
-                elif self._rest():
+                    self._check_connection()
+                elif self._close_idle():
                     return
             else:
                 job()
-                # What a job holds on to, such as its answer, must not live until the next one.
+                # Release the job's references, such as its result, before waiting for the next one.
                 del job
 
     def _is_woken(self) -> bool:
-        """Wait for a job, for something on the connection that holds locks, or for the next look at it.
+        """Wait for a job, for data on the connection that holds locks, or until its next check is due.
 
         Returns:
             Whether there may be a job.
@@ -199,7 +199,7 @@ class AdvisoryLocks:
         with selectors.DefaultSelector() as selector:
             selector.register(self._waking, selectors.EVENT_READ)
             if self._held and self._open is not None and not self._open.closed:
-                # Nothing is to come from the server but its farewell.
+                # The server sends nothing here unless it closes the connection.
                 selector.register(self._open.fileno(), selectors.EVENT_READ)
             ready = [key.fileobj for key, _ in selector.select(WATCH_S if self._held else IDLE_S)]
         if self._waking not in ready:
@@ -208,8 +208,8 @@ class AdvisoryLocks:
             self._waking.recv(4096)
         return True
 
-    def _rest(self) -> bool:
-        """Close the connection and end the thread, unless there is something to do by now."""
+    def _close_idle(self) -> bool:
+        """Close the connection and end the thread, unless a job is queued."""
         with self._guard:
             if not self._jobs.empty():
                 return False
@@ -219,23 +219,23 @@ class AdvisoryLocks:
             self._thread = None
             return True
 
-    def _watch(self) -> None:
+    def _check_connection(self) -> None:
         if not self._held:
             return
-        asked_at = time.monotonic()
+        sent_at = time.monotonic()
         try:
             first_row(self._connected(), "SELECT 1")
-            self._verified_at = asked_at
-        except Exception as error:  # noqa: BLE001 - whatever it is, the connection is replaced
+            self._verified_at = sent_at
+        except Exception as error:  # noqa: BLE001 - after any error the connection is replaced
             if self._open is not None:
                 self._open.close()
-            # Each session is reported as lost where the connection cannot be replaced.
+            # If the connection cannot be replaced, `_connected` reports each session as lost.
             with suppress(Exception):
                 if self._held:
                     self._connected(error)
 
     def _take(self, session_id: str) -> bool:
-        taken = self._asked(_TAKE, session_id) == ["t"]
+        taken = self._query(_TAKE, session_id) == ["t"]
         if taken:
             self._held.add(session_id)
         return taken
@@ -245,13 +245,13 @@ class AdvisoryLocks:
         if self._open is None or self._open.closed:
             return
         try:
-            first_row(self._open, _GIVE_BACK, self._key(session_id))
-        except Exception as error:  # noqa: BLE001 - without its connection the lock is gone, too
+            first_row(self._open, _RELEASE, self._key(session_id))
+        except Exception as error:  # noqa: BLE001 - closing the connection releases the lock, too
             self._open.close()
-            logger.warning("The lock of session %r went with its connection: %s", session_id, error)
+            logger.warning("The lock of session %r was released by closing its connection: %s", session_id, error)
 
-    def _asked(self, query: str, session_id: str) -> list[str] | None:
-        """The first row of a query about one session; a connection that broke while it was idle is replaced."""
+    def _query(self, query: str, session_id: str) -> list[str] | None:
+        """Return the first row of a query about one session; a connection that broke while idle is replaced."""
         from psycopg import OperationalError
 
         connection = self._connected()
@@ -263,43 +263,43 @@ class AdvisoryLocks:
         return first_row(self._connected(), query, self._key(session_id))
 
     def _connected(self, broken_by: Exception | None = None) -> Connection[Any]:
-        """The connection; a new one, with the locks taken anew, where the old one is gone.
+        """Return the connection; a new one, with the locks acquired again, if the old one is closed.
 
         Args:
-            broken_by: What the old one failed with, where that is known.
+            broken_by: The error of the old one, if known.
         """
         if self._open is None or self._open.closed:
             self._open = None
             connection: Connection[Any] | None = None
-            asked_at = time.monotonic()
+            sent_at = time.monotonic()
             try:
                 connection = self._connect()
                 for session_id in sorted(self._held):
-                    if why := self._why_not_again(connection, session_id):
-                        self._lose(session_id, why)
+                    if why := self._reacquire(connection, session_id):
+                        self._report_lost(session_id, why)
             except BaseException as error:
                 if connection is not None:
-                    # Kept, it would pass for one that holds them all.
+                    # If kept, it would count as the holder of all locks.
                     connection.close()
                 reasons = [" ".join(str(each).split()) for each in (broken_by, error) if each is not None]
                 for session_id in sorted(self._held):
-                    self._lose(session_id, _GONE.format(session_id, "; ".join(reasons)))
+                    self._report_lost(session_id, _GONE.format(session_id, "; ".join(reasons)))
                 raise
             self._open = connection
-            self._verified_at = asked_at
+            self._verified_at = sent_at
         return self._open
 
-    def _why_not_again(self, connection: Connection[Any], session_id: str) -> str:
-        """Take a lock again that was lost with its connection; gives why its run cannot go on, empty where it can."""
+    def _reacquire(self, connection: Connection[Any], session_id: str) -> str:
+        """Acquire a lock again after its connection broke; return why its run cannot continue, empty if it can."""
         if first_row(connection, _TAKE, self._key(session_id)) != ["t"]:
             return _TAKEN.format(session_id)
         newest, owner = first_row(connection, _NEWEST, session_id, OWNER) or (None, "")
         if self._still_holds(session_id, newest, owner):
             return ""
-        first_row(connection, _GIVE_BACK, self._key(session_id))
+        first_row(connection, _RELEASE, self._key(session_id))
         return _CONTINUED.format(session_id)
 
-    def _lose(self, session_id: str, why: str) -> None:
+    def _report_lost(self, session_id: str, why: str) -> None:
         self._held.discard(session_id)
         logger.error("%s", why)
         self._lost(session_id, why + _WHAT_NOW)
@@ -307,15 +307,15 @@ class AdvisoryLocks:
     def _connect(self) -> Connection[Any]:
         import psycopg
 
-        # A user's own timeout is for a first connection; while sessions are at work, every second counts.
+        # The configured timeout is for the first connection; while sessions run, it must be replaced quickly.
         limit: dict[str, Any] = {"connect_timeout": RECONNECT_S} if self._held else {}
         connection = psycopg.connect(self._conninfo, autocommit=True, **limit)
         try:
             first_row(connection, _SETTINGS)
-            self._schema, pid = first_row(connection, _WHERE) or ("", "")
+            self._schema, pid = first_row(connection, _SCHEMA_AND_PID) or ("", "")
             if pid != str(connection.info.backend_pid):
                 logger.warning(
-                    "There is a connection pooler before the PostgreSQL database. It must pool by session, or two "
+                    "There is a connection pooler in front of the PostgreSQL database. It must pool by session, or two "
                     "processes may run one session at the same time: the locks of sessions belong to a connection."
                 )
         except BaseException:
@@ -324,9 +324,9 @@ class AdvisoryLocks:
         return connection
 
     def _key(self, session_id: str) -> str:
-        named = f"graph_agent/{self._schema}/{session_id}".encode("utf-8", "surrogatepass")
-        return str(int.from_bytes(hashlib.sha256(named).digest()[:8], "big", signed=True))
+        name = f"graph_agent/{self._schema}/{session_id}".encode("utf-8", "surrogatepass")
+        return str(int.from_bytes(hashlib.sha256(name).digest()[:8], "big", signed=True))
 
 
 _parents: list[Connection[Any]] = []
-"""Connections of the process that this one was forked from. They are kept, as their end would be noticed there."""
+"""Connections of the parent process. They are kept, because their finalizer would close the parent's connection."""

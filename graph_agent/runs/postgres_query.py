@@ -1,4 +1,4 @@
-"""Short queries over a blocking PostgreSQL connection, with a bound on the wait for their answer."""
+"""Short queries over a blocking PostgreSQL connection, with a timeout."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 ANSWER_S = 10.0
-"""Seconds without an answer after which a connection counts as lost."""
+"""Timeout of a query in seconds, after which the connection is closed."""
 
 
 def first_row(connection: Connection[Any], query: str, *values: str) -> list[str] | None:
-    """The first row of a query, as text; None without one. A connection that does not answer in time is closed.
+    """Return the first row of a query, as text; None without one. On a timeout the connection is closed.
 
-    A stalled proxy takes what it is sent, so that the system sees nothing wrong with the connection for a long time.
+    The timeout is needed because a stalled proxy accepts data, so the system reports no error for a long time.
 
     Args:
-        connection: The connection, with nothing else under way on it.
+        connection: The connection, with no other query running.
         query: The query, with `$1`, `$2`, … for its values.
         values: The values, as text.
 
@@ -27,7 +27,7 @@ def first_row(connection: Connection[Any], query: str, *values: str) -> list[str
         Each column as text, empty for NULL.
 
     Raises:
-        psycopg.OperationalError: When the query fails, or is not answered in time.
+        psycopg.OperationalError: When the query fails or times out.
     """
     from psycopg import OperationalError
     from psycopg.pq import ExecStatus
@@ -56,7 +56,7 @@ def first_row(connection: Connection[Any], query: str, *values: str) -> list[str
 
 
 def is_readable(descriptor: int, timeout_s: float) -> bool:
-    """Whether there is something to read on a socket, its end included, within some seconds."""
+    """Wait until a socket has data or is closed by the peer; False at the timeout."""
     with selectors.DefaultSelector() as selector:
         selector.register(descriptor, selectors.EVENT_READ)
         return bool(selector.select(max(timeout_s, 0.0)))

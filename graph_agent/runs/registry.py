@@ -1,4 +1,4 @@
-"""What surrounds each run of an agent: one run at a time in a session, reachable while it is under way."""
+"""Registry of the runs in this process: locks the session, makes the run reachable, and watches for aborts."""
 
 from __future__ import annotations
 
@@ -29,39 +29,38 @@ from graph_agent.runs.run import READERSHIP, RUN, Around, Run
 logger = logging.getLogger(__name__)
 
 ABORTED = "__graph_agent_aborted"
-"""Key in a run's `configurable` that makes it an aborted one from its start: it settles what is open, and ends."""
+"""Key in a run's `configurable` that aborts it at its start: it settles open calls, and ends."""
 
 POLL_S = 0.25
-"""Seconds between two looks for an abort that another process has put into the Store."""
+"""Seconds between two polls of the Store for an abort from another process."""
 
 _ENDING_S = 10.0
-"""Seconds to wait for the end of a session's run that was stopped, or whose reader has left."""
+"""Seconds to wait for the end of a run that was stopped, or whose stream was left."""
 
 _under_way: dict[tuple[Hashable, str], Run] = {}
 _inboxes: dict[Hashable, MemoryInbox] = {}
 
 
-def _lost(place: Hashable, session_id: str, why: str) -> None:
+def _end_lost_run(place: Hashable, session_id: str, why: str) -> None:
     """Stop the run of a session whose lock is lost."""
     run = _under_way.get((place, session_id))
     if run is not None:
-        run.lose(why)
+        run.end_lost(why)
 
 
 def _still_holds(place: Hashable, session_id: str, newest: str | None, owner: str) -> bool:
-    """Whether a run may go on whose lock was lost and taken anew: its session's newest checkpoint is its own."""
+    """Whether a run may continue after its lock was lost and acquired again: the newest checkpoint is its own."""
     run = _under_way.get((place, session_id))
     return run is not None and run.fence.holds(session_id, newest, owner)
 
 
-_locks = SessionLocks(_lost, _still_holds)
+_locks = SessionLocks(_end_lost_run, _still_holds)
 
 
 async def inbox_of(saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> Inbox:
-    """Where notes to an agent's sessions wait: in its Store, or in this process without one.
+    """Return the inbox of an agent's sessions: in its Store, or without one in this process's memory.
 
-    Without one, all savers of one database share an inbox, and the notes to any other saver's sessions are kept
-    as long as the saver.
+    In memory, all savers of one database share an inbox; the inbox of any other saver lives as long as the saver.
     """
     return _inbox(await place_of(saver), saver, store)
 
@@ -70,13 +69,13 @@ def _inbox(place: Hashable, saver: BaseCheckpointSaver[Any], store: BaseStore | 
     if store is not None:
         return StoreInbox(store)
     if place not in _inboxes and place == id(saver):
-        # Another saver may get the same identity.
+        # Another saver may get the same `id`.
         weakref.finalize(saver, _inboxes.pop, place, None).atexit = False
     return _inboxes.setdefault(place, MemoryInbox())
 
 
-async def run_under_way(saver: BaseCheckpointSaver[Any], session_id: str) -> Run | None:
-    """The run of a session in this process; None when there is none."""
+async def find_run(saver: BaseCheckpointSaver[Any], session_id: str) -> Run | None:
+    """Return the run of a session in this process; None when there is none."""
     return _under_way.get((await place_of(saver), session_id))
 
 
@@ -88,43 +87,43 @@ async def is_idle(saver: BaseCheckpointSaver[Any], session_id: str) -> bool:
 
 @asynccontextmanager
 async def kept_idle(saver: BaseCheckpointSaver[Any], session_id: str) -> AsyncIterator[None]:
-    """While within, no run of a session begins, in this process or in another on the same database.
+    """Lock a session without a run, so that no run begins, in this process or in another on the same database.
 
     Raises:
-        SessionBusyError: When one is under way.
+        SessionBusyError: When a run is under way.
     """
     async with _session(await place_of(saver), Run(session_id=session_id)):
         yield
 
 
 async def sees_other_processes(saver: BaseCheckpointSaver[Any]) -> bool:
-    """Whether `is_idle` knows of other processes' runs, too: where sessions are in an SQLite file or in PostgreSQL."""
+    """Whether `is_idle` covers other processes' runs: if sessions are in an SQLite file or in PostgreSQL."""
     return guards_processes(await place_of(saver))
 
 
 def refuse_within(session_id: str) -> None:
-    """Refuse a run of a session from inside that session's own run, such as by one of its tools.
+    """Refuse a run of a session from inside that session's own run, such as from one of its tools.
 
     Raises:
-        SessionBusyError: When the code that asks is part of the session's run.
+        SessionBusyError: When the calling code is part of the session's run.
     """
-    around: Run | None = ensure_config().get("configurable", {}).get(RUN)
-    while around is not None:
-        if around.session_id == session_id:
+    run: Run | None = ensure_config().get("configurable", {}).get(RUN)
+    while run is not None:
+        if run.session_id == session_id:
             raise _busy(session_id)
-        around = around.parent
+        run = run.parent
 
 
 @asynccontextmanager
 async def running(
     configurable: Mapping[str, Any], checkpointer: Checkpointer, store: BaseStore | None
 ) -> AsyncIterator[Run]:
-    """Surround one run from an asynchronous entry point; gives the run.
+    """Lock the session and register the run of an asynchronous entry point; yields the run.
 
     Args:
-        configurable: Its config's `configurable`, complete.
-        checkpointer: The graph's.
-        store: The graph's.
+        configurable: The complete `configurable` of its config.
+        checkpointer: The graph's checkpointer.
+        store: The graph's store.
 
     Raises:
         SessionBusyError: When a run of the session is under way.
@@ -132,7 +131,7 @@ async def running(
     use_daemon_threads()
     run = _new_run(configurable)
     run.task = asyncio.current_task()
-    with run.under():
+    with run.attached():
         if not isinstance(checkpointer, BaseCheckpointSaver) or not _has_session(run):
             yield run
             return
@@ -140,20 +139,20 @@ async def running(
         run.inbox = _inbox(place, checkpointer, store)
         run.confirm_lock = _locks.confirmation(place)
         async with _session(place, run):
-            around = run.parent if isinstance(run.parent, Around) else Around()
-            if around.before is not None:
-                await around.before()
-            for note in around.brought:
+            scope = run.parent if isinstance(run.parent, Around) else Around()
+            if scope.before is not None:
+                await scope.before()
+            for note in scope.brought:
                 await run.inbox.add(run.session_id, note)
-            watcher = asyncio.create_task(_watch(run)) if store is not None else None
+            watcher = asyncio.create_task(_watch_for_abort(run)) if store is not None else None
             try:
                 yield run
-                if around.after is not None:
-                    await around.after(run)
+                if scope.after is not None:
+                    await scope.after(run)
             finally:
                 if watcher is not None:
                     watcher.cancel()
-                    # Not by awaiting itself: a cancellation of the run's own could not be told from the watcher's.
+                    # `await watcher` could not distinguish a cancellation of this run from the watcher's.
                     await asyncio.wait([watcher])
 
 
@@ -161,9 +160,9 @@ async def running(
 def running_blocking(
     configurable: Mapping[str, Any], checkpointer: Checkpointer, store: BaseStore | None
 ) -> Iterator[Run]:
-    """As `running`, from a blocking entry point; an abort in the Store is seen when the next step is planned."""
+    """As `running`, for a blocking entry point; an abort in the Store takes effect when the next step is planned."""
     run = _new_run(configurable)
-    with run.under():
+    with run.attached():
         if not isinstance(checkpointer, BaseCheckpointSaver) or not _has_session(run):
             yield run
             return
@@ -198,9 +197,9 @@ def _has_session(run: Run) -> bool:
     """Whether a run is its session's own, and not a part of another run of it."""
     if not run.session_id or (run.parent is not None and run.parent.session_id == run.session_id):
         return False
-    # A node of somebody else's graph: what is one run at a time there is that graph's.
-    around = ensure_config().get("configurable", {})
-    return not (around.get("checkpoint_ns") and str(around.get("thread_id", "")) == run.session_id)
+    # Within a node of another graph on the same thread, that graph is responsible for one run at a time.
+    surrounding = ensure_config().get("configurable", {})
+    return not (surrounding.get("checkpoint_ns") and str(surrounding.get("thread_id", "")) == run.session_id)
 
 
 @asynccontextmanager
@@ -220,25 +219,25 @@ async def _session(place: Hashable, run: Run) -> AsyncIterator[None]:
 
 
 async def _take(key: tuple[Hashable, str]) -> bool:
-    asked = _locks.take(*key)
+    taken = _locks.take(*key)
     try:
-        return await from_thread(asked)
+        return await from_thread(taken)
     except BaseException:
-        _forgo(asked, key)
+        _release_if_taken(taken, key)
         raise
 
 
 def _take_blocking(key: tuple[Hashable, str]) -> bool:
-    asked = _locks.take(*key)
+    taken = _locks.take(*key)
     try:
-        return asked.result()
+        return taken.result()
     except BaseException:
-        _forgo(asked, key)
+        _release_if_taken(taken, key)
         raise
 
 
 def _ending(key: tuple[Hashable, str]) -> Future[None] | None:
-    """Done when the run of a session has ended; None where it does not end soon, or is another process's."""
+    """Return a future of the end of a session's run; None if it is not ending, or runs in another process."""
     run = _under_way.get(key)
     if run is None or not run.is_ending:
         return None
@@ -247,14 +246,14 @@ def _ending(key: tuple[Hashable, str]) -> Future[None] | None:
     return run.ended
 
 
-def _forgo(asked: Future[bool], key: tuple[Hashable, str]) -> None:
-    """Give a session back that nobody waits for any more, should it be had."""
+def _release_if_taken(taken: Future[bool], key: tuple[Hashable, str]) -> None:
+    """Release the lock if a cancelled acquire is granted later."""
 
-    def settle(asked: Future[bool]) -> None:
-        if asked.exception() is None and asked.result():
+    def release(taken: Future[bool]) -> None:
+        if taken.exception() is None and taken.result():
             _locks.give_back(*key)
 
-    asked.add_done_callback(settle)
+    taken.add_done_callback(release)
 
 
 @contextmanager
@@ -275,24 +274,24 @@ def _busy(session_id: str) -> SessionBusyError:
     )
 
 
-async def _watch(run: Run) -> None:
-    """Look for an abort from another process, as long as the run lasts.
+async def _watch_for_abort(run: Run) -> None:
+    """Poll the inbox for an abort from another process, until cancelled.
 
-    It is taken out at once, which tells its sender that somebody has heard it.
+    An abort is removed from the inbox at once; its sender takes the removal as a confirmation.
     """
 
-    async def look() -> None:
-        if heard := run.obey(await run.inbox.read(run.session_id)):
-            await run.inbox.forget(run.session_id, heard)
+    async def poll() -> None:
+        if aborts := run.process_aborts(await run.inbox.read(run.session_id)):
+            await run.inbox.forget(run.session_id, aborts)
 
-    await look_again(look, POLL_S, logger, f"Looking in the Store whether session {run.session_id!r} is to be aborted")
+    await look_again(poll, POLL_S, logger, f"Looking in the Store whether session {run.session_id!r} is to be aborted")
 
 
-def _begin_anew() -> None:
+def _reset_after_fork() -> None:
     _locks.forget()
     _under_way.clear()
 
 
 if hasattr(os, "register_at_fork"):
     # The parent's runs and locks are not a forked child's.
-    os.register_at_fork(after_in_child=_begin_anew)
+    os.register_at_fork(after_in_child=_reset_after_fork)

@@ -1,4 +1,4 @@
-"""A run under way: what can stop it, what it hears, and how long it has worked."""
+"""A run in progress: its cancellation, its inbox and its working time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from graph_agent.runs.inbox import Inbox, MemoryInbox, Note
 T = TypeVar("T")
 
 RUN = "__graph_agent_run"
-"""Key of the `Run` in a run's `configurable`. What begins with two underscores stays out of checkpoints and traces."""
+"""Key of the `Run` in a run's `configurable`. The two underscores keep it out of checkpoints and traces."""
 
 
 READERSHIP = "__graph_agent_readership"
@@ -35,41 +35,41 @@ READERSHIP = "__graph_agent_readership"
 
 @dataclass(eq=False)
 class Run:
-    """One run of an agent's graph, from its entry point to its end. Any thread may use it."""
+    """One run of an agent's graph, from its entry point to its end. Thread-safe."""
 
     inbox: Inbox = field(default_factory=MemoryInbox)
-    """What is said to the session."""
+    """The session's inbox."""
     session_id: str = ""
-    """The session; empty for a run that keeps nothing."""
+    """The session; empty for a run that stores nothing."""
     parent: Run | None = None
-    """The run this one is part of, as a delegate or a subgraph; its abort is this one's too."""
+    """The run that contains this one as a delegate or a subgraph; its abort applies to this run too."""
     reader: Reader | None = None
-    """Who reads the answer as it comes, past the graph's stream; None for nobody."""
+    """Consumer of the answer's tokens outside the graph's stream; None for none."""
     readership: Readership | None = None
-    """Of the run's stream; None where the run has none, or it is not known."""
+    """State of the run's stream; None if the run has no stream, or it is unknown."""
     ended: Future[None] = field(default_factory=Future)
     """Done when the session is free for its next run."""
     task: asyncio.Task[Any] | None = None
-    """The task whose cancellation ends it; None where there is none."""
+    """The task whose cancellation ends the run; None for none."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     started_ns: int = field(default_factory=time.time_ns)
-    """Wall clock, to tell notes sent to it from those it found when it first read its inbox."""
+    """Wall clock at the start, to distinguish aborts of this run from earlier ones in its inbox."""
     planned: set[str] = field(default_factory=set)
-    """Ids of the calls made ready in this very run, which no run before it can have begun."""
+    """Ids of the calls made ready in this run, which no earlier run can have started."""
     taken_up: set[str] = field(default_factory=set)
     """Ids of the calls whose task has started in this run."""
     begun: set[str] = field(default_factory=set)
-    """Ids of the calls begun in this run."""
-    has_listened: bool = False
-    """Whether its inbox has been read: the state it began with is stored, so what that had taken in can go."""
+    """Ids of the calls started in this run."""
+    has_read_inbox: bool = False
+    """Whether the inbox was read. The first read removes notes that the stored state has processed."""
     cause: BaseException | None = None
-    """What the newest failure of this run came from; None for no exception."""
+    """The exception behind the newest failure of this run; None for none."""
     failure: RunFailedError | None = None
-    """What is raised at the run's end; None for nothing."""
+    """The error to raise at the run's end; None for none."""
     fingerprints: dict[int, tuple[Any, str, str]] = field(default_factory=dict)
-    """What `recent_calls` remembers of the calls it has read."""
+    """Cache of `recent_calls`."""
     confirm_lock: Callable[[], Future[None]] | None = None
-    """Verifies that the session's lock is held where it can be lost; None where it cannot."""
+    """Verifies the session's lock; None if the lock cannot be lost."""
     _old_aborts: frozenset[str] | None = None
     _stopped: bool = False
     _children: set[Run] = field(default_factory=set)
@@ -78,16 +78,16 @@ class Run:
     _held: dict[str, Any] = field(default_factory=dict)
     _guard: threading.Lock = field(default_factory=threading.Lock)
     updates_only: bool = False
-    """Whether it holds the session for an update of its state from outside, and runs no node."""
+    """Whether it locks the session for `update_state` only, and runs no node."""
     _worked_s: float | None = None
-    _since: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108 - looked up then, so that a test can set the clock
+    _since: float = field(default_factory=lambda: time.monotonic())  # noqa: PLW0108 - resolved at call time, so that a test can set the clock
 
     def __post_init__(self) -> None:
         self.fence = CheckpointFence(self.id)
         """Refuses its writes when another run has continued the session."""
 
     def plan_calls(self, ids: Iterable[str]) -> None:
-        """Take calls for made ready in this run; a model may give them the ids of calls that it made before."""
+        """Record calls as made ready in this run; a model may reuse the ids of earlier calls."""
         new = set(ids)
         self.planned |= new
         self.taken_up -= new
@@ -100,29 +100,29 @@ class Run:
 
     @property
     def aborted(self) -> bool:
-        """Whether somebody has stopped it."""
+        """Whether the run, or a run that contains it, was aborted."""
         return self._stopped or (self.parent is not None and self.parent.aborted)
 
     @property
     def is_ending(self) -> bool:
-        """Whether it ends by itself soon: it was stopped or cancelled, or nobody reads its stream any more."""
+        """Whether it is about to end: it was aborted or cancelled, or its stream was left."""
         cancelled = self.task is not None and self.task.cancelling() > 0
         return cancelled or self.aborted or (self.readership is not None and self.readership.is_left)
 
     def abort(self) -> None:
-        """Stop it: whatever works for it now is cancelled, and nothing more is begun."""
+        """Abort the run: cancel its current work, and start nothing more."""
         with self._guard:
             self._stopped = True
             scopes, children = dict(self._scopes), set(self._children)
         for scope, loop in scopes.items():
-            # A loop that is closed has nothing left to cancel.
+            # A closed loop runs nothing to cancel.
             if not loop.is_closed():
                 loop.call_soon_threadsafe(scope.cancel)
         for child in children:
             child.abort()
 
-    def lose(self, why: str) -> None:
-        """Stop it because its process no longer holds the session: work is cancelled, and nothing more is stored.
+    def end_lost(self, why: str) -> None:
+        """Abort the run because its process no longer holds the session; nothing more is stored.
 
         Args:
             why: A sentence for the person whose input it was.
@@ -131,17 +131,17 @@ class Run:
         self.abort()
 
     def check_held(self) -> None:
-        """Check that its process holds the session, as far as is known here.
+        """Check that no loss of the session's lock was recorded.
 
         Raises:
-            SessionLostError: When it does not.
+            SessionLostError: When the lock is lost.
         """
         self.fence.check_open()
         if self.parent is not None:
             self.parent.check_held()
 
     async def confirm_held(self) -> None:
-        """As `check_held`, after a look at the lock itself where its state may be outdated, as after a long pause."""
+        """As `check_held`, after verifying the lock itself if its last check is outdated, as after a long pause."""
         run: Run | None = self
         while run is not None:
             if run.confirm_lock is not None:
@@ -149,17 +149,17 @@ class Run:
             run = run.parent
         self.check_held()
 
-    def obey(self, notes: Iterable[Note]) -> list[str]:
-        """Stop when a note asks for it that was sent to this run.
+    def process_aborts(self, notes: Iterable[Note]) -> list[str]:
+        """Abort the run if a note requests it.
 
-        What the first look finds from before the run's start was meant for another; every later one counts, whatever
-        its sender's clock says.
+        At the first call, aborts sent before the run's start are ignored, as they were meant for an earlier run. Aborts
+        that appear later count whatever their sender's clock.
 
         Args:
-            notes: Its inbox as it is.
+            notes: The current content of the inbox.
 
         Returns:
-            Keys of the aborts among them, which have done what they can.
+            Keys of all aborts among the notes, which can now be removed.
         """
         aborts = {note.key: note for note in notes if note.kind == "abort"}
         if self._old_aborts is None:
@@ -169,18 +169,18 @@ class Run:
         return list(aborts)
 
     def interruptible(self, seconds: float | None = None) -> AbstractContextManager[anyio.CancelScope]:
-        """A scope that an abort cancels, and so does the end of its time.
+        """Return a cancel scope that an abort or a timeout cancels.
 
-        The scope swallows the cancellation: `cancelled_caught` says that the work inside was cut short.
+        The scope suppresses the cancellation; `cancelled_caught` is true if the work inside was cancelled.
 
         Args:
-            seconds: How long the work may take; None for no limit.
+            seconds: The timeout; None for no limit.
         """
         return _Interruptible(self, seconds)
 
     @contextmanager
-    def under(self) -> Iterator[None]:
-        """While this run is part of its parent, an abort of the parent reaches it."""
+    def attached(self) -> Iterator[None]:
+        """Register this run with its parent, so that an abort of the parent reaches it."""
         if self.parent is None:
             yield
             return
@@ -193,22 +193,22 @@ class Run:
                 self.parent._children.discard(self)
 
     async def once(self, key: str, make: Callable[[], Awaitable[T]]) -> T:
-        """What several tasks of this run need, made for the first that asks.
+        """Return a value that several tasks of this run need, computed at the first request.
 
         Args:
-            key: What it is.
-            make: Makes it; a caller that is cancelled does not cancel it for the others.
+            key: The value's key.
+            make: Computes it; the cancellation of one caller does not cancel it for the others.
         """
         if key not in self._shared:
             self._shared[key] = asyncio.ensure_future(make())
-        made: T = await asyncio.shield(self._shared[key])
-        return made
+        value: T = await asyncio.shield(self._shared[key])
+        return value
 
     def shared(self, key: str, make: Callable[[], T]) -> T:
-        """What several tasks of this run use together, made for the first that asks.
+        """Return an object that several tasks of this run share, made at the first request.
 
         Args:
-            key: What it is.
+            key: The object's key.
             make: Makes it.
         """
         if key not in self._held:
@@ -217,14 +217,14 @@ class Run:
         return held
 
     def begin_input(self) -> None:
-        """Count the time of a new input from now."""
+        """Restart the working time for a new input."""
         self._worked_s, self._since = 0.0, time.monotonic()
 
     def worked_s(self, before_s: float) -> float:
-        """Seconds that this input has been worked on, without the time the session stood still.
+        """Return the working seconds of this input, without the time between its runs.
 
         Args:
-            before_s: What the state has noted of earlier runs of the same input.
+            before_s: Seconds of earlier runs of the same input, from the state.
         """
         if self._worked_s is None:
             self._worked_s = before_s
@@ -233,21 +233,21 @@ class Run:
 
 @dataclass(eq=False)
 class Around(Run):
-    """What a program puts around one run that it begins, to stop it and to go with it; as `RUN` in its `configurable`.
+    """Parent of one run, passed by a program as `RUN` in its `configurable` to abort the run and to hook into it.
 
-    What is begun within that run, such as a delegate's, gets nothing of it.
+    Runs nested in that run, such as a delegate's, do not inherit the hooks.
     """
 
     brought: tuple[Note, ...] = ()
-    """Notes for the session: said once the run has it, and never where it is refused."""
+    """Notes for the session, added once the run has its lock; dropped if the run is refused."""
     before: Callable[[], Awaitable[None]] | None = None
-    """Awaited when the run has its session, before it begins; what it raises is raised in place of the run."""
+    """Awaited when the run has its session's lock, before it begins; an exception replaces the run."""
     after: Callable[[Run], Awaitable[None]] | None = None
-    """Awaited with the run when it has come to its end, while no other run of the session can begin."""
+    """Awaited with the run after it has ended, while no other run of the session can begin."""
 
 
 class _Interruptible:
-    # A class, as every node of every run passes through it, and a generator takes twice as long.
+    # A class: every node of every run enters it, and a generator-based context manager takes twice as long.
     __slots__ = ("_run", "_scope")
 
     def __init__(self, run: Run, seconds: float | None) -> None:
@@ -273,22 +273,22 @@ class _Interruptible:
 
 
 def fence_of(config: RunnableConfig) -> CheckpointFence | None:
-    """The fence of the run that a saver works for; None where no run of an agent is behind a request.
+    """Return the fence of the run that a saver request belongs to; None if it belongs to no agent's run.
 
     Args:
-        config: What the saver was given.
+        config: The config passed to the saver.
     """
     run = config["configurable"].get(RUN)
     return run.fence if isinstance(run, Run) else None
 
 
 def is_running(config: RunnableConfig) -> bool:
-    """Whether a config is that of a run; False for an update of the state from outside (`update_state`)."""
+    """Whether a config belongs to a run; False for `update_state`."""
     run = config["configurable"].get(RUN)
     return isinstance(run, Run) and not run.updates_only
 
 
 def run_of(config: RunnableConfig) -> Run:
-    """The run a node belongs to; one of its own for a node that is called outside a compiled agent."""
+    """Return the run a node belongs to; a new one for a node that is called outside a compiled agent."""
     run = config["configurable"].get(RUN)
     return run if isinstance(run, Run) else Run()

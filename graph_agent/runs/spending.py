@@ -1,4 +1,4 @@
-"""What the input at hand has used, read from the run and the state."""
+"""Usage and remaining time of the current input, from the run and the state."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from graph_agent.types import Usage
 
 
 def spent(run: Run, loop: Bookkeeping, usage: Usage, history: Sequence[AnyMessage], settings: LoopConfig) -> Spent:
-    """What the input has used so far.
+    """Return the usage of the input so far.
 
     Args:
         run: The run.
         loop: The state's bookkeeping.
         usage: Tokens and model calls of the input.
-        history: The conversation; its newest reply tells what a model call takes.
+        history: The conversation; its newest reply is the estimate for the next model call.
         settings: The run's configuration.
     """
-    # A new input may always ask once: what an earlier one's calls took says little of it.
+    # The first model call of an input has no estimate: the calls of earlier inputs predict it badly.
     last = _newest_reply(history) if usage["model_calls"] else None
     used = last.usage_metadata if last is not None else None
     return Spent(
@@ -40,14 +40,14 @@ def _newest_reply(history: Sequence[AnyMessage]) -> AIMessage | None:
 
 
 def work_left_s(run: Run, loop: Bookkeeping, settings: LoopConfig) -> float | None:
-    """Seconds that planning and calls may still take; None without a deadline."""
+    """Return the seconds that planning and calls may still take; None without a deadline."""
     if settings.deadline_s is None:
         return None
     return max(0.0, work_s(settings.deadline_s, settings) - run.worked_s(loop.get("worked_s", 0.0)))
 
 
 def answer_left_s(run: Run, loop: Bookkeeping, settings: LoopConfig) -> float | None:
-    """Seconds that the answer may still take; None without a deadline."""
+    """Return the seconds that the answer may still take; None without a deadline."""
     if settings.deadline_s is None:
         return None
     return max(0.0, settings.deadline_s - run.worked_s(loop.get("worked_s", 0.0)))

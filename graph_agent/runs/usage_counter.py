@@ -1,4 +1,4 @@
-"""Adding up what the model calls below a run used, those that were cut off included."""
+"""Usage of all model calls within a run, including calls that were cancelled."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from graph_agent.types import NO_USAGE, Usage
 
 
 @dataclass(slots=True)
-class _Asked:
+class _OpenCall:
     request: Sequence[BaseMessage]
     model: str
-    said: str = ""
+    text: str = ""
     reported: UsageMetadata | None = None
 
 
 class UsageCounter(AsyncCallbackHandler):
-    """Adds up what every model call that it hears of used.
+    """Callback handler that sums the usage of model calls.
 
     Args:
-        prices: What models cost; empty for unknown.
-        estimates: Whether a reply counts by an estimate where its provider does not say what it took.
+        prices: Prices of models; empty for unknown.
+        estimates: Whether to estimate the usage of a reply if its provider reports none.
     """
 
     def __init__(self, prices: Mapping[str, Price], *, estimates: bool) -> None:
         self.usage: Usage = NO_USAGE
-        """What the calls that were answered used."""
+        """Usage of the finished calls."""
         self._prices = prices
         self._estimates = estimates
-        self._asked: dict[UUID, _Asked] = {}
+        self._open: dict[UUID, _OpenCall] = {}
 
     @property
     def under_way(self) -> Usage:
-        """What the calls that are not answered have used so far."""
+        """Estimated usage of the calls without a reply so far."""
         usage = NO_USAGE
-        for asked in list(self._asked.values()):
-            cut_off = usage_until(asked.request, asked.said, asked.reported, model=asked.model)
-            usage = add_usage(usage, usage_of(cut_off, self._prices))
+        for call in list(self._open.values()):
+            partial = usage_until(call.request, call.text, call.reported, model=call.model)
+            usage = add_usage(usage, usage_of(partial, self._prices))
         return usage
 
     async def on_chat_model_start(
@@ -61,8 +61,8 @@ class UsageCounter(AsyncCallbackHandler):
         metadata: dict[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Hear a call begin."""
-        self._asked[run_id] = _Asked(messages[0], str((metadata or {}).get("ls_model_name") or ""))
+        """Record the start of a call."""
+        self._open[run_id] = _OpenCall(messages[0], str((metadata or {}).get("ls_model_name") or ""))
 
     async def on_llm_new_token(
         self,
@@ -72,25 +72,25 @@ class UsageCounter(AsyncCallbackHandler):
         run_id: UUID,
         **_: Any,
     ) -> None:
-        """Hear a token."""
-        asked = self._asked.get(run_id)
-        if asked is None or not isinstance(chunk, ChatGenerationChunk):
+        """Record a token."""
+        call = self._open.get(run_id)
+        if call is None or not isinstance(chunk, ChatGenerationChunk):
             return
-        asked.said += chunk.message.text
+        call.text += chunk.message.text
         if isinstance(chunk.message, AIMessageChunk) and chunk.message.usage_metadata:
-            asked.reported = add_figures(asked.reported, chunk.message.usage_metadata)
+            call.reported = add_figures(call.reported, chunk.message.usage_metadata)
 
     async def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        """Hear a call fail; one that is cancelled stays under way."""
+        """Drop a failed call; a cancelled one stays in `under_way`."""
         if isinstance(error, Exception):
-            self._asked.pop(run_id, None)
+            self._open.pop(run_id, None)
 
     async def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
-        """Hear a call end."""
-        asked = self._asked.pop(run_id, None)
+        """Add the usage of a finished call."""
+        call = self._open.pop(run_id, None)
         for generation in response.generations[0] if response.generations else []:
             if isinstance(generation, ChatGeneration) and isinstance(generation.message, AIMessage):
                 reply = generation.message
-                if self._estimates and asked is not None and reply.usage_metadata is None:
-                    reply = reply.model_copy(update={"usage_metadata": estimated_usage(asked.request, reply)})
+                if self._estimates and call is not None and reply.usage_metadata is None:
+                    reply = reply.model_copy(update={"usage_metadata": estimated_usage(call.request, reply)})
                 self.usage = add_usage(self.usage, usage_of(reply, self._prices))

@@ -1,4 +1,4 @@
-"""What has become of each call of a session's newest input, also while a wave runs and after a crash."""
+"""State of each call of a session's newest input, also while a wave runs and after a crash."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CallProgress = Literal["planned", "started", "finished", "failed", "skipped", "u
 
 @dataclass(frozen=True, slots=True)
 class CallRecord:
-    """One call and how far it has come."""
+    """One call and its state."""
 
     id: str
     name: str
     """The tool's name, or `delegate_to_<name>`."""
     state: CallProgress
-    """`planned`: not begun; `started`: begun, with no result yet; `finished` and `failed`: it has its result;
-    `skipped`: it was never run; `unknown`: nobody can say whether it ran or took effect."""
+    """`planned`: not started; `started`: started, without a result yet; `finished` and `failed`: it has its result;
+    `skipped`: it was never run; `unknown`: it may have run and taken effect."""
 
 
 def call_records(
@@ -40,22 +40,22 @@ def call_records(
     idle: bool,
     writes: Callable[[str], bool] | None,
 ) -> list[CallRecord]:
-    """The calls of the newest input, in the order they were planned.
+    """Return the calls of the newest input, in the order they were planned.
 
     Args:
         snapshot: The session's state.
         stored: Its checkpoint; None for none.
-        before: The checkpoints that it was edited from, newest first.
+        before: The checkpoints before the latest edits (`edited_from`), newest first.
         run: The session's run in this process; None for none.
         idle: Whether no run is under way anywhere.
-        writes: Tells of a call's name whether it may change something; None where nobody can tell.
+        writes: Whether a call may write, by name; None if unknown.
     """
     events = since_last_input(snapshot.values.get("events", []))
     ledger = snapshot.values.get("loop", NOT_BEGUN).get("ledger", False)
     begun = begun_in(stored, before)
     pending = [("", *write) for writes in begun.finished.values() for write in writes]
     pending += (stored.pending_writes if stored else None) or []
-    asking = _asking(snapshot, begun)
+    interrupted = _interrupted(snapshot, begun)
 
     def state(call: PlannedCall) -> CallProgress:
         id_, name = call.planned["id"], call.planned["name"]
@@ -63,23 +63,23 @@ def call_records(
             return OUTCOMES[call.result["status"]]
         if not call.ready or (run is not None and id_ in run.planned and id_ not in run.begun):
             return "planned"
-        if id_ in begun.noted or id_ in asking or not idle:
+        if id_ in begun.noted or id_ in interrupted or not idle:
             return "started"
-        noted = ledger and (writes is None or writes(name))
-        return "planned" if begun.is_certain(id_, ledger=noted) else "unknown"
+        in_ledger = ledger and (writes is None or writes(name))
+        return "planned" if begun.is_certain(id_, ledger=in_ledger) else "unknown"
 
     calls = planned_calls([*events, *_events_in(pending)])
     return [CallRecord(call.planned["id"], call.planned["name"], state(call)) for call in calls]
 
 
-def _asking(snapshot: StateSnapshot, begun: Begun) -> set[str]:
-    """Ids of the calls whose tasks wait for a person."""
+def _interrupted(snapshot: StateSnapshot, begun: Begun) -> set[str]:
+    """Return the ids of the calls whose tasks wait for a person."""
     waiting = {task.id for task in snapshot.tasks if task.interrupts or task.id in begun.asking}
-    return {id_ for id_, task in _calls_of(snapshot) if task in waiting}
+    return {id_ for id_, task in _tasks_of_calls(snapshot) if task in waiting}
 
 
-def _calls_of(snapshot: StateSnapshot) -> list[tuple[str, str]]:
-    """Call id and task id of the tasks that run calls: one a call that is ready, in order."""
+def _tasks_of_calls(snapshot: StateSnapshot) -> list[tuple[str, str]]:
+    """Return call id and task id of the tasks that run calls: one per ready call, in order."""
     tasks = [task.id for task in snapshot.tasks if task.name in ("tools", "delegate")]
     return list(zip([call["id"] for call in snapshot.values.get("ready", [])], tasks, strict=False))
 

@@ -14,7 +14,7 @@ from graph_agent.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.execution.checkpoints import edited_from, load
 from graph_agent.runs.inbox import Inbox, Note, NoteKind, new_note
 from graph_agent.runs.notes import checked_fields
-from graph_agent.runs.registry import ABORTED, POLL_S, inbox_of, is_idle, run_under_way, sees_other_processes
+from graph_agent.runs.registry import ABORTED, POLL_S, find_run, inbox_of, is_idle, sees_other_processes
 from graph_agent.types import SessionStatus
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class SessionCommands:
 
     def __init__(self, graph: CompiledStateGraph[Any, Any, Any, Any], session_id: str) -> None:
         if not isinstance(graph.checkpointer, BaseCheckpointSaver):
-            raise ConfigError("This graph keeps nothing: compile it with a checkpointer to have sessions.")
+            raise ConfigError("This graph stores no sessions: compile it with a checkpointer to have sessions.")
         self.id = session_id
         self._graph = graph
         self._saver = graph.checkpointer
@@ -86,7 +86,7 @@ class SessionCommands:
         """The state of each call of the newest input, in the order they were planned; also while it runs."""
         snapshot = await self._graph.aget_state(self._thread)
         stored = await load(self._saver, snapshot.config)
-        run = await run_under_way(self._saver, self.id)
+        run = await find_run(self._saver, self.id)
         writes = self._graph.builder.writes if isinstance(self._graph.builder, AgentStateGraph) else None
         idle = run is None and await is_idle(self._saver, self.id)
         before = await edited_from(self._saver, stored)
@@ -112,7 +112,7 @@ class SessionCommands:
         Raises:
             InputError: When another process runs the session, and there is no Store to reach it through.
         """
-        run = await run_under_way(self._saver, self.id)
+        run = await find_run(self._saver, self.id)
         if run is not None:
             run.abort()
             return True
@@ -153,7 +153,7 @@ class SessionCommands:
         await (await self._inbox()).add(self.id, note)
 
     async def _runs_elsewhere(self) -> bool:
-        if await run_under_way(self._saver, self.id) is not None:
+        if await find_run(self._saver, self.id) is not None:
             return False
         return not await is_idle(self._saver, self.id)
 
@@ -162,10 +162,10 @@ class SessionCommands:
 
 
 class SessionControl(SessionCommands):
-    """The commands to a session, and its queue of notes for programs that run follow-ups themselves."""
+    """The commands to a session, and its queue of notes, for programs that run follow-ups themselves."""
 
     async def next_follow_up(self) -> Note | None:
-        """The follow-up to run now; None when none waits, or the newest input was not answered."""
+        """Return the follow-up to run now; None when none is queued, or the newest input was not answered."""
         notes = [note for note in await (await self._inbox()).read(self.id) if note.kind == "follow_up"]
         if not notes:
             return None
@@ -176,22 +176,22 @@ class SessionControl(SessionCommands):
         return next((note for note in notes if note.key not in taken), None)
 
     async def check_next(self, note: Note) -> None:
-        """Check, where no other run of the session can begin, that a follow-up is still the one to run.
+        """Check, while the session is locked, that a follow-up is still the next one to run.
 
         Raises:
-            SessionBusyError: When another run has taken it in, or another input has come before it.
+            SessionBusyError: When another run has processed it, or another input came before it.
         """
         if await self.next_follow_up() != note:
             raise SessionBusyError(f"Session {self.id!r}: another run has taken this follow-up in.")
 
     async def pending(self, kind: NoteKind) -> list[str]:
-        """What waits to be taken in, in order: the words of steering or of follow-ups."""
+        """Return the texts of queued notes of a kind (steering or follow-ups), in order."""
         taken = set((await self._graph.aget_state(self._thread)).values.get("loop", {}).get("taken", ()))
         notes = await (await self._inbox()).read(self.id)
         return [str(note.content) for note in notes if note.kind == kind and note.key not in taken]
 
 
-def _checked_text(text: str, what: str) -> str:
+def _checked_text(text: str, command: str) -> str:
     if not isinstance(text, str) or not text.strip():
-        raise InputError(f"{what} takes what the user says, as text that is not empty; it was given {text!r}.")
+        raise InputError(f"{command} takes the user's text, which may not be empty; got {text!r}.")
     return text

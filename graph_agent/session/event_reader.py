@@ -1,4 +1,4 @@
-"""Reading a session's new events: what was stored since the last reading, not the whole session."""
+"""Incremental reading of a session's events."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
     from langgraph.graph.state import CompiledStateGraph
 
-_MOST_STEPS = 500
-"""Checkpoints that are walked back before the whole session is read instead."""
+_MAX_CHECKPOINTS = 500
+"""Checkpoints to walk back before the whole session is read instead."""
 
 
 class EventReader:
-    """Reads one session from the last position on.
+    """Reads the events of one session since the last read.
 
-    A reading costs one checkpoint, and one more for each superstep that was stored since the last one.
+    A read loads one checkpoint, and one more for each superstep stored since the last read.
 
     Args:
         graph: The compiled graph.
@@ -38,10 +38,10 @@ class EventReader:
         """Events read so far."""
 
     async def read(self) -> Sequence[StoredEvent] | None:
-        """The events stored since the last reading; all of them at the first. None if there is no such session.
+        """Return the events stored since the last read; all events at the first. None if there is no such session.
 
-        Where the session was changed otherwise than by going on (a fork, or deleted and begun again), the events
-        behind `count` of the session as it is now.
+        If the session was forked, or deleted and begun again, return the events of the current session from index
+        `count` on.
         """
         newest = await self._saver.aget_tuple(self._thread)
         if newest is None:
@@ -57,14 +57,14 @@ class EventReader:
         return events
 
     async def read_all(self) -> list[StoredEvent]:
-        """Every event of the session as it is now; `read` goes on from its own position."""
+        """Return every event of the session; the position of `read` does not change."""
         return await self._events_at(await self._saver.aget_tuple(self._thread))
 
     async def _since(self, newest: CheckpointTuple) -> list[StoredEvent] | None:
-        """The events written between the last position and a checkpoint; None if it does not follow from there."""
+        """Return the events between the last position and a checkpoint; None if it does not descend from there."""
         batches: list[list[Any]] = []
         at: CheckpointTuple | None = newest
-        for _ in range(_MOST_STEPS):
+        for _ in range(_MAX_CHECKPOINTS):
             if at is None or at.parent_config is None:
                 return None
             at = await self._saver.aget_tuple(at.parent_config)

@@ -1,4 +1,4 @@
-"""Reading sessions back from their checkpoints."""
+"""Session history, read from checkpoints."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class SessionMemory:
 
     def __init__(self, graph: CompiledStateGraph[Any, Any, Any, Any]) -> None:
         if not graph.checkpointer or graph.checkpointer is True:
-            raise ConfigError("This graph keeps nothing: compile it with a checkpointer to read its sessions.")
+            raise ConfigError("This graph stores no sessions: compile it with a checkpointer to read its sessions.")
         self._graph = graph
         self._saver = graph.checkpointer
 
     async def get_session_events(self, session_id: str, checkpoint_id: str | None = None) -> list[Event]:
-        """Every event of a session, oldest first.
+        """Return every event of a session, oldest first.
 
         Args:
             session_id: The session, which is the LangGraph thread id.
-            checkpoint_id: An earlier checkpoint, for the events up to then; None for the newest.
+            checkpoint_id: An earlier checkpoint, for the events up to it; None for the newest.
 
         Returns:
             The events; empty for a session that does not exist.
@@ -46,23 +46,22 @@ class SessionMemory:
         return read_events(state.values.get("events", []), session_id)
 
     async def list_sessions(self) -> list[str]:
-        """The ids of all sessions, the one begun last first."""
+        """Return the ids of all sessions, most recently begun first."""
         return await list_threads(self._saver)
 
 
 async def list_threads(
     saver: BaseCheckpointSaver[Any], *, group: str | None = None, after: str | None = None, limit: int | None = None
 ) -> list[str]:
-    """The ids of a database's threads, the one begun last first.
+    """Return the ids of a saver's threads, most recently begun first.
 
-    In SQLite and PostgreSQL, a page is read by an index; of other savers, one checkpoint of each thread is read.
+    The savers of `open_saver` read a page by an index; for other savers, one checkpoint of each thread is read.
 
     Args:
-        saver: Where the threads are.
-        group: Only threads whose id is this text and one part more: it ends with the id's first slash, or is empty for
-            ids without a slash. None for all threads.
-        after: Only threads behind this one; None to begin with the first.
-        limit: Threads at most; None for all.
+        saver: The saver.
+        group: Prefix of the ids, up to their only slash; empty for ids without a slash. None for all threads.
+        after: Only threads after this one; None to begin with the first.
+        limit: Maximum number of threads; None for all.
 
     Raises:
         KeyError: If there is no thread `after`.
@@ -81,12 +80,12 @@ async def list_threads(
 
 
 async def _all_threads(saver: BaseCheckpointSaver[Any]) -> list[str]:
-    # A thread begins with an input at step -1 or an update at step 0: one row a session is read, not one a superstep.
-    begun: dict[str, str] = {}
+    # A thread begins with an input at step -1 or an update at step 0: one row per session, not one per superstep.
+    first_ids: dict[str, str] = {}
     for first in ({"step": -1}, {"step": 0, "source": "update"}):
         async for found in saver.alist(None, filter=first):
             at = found.config["configurable"]
             if found.parent_config is None and not at.get("checkpoint_ns"):
-                begun[at["thread_id"]] = at["checkpoint_id"]
+                first_ids[at["thread_id"]] = at["checkpoint_id"]
     # Checkpoint ids grow with time, across threads too.
-    return sorted(begun, key=lambda thread_id: begun[thread_id], reverse=True)
+    return sorted(first_ids, key=lambda thread_id: first_ids[thread_id], reverse=True)

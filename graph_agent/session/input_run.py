@@ -1,4 +1,4 @@
-"""The run of one input, from outside the graph: what must hold when it begins, and the result it ends with."""
+"""The run of one input: its precondition and its result."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from graph_agent.session.results import RunResult
 
 
 class InputRun:
-    """One input's run.
+    """The run of one input, which reads its result before the session's lock is released.
 
-    Its result is read while no other run of the session can begin. Where the session's lock was lost, another run may
-    have continued the session all the same, so the result is read from a checkpoint of the input's own run.
+    If the lock was lost, another run may have continued the session, so the result is read from a checkpoint of the
+    input's own run.
 
     Args:
-        read: Reads the result of a run; without one, the session's newest result.
-        before: Checks, when the run has its session, that it may begin; None for no check.
+        read: Reads the result of a run; for None, the session's newest result.
+        before: Checks, once the session is locked, that the run may begin; None for no check.
     """
 
     def __init__(
@@ -31,23 +31,23 @@ class InputRun:
         self._before = before
         self._result: RunResult | None = None
         self.aborted = False
-        """Whether the run was stopped, also where its answer was complete before."""
+        """Whether the run was aborted, also if its answer was complete before."""
 
     @contextmanager
     def begun(self, configurable: Mapping[str, Any]) -> Iterator[RunnableConfig]:
-        """The run's config; an abort of the run that surrounds this code reaches it while within.
+        """Yield the run's config; meanwhile an abort of the surrounding run also aborts this one.
 
         Args:
             configurable: The `configurable` of the run.
         """
         surrounding = configurable.get(RUN) or ensure_config().get("configurable", {}).get(RUN)
-        around = Around(parent=surrounding, before=self._before, after=self._ended)
-        with around.under():
-            yield {"configurable": {**configurable, RUN: around}}
+        scope = Around(parent=surrounding, before=self._before, after=self._set_result)
+        with scope.attached():
+            yield {"configurable": {**configurable, RUN: scope}}
 
     async def result(self) -> RunResult:
-        """What the input came to. A graph that is not an agent's own does not report its end: it is read now."""
+        """Return the result of the input. A graph of another package does not report its end: it is read now."""
         return self._result or await self._read(None)
 
-    async def _ended(self, run: Run) -> None:
+    async def _set_result(self, run: Run) -> None:
         self._result, self.aborted = await self._read(run), run.aborted

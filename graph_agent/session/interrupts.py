@@ -1,4 +1,4 @@
-"""A person's answers, each for the question it is an answer to."""
+"""Assignment of a person's answers to interrupts."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ _INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 
 
 def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
-    """Answers by the ids of their interrupts.
+    """Return answers by interrupt id.
 
-    LangGraph keeps an answer without an id for whatever question comes next, which may be another one.
+    LangGraph would use an answer without an id for the next interrupt, which may be another one.
 
     Args:
-        answer: What the person said; a mapping of interrupt id → answer is taken as it is.
+        answer: The person's answer, or a mapping of interrupt id → answer, which is returned unchanged.
         asked: The session's open interrupts.
 
     Raises:
-        InputError: When nothing is asked, when the answer is only to questions that are not open, or when it is not
-            said which of several it is an answer to.
+        InputError: When no interrupt is open, when the answer names only interrupts that are not open, or when several
+            are open and the answer names none.
     """
     if not asked:
         raise InputError(
-            f"The session asks nothing, and was given the answer {answer!r}; resume it without, or give it an input."
+            f"The session has no open interrupt for the answer {answer!r}; resume without an answer, or run an input."
         )
     known = ", ".join(f"{interrupt.id}: {interrupt.value!r}" for interrupt in asked)
     if _is_by_id(answer):
         if answer.keys().isdisjoint(interrupt.id for interrupt in asked):
-            raise InputError(f"None of the answers {answer!r} is to an interrupt that is open; open: {known}.")
+            raise InputError(f"None of the answers {answer!r} matches an open interrupt; open: {known}.")
         return dict(answer)
     if len({interrupt.id for interrupt in asked}) > 1:
         raise InputError(f"Several interrupts are open; answer with a mapping of id to answer. Open: {known}.")
@@ -41,7 +41,7 @@ def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
 
 
 def _is_by_id(answer: Any) -> bool:
-    """Whether LangGraph takes an answer for a mapping of interrupt ids."""
+    """Whether LangGraph interprets an answer as a mapping by interrupt id."""
     return (
         isinstance(answer, Mapping)
         and bool(answer)

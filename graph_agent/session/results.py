@@ -1,4 +1,4 @@
-"""What a run came to, and the parts of its stream."""
+"""Results of runs, and the parts of their streams."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What one input came to."""
+    """The result of one input."""
 
     answer: str
-    """The answer's text; of a failed run, what failed and what was done. Empty only while it waits for a person."""
+    """The answer's text; for a failed run, the failure and the work done. Empty only while it waits for a person."""
     status: SessionStatus
     stop_reason: StopReason | None
     """Why it stopped; None while it waits for a person."""
     action: str
-    """What the last plan set out to do; empty when nothing was planned."""
+    """The `action` of the last plan; empty without a plan."""
     reasoning: str
-    """What the last plan said beside its calls."""
+    """The text of the last plan, apart from its calls."""
     results: dict[str, Any]
     """Call id → the result's value as plain JSON, `{"error": …}` with its text for a call that failed.
 
-    The value is what the tool returned: a Python list, dict, number, None, pydantic model or dataclass, the structured
-    content of an MCP tool, or text, also where the text looks like JSON. A reference `${id.path}` finds the same value.
-    Content blocks that are not all text are the list of blocks.
+    The value is the tool's return value: a Python list, dict, number, None, pydantic model or dataclass, the structured
+    content of an MCP tool, or text, even if the text looks like JSON. A reference `${id.path}` yields the same value.
+    Content blocks that are not all text are a list of blocks.
 
-    Where a model gives an id to several calls, each further one is told as `<id>#2`, `<id>#3`, in the order planned.
+    If a model reuses an id, its further calls have the keys `<id>#2`, `<id>#3`, in the order planned.
     """
     iterations: int
     """Waves run."""
     usage: Usage
     pending: list[dict[str, Any]]
-    """What was left undone: calls planned that have no result yet, or that a stop kept from being begun."""
+    """Unfinished calls: planned calls without a result, and calls that a stop prevented from starting."""
     interrupts: list[Interrupt]
-    """What the run asks a person; answer it with `Session.resume`."""
+    """Open interrupts; answer them with `Session.resume`."""
     structured_response: Any = None
     """The answer as an instance of the class that is the agent's `response_format`; plain JSON for a JSON schema."""
     cost: float | None = None
-    """What its model calls cost, in the price table's currency; None without prices."""
+    """Cost of its model calls, in the price table's currency; None without prices."""
     error: str = ""
     """One sentence for a person; empty unless something failed for good."""
     truncated: CutOff | None = None
-    """What cut the answer off: `length`, `content_filter`, or `interrupted` by the provider; None for a whole one."""
+    """Why the answer was cut off: `length`, `content_filter`, or `interrupted` by the provider; None if complete."""
     follow_ups: tuple[RunResult, ...] = ()
-    """What the follow-ups came to that were run after this input by the same call, in order."""
+    """Results of the follow-ups that the same call ran after this input, in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,14 @@ class Token:
     text: str
     type: Literal["token"] = "token"
     reports_failure: bool = False
-    """Whether it says, in place of the answer or of its rest, what failed and what was done."""
+    """Whether it reports a failure in place of the answer or of its rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanText:
-    """What a plan said beside its calls.
+    """The text of a plan that has calls.
 
-    Where planning may answer (`finalize` is `auto` or `direct`), it may have been streamed as tokens before.
+    If planning may answer (`finalize` is `auto` or `direct`), it may have been streamed as tokens before.
     """
 
     text: str
@@ -93,7 +93,7 @@ class CallState:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One step forward."""
+    """Progress of the run, as on the custom stream."""
 
     step: int
     action: Literal["tool_call", "delegate"]
@@ -103,7 +103,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class DelegateProgress:
-    """What a delegate says of its work while it is at it."""
+    """A delegate's message on the progress of its work."""
 
     id: str
     """The delegation's call id."""
@@ -115,16 +115,16 @@ class DelegateProgress:
 
 @dataclass(frozen=True, slots=True)
 class Custom:
-    """What code of the run, such as a tool, wrote to the custom stream (`get_stream_writer`)."""
+    """An object that code of the run, such as a tool, wrote to the custom stream (`get_stream_writer`)."""
 
     data: Any
-    """The object as it was written."""
+    """The object."""
     type: Literal["custom"] = "custom"
 
 
 @dataclass(frozen=True, slots=True)
 class EventAdded:
-    """An event joined the history."""
+    """An event was added to the history."""
 
     event: Event
     type: Literal["event"] = "event"
@@ -132,29 +132,29 @@ class EventAdded:
 
 @dataclass(frozen=True, slots=True)
 class DelegatePart:
-    """A part of the run of a delegate in this process; its tokens are no part of the agent's own answer."""
+    """A part of the run of a delegate in this process; its tokens do not belong to the agent's own answer."""
 
     id: str
     """The delegation's call id."""
     target: str
     """The delegate."""
     part: RunPart
-    """The part; one of a delegate's own delegate is a `DelegatePart` again. The `seq` of its events counts from 0."""
+    """The part; a `DelegatePart` again for a nested delegate. The `seq` of its events counts from 0."""
     type: Literal["delegate"] = "delegate"
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """An input was taken to its end; the last part of every stream, and of each follow-up in it."""
+    """The end of an input; the last part of every stream, and of each follow-up in it."""
 
     result: RunResult
     type: Literal["done"] = "done"
 
 
 RunPart: TypeAlias = Token | PlanText | CallState | Progress | DelegateProgress | DelegatePart | Custom | EventAdded
-"""What a run under way makes."""
+"""A part of a run in progress."""
 Part: TypeAlias = RunPart | Done
-"""What `Session.stream` gives, told apart by `type`."""
+"""A part of `Session.stream`; a union tagged by `type`."""
 
 
 def run_result(state: StateSnapshot) -> RunResult:
@@ -167,7 +167,7 @@ def run_result(state: StateSnapshot) -> RunResult:
     calls = planned_calls(events)
     stopped = values.get("stop_reason") not in (None, "completed")
     # Before the first plan is stored the channel holds an empty mapping.
-    used = values.get("usage") or NO_USAGE
+    usage = values.get("usage") or NO_USAGE
     return RunResult(
         answer=text_of(answer.get("content", "")),
         status=SessionStatus(values.get("status", SessionStatus.CREATED)),
@@ -176,9 +176,9 @@ def run_result(state: StateSnapshot) -> RunResult:
         reasoning=plan.get("reasoning", ""),
         results=_results(calls),
         iterations=values.get("loop", {}).get("waves", 0),
-        usage=without_cost(used),
-        cost=used.get("cost"),
-        pending=[call.planned for call in calls if call.result is None or (stopped and call.left_alone)],
+        usage=without_cost(usage),
+        cost=usage.get("cost"),
+        pending=[call.planned for call in calls if call.result is None or (stopped and call.was_skipped)],
         interrupts=open_interrupts(state),
         structured_response=values.get("structured_response"),
         error=error,
@@ -188,27 +188,27 @@ def run_result(state: StateSnapshot) -> RunResult:
 
 @dataclass(slots=True)
 class PlannedCall:
-    """A call of a plan, and what has become of it so far."""
+    """A call of a plan, and its state so far."""
 
     planned: dict[str, Any]
-    """What the plan says of it: its `id` and `name`."""
+    """The call in the plan event: its `id` and `name`."""
     ready: bool = False
     """Whether it was made ready to run."""
     result: StoredEvent | None = None
     """The event of its result; None for none yet."""
     newest: bool = True
-    """Whether no plan came after it."""
+    """Whether it belongs to the newest plan."""
 
     @property
-    def left_alone(self) -> bool:
-        """Whether it is of the newest plan, and was not run."""
+    def was_skipped(self) -> bool:
+        """Whether it belongs to the newest plan and was skipped."""
         return self.newest and self.result is not None and self.result["status"] == "skipped"
 
 
 def planned_calls(events: Sequence[StoredEvent]) -> list[PlannedCall]:
-    """The calls of one input's plans, in order.
+    """Return the calls of one input's plans, in order.
 
-    An id may come again in a later plan; what is told of it from then on is of the later call.
+    A later plan may reuse an id; later events of that id then belong to the later call.
 
     Args:
         events: The input's events, oldest first.
@@ -223,53 +223,53 @@ def planned_calls(events: Sequence[StoredEvent]) -> list[PlannedCall]:
             calls += planned
             by_id |= {call.planned["id"]: call for call in planned}
         elif (name := call_name(entry)) is not None:
-            # A person may have added the call to the plan, or put another tool in its place.
+            # A person may have added the call to the plan, or replaced its tool.
             named = {"id": entry["id"], "name": name}
-            if (told := by_id.get(entry["id"])) is None:
-                told = by_id[entry["id"]] = PlannedCall(named)
-                calls.append(told)
-            told.planned = {**told.planned, **named}
+            if (known := by_id.get(entry["id"])) is None:
+                known = by_id[entry["id"]] = PlannedCall(named)
+                calls.append(known)
+            known.planned = {**known.planned, **named}
             if entry["type"] in ("tool_call", "delegation_request"):
-                told.ready = True
+                known.ready = True
             else:
-                told.result = entry
+                known.result = entry
     return calls
 
 
 def _results(calls: Sequence[PlannedCall]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     times: Counter[str] = Counter()
     for call in calls:
         id_ = call.planned["id"]
         times[id_] += 1
         if (result := call.result) is not None:
             key = id_ if times[id_] == 1 else f"{id_}#{times[id_]}"
-            found[key] = value_of(result) if result["status"] == "success" else {"error": text_of(result["content"])}
-    return found
+            results[key] = value_of(result) if result["status"] == "success" else {"error": text_of(result["content"])}
+    return results
 
 
 def open_interrupts(state: StateSnapshot) -> list[Interrupt]:
-    """What a session asks a person now: without the questions of calls that have gone on to their end since."""
+    """Return the open interrupts, excluding those of finished calls."""
     return [interrupt for task in state.tasks if task.result is None for interrupt in task.interrupts]
 
 
-def without_cost(used: Usage) -> Usage:
-    """Tokens and model calls alone."""
+def without_cost(usage: Usage) -> Usage:
+    """Return tokens and model calls only."""
     return {
-        "input_tokens": used["input_tokens"],
-        "output_tokens": used["output_tokens"],
-        "total_tokens": used["total_tokens"],
-        "model_calls": used["model_calls"],
+        "input_tokens": usage["input_tokens"],
+        "output_tokens": usage["output_tokens"],
+        "total_tokens": usage["total_tokens"],
+        "model_calls": usage["model_calls"],
     }
 
 
 def since_last_input(events: Sequence[StoredEvent]) -> list[StoredEvent]:
-    """The events of the newest input, its user message first."""
+    """Return the events of the newest input, its user message first."""
     return list(events[input_at(events) :])
 
 
 def input_at(events: Sequence[StoredEvent]) -> int:
-    """Index of the newest input's user message; 0 where there is none."""
+    """Return the index of the newest input's user message; 0 without one."""
     for index in range(len(events) - 1, -1, -1):
         if events[index]["type"] == "user_message":
             return index

@@ -1,4 +1,4 @@
-"""A conversation with an agent, for programs that want more than a graph's raw stream."""
+"""`Session`: the conversation API for one session of an agent."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ Given = str | Sequence[BaseMessage]
 class Session(SessionCommands):
     """One session of an agent: a LangGraph thread, with its runs, its status and its history.
 
-    It has one run at a time; any number of `Session` objects, in any thread or process, may talk to it.
+    It has one run at a time. Any number of `Session` objects, in any thread or process, may refer to the same session.
 
     Args:
         graph: A compiled agent with a checkpointer.
-        session_id: The thread's id; an unknown one begins a new session.
-        configurable: Further keys of the runs' `configurable`.
+        session_id: The thread's id; a new id begins a new session.
+        configurable: Additional keys of the runs' `configurable`.
 
     Raises:
         ConfigError: When the graph has no checkpointer.
@@ -73,14 +73,14 @@ class Session(SessionCommands):
         self._config: RunnableConfig = {"configurable": self._configurable}
 
     async def run(self, given: Given, *, context: Context | None = None) -> RunResult:
-        """Take one input to its end, and then each follow-up that is queued by then.
+        """Run one input to its end, then each follow-up that is queued by then.
 
         Args:
-            given: What the user says, as text or as messages.
-            context: Overrides for this run, and its credentials; for its follow-ups too.
+            given: The user's input, as text or as messages.
+            context: Overrides and credentials for this run and its follow-ups.
 
         Returns:
-            What this input came to; the follow-ups' own results are in `follow_ups`. A follow-up that raises is logged.
+            The result of this input; `follow_ups` has the results of the follow-ups. A follow-up that raises is logged.
 
         Raises:
             InputError: When it is empty.
@@ -90,14 +90,14 @@ class Session(SessionCommands):
         return await self._to_end(_input(given), context)
 
     async def resume(self, answer: Any = None, *, context: Context | None = None) -> RunResult:
-        """Go on where the session stopped: with an answer for the interrupt it waits on, or after a crash.
+        """Resume the session: with an answer to its open interrupt, or after a crash.
 
         Args:
-            answer: What the person said; a mapping of interrupt id → answer when there are several. None after a crash.
+            answer: The person's answer; a mapping of interrupt id → answer if there are several. None after a crash.
             context: As for `run`.
 
         Raises:
-            InputError: When there is nothing to go on with, or the answer is to nothing that is asked now.
+            InputError: When there is nothing to resume, or the answer matches no open interrupt.
             SessionBusyError: When the session is running.
         """
         return await self._to_end(await self._answer(answer), context)
@@ -105,21 +105,20 @@ class Session(SessionCommands):
     def stream(
         self, given: Given, *, context: Context | None = None, control: RunControl | None = None
     ) -> AsyncGenerator[Part]:
-        """Take one input to its end and tell of it as it goes; `Done` comes last.
+        """Run one input to its end and yield the parts of the run as they occur; `Done` is last.
 
-        What tools write with `get_stream_writer` is a `Custom` part. The run of a delegate in this process, its tokens
-        included, is in `DelegatePart`s; the `Token`s outside of these are the agent's own.
+        Objects that tools write with `get_stream_writer` are `Custom` parts. The run of a delegate in this process, its
+        tokens included, is in `DelegatePart`s; any other `Token` belongs to the agent itself.
 
-        The parts of each follow-up that is queued by then come behind that, up to a `Done` of its own; one whose parts
-        are not asked for stays queued.
+        After `Done` come the parts of each follow-up that is queued by then, each with a `Done` of its own. A follow-up
+        whose parts are not consumed stays queued.
 
-        The run goes on while its parts are asked for. A loop that is left before the last part stops the run: at once
-        where nothing refers to the generator any more, else when the generator is closed or the session is given its
-        next input.
+        The run continues while its parts are consumed. Leaving the loop before the last part stops the run: at once if
+        nothing else refers to the generator, else when the generator is closed or the session gets its next input.
 
         Args:
-            given: What the user says, as text or as messages.
-            context: Overrides for this run, and its credentials; for its follow-ups too.
+            given: The user's input, as text or as messages.
+            context: Overrides and credentials for this run and its follow-ups.
             control: Lets the run be stopped at its next boundary; it then ends with LangGraph's `GraphDrained`.
 
         Raises:
@@ -133,7 +132,7 @@ class Session(SessionCommands):
     def stream_resume(
         self, answer: Any = None, *, context: Context | None = None, control: RunControl | None = None
     ) -> AsyncGenerator[Part]:
-        """As `resume`, and tell of it as `stream` does."""
+        """As `resume`, but yield the parts of the run as `stream` does."""
         readership = Readership()
         return ClosingStream(self._stream_answer(answer, context, control, readership), readership)
 
@@ -147,14 +146,14 @@ class Session(SessionCommands):
     async def run_follow_ups(
         self, *, context: Context | None = None, control: RunControl | None = None
     ) -> list[RunResult]:
-        """Run the follow-ups that are queued, one after the other, as `run` does after its own input.
+        """Run the queued follow-ups one after the other, as `run` does after its own input.
 
         Args:
-            context: Overrides for these runs, and their credentials.
+            context: Overrides and credentials for these runs.
             control: Lets the runs be stopped at their next boundary.
 
         Returns:
-            Their results, in order; empty where none is queued, the session is running, or its newest input was not
+            Their results, in order; empty if none is queued, the session is running, or its newest input was not
             answered.
         """
         refuse_within(self.id)
@@ -170,14 +169,14 @@ class Session(SessionCommands):
         while True:
             run = self._input_run(note, context)
             try:
-                made = StreamParts(self.id, len(await self.events()))
+                stream_parts = StreamParts(self.id, len(await self.events()))
                 with run.begun({**self._configurable, READERSHIP: readership, WATCHED: True}) as config:
                     stream = self._graph.astream(
                         given, config, context=checked_context(context), stream_mode=MODES, control=control
                     )
                     async with aclosing(cast("AsyncGenerator[tuple[str, Any]]", stream)) as chunks:
                         async for mode, payload in chunks:
-                            for part in made.take(mode, payload):
+                            for part in stream_parts.take(mode, payload):
                                 yield part
             except SessionBusyError:
                 if note is None:
@@ -189,11 +188,11 @@ class Session(SessionCommands):
             given = _input([message_of(note)])
 
     async def events(self) -> list[Event]:
-        """The session's history, oldest first."""
+        """Return the session's history, oldest event first."""
         return await self._memory.get_session_events(self.id)
 
     async def status(self) -> SessionStatus:
-        """Where the session is; `CREATED` before its first input."""
+        """Return the session's status; `CREATED` before its first input."""
         return (await self._result()).status
 
     async def _to_end(self, given: Any, context: Context | None) -> RunResult:
@@ -203,14 +202,14 @@ class Session(SessionCommands):
         try:
             if not run.aborted:
                 await self._run_queued(follow_ups, context)
-        except Exception as error:  # noqa: BLE001 - whatever a follow-up raises, the input before it has its answer
+        except Exception as error:  # noqa: BLE001 - an error of a follow-up must not hide the answer of the input before it
             log_failure(logger, f"A follow-up of the session {self.id!r}", error)
         return replace(result, follow_ups=tuple(follow_ups))
 
     async def _run_queued(
         self, results: list[RunResult], context: Context | None, control: RunControl | None = None
     ) -> None:
-        """Run the queued follow-ups; each one's result is added to `results` as it ends."""
+        """Run the queued follow-ups; append each result to `results` when it ends."""
         while (note := await self._next_follow_up(control)) is not None:
             try:
                 run = await self._run_one(_input([message_of(note)]), context, control, note)
@@ -239,15 +238,15 @@ class Session(SessionCommands):
         return InputRun(read, partial(self._control.check_next, note) if note is not None else None)
 
     async def _answer(self, answer: Any) -> Any:
-        """The graph's input that goes on with a session."""
-        # After a crash between a step's last write and its checkpoint, `next` is empty and the step is not over.
+        """Return the graph's input that resumes the session."""
+        # After a crash between a step's last write and its checkpoint, `next` is empty, but `tasks` is not.
         state = await self._graph.aget_state(self._config)
         if not state.tasks:
-            raise InputError(f"Session {self.id!r} has nothing to resume: its last input was taken to its end.")
+            raise InputError(f"Session {self.id!r} has nothing to resume: its last input has ended.")
         return None if answer is None else Command(resume=answers_by_id(answer, open_interrupts(state)))
 
     async def _result(self, run: Run | None = None) -> RunResult:
-        """The newest result; that of a run whose end is not the session's newest checkpoint any more."""
+        """Return the newest result, or that of a run whose last checkpoint is no longer the session's newest."""
         state = await self._graph.aget_state(self._config)
         newest = state.config["configurable"].get("checkpoint_id")
         if run is not None and (end := run.fence.end_before(self.id, newest)) is not None:
@@ -266,6 +265,4 @@ def _input(given: Given) -> dict[str, Any]:
         except (ValueError, NotImplementedError) as error:
             why = str(error).splitlines()[0].rstrip(".")
             raise InputError(f"A run takes messages, such as HumanMessage('hello'); got {given!r}: {why}.") from None
-    raise InputError(
-        f"A run takes what the user says, as text that is not empty, or as messages; it was given {given!r}."
-    )
+    raise InputError(f"A run takes the user's input, as text that is not empty or as messages; got {given!r}.")

@@ -1,4 +1,4 @@
-"""The parts of one run's stream, made of LangGraph's chunks: of a session's run, or of a delegate's."""
+"""Conversion of LangGraph's stream chunks to the parts of a session's or a delegate's run."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ from graph_agent.state.failure_message import failure_of
 from graph_agent.types import delegation_name
 
 MODES: list[StreamMode] = ["messages", "custom", "updates"]
-"""The stream modes that parts are made of."""
+"""The stream modes that parts are made from."""
 
 _PROGRESS = {"type", "step", "action", "target"}
 _DELEGATE_PROGRESS = {"type", "step", "id", "target", "content"}
 _ANSWERING = ("finalize", "plan")
 _CALLS = ("tool_call", "delegation_request")
 _ENDS = ("tool_result", "delegation_response", "delegation_progress")
-"""What the events of a call's task begin with; a delegate's progress is in the history when it has ended."""
+"""Possible types of the first event of a call's task; a delegate's progress is added when the delegate has ended."""
 
 
 class StreamParts:
-    """Makes the parts of one run.
+    """Makes the parts of one run from its chunks.
 
     Args:
         session_id: The session of its events.
         seq: Index of its first event in the history.
-        ours: Whether the run is an agent's of this package, whose answer comes from certain nodes.
+        is_agent: Whether the run is of an agent of this package, whose answer comes from certain nodes.
     """
 
-    def __init__(self, session_id: str, seq: int = 0, *, ours: bool = True) -> None:
+    def __init__(self, session_id: str, seq: int = 0, *, is_agent: bool = True) -> None:
         self._session_id = session_id
         self._order = _HistoryOrder(seq)
-        self._ours = ours
+        self._is_agent = is_agent
 
     def take(self, mode: str, payload: Any) -> Iterator[RunPart]:
-        """The parts that one chunk makes.
+        """Yield the parts of one chunk.
 
         Args:
-            mode: One of `MODES`; any other makes no part.
+            mode: One of `MODES`; any other yields no part.
             payload: The chunk.
         """
         if mode == "messages":
@@ -65,14 +65,14 @@ class StreamParts:
                 yield from _parts_of(event)
 
     def _tokens(self, message: BaseMessage, metadata: Mapping[str, Any]) -> Iterator[Token]:
-        answers = not self._ours or metadata.get("langgraph_node") in _ANSWERING
-        # A follow-up, which is the user's, is stored by the same node.
+        answers = not self._is_agent or metadata.get("langgraph_node") in _ANSWERING
+        # The same node also stores follow-ups, which are user messages.
         if answers and isinstance(message, AIMessage) and message.text:
             yield Token(message.text, reports_failure=failure_of(message) is not None)
 
 
 class _HistoryOrder:
-    """Puts events in the order the history keeps: a wave's results in call order, whichever came first."""
+    """Sorts events into the order of the history: a wave's results in call order, whichever finished first."""
 
     def __init__(self, seq: int) -> None:
         self._seq = seq
@@ -80,7 +80,7 @@ class _HistoryOrder:
         self._early: dict[str, list[StoredEvent]] = {}
 
     def add(self, events: list[StoredEvent]) -> list[tuple[int, StoredEvent]]:
-        """Take one task's events; give those whose place is certain, each with its index."""
+        """Add one task's events; return the events whose place is now final, each with its index."""
         placed: list[StoredEvent] = []
         id_ = events[0].get("id", "") if events else ""
         if events and events[0]["type"] in _ENDS and id_ in self._open:
@@ -98,7 +98,7 @@ class _HistoryOrder:
 
 
 def _custom(payload: Any) -> RunPart:
-    """What was written to the custom stream: by the loop, recognized by its exact keys, or by other code."""
+    """Convert an object of the custom stream; the loop's own are recognized by their exact keys."""
     if isinstance(payload, DelegatePart):
         return payload
     if isinstance(payload, dict):
@@ -120,7 +120,7 @@ def _added_events(update: Mapping[str, Any]) -> list[StoredEvent]:
 
 
 def is_event(value: Any) -> bool:
-    """Whether it is an event of ours: a graph that is not may have a field of that name."""
+    """Whether a value is an event of this package: other graphs may have a state field `events`, too."""
     return isinstance(value, dict) and {"type", "ts", "step"} <= value.keys()
 
 

@@ -1,4 +1,4 @@
-"""A run's result with its structured answer as an instance of the class that the agent was given."""
+"""Conversion of a result's structured answer to the class of the agent's `response_format`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from graph_agent.session.results import RunResult
 def typed_result(
     result: RunResult, graph: CompiledStateGraph[Any, Any, Any, Any], context: AgentContext | Mapping[str, Any] | None
 ) -> RunResult:
-    """Return the result with an instance in place of the plain JSON that the state holds.
+    """Return the result with an instance in place of the plain JSON of the state.
 
-    A run that brings a JSON schema of its own (`response_schema`) keeps the plain JSON, and so does another graph.
+    The plain JSON stays for a run whose context has a `response_schema`, and for graphs of other packages.
 
     Args:
-        result: The result as the state has it.
+        result: The result, read from the state.
         graph: The compiled graph.
-        context: What the run brought.
+        context: The run's context.
     """
-    brought: Any = context if isinstance(context, Mapping) else dict(context or ())
-    if brought.get("response_schema") is not None or not isinstance(graph.builder, AgentStateGraph):
+    values: Any = context if isinstance(context, Mapping) else dict(context or ())
+    if values.get("response_schema") is not None or not isinstance(graph.builder, AgentStateGraph):
         return result
-    shape = graph.builder.response
-    if shape is None:
+    schema = graph.builder.response
+    if schema is None:
         return result
-    return replace(result, structured_response=shape.instance(result.structured_response))
+    return replace(result, structured_response=schema.instance(result.structured_response))

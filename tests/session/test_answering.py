@@ -43,7 +43,7 @@ async def test_an_answer_is_refused_when_nothing_is_asked() -> None:
     run.cancel()
     await asyncio.gather(run, return_exceptions=True)
 
-    with pytest.raises(InputError, match="asks nothing, and was given the answer 'yes'"):
+    with pytest.raises(InputError, match="has no open interrupt for the answer 'yes'"):
         await talk.resume("yes")
 
 

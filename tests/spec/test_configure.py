@@ -151,7 +151,7 @@ async def test_changes_reach_a_real_server() -> None:
         ({"max_steps": 0}, "max_steps=0"),
         ({"max_steps": "many"}, "max_steps='many'"),
         ({"max_cost": 1}, "max_cost needs prices"),
-        ({"credentials": {"key": "secret"}}, "may not hold them"),
+        ({"credentials": {"key": "secret"}}, "may not store them"),
     ],
 )
 async def test_what_cannot_be_is_refused_and_nothing_is_sent(fields: dict[str, Any], complaint: str) -> None:

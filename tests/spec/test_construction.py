@@ -120,7 +120,7 @@ def pretender() -> str:
         ),
         ({"system_prompt": coroutine_prompt}, "system_prompt: coroutine_prompt is a coroutine function; give a plain"),
         ({"context_schema": 5}, "context_schema must be AgentContext or a subclass of it, not 5."),
-        ({"checkpointer": "sqlite:///a.db"}, "checkpointer='sqlite:///a.db': give an object of LangGraph's; "),
+        ({"checkpointer": "sqlite:///a.db"}, "checkpointer='sqlite:///a.db': pass an object of LangGraph's; "),
         ({"hooks": ["x"]}, "hooks: 'x' is no hook; give a LoopHook, with should_run and build_plan, or an Agent"),
         ({"hooks": [LoopHook]}, "hooks: LoopHook is a class; give an object of it: LoopHook(…)."),
         (
