@@ -1,1 +1,1 @@
-"""The command line: the commands, control of sessions, and how Ctrl-C ends a run."""
+"""The command line: commands, control of sessions, and handling of Ctrl-C."""

@@ -1,4 +1,4 @@
-"""`graph-agent a2a`: an agent file, served to A2A clients from a process of its own."""
+"""Command `graph-agent a2a`: serves an agent file to A2A clients."""
 
 from __future__ import annotations
 
@@ -20,35 +20,37 @@ def a2a(
         int, typer.Option("--port", "-p", min=0, max=65535, help="Where to listen; 0 for any free port.")
     ] = 9000,
     host: Annotated[
-        str, typer.Option("--host", help="Any but this machine's own address needs API keys.")
+        str, typer.Option("--host", help="Address to bind to; any but a loopback address needs API keys.")
     ] = "127.0.0.1",
     url: Annotated[
-        str, typer.Option("--url", help="Where clients reach it; by default where they ask.", show_default=False)
+        str,
+        typer.Option(
+            "--url", help="URL of the agent for clients; by default the address of their request.", show_default=False
+        ),
     ] = "",
     db: Annotated[
-        str | None, typer.Option("--db", help="Another database than the file's: sqlite:///FILE or postgresql://….")
+        str | None, typer.Option("--db", help="Database in place of the file's: sqlite:///FILE or postgresql://….")
     ] = None,
     keys_file: Annotated[
-        Path | None, typer.Option("--keys-file", help="API keys, 'name:key' a line, beside GRAPH_AGENT_API_KEYS.")
+        Path | None,
+        typer.Option("--keys-file", help="API keys, one 'name:key' per line, in addition to GRAPH_AGENT_API_KEYS."),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A limit or time of the server, e.g. max_body_bytes=1000000; more than one may be."),
+        typer.Option("--set", help="A limit or time of the server, e.g. max_body_bytes=1000000; repeatable."),
     ] = None,
     credential: Annotated[
         list[str] | None,
-        typer.Option(
-            "--credential", help="A secret for tools: NAME=env:VARIABLE; more than one may be.", metavar="TEXT"
-        ),
+        typer.Option("--credential", help="A secret for tools: NAME=env:VARIABLE; repeatable.", metavar="TEXT"),
     ] = None,
-    show_outputs: Annotated[bool, typer.Option("--show-outputs", help="Tell clients what tools gave.")] = False,
+    show_outputs: Annotated[bool, typer.Option("--show-outputs", help="Send the outputs of tools to clients.")] = False,
     push_notifications: Annotated[
-        bool, typer.Option("--push-notifications", help="Let clients have changes of their tasks sent to them.")
+        bool, typer.Option("--push-notifications", help="Let clients subscribe to changes of their tasks.")
     ] = False,
     drain_s: Annotated[
         int | None,
         typer.Option(
-            "--drain-s", min=0, help="Seconds that tasks may take to their next step at SIGTERM.", show_default="30"
+            "--drain-s", min=0, help="Seconds that tasks get to reach their next step after SIGTERM.", show_default="30"
         ),
     ] = None,
     list_settings: Annotated[
@@ -59,7 +61,7 @@ def a2a(
 ) -> None:
     """Serve an agent to A2A clients; needs the extra `server`."""
     try:
-        # Imported here: these take longer to load than all other commands need to begin.
+        # Imported here because they take longer to load than the other commands need to start.
         from graph_agent.server.process.serve import serve_a2a
         from graph_agent.server.process.settings import settings_from, told_settings
         from graph_agent.server.process.sources import of_spec

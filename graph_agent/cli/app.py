@@ -1,4 +1,4 @@
-"""The command line: `graph-agent run --config agent.yaml "question"`."""
+"""Commands of the command line, e.g. `graph-agent run --config agent.yaml "question"`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Run, serve and steer agents that are declared in a file.",
-    epilog='For a start: graph-agent run --config agent.yaml "What can you do?"',
+    epilog='To start: graph-agent run --config agent.yaml "What can you do?"',
 )
 out = Terminal()
 err = Terminal(stderr=True)
@@ -54,15 +54,15 @@ SessionOption = Annotated[
     str,
     typer.Option("--session", "-s", callback=_session_id, help="The session's id; `graph-agent sessions` lists them."),
 ]
-TextArgument = Annotated[str, typer.Argument(help="What to say.", show_default=False)]
+TextArgument = Annotated[str, typer.Argument(help="The message.", show_default=False)]
 DbOption = Annotated[
-    str | None, typer.Option("--db", help="Another database than the file's: sqlite:///FILE or postgresql://….")
+    str | None, typer.Option("--db", help="Database in place of the file's: sqlite:///FILE or postgresql://….")
 ]
 
 
 CredentialOption = Annotated[
     list[str] | None,
-    typer.Option("--credential", help="A secret for tools: NAME=env:VARIABLE; more than one may be.", metavar="TEXT"),
+    typer.Option("--credential", help="A secret for tools: NAME=env:VARIABLE; repeatable.", metavar="TEXT"),
 ]
 
 
@@ -72,21 +72,22 @@ _AGENT = Path("agent.yaml")
 @app.command()
 def run(
     questions: Annotated[
-        list[str] | None, typer.Argument(help="What to ask, one session each; with none, a conversation.")
+        list[str] | None,
+        typer.Argument(help="Questions, each in its own session; without any, an interactive conversation."),
     ] = None,
     config: ConfigOption = _AGENT,
     session: Annotated[
-        str | None, typer.Option("--session", "-s", callback=_session_id, help="A session to begin or go on with.")
+        str | None, typer.Option("--session", "-s", callback=_session_id, help="A session to start or continue.")
     ] = None,
     today: Annotated[
-        datetime | None, typer.Option("--today", formats=["%Y-%m-%d"], help="The date the agent takes for today.")
+        datetime | None, typer.Option("--today", formats=["%Y-%m-%d"], help="The agent's current date.")
     ] = None,
     db: DbOption = None,
     credential: CredentialOption = None,
     verbose: VerboseOption = 0,
     log_level: LogLevelOption = None,
 ) -> None:
-    """Ask an agent, and watch it work."""
+    """Ask an agent, and print its progress and answer."""
     if (level := chosen_level(verbose, log_level)) is not None:
         log_at(level)
     else:
@@ -102,23 +103,24 @@ def run(
 def serve(
     config: ConfigOption = _AGENT,
     host: Annotated[
-        str, typer.Option("--host", help="Any but this machine's own address needs API keys.")
+        str, typer.Option("--host", help="Address to bind to; any but a loopback address needs API keys.")
     ] = "127.0.0.1",
     port: Annotated[
         int, typer.Option("--port", "-p", min=0, max=65535, help="Where to listen; 0 for any free port.")
     ] = 8000,
     db: DbOption = None,
-    workers: Annotated[int, typer.Option("--workers", min=1, help="Processes on the one database.")] = 1,
+    workers: Annotated[int, typer.Option("--workers", min=1, help="Number of processes on the same database.")] = 1,
     keys_file: Annotated[
-        Path | None, typer.Option("--keys-file", help="API keys, 'name:key' a line, beside GRAPH_AGENT_API_KEYS.")
+        Path | None,
+        typer.Option("--keys-file", help="API keys, one 'name:key' per line, in addition to GRAPH_AGENT_API_KEYS."),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A limit or time of the server, e.g. max_body_bytes=1000000; more than one may be."),
+        typer.Option("--set", help="A limit or time of the server, e.g. max_body_bytes=1000000; repeatable."),
     ] = None,
     credential: CredentialOption = None,
     list_settings: Annotated[
-        bool, typer.Option("--list-settings", help="Say what --set takes, with the defaults, and end.")
+        bool, typer.Option("--list-settings", help="List what --set takes, with the defaults, and exit.")
     ] = False,
     verbose: VerboseOption = 0,
     log_level: LogLevelOption = None,
@@ -149,7 +151,7 @@ def serve(
 
 @app.command()
 def sessions(config: ConfigOption = _AGENT, db: DbOption = None) -> None:
-    """List the sessions in an agent's database, the newest first."""
+    """List the sessions in an agent's database, newest first."""
 
     async def ids() -> list[str]:
         async with open_saver(db or load_spec(config).db) as saver:
@@ -164,21 +166,21 @@ def sessions(config: ConfigOption = _AGENT, db: DbOption = None) -> None:
 
 @app.command()
 def steer(text: TextArgument, session: SessionOption, config: ConfigOption = _AGENT, db: DbOption = None) -> None:
-    """Say something to a session before its next step, also while it runs in another process."""
+    """Send a message to a session before its next step, even if it runs in another process."""
     asyncio.run(send(load_spec(config), db, session, "steer", text))
 
 
 @app.command()
 def follow_up(text: TextArgument, session: SessionOption, config: ConfigOption = _AGENT, db: DbOption = None) -> None:
-    """Queue an input for after the current answer."""
+    """Queue an input to run after the current answer."""
     asyncio.run(send(load_spec(config), db, session, "follow_up", text))
 
 
 @app.command()
 def abort(session: SessionOption, config: ConfigOption = _AGENT, db: DbOption = None) -> None:
-    """Stop a session, also one that runs in another process; exit status 1 when there was nothing to stop."""
+    """Stop a session, even if it runs in another process; exit status 1 if there was nothing to stop."""
     stopped = asyncio.run(stop(load_spec(config), db, session))
-    out.line(f"Session {session} {'was told to stop' if stopped else 'is not at work'}.")
+    out.line(f"Session {session} {'is stopping' if stopped else 'is not running'}.")
     sys.exit(0 if stopped else 1)
 
 
@@ -207,7 +209,7 @@ async def _ask(spec: AgentSpec, questions: list[str], session: str | None, today
 
 
 async def _questions(given: list[str]) -> AsyncIterator[str]:
-    """What to ask: the questions given, each shown first; without any, what the terminal says until it ends."""
+    """Yield the given questions, each printed first; without any, the lines of standard input until its end."""
     for question in given:
         _show_question(question)
         yield question
@@ -216,10 +218,10 @@ async def _questions(given: list[str]) -> AsyncIterator[str]:
 
 
 async def _show(session: Session, question: str, interrupts: Interrupts) -> int:
-    """Print one run, and the follow-ups that come behind it, as they go; gives the exit status."""
-    said, answered, failed, status = "", False, "", 0
+    """Print one run and its follow-ups while they are streamed; return the exit status."""
+    printed, answered, failed, status = "", False, "", 0
     with interrupts.aborting(session):
-        # What fails is shown as it is told.
+        # Failures are printed from their events.
         async for part in session.stream(question, context={"on_failure": "answer"}):
             match part:
                 case Progress():
@@ -228,28 +230,28 @@ async def _show(session: Session, question: str, interrupts: Interrupts) -> int:
                     out.line(f"    {part.target}: {step.action} {step.target}", style="dim")
                 case Token() if not part.reports_failure:
                     out.print(part.text, end="")
-                    said += part.text
-                case PlanText() if said:
+                    printed += part.text
+                case PlanText() if printed:
                     out.print()
-                    said = ""
+                    printed = ""
                 case EventAdded(event) if event["type"] == "agent_response" and "error" in event:
-                    if said:
+                    if printed:
                         out.print()
-                    _show_account(text_of(event["content"]).removeprefix(said), failed)
-                    said = ""
+                    _show_account(text_of(event["content"]).removeprefix(printed), failed)
+                    printed = ""
                 case EventAdded(event) if event["type"] == "agent_response":
-                    # What cut an answer short, say, is added to it when its tokens are out.
-                    out.print(text_of(event["content"]).removeprefix(said))
-                    said, answered = "", True
+                    # The event may have text that was not streamed, e.g. the reason why the answer was cut off.
+                    out.print(text_of(event["content"]).removeprefix(printed))
+                    printed, answered = "", True
                 case EventAdded(event) if event["type"] == "user_message" and answered:
                     _show_question(text_of(event["content"]))
                 case EventAdded(event):
                     _show_event(event)
                     failed = event["message"] if event["type"] == "error" else failed
                 case Done(result):
-                    if said:
+                    if printed:
                         out.print()
-                        said = ""
+                        printed = ""
                     for interrupt in result.interrupts:
                         err.print(f"waiting for an answer: {interrupt.value}", style="yellow")
                     if interrupts.count:
@@ -266,7 +268,7 @@ def _show_question(question: str) -> None:
 
 def _show_event(event: Event) -> None:
     if event["type"] == "steering":
-        out.print(f"  told: {event['content']}", style="dim")
+        out.print(f"  steering: {event['content']}", style="dim")
     elif event["type"] == "warning":
         err.print(f"warning: {mask_named_secrets(event['message'])}", style="yellow")
     elif event["type"] == "error":
@@ -274,13 +276,13 @@ def _show_event(event: Event) -> None:
 
 
 def _show_account(report: str, failed: str) -> None:
-    """Show, of the report of a failure, what the line of the error has not said: what was done."""
+    """Print the part of a failure report after the error message, which was printed already: the work done."""
     if account := report.rpartition(failed)[2].strip():
         err.print(account)
 
 
 async def _read_line() -> str:
-    """One line from the terminal; empty at its end."""
+    """Read one line from the terminal; empty at its end."""
     try:
         return (await call_in_thread(out.input, "\n> ")).strip()
     except EOFError:
@@ -292,7 +294,7 @@ def _new_id() -> str:
 
 
 def main() -> None:
-    """Run the command line; what a user must fix is one line on standard error, and exit status 2."""
+    """Run the command line; errors for the user to fix are one line on standard error, with exit status 2."""
     log_warnings()
     try:
         app()

@@ -1,4 +1,4 @@
-"""The command line's way to a session that is at work, here or in another process."""
+"""Control of running sessions from the command line, in this or another process."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from graph_agent.spec.agent_file import AgentSpec, open_agent
 
 
 async def send(spec: AgentSpec, db: str | None, session_id: str, kind: NoteKind, text: str) -> None:
-    """Leave a note for a session; neither the agent's model nor its servers are needed for it.
+    """Add a note to a session's inbox, without building the agent's model or starting its servers.
 
     Args:
         spec: The agent's file.
-        db: Another database than the file's; None for that.
+        db: A database URL that replaces the file's; None for the file's.
         session_id: The session.
-        kind: What the note is: `steer` or `follow_up`.
-        text: The user's words.
+        kind: The kind of the note: `steer` or `follow_up`.
+        text: The user's message.
 
     Raises:
-        ConfigError: When the database cannot be opened, or belongs to one process alone.
-        InputError: When there is no such session, or nothing is said.
+        ConfigError: If the database cannot be opened, or is in the memory of one process.
+        InputError: If there is no such session, or the text is empty.
     """
-    address = _shared(spec, db)
+    address = _shared_database(spec, db)
     shown = without_password(address)
     if not text.strip():
-        raise InputError("There is nothing to say: the text is empty.")
+        raise InputError("The message is empty.")
     async with open_saver(address) as saver, open_store(address) as store:
         if await saver.aget_tuple({"configurable": {"thread_id": session_id}}) is None:
             raise InputError(f"There is no session {session_id!r} in {shown}; `graph-agent sessions` lists them.")
@@ -36,17 +36,17 @@ async def send(spec: AgentSpec, db: str | None, session_id: str, kind: NoteKind,
 
 
 async def stop(spec: AgentSpec, db: str | None, session_id: str) -> bool:
-    """Stop a session, wherever it runs; False when there was nothing to stop.
+    """Stop a session in any process; return False if there was nothing to stop.
 
     Args:
         spec: The agent's file.
-        db: Another database than the file's; None for that.
+        db: A database URL that replaces the file's; None for the file's.
         session_id: The session.
 
     Raises:
-        ConfigError: As `send`; and, for a session that no process runs, when the agent cannot be opened to settle it.
+        ConfigError: As `send`; also if no process runs the session and the agent cannot be opened to settle it.
     """
-    address = _shared(spec, db)
+    address = _shared_database(spec, db)
     async with open_saver(address) as saver, open_store(address) as store:
         if not await is_idle(saver, session_id):
             await (await inbox_of(saver, store)).add(session_id, new_note("abort"))
@@ -54,12 +54,12 @@ async def stop(spec: AgentSpec, db: str | None, session_id: str) -> bool:
         found = await saver.aget_tuple({"configurable": {"thread_id": session_id}})
         if found is None or found.checkpoint["channel_values"].get("status") != "RUNNING":
             return False
-    # It waits for a person, or a crash left it in the middle: the agent itself settles what is open.
+    # The session waits for a person, or its process crashed: the agent settles the open calls.
     async with open_agent(spec, db=db) as graph:
         return await Session(graph, session_id).abort()
 
 
-def _shared(spec: AgentSpec, db: str | None) -> str:
+def _shared_database(spec: AgentSpec, db: str | None) -> str:
     address = db or spec.db
     if address == "memory:":
         raise ConfigError(

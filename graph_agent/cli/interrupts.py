@@ -1,4 +1,4 @@
-"""Ctrl-C in a command that asks an agent: the run is stopped in good order, and the process ends soon in any case."""
+"""Handling of Ctrl-C: aborts the run, and guarantees that the process ends."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from types import FrameType
 from graph_agent.session.session import Session
 
 STOPPED = 130
-"""Exit status of a program that Ctrl-C has ended."""
+"""Exit status of a program ended by Ctrl-C."""
 GRACE_S = 10.0
-"""Seconds from Ctrl-C to the end of the process at most: to settle the calls, and to close databases and servers."""
+"""Maximum seconds from Ctrl-C to the end of the process, to settle the calls and close databases and servers."""
 _RESPONSE_S = 3.0
-"""Seconds that the event loop has to react to Ctrl-C, before it counts as blocked."""
+"""Seconds in which the event loop must react to Ctrl-C; otherwise it counts as blocked."""
 
 
 class Interrupts:
-    """Handles Ctrl-C while a command works.
+    """Handler of Ctrl-C while a command runs.
 
-    The first Ctrl-C aborts the session that runs, or cancels the command where none does; a second one cancels the
-    command. Neither helps where code blocks the event loop or swallows the cancellation, so a thread ends the process
-    `GRACE_S` seconds after the first, or at once where the loop does not react.
+    The first Ctrl-C aborts the running session, or cancels the command if no session runs; a second one cancels the
+    command. Neither works if code blocks the event loop or swallows the cancellation, so a thread ends the process
+    `GRACE_S` seconds after the first Ctrl-C, or after `_RESPONSE_S` seconds if the loop does not react.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        """How often Ctrl-C was pressed."""
+        """Number of Ctrl-C signals received."""
         self._loop = asyncio.get_running_loop()
         self._command = asyncio.current_task()
         self._session: Session | None = None
@@ -42,7 +42,7 @@ class Interrupts:
     @classmethod
     @contextmanager
     def handled(cls) -> Iterator[Interrupts]:
-        """While within, Ctrl-C is handled for the running task; in another thread than the main one it is not."""
+        """Handle Ctrl-C for the current task within the context; does nothing outside the main thread."""
         interrupts = cls()
         if threading.current_thread() is not threading.main_thread():
             yield interrupts
@@ -55,7 +55,7 @@ class Interrupts:
 
     @contextmanager
     def aborting(self, session: Session) -> Iterator[None]:
-        """While within, the first Ctrl-C aborts this session."""
+        """Make the first Ctrl-C within the context abort this session."""
         self._session = session
         try:
             yield
@@ -63,7 +63,7 @@ class Interrupts:
             self._session = None
 
     def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        # Called between two instructions of the main thread, also where these block the event loop.
+        # Called between two instructions of the main thread, even if these block the event loop.
         self.count += 1
         if self.count == 1:
             threading.Thread(target=self._end_in_time, name="graph-agent interrupt", daemon=True).start()
@@ -77,19 +77,19 @@ class Interrupts:
             self._command.cancel()
 
     def _end_in_time(self) -> None:
-        why = "something blocks the event loop, such as a coroutine of a tool that makes a blocking call"
+        reason = "something blocks the event loop, such as a coroutine of a tool that makes a blocking call"
         if self._reacted.wait(_RESPONSE_S):
             time.sleep(GRACE_S)
-            why = f"something did not end within {GRACE_S:g} s"
+            reason = f"something did not end within {GRACE_S:g} s"
         # Another thread may hold the lock of sys.stderr.
-        os.write(2, f"Stopped at once: {why}.\n".encode())
+        os.write(2, f"Stopped at once: {reason}.\n".encode())
         os._exit(STOPPED)
 
 
 def leave_interrupted() -> None:
-    """End the process, which Ctrl-C has stopped, without waiting for threads; what was printed is written out.
+    """Flush the output streams, and exit with `STOPPED` without waiting for threads.
 
-    A thread may wait for a line on standard input, whose lock the interpreter would need to shut down.
+    A thread may be blocked on standard input, whose lock the interpreter needs for a regular shutdown.
     """
     sys.stdout.flush()
     sys.stderr.flush()

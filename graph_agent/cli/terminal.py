@@ -1,4 +1,4 @@
-"""The terminal of the commands, on which text of others has no effect beyond being read."""
+"""Terminal output of the commands; untrusted text cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from graph_agent._internal.printable import printable, printable_lines
 
 
 class Terminal:
-    """Prints text as it is: without rich's markup and emoji codes, its control characters shown as escapes.
+    """Prints text literally: without rich's markup and emoji codes, and with control characters as escapes.
 
     Args:
         stderr: Whether this is standard error; otherwise standard output.
@@ -21,14 +21,14 @@ class Terminal:
         """Print a text.
 
         Args:
-            text: Any text; its line feeds and tabs stay.
-            style: One of rich's, e.g. `dim`.
-            end: What comes behind it.
+            text: Any text; its line feeds and tabs are kept.
+            style: A style of rich, e.g. `dim`.
+            end: Text printed after it.
         """
         self._console.print(printable_lines(text), style=style, end=end)
 
     def line(self, text: str, *, style: str | None = None) -> None:
-        """Print a text as one line, whose line feeds and tabs are escapes too.
+        """Print a text as one line, with line feeds and tabs as escapes too.
 
         Args:
             text: Any text.
@@ -37,7 +37,7 @@ class Terminal:
         self._console.print(printable(text), style=style)
 
     def input(self, prompt: str) -> str:
-        """Read one line behind a prompt in bold.
+        """Print a prompt in bold, and read one line.
 
         Raises:
             EOFError: At the end of standard input.

@@ -1,6 +1,6 @@
-"""One agent served over HTTP: to OpenAI's and Anthropic's clients, and to whoever looks after its sessions.
+"""HTTP server of one agent: OpenAI's and Anthropic's chat APIs, A2A, and control of sessions.
 
-It needs the extra `server`; nothing outside this package imports it but the command `graph-agent serve`.
+Needs the extra `server`. Outside this package, only the commands `graph-agent serve` and `graph-agent a2a` import it.
 """
 
 from __future__ import annotations

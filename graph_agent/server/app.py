@@ -1,4 +1,4 @@
-"""The FastAPI application, on its own or inside `langgraph dev`."""
+"""The server's FastAPI application, standalone or mounted in `langgraph dev`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GUARDED = (
     "/openapi.json",
     "/docs",
 )
-"""The paths that are ours; with `/*` at the end, whatever is below them."""
+"""Paths of this application; a trailing `/*` includes all paths below."""
 
 
 def create_app(
@@ -56,19 +56,18 @@ def create_app(
     shared: Path | None = None,
     a2a_only: bool = False,
 ) -> FastAPI:
-    """Make the application of one agent; the agent is opened when the application starts.
+    """Create the application of one agent; the agent is opened when the application starts.
 
     Args:
         source: The agent.
         settings: Keys, limits and times; None for the defaults.
-        db: Another database than the agent's own, e.g. `sqlite:///my.db` or `memory:`.
-        mounted: Whether another server's routes stand beside ours, as in `langgraph dev`, which has an OpenAPI and
-            metrics of its own.
-        shared: A folder of all these processes, for limits and metrics that count them together; None where this one
-            counts for itself.
-        a2a_only: Whether A2A is all that is served: the agent card, JSON-RPC and HTTP+JSON.
-        handle_signals: Whether SIGTERM lets runs stop at their next boundary, and a second one stops them at once; with
-            `shared`, a second one to the `Supervisor` that started this process.
+        db: A database URL that replaces the agent's own, e.g. `sqlite:///my.db` or `memory:`.
+        mounted: Whether the application shares the server of `langgraph dev`, which has its own OpenAPI document and
+            metrics.
+        handle_signals: Whether SIGTERM lets runs stop at their next step boundary, and a second one stops them at once;
+            with `shared`, the second one counts at the `Supervisor` that started this process.
+        shared: The folder of all worker processes, for common limits and metrics; None for a single process.
+        a2a_only: Whether to serve only A2A: the agent card, JSON-RPC and HTTP+JSON.
     """
     settings = settings or ServerSettings()
 
@@ -110,30 +109,30 @@ def create_app(
     app.add_exception_handler(RequestValidationError, on_invalid)
     guarded = tuple(path for path in GUARDED if not mounted or path not in ("/metrics", "/openapi.json", "/docs"))
     guard(app, settings, guarded)
-    app.openapi = _openapi(app, needs_key=bool(settings.keys))  # type: ignore[method-assign]  # how FastAPI lets an application make its own
+    app.openapi = _openapi(app, needs_key=bool(settings.keys))  # type: ignore[method-assign]  # FastAPI's way to customize OpenAPI
     return app
 
 
 def _openapi(app: FastAPI, *, needs_key: bool) -> Callable[[], dict[str, Any]]:
-    def described() -> dict[str, Any]:
+    def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            made = get_openapi(
+            schema = get_openapi(
                 title=app.title, version=app.version, description=app.description or None, routes=app.routes
             )
-            # FastAPI adds a 422 of its own to every route; what does not fit is a 400 here, in each API's shape.
-            for path, operations in made["paths"].items():
+            # FastAPI documents a 422 for every route; here validation errors are 400, in each API's own format.
+            for path, operations in schema["paths"].items():
                 for operation in operations.values():
                     operation["responses"].pop("422", None)
                     if path in OPEN:
                         operation["security"] = []
             for name in ("HTTPValidationError", "ValidationError"):
-                made.get("components", {}).get("schemas", {}).pop(name, None)
+                schema.get("components", {}).get("schemas", {}).pop(name, None)
             bearer = {"type": "http", "scheme": "bearer"}
             header = {"type": "apiKey", "in": "header", "name": "x-api-key"}
-            made.setdefault("components", {})["securitySchemes"] = {"bearer": bearer, "x-api-key": header}
-            # An empty one says that it goes without, too.
-            made["security"] = [{"bearer": []}, {"x-api-key": []}, *([] if needs_key else [{}])]
-            app.openapi_schema = made
+            schema.setdefault("components", {})["securitySchemes"] = {"bearer": bearer, "x-api-key": header}
+            # An empty entry makes the key optional.
+            schema["security"] = [{"bearer": []}, {"x-api-key": []}, *([] if needs_key else [{}])]
+            app.openapi_schema = schema
         return app.openapi_schema
 
-    return described
+    return openapi

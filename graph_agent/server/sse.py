@@ -1,6 +1,6 @@
-"""Server-sent events: one response that ends when its reader goes away, reads too slowly, or has read it all.
+"""Server-sent events: a streaming response that ends on completion, disconnect, or a send timeout.
 
-sse-starlette is not used: it ends every stream when the server is asked to stop, before a client can be told.
+sse-starlette is not used: it ends every stream when the server stops, before a final event can be sent.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-# Many clients read with `str.splitlines`, which takes these for ends of lines; JSON may hold them as escapes.
+# Many clients split with `str.splitlines`, which splits at these characters too; JSON can escape them.
 _LINE_ENDS = str.maketrans({end: f"\\u{ord(end):04x}" for end in "\x85\u2028\u2029"})
 
 
 def frame(data: Any, event: str | None = None) -> str:
-    """One event: its name, if it has one, and its data as JSON on one line."""
+    """Format one event: its name, if any, and its data as JSON on one line."""
     head = f"event: {event}\n" if event else ""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return f"{head}data: {text if text.isascii() else text.translate(_LINE_ENDS)}\n\n"
 
 
 def comment(text: str) -> str:
-    """A comment, which clients skip: one line of text."""
+    """Format a comment of one line, which clients skip."""
     return f": {text}\n\n"
 
 
 def progress_comment(progress: Mapping[str, Any]) -> str:
-    """Progress as a comment, in JSON."""
+    """Format progress as a comment in JSON."""
     return comment(f"progress {json.dumps(progress, separators=(',', ':'))}")
 
 
 class EventStream(Response):
-    """Streams frames to a client.
+    """A response that streams frames to a client.
 
     Args:
         frames: The frames, in order.
         send_timeout_s: Seconds a client may leave a frame unread.
-        close: Called once, when the stream is over for whatever reason.
+        close: Called once, when the stream has ended for any reason.
         headers: Further headers.
     """
 
@@ -62,7 +62,7 @@ class EventStream(Response):
         self._close = close
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI calls it."""
+        """Send the frames until they end or the client disconnects."""
         sending = asyncio.create_task(self._stream(send))
         leaving = asyncio.create_task(until_gone(receive))
         try:
@@ -75,7 +75,7 @@ class EventStream(Response):
             await self._close()
         if not sending.cancelled() and (error := sending.exception()) is not None:
             if isinstance(error, TimeoutError):
-                return  # uvicorn closes the connection of a response that was left unfinished
+                return  # uvicorn closes the connection of an incomplete response
             raise error
 
     async def _stream(self, send: Send) -> None:
@@ -88,6 +88,6 @@ class EventStream(Response):
 
 
 async def until_gone(receive: Receive) -> None:
-    """Wait until the client of a request, whose body has been read, goes away."""
+    """Wait until the client of a request disconnects; the request's body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass

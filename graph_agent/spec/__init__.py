@@ -1,4 +1,4 @@
-"""The agent file: an agent declared in YAML, checked and opened."""
+"""The agent file: an agent declared in YAML, validated and opened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent file: an agent declared in YAML, checked, and opened.
+"""The agent file: an agent declared in YAML, validated and opened.
 
 ```yaml
 name: hotel
@@ -48,22 +48,22 @@ T = TypeVar("T")
 
 DEFAULT_DB = "sqlite:///graph_agent.db"
 TODAY_VARIABLE = "GRAPH_AGENT_TODAY"
-"""Environment variable that tells a stdio MCP server which ISO date to take for today; unset for the real one."""
+"""Environment variable with the ISO date that a stdio MCP server uses as today; unset for the real date."""
 _TEMPLATE = re.compile(r"\{[{%#]")
 _ALIASES = {"max_rounds": "max_steps"}
-"""Other names of fields of `LoopConfig` in an agent file."""
+"""Aliases of fields of `LoopConfig` in an agent file."""
 SYSTEM_VARIABLES = frozenset({"name", "description", "today"})
-"""What a system prompt's template may use; `today` is an ISO date."""
+"""Variables of a system prompt's template; `today` is an ISO date."""
 
 
 class AgentSpec(BaseModel):
-    """An agent file's content, checked. Unknown keys are errors."""
+    """The validated content of an agent file. Unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str = Field(min_length=1)
     model: str | list[str]
-    """`provider:name` or `module:factory`; of a list, the first that can be built."""
+    """`provider:name` or `module:factory`; in a list, the first one that can be built is used."""
     description: str = ""
     system_prompt: str = "You are a helpful assistant."
     """Inline text, or a prompt file ending in `.yaml` or `.yml`; a template may use `SYSTEM_VARIABLES`."""
@@ -72,36 +72,36 @@ class AgentSpec(BaseModel):
     tools: list[str] = []
     """Each `module:attribute`."""
     mcp_servers: dict[str, dict[str, Any]] = {}
-    """Server name → connection, as `open_mcp_tools` takes it.
+    """Server name → connection, as for `open_mcp_tools`.
 
-    A variable that is null in a stdio connection's `env` is passed on from our own environment where it is set.
+    A null variable in a stdio connection's `env` is inherited from this process's environment, if set there.
     """
     delegates: list[DelegateSpec] = []
     skills: list[SkillSpec] = []
-    """What the agent's card tells other agents, beside its tools."""
+    """Skills in the agent's A2A card, in addition to its tools."""
     push_notifications: bool = False
-    """Whether A2A clients may have changes of their tasks sent to an address of theirs on the public network."""
+    """Whether A2A clients may subscribe to changes of their tasks, sent to a URL of theirs on the public network."""
     hooks: list[HookSpec] = []
     """Each `module.Class`, or `{use: module.Class, with: {argument: value}}`."""
     response_format: str | dict[str, Any] | None = None
-    """Shape of the answer: `module:Class`, a file with a JSON schema (`.json`, `.yaml` or `.yml`), or the schema."""
+    """Schema of the answer: `module:Class`, a file with a JSON schema (`.json`, `.yaml` or `.yml`), or the schema."""
     config: dict[str, Any] = {}
-    """Fields of `LoopConfig`; `max_rounds` is another name of `max_steps`."""
+    """Fields of `LoopConfig`; `max_rounds` is an alias of `max_steps`."""
     credentials: dict[str, CredentialSource] = {}
-    """Credential name → `{env: NAME}`: secrets for the tools that want them, read when the agent is opened."""
+    """Credential name → `{env: NAME}`: secrets for tools, read when the agent is opened."""
     credential_headers: dict[str, str] = {}
-    """Credential name → the HTTP header in which a served agent's client may bring its own, for one request."""
+    """Credential name → the HTTP header in which a client of a served agent may send its own for one request."""
     db: str = Field(DEFAULT_DB, min_length=1)
-    """Where sessions are kept: `sqlite:///FILE`, whose relative path starts in the current folder, or `postgresql://…`."""
+    """Database of the sessions: `sqlite:///FILE`, relative to the current folder, or `postgresql://…`."""
     cache: str | None = None
-    """Where plans are kept to be used again for the very same request, for `config.plan_cache_ttl_s` seconds: `memory`,
-    for as long as the process lives, or `sqlite:///FILE`, whose relative path starts in the current folder."""
+    """Cache of plans, reused for identical requests for `config.plan_cache_ttl_s` seconds: `memory`, for the lifetime
+    of the process, or `sqlite:///FILE`, relative to the current folder."""
     path: Path = Field(default=Path(), exclude=True)
-    """The file this was read from; set by `load_spec`, never in the file."""
+    """The path of the file; set by `load_spec`, never in the file."""
 
     @field_validator("response_format", mode="before")
     @classmethod
-    def _shape(cls, given: Any) -> Any:
+    def _check_response_format(cls, given: Any) -> Any:
         if given is not None and not isinstance(given, str | dict):
             raise ValueError(
                 "name a class as 'module:Class' or a schema file ending in .json, .yaml or .yml, or write the JSON "
@@ -111,7 +111,7 @@ class AgentSpec(BaseModel):
 
     @field_validator("model", mode="before")
     @classmethod
-    def _some_model(cls, given: Any) -> Any:
+    def _check_model(cls, given: Any) -> Any:
         names = [given] if isinstance(given, str) else given
         if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
             raise ValueError("name a model as 'provider:name' or 'module:factory', or give a list of these")
@@ -119,12 +119,12 @@ class AgentSpec(BaseModel):
 
     @field_validator("cache")
     @classmethod
-    def _known_cache(cls, url: str | None) -> str | None:
+    def _check_cache(cls, url: str | None) -> str | None:
         return url if url is None else check_cache(url)
 
     @field_validator("config")
     @classmethod
-    def _own_names(cls, config: dict[str, Any]) -> dict[str, Any]:
+    def _resolve_aliases(cls, config: dict[str, Any]) -> dict[str, Any]:
         for alias, name in _ALIASES.items():
             if alias in config and name in config:
                 raise ValueError(f"{alias} and {name} are two names of one field; give one of them")
@@ -132,20 +132,20 @@ class AgentSpec(BaseModel):
 
     @property
     def folder(self) -> Path:
-        """Where the file's relative names start."""
+        """The folder that the file's relative names start from."""
         return self.path.parent
 
     def loop_config(self) -> LoopConfig:
-        """The file's `config`, checked."""
+        """Return the file's `config` as a validated `LoopConfig`."""
         return LoopConfig(**self.config)
 
 
 def load_spec(path: str | Path) -> AgentSpec:
-    """Read and check an agent file.
+    """Read and validate an agent file.
 
     Raises:
-        ConfigError: When it is missing, is no YAML, or has a key or value that cannot be; the message names the file,
-            the place and the fix.
+        ConfigError: If it is missing, is not YAML, or has an invalid key or value; the message names the file, the
+            location and the fix.
     """
     path = Path(path).resolve()
     if not path.is_file():
@@ -187,7 +187,7 @@ def load_spec(path: str | Path) -> AgentSpec:
 
 
 def with_sources(spec: AgentSpec, sources: Mapping[str, CredentialSource]) -> AgentSpec:
-    """An agent file's content with further credentials, in place of the file's own of the same names."""
+    """Return an agent file's content with further credentials, which replace the file's own of the same names."""
     return spec.model_copy(update={"credentials": {**spec.credentials, **sources}})
 
 
@@ -199,19 +199,19 @@ async def open_agent(
     db: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> AsyncIterator[CompiledAgentGraph]:
-    """Make the agent of a file: its model built, its MCP servers started, its database opened; all closed on leaving.
+    """Open the agent of a file: build its model, start its MCP servers, open its database; all are closed on exit.
 
     The sessions of one database can be steered and stopped from every process that opens it.
 
     Args:
         spec: The file's content.
-        today: The date the system prompt names, and every stdio MCP server is told in `GRAPH_AGENT_TODAY`; None for
-            the real one, asked for at each request.
-        db: Another database than the file's; `""` for no memory at all.
-        environment: Variables given to every stdio MCP server beside its own.
+        today: The date in the system prompt, and in `GRAPH_AGENT_TODAY` of every stdio MCP server; None for the real
+            date, read at each request.
+        db: A database URL that replaces the file's; `""` for no checkpointer and no store.
+        environment: Variables for every stdio MCP server in addition to its own, which override them.
 
     Raises:
-        ConfigError: When something the file names cannot be built, or a credential has no value.
+        ConfigError: If something that the file names cannot be built, or a credential has no value.
     """
     from graph_agent.mcp import McpTools, open_mcp_tools
 
@@ -227,7 +227,7 @@ async def open_agent(
         saver = await stack.enter_async_context(open_saver(address)) if address else None
         store = await stack.enter_async_context(open_store(address)) if address else None
         cache = await stack.enter_async_context(open_cache(spec.cache)) if spec.cache else None
-        # In a thread: what the file names is read, imported and built, and a server's loop must not stand still for it.
+        # In a thread: reading and importing the file's references must not block a server's event loop.
         graph = await call_in_thread(_build, spec, tools, today, saver, store, cache)
         assert isinstance(graph.builder, AgentStateGraph)
         graph.builder.credentials = credentials
@@ -298,7 +298,7 @@ def _response_format(spec: AgentSpec) -> type[Any] | dict[str, Any] | None:
 
 
 def _resolver(spec: AgentSpec) -> Callable[[Any], BaseChatModel]:
-    """How this agent's models are found. Dotted names are the file's own alone: a run's may come from anyone."""
+    """Return the resolver of model names; dotted names resolve only if the file has them, as a run's are untrusted."""
     config = spec.loop_config()
     own = [config.model, *config.fallback_models]
     return lambda given: _candidate(given, spec) if isinstance(given, str) and given in own else resolve_model(given)
@@ -319,10 +319,10 @@ def _candidate(name: str, spec: AgentSpec) -> BaseChatModel:
     factory = load_attribute(name, spec.folder, missing_ok=True)
     if factory is None:
         return resolve_model(name)
-    made = factory if isinstance(factory, BaseChatModel) else make(name, factory, "a chat model")
-    if not isinstance(made, BaseChatModel):
-        raise ConfigError(f"{name!r} gave {made!r}; a model factory returns a LangChain chat model.")
-    return made
+    model = factory if isinstance(factory, BaseChatModel) else make(name, factory, "a chat model")
+    if not isinstance(model, BaseChatModel):
+        raise ConfigError(f"{name!r} gave {model!r}; a model factory returns a LangChain chat model.")
+    return model
 
 
 def _system_prompt(spec: AgentSpec, today: date | None) -> str | Callable[[], str]:
@@ -340,7 +340,7 @@ def _system_prompt(spec: AgentSpec, today: date | None) -> str | Callable[[], st
 
 
 def _located(raw: Mapping[str, Any], spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, Any]:
-    """A connection whose process starts in the agent file's folder, where its relative arguments are."""
+    """Return a connection whose process starts in the agent file's folder, so that relative arguments resolve there."""
     if raw.get("transport") != "stdio":
         return dict(raw)
     return {
@@ -352,6 +352,6 @@ def _located(raw: Mapping[str, Any], spec: AgentSpec, environment: Mapping[str, 
 
 def _env(own: Any, given: Mapping[str, str]) -> Any:
     if not isinstance(own, Mapping):
-        return own  # the check of the connection refuses it
+        return own  # refused by the validation of the connection
     values = {name: os.environ.get(name) if value is None else value for name, value in own.items()}
     return {**given, **{name: value for name, value in values.items() if value is not None}}

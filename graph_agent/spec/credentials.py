@@ -1,7 +1,7 @@
-"""Where credentials come from: variables of the environment, named by an agent file or on the command line.
+"""Sources of credentials: environment variables, named in an agent file or on the command line.
 
-A secret itself stands in neither: a file is shared, and a command line is seen by every user of the machine. No message
-of an error shows a value.
+The secret itself is allowed in neither: files are shared, and command lines are visible to every user of the machine.
+No error message shows a value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SHAPE = "write {env: NAME}, where NAME is the environment variable that holds t
 
 
 class CredentialSource(BaseModel):
-    """Where one credential is."""
+    """The source of one credential."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -27,14 +27,14 @@ class CredentialSource(BaseModel):
 
 
 def check_sources(given: Any, where: str) -> None:
-    """Check the `credentials` of an agent file, as YAML gives them.
+    """Check the `credentials` of an agent file, as parsed from YAML.
 
     Args:
         given: Credential name → `{"env": …}`.
         where: The file, for the message.
 
     Raises:
-        ConfigError: When they are anything else, such as the secret itself, which the message does not show.
+        ConfigError: If they have another form, such as the secret itself, which the message does not show.
     """
     if not isinstance(given, Mapping):
         raise ConfigError(f"{where}: credentials: expected a mapping of names, such as {{token: {{env: NAME}}}}.")
@@ -45,10 +45,10 @@ def check_sources(given: Any, where: str) -> None:
 
 
 def sources_from(entries: Sequence[str]) -> dict[str, CredentialSource]:
-    """Read credentials of the command line, each `NAME=env:VARIABLE`.
+    """Parse credentials of the command line, each `NAME=env:VARIABLE`.
 
     Raises:
-        ConfigError: When one is written in another way; the message shows its name alone.
+        ConfigError: If one has another form; the message shows only its name.
     """
     sources: dict[str, CredentialSource] = {}
     for entry in entries:
@@ -69,11 +69,11 @@ def read_credentials(
     """Read credentials from the environment.
 
     Args:
-        sources: Credential name → where it is.
-        environment: The variables.
+        sources: Credential name → source.
+        environment: The environment variables.
 
     Raises:
-        ConfigError: When a variable is missing or empty; it names all of them.
+        ConfigError: If variables are missing or empty; the message names all of them.
     """
     missing = [f"{name} (${source.env})" for name, source in sources.items() if not environment.get(source.env)]
     if missing:

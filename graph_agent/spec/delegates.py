@@ -1,4 +1,4 @@
-"""The parts of an agent file that are about other agents."""
+"""Delegates and skills in an agent file."""
 
 from __future__ import annotations
 
@@ -24,25 +24,23 @@ class DelegateSpec(BaseModel):
 
     name: str
     description: str = ""
-    """What it is good for; a remote agent's card says it too."""
+    """Purpose of the delegate; optional for a remote agent, whose card has a description."""
     graph: str | None = None
     """`module:factory` of a compiled graph."""
     url: str | None = None
-    """Address of a remote agent, over A2A, or its card's own; `${NAME}` or `${NAME:-default}` is read from the
-    environment.
-    """
+    """URL of a remote A2A agent or of its card; `${NAME}` or `${NAME:-default}` is read from the environment."""
     auth: dict[str, str] | None = None
-    """Where a remote agent's secret is: `{bearer_env: NAME}`, or `{api_key_env: NAME, header: X-API-Key}`."""
+    """Source of a remote agent's secret: `{bearer_env: NAME}`, or `{api_key_env: NAME, header: X-API-Key}`."""
     timeout_s: PositiveFloat | None = None
     """Seconds a remote agent may be silent; 60 by default."""
     max_response_bytes: PositiveInt | None = None
-    """Bytes of one response of a remote agent; 10 000 000 by default."""
+    """Maximum bytes of one response of a remote agent; 10 000 000 by default."""
     allowed_origins: list[str] = []
-    """Further addresses that a remote agent's card may name."""
+    """Further origins that a remote agent's card may name."""
 
     @model_validator(mode="before")
     @classmethod
-    def _no_agent_file(cls, given: Any) -> Any:
+    def _refuse_agent_file(cls, given: Any) -> Any:
         if isinstance(given, str) or (isinstance(given, Mapping) and "agent" in given):
             raise ValueError(
                 "a delegate is a mapping of its name and one of 'graph' and 'url'; for another agent file, serve it "
@@ -52,7 +50,7 @@ class DelegateSpec(BaseModel):
         return given
 
     @model_validator(mode="after")
-    def _one_kind(self) -> Self:
+    def _check_kind(self) -> Self:
         if (self.graph is None) == (self.url is None):
             raise ValueError(
                 f"delegate {self.name!r}: name its 'graph', as 'module:factory', or its 'url'; one of them"
@@ -62,13 +60,13 @@ class DelegateSpec(BaseModel):
         return self
 
     def build(self, folder: Path) -> Delegate:
-        """Make the delegate; a remote agent is not asked for anything yet.
+        """Create the delegate; sends no request to a remote agent yet.
 
         Args:
-            folder: The agent file's, where modules are looked for first.
+            folder: The agent file's folder, which is searched first for modules.
 
         Raises:
-            ConfigError: When it cannot be made.
+            ConfigError: If it cannot be created.
         """
         return self._graph(self.graph, folder) if self.graph is not None else self._remote()
 
@@ -109,13 +107,13 @@ class DelegateSpec(BaseModel):
 
 
 class SkillSpec(BaseModel):
-    """One skill of an agent, as its card tells it."""
+    """One skill in an agent's card."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: str = Field(min_length=1)
     name: str = ""
-    """Empty for the id."""
+    """Empty to use the id."""
     description: str
     tags: list[str] = []
     examples: list[str] = []

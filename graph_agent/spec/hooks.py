@@ -1,4 +1,4 @@
-"""Hooks named in an agent file: made of a dotted name and its arguments."""
+"""Hooks of an agent file: a dotted name, and its arguments."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ class HookSpec(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     use: str = Field(min_length=1)
-    """Dotted name of a class, of a function that makes a hook, or of a hook."""
+    """Dotted name of a class, of a function that returns a hook, or of a hook."""
     with_: dict[str, Any] | None = Field(None, alias="with")
-    """Arguments of the class or function. One written `{use: my_module.search}` is that object itself."""
+    """Arguments of the class or function; `{use: my_module.search}` as a value is replaced by that object."""
 
     @model_validator(mode="before")
     @classmethod
-    def _name_alone(cls, given: Any) -> Any:
+    def _accept_name(cls, given: Any) -> Any:
         return {"use": given} if isinstance(given, str) else given
 
     @model_validator(mode="after")
-    def _dotted(self) -> Self:
+    def _check_name(self) -> Self:
         if not is_dotted_name(self.use):
             raise ValueError(f"{self.use!r} is no dotted name; write 'module.Class', e.g. 'my_module.MyHook'")
         return self
 
 
 def load_hook(spec: HookSpec, folder: Path) -> Any:
-    """Make the hook that an agent file names.
+    """Create the hook of an agent file.
 
     Args:
-        spec: What the file says.
-        folder: Where the file's dotted names are looked for first.
+        spec: The hook's entry in the file.
+        folder: The folder that is searched first for dotted names.
 
     Raises:
-        ConfigError: When the name means nothing, or the arguments do not fit.
+        ConfigError: If the name cannot be resolved, or the arguments do not fit.
     """
     named = load_attribute(spec.use, folder)
     is_hook = hasattr(named, "should_run") and not isinstance(named, type)

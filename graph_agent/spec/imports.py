@@ -1,4 +1,4 @@
-"""Objects by dotted name: `module:attribute` or `module.attribute`, looked for in a given folder first."""
+"""Import of objects by dotted name, `module:attribute` or `module.attribute`; a given folder is searched first."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def load_attribute(name: str, folder: Path, *, missing_ok: Literal[True]) -> Any
 @overload
 def load_attribute(name: str, folder: Path) -> Any: ...
 def load_attribute(name: str, folder: Path, *, missing_ok: bool = False) -> Any | None:
-    """Import what a dotted name means.
+    """Import the object of a dotted name.
 
     Args:
-        name: `module:attribute` or `module.attribute`, e.g. `my_tools:search`; behind a colon the attribute may be
-            dotted, too.
-        folder: Where the module is looked for before the import path.
-        missing_ok: Return None, rather than raise, when there is no such module.
+        name: `module:attribute` or `module.attribute`, e.g. `my_tools:search`; after a colon the attribute may be
+            dotted too.
+        folder: The folder that is searched for the module before the import path.
+        missing_ok: Return None instead of raising if there is no such module.
 
     Raises:
-        ConfigError: When the name has another shape, there is no such module or attribute, or the import fails.
+        ConfigError: If the name has another form, there is no such module or attribute, or the import fails.
     """
     split = _split(name)
     if split is None:
@@ -64,16 +64,16 @@ def load_attribute(name: str, folder: Path, *, missing_ok: bool = False) -> Any 
 
 
 def make(name: str, factory: Any, what: str, **arguments: Any) -> Any:
-    """Call what a dotted name means.
+    """Call the factory of a dotted name.
 
     Args:
         name: The dotted name.
-        factory: What it means.
-        what: What the call is to give, e.g. `a model`.
+        factory: The object of that name.
+        what: Description of the expected result, e.g. `a model`.
         arguments: Arguments of the call.
 
     Raises:
-        ConfigError: When it cannot be called, or the call fails.
+        ConfigError: If it is not callable, or the call fails.
     """
     if not callable(factory):
         raise ConfigError(f"{name!r} is {factory!r}; name {what}, or a function that returns one.")
@@ -87,12 +87,12 @@ def make(name: str, factory: Any, what: str, **arguments: Any) -> Any:
 
 
 def is_dotted_name(name: str) -> bool:
-    """Whether a name has the shape of one that `load_attribute` takes."""
+    """Return whether a name has a form that `load_attribute` accepts."""
     return _split(name) is not None
 
 
 def _split(name: str) -> tuple[str, list[str]] | None:
-    """The module and the attributes of a dotted name; None for a name of another shape."""
+    """Return the module and the attributes of a dotted name; None for a name of another form."""
     module, colon, attributes = name.partition(":")
     if not colon:
         module, _, attributes = name.rpartition(".")
@@ -108,7 +108,7 @@ def _module(name: str, folder: Path) -> ModuleType:
     for loaded in list(sys.modules.values()):
         if getattr(loaded, "__file__", None) == str(path):
             return loaded
-    # Two agents may each have a `tools.py`: a module of a folder is registered under a name of its own.
+    # Two agents may each have a `tools.py`, so modules of a folder are registered under unique names.
     unique = f"{name}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     spec = importlib.util.spec_from_file_location(unique, path)
     if spec is None or spec.loader is None:

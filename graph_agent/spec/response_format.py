@@ -1,4 +1,4 @@
-"""The `response_format` of an agent file: a class by its dotted name, a schema file, or a JSON schema."""
+"""The `response_format` of an agent file: a class by dotted name, a schema file, or a JSON schema."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ def load_response_format(given: str | dict[str, Any], folder: Path) -> type[Any]
 
     Args:
         given: `module:Class`, the path of a file with a JSON schema, or the schema itself.
-        folder: The agent file's, where modules and files are looked for first.
+        folder: The agent file's folder, which is searched first for modules and files.
 
     Raises:
-        ConfigError: When there is no such class or file, or it is no shape of an answer.
+        ConfigError: If there is no such class or file, or it is not a valid schema.
     """
-    shape: Any = given
+    schema: Any = given
     if isinstance(given, str):
-        shape = _read_schema(folder / given) if given.endswith(SCHEMA_FILES) else load_attribute(given, folder)
-    if isinstance(shape, dict):
-        # YAML has dates, and keys that are no text.
-        shape = plain(shape)
-    ResponseSchema(shape)
-    return shape  # type: ignore[no-any-return]  # it has just been checked
+        schema = _read_schema(folder / given) if given.endswith(SCHEMA_FILES) else load_attribute(given, folder)
+    if isinstance(schema, dict):
+        # YAML may give dates, and keys that are not strings.
+        schema = plain(schema)
+    ResponseSchema(schema)
+    return schema  # type: ignore[no-any-return]  # `ResponseSchema` has just checked it
 
 
 def _read_schema(path: Path) -> dict[str, Any]:

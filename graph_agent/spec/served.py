@@ -1,4 +1,4 @@
-"""Agents for servers that ask for a graph at each request, such as `langgraph dev`: opened once, kept, and closed.
+"""Agents for servers that request a graph for each request, such as `langgraph dev`: opened once per process.
 
 ```python
 make_graph = served(Path(__file__).with_name("agent.yaml"))  # "graphs" in langgraph.json
@@ -25,16 +25,16 @@ from graph_agent.errors import ConfigError
 from graph_agent.spec.agent_file import TODAY_VARIABLE, AgentSpec, load_spec, open_agent
 
 _CLOSE_S = 30.0
-"""Seconds the MCP servers may take to end when the process does."""
+"""Seconds that the MCP servers get to stop when the process exits."""
 
 
 def served(path: str | Path) -> ServedAgent:
-    """Make a graph factory of an agent file; the same file gives the same factory.
+    """Return the graph factory of an agent file; the same factory for the same file.
 
-    The agent, and its stdio MCP servers, take the date in the environment variable `GRAPH_AGENT_TODAY` for today.
+    The agent and its stdio MCP servers use the date in the environment variable `GRAPH_AGENT_TODAY` as today.
 
     Raises:
-        ConfigError: When the file is missing or wrong; nothing is started yet.
+        ConfigError: If the file is missing or invalid; nothing is started yet.
     """
     return _served(Path(path).resolve())
 
@@ -45,36 +45,36 @@ def _served(path: Path) -> ServedAgent:
 
 
 class ServedAgent:
-    """One agent for the whole process, as a factory that every request may call.
+    """One agent for the whole process, as a graph factory that every request may call.
 
-    The agent's MCP sessions live on an event loop in a thread of their own, so they belong to no request and to none
-    of the server's loops. The graph has no checkpointer: the server brings its own.
+    The agent's MCP sessions run on an event loop in their own thread, independent of requests and of the server's
+    loops. The graph has no checkpointer: the server provides its own.
     """
 
     def __init__(self, spec: AgentSpec) -> None:
         self.spec = spec
         """The file's content."""
         self._lock = threading.Lock()
-        self._keeper: _Keeper | None = None
+        self._thread: _AgentThread | None = None
 
     async def __call__(self) -> CompiledAgentGraph:
-        """Give the agent's graph, opened by the first call; after a failure the next call tries again.
+        """Return the agent's graph, opened by the first call; after a failure the next call tries again.
 
         Raises:
-            ConfigError: When something the file names cannot be built.
+            ConfigError: If something that the file names cannot be built.
         """
         with self._lock:
-            if self._keeper is None or self._keeper.failed:
-                self._keeper = _Keeper(self.spec)
-            keeper = self._keeper
-        # Shielded: requests share the opening, and one that is cancelled must not take it from the others.
-        return await asyncio.shield(asyncio.wrap_future(keeper.opened))
+            if self._thread is None or self._thread.failed:
+                self._thread = _AgentThread(self.spec)
+            thread = self._thread
+        # Shielded: requests share the future, and cancelling one request must not cancel it for the others.
+        return await asyncio.shield(asyncio.wrap_future(thread.opened))
 
     @asynccontextmanager
     async def lifespan(self, app: Any = None) -> AsyncIterator[None]:
-        """Open the agent when a server starts, and close it when the server stops; for Starlette or FastAPI.
+        """Lifespan for Starlette or FastAPI: opens the agent when the server starts, closes it when the server stops.
 
-        A server that is ended by SIGTERM may never come to Python's exit, so this is what ends its MCP servers.
+        It stops the MCP servers of a server ended by SIGTERM, which may never run Python's exit handlers.
         """
         await self()
         try:
@@ -83,15 +83,15 @@ class ServedAgent:
             await asyncio.to_thread(self.close)
 
     def close(self) -> None:
-        """End the MCP sessions and wait for it, for half a minute at most; a later call opens the agent anew."""
+        """Close the MCP sessions, and wait at most `_CLOSE_S` seconds for it; a later call opens the agent again."""
         with self._lock:
-            keeper, self._keeper = self._keeper, None
-        if keeper is not None:
-            keeper.close()
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.close()
 
 
-class _Keeper:
-    """A thread whose event loop holds an agent open until it is closed or the process exits."""
+class _AgentThread:
+    """A thread whose event loop keeps an agent open until it is closed or the process exits."""
 
     def __init__(self, spec: AgentSpec) -> None:
         self.opened: Future[CompiledAgentGraph] = Future()
@@ -108,17 +108,17 @@ class _Keeper:
         return self.opened.done() and self.opened.exception() is not None
 
     def close(self) -> None:
-        """Close the agent, once it is open, and wait for it."""
+        """Close the agent, once it is open, and wait for the thread."""
         atexit.unregister(self.close)
-        with suppress(RuntimeError):  # the loop has closed, because the agent could not be opened
+        with suppress(RuntimeError):  # the loop is closed if the agent could not be opened
             self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(_CLOSE_S)
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._keep())
+            runner.run(self._keep_open())
 
-    async def _keep(self) -> None:
+    async def _keep_open(self) -> None:
         try:
             async with open_agent(self.spec, today=today_from_env(), db="") as graph:
                 self.opened.set_result(graph)
@@ -126,11 +126,11 @@ class _Keeper:
         except BaseException as error:
             if self.opened.done():
                 raise
-            self.opened.set_exception(error)  # those who wait must hear of it, whatever it is
+            self.opened.set_exception(error)  # any failure must reach the waiting requests
 
 
 def today_from_env() -> date | None:
-    """The date that our own environment sets for the agent; None for the real one."""
+    """Return the date that `GRAPH_AGENT_TODAY` sets for the agent; None for the real date."""
     text = os.environ.get(TODAY_VARIABLE, "")
     try:
         return date.fromisoformat(text) if text else None

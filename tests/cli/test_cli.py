@@ -286,7 +286,7 @@ def test_another_process_steers_and_follows_up(working: Path) -> None:
     assert (told, process.returncode, stdout) == (
         [0, 0],
         0,
-        "\n> do it\n  step 1: tool_call work\n  told: Be brief.\nDone.\n\n> and then?\nAnd.\n",
+        "\n> do it\n  step 1: tool_call work\n  steering: Be brief.\nDone.\n\n> and then?\nAnd.\n",
     )
 
 
@@ -301,11 +301,11 @@ def test_another_process_aborts(working: Path) -> None:
 
     assert (told.returncode, told.stdout, "".join(lines), status, again.returncode, again.stdout) == (
         0,
-        "Session mine was told to stop.\n",
+        "Session mine is stopping.\n",
         STOPPED,
         1,
         1,
-        "Session mine is not at work.\n",
+        "Session mine is not running.\n",
     )
 
 
@@ -316,7 +316,7 @@ def test_a_session_that_a_killed_process_left_is_aborted(working: Path) -> None:
 
     told = graph_agent(working, "abort", "--session", "mine", script=["never"])
 
-    assert (told.returncode, told.stdout) == (0, "Session mine was told to stop.\n")
+    assert (told.returncode, told.stdout) == (0, "Session mine is stopping.\n")
 
 
 @pytest.mark.parametrize("command", ["steer", "follow-up"])
@@ -324,7 +324,7 @@ def test_a_session_that_a_killed_process_left_is_aborted(working: Path) -> None:
     ("arguments", "complaint"),
     [
         (["--session", "nobody", "x"], "There is no session 'nobody'"),
-        (["--session", "nobody", " "], "There is nothing to say"),
+        (["--session", "nobody", " "], "The message is empty"),
         (["--session", "nobody", "--db", "memory:", "x"], "is this process's alone"),
     ],
 )

@@ -1,1 +1,1 @@
-"""A2A on the server: mounted beside the chat APIs, or alone."""
+"""A2A on the server: mounted with the chat APIs, or standalone."""

@@ -1,4 +1,4 @@
-"""The agent for A2A clients, on the application's own address and behind its own keys."""
+"""A2A routes of the application, with its address, keys and limits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from graph_agent.a2a.server.requests import RequestBounds
 from graph_agent.a2a.server.sessions import at_work
 from graph_agent.a2a.server.store import open_stores
 from graph_agent.runs.registry import sees_other_processes
-from graph_agent.server.admission.gate import who_sends
+from graph_agent.server.admission.gate import admitted_caller
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.limits import Limits
 from graph_agent.server.admission.problems import ProblemError, stopping
@@ -40,26 +40,26 @@ from graph_agent.server.process.settings import ServerSettings
 
 CARD_PATH = AGENT_CARD_WELL_KNOWN_PATH
 PATHS = (RPC_PATH, f"{RPC_PATH}/", f"{REST_PATH}/*")
-"""Where A2A requests go, the card aside; what else is below the first is another server's, as in `langgraph dev`."""
+"""Paths of A2A requests, except the card; in `langgraph dev`, other paths below the first belong to its server."""
 
 
 @asynccontextmanager
 async def a2a_routes(runs: Runs, limits: Limits, tasks: Limits, db: str) -> AsyncIterator[list[BaseRoute]]:
-    """Open the agent for A2A clients, and stop their tasks on leaving.
+    """Open the agent for A2A clients, and stop their tasks on exit.
 
-    A conversation is a session of the caller's, under its own id where that may be a session's id. Other processes may
-    serve the same database, also another server that is started before this one has stopped: a task may be cancelled
-    through any of them, and through one that does not run it is watched without its answer's pieces.
+    A conversation is a session of the caller, with the same id if that is a valid session id. Other processes may
+    serve the same database, e.g. a replacement server during a restart. A task can be cancelled through any of them; a
+    process that does not run the task streams it without the pieces of its answer.
 
     Args:
-        runs: The server's runs; when they are stopped, so are the tasks.
-        limits: How many requests each caller may have.
-        tasks: How many tasks of each caller may be at work, which go on when their requests have been answered.
-        db: Where tasks are kept.
+        runs: The server's runs; the tasks are stopped together with them.
+        limits: Limits of requests per caller.
+        tasks: Limits of active tasks per caller; a task may outlast its request.
+        db: Database URL of the tasks.
     """
     host = runs.host
-    others = at_work(host.kept, _thread) if await sees_other_processes(host.saver) else None
-    async with open_stores(db, at_work=others) as stores:
+    other_processes = at_work(host.kept, _thread) if await sees_other_processes(host.saver) else None
+    async with open_stores(db, at_work=other_processes) as stores:
         server = A2AServer(
             host.kept,
             _card(runs, ""),
@@ -72,20 +72,20 @@ async def a2a_routes(runs: Runs, limits: Limits, tasks: Limits, db: str) -> Asyn
             held=held_by(tasks),
             bounds=bounds_of(host.settings),
         )
-        closing = runs.closed_with(server.aclose, drain=server.drain)
+        closing = runs.register_closer(server.aclose, drain=server.drain)
         admit_requests(server.routes, runs, limits)
         card = Route(CARD_PATH, _card_endpoint(runs), methods=["GET"])
         try:
             yield [card, *(route for route in server.routes if getattr(route, "path", "") != CARD_PATH)]
         finally:
             if runs.draining:
-                # Tasks that nobody watches hold no connection open; they come to their boundary here.
+                # Tasks without a connected client hold no connection open; only this waits for their boundary.
                 await server.drained(host.settings.drain_s)
             await asyncio.shield(closing())
 
 
 def bounds_of(settings: ServerSettings) -> RequestBounds:
-    """How much one A2A request may hold."""
+    """Return the size limits of one A2A request."""
     return RequestBounds(
         values=settings.max_a2a_values,
         depth=settings.max_body_depth,
@@ -95,12 +95,12 @@ def bounds_of(settings: ServerSettings) -> RequestBounds:
 
 
 def admit_requests(routes: Iterable[BaseRoute], runs: Drainable, limits: Limits) -> None:
-    """Have each A2A request checked, and counted as a request of its caller.
+    """Make the routes check each A2A request, and count it as a request of its caller.
 
     Args:
         routes: The routes of an `A2AServer`.
-        runs: What the requests begin; while it drains, they are refused.
-        limits: How many requests each caller may have.
+        runs: Requests are refused while it drains.
+        limits: Limits of requests per caller.
     """
     for route in routes:
         if isinstance(route, Route):
@@ -108,7 +108,7 @@ def admit_requests(routes: Iterable[BaseRoute], runs: Drainable, limits: Limits)
 
 
 def held_by(tasks: Limits) -> Held:
-    """Bound the tasks of each user that are at work at the same time."""
+    """Return a context manager factory that limits the concurrent tasks of each user."""
 
     @contextmanager
     def held(user: str) -> Iterator[None]:
@@ -145,7 +145,7 @@ def _card(runs: Runs, url: str) -> AgentCard:
 
 def _card_endpoint(runs: Runs) -> ASGIApp:
     class _Endpoint:
-        """The card, with the address it was asked at unless the server was told another."""
+        """The card; its URL is `public_url`, or the address of the request."""
 
         async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
             request = Request(scope, receive)
@@ -158,9 +158,10 @@ def _card_endpoint(runs: Runs) -> ASGIApp:
 
 
 class _Limited:
-    """One A2A request counts as a request of its caller, and none is begun while the server stops.
+    """ASGI middleware that counts A2A requests per caller, and refuses them while the server stops.
 
-    The SDK reads a body of any type; a browser sends `text/plain` to another site without asking that site first.
+    It also requires a JSON content type, which the SDK does not: a browser sends `text/plain` to another site without a
+    preflight request.
     """
 
     def __init__(self, app: ASGIApp, runs: Drainable, limits: Limits) -> None:
@@ -173,12 +174,12 @@ class _Limited:
             raise stopping()
         if not _is_json(Headers(scope=scope)):
             raise ProblemError("media_type", "An A2A request is JSON; send it with 'Content-Type: application/json'.")
-        with self._limits.held(who_sends(Request(scope)).name):
+        with self._limits.held(admitted_caller(Request(scope)).name):
             await self._app(scope, receive, send)
 
 
 def _is_json(headers: Headers) -> bool:
-    """Whether a request has a JSON body, or none."""
+    """Return whether a request has a JSON body, or none."""
     if "transfer-encoding" not in headers and headers.get("content-length", "0") == "0":
         return True
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -201,11 +202,11 @@ class _KeyUser(User):
 
 
 class CallerContext(ServerCallContextBuilder):
-    """Tells the SDK whose request it is, and its headers without the key."""
+    """Builds the SDK's context of a request: its user, and its headers without the key."""
 
     def build(self, request: Request) -> ServerCallContext:
-        """As the SDK's."""
-        name = who_sends(request).name
+        """Return the context of a request."""
+        name = admitted_caller(request).name
         return ServerCallContext(
             user=_KeyUser(name) if name else UnauthenticatedUser(),
             state={"headers": {name: value for name, value in request.headers.items() if name not in SECRET_HEADERS}},
@@ -214,7 +215,7 @@ class CallerContext(ServerCallContextBuilder):
 
 
 def _thread(user: str, context_id: str) -> str:
-    # A client may name its conversation as it likes, also with a slash, which would reach out of its own sessions.
-    fits = re.fullmatch(SESSION_ID, context_id)
-    session_id = context_id if fits else f"a2a-{hashlib.sha256(context_id.encode()).hexdigest()}"
+    # Clients choose context ids freely; one with a slash would reach other callers' sessions.
+    is_valid = re.fullmatch(SESSION_ID, context_id)
+    session_id = context_id if is_valid else f"a2a-{hashlib.sha256(context_id.encode()).hexdigest()}"
     return Caller(user).thread(session_id)

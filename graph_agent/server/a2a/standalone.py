@@ -1,4 +1,4 @@
-"""An application that is the A2A server of a compiled graph and nothing else."""
+"""Application that serves a compiled graph over A2A only."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def a2a_app(
     drain_s: float | None = None,
     **options: Any,
 ) -> Starlette:
-    """Make an application that is an agent's A2A server and nothing else.
+    """Create an application that serves an agent over A2A only.
 
-    Requests are admitted as by `graph-agent a2a`. Only the HTTP server can bound the size and the time of headers, and
-    idle connections: give uvicorn `http=graph_agent.server.admission.connections.BoundedProtocol` for that.
+    Requests are admitted as by `graph-agent a2a`. Only the HTTP server can limit the size and time of headers, and idle
+    connections: pass `http=graph_agent.server.admission.connections.BoundedProtocol` to uvicorn for that.
 
     Args:
         graph: The agent, compiled with a checkpointer.
         card: Its card.
-        settings: API keys, origins and limits; None for the defaults, which are without keys: then requests of web
-            pages from elsewhere are refused, and so are those to a host name with a dot.
-        drain_s: Seconds that tasks may take to their next boundary at the first SIGTERM; a second one stops them at
-            once. None to leave signals alone: then tasks are stopped with the application.
+        settings: API keys, origins and limits; None for the defaults, which have no keys: then requests of web pages of
+            other origins, and requests to a host name with a dot, are refused.
+        drain_s: Seconds that tasks may take to reach their next step boundary after the first SIGTERM; a second one
+            stops them at once. None to install no signal handler: then tasks are stopped with the application.
         options: As for `A2AServer`. With keys, its users are the names of the keys.
 
     Raises:
-        ConfigError: When the graph keeps nothing.
+        ConfigError: If the graph has no checkpointer.
     """
     settings = settings or ServerSettings()
     limits, _, tasks = limits_of(settings, None)
@@ -56,7 +56,7 @@ def a2a_app(
                 yield
             finally:
                 if server.draining:
-                    # Tasks that nobody watches hold no connection open; they come to their boundary here.
+                    # Tasks without a connected client hold no connection open; only this waits for their boundary.
                     await server.drained(drain_s or 0)
                 await server.aclose()
 

@@ -1,4 +1,4 @@
-"""Bounds what a client sends: how large a body may be, and how long it may take to come."""
+"""Limits of the size, arrival time and JSON content of request bodies."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from graph_agent.server.admission.paths import path_of
 from graph_agent.server.admission.problems import Kind, ProblemError
 
 COLLECT_BYTES = 64_000_000
-"""Bytes of answered requests after which the garbage collector is called: it counts objects, and a few of the cycles
-that requests leave hold all of a large body."""
+"""Bytes of answered requests after which garbage is collected: the collector counts objects, not bytes, and some of the
+cycles that requests leave hold a whole large body."""
 
 
 class BodyLimits:
-    """ASGI middleware that reads each body, as far as it is allowed to, before the application sees the request.
+    """ASGI middleware that reads each body within limits before it calls the application.
 
-    A body that says how large it is, and is too large, is not read at all; one that does not (chunked) is counted as
-    it comes.
+    A body whose announced length is too large is not read at all; a chunked body is counted as it arrives.
 
     Args:
         app: The application.
-        max_bytes: Size of a body.
-        timeout_s: Seconds it may take to come.
-        refuse: Makes the response to a request that is turned away: its path, and why.
-        held: Holds a place for a body while it comes; raises a `ProblemError` where there is none left.
-        json: How many values a body may hold, and how deep. They are counted as the body comes, before it is parsed:
-            parsing and checking millions of them would stop every other request.
+        max_bytes: Maximum size of a body in bytes.
+        timeout_s: Maximum time to receive a body in seconds.
+        refuse: Creates the response to a refused request from its path and the problem.
+        held: Returns a context that holds a slot while a body arrives; raises `ProblemError` if no slot is free.
+        json: Limits of the number and depth of JSON values, which are counted as the body arrives, before it is parsed:
+            parsing and validating millions of values would block every other request.
     """
 
     def __init__(
@@ -54,7 +53,7 @@ class BodyLimits:
         self._answered = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI calls it."""
+        """Read the body, then call the application or send a refusal."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -63,7 +62,7 @@ class BodyLimits:
                 async with asyncio.timeout(self._timeout_s):
                     body = await self._read(scope, receive)
         except TimeoutError:
-            problem = ProblemError("timeout", f"The request's body did not come within {self._timeout_s:g} seconds.")
+            problem = ProblemError("timeout", f"The request's body did not arrive within {self._timeout_s:g} seconds.")
         except ProblemError as refused:
             problem = refused
         else:
@@ -72,7 +71,7 @@ class BodyLimits:
                 self._collect(len(body))
             return
         response = self._refuse(path_of(scope), problem)
-        response.headers["connection"] = "close"  # what is still to come of the body is nobody's request
+        response.headers["connection"] = "close"  # unread bytes of the body must not be parsed as a request
         await response(scope, receive, send)
 
     def _collect(self, size: int) -> None:
@@ -82,7 +81,7 @@ class BodyLimits:
             gc.collect()
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
-        """The whole body; None when the client is gone."""
+        """Return the whole body; None if the client has disconnected."""
         headers = dict(scope["headers"])
         announced = headers.get(b"content-length", b"")
         if announced.isdigit() and int(announced) > self._max_bytes:
@@ -112,7 +111,7 @@ class BodyLimits:
                 except JsonBoundsError as error:
                     kind: Kind = "too_large" if isinstance(error, TooManyValuesError) else "invalid"
                     refused = ProblemError(kind, str(error))
-                    # The rest is read and dropped: a client that still sends would not read the refusal.
+                    # The rest is read and dropped: a client that is still sending would not read the response.
                     chunks.clear()
             if not message.get("more_body", False):
                 if refused is not None:
@@ -124,7 +123,7 @@ class BodyLimits:
 
 
 class _Replay:
-    """Gives a body that has been read once more, then whatever the client does next."""
+    """ASGI `receive` that returns a body that was read already, then the client's further messages."""
 
     def __init__(self, body: bytes, receive: Receive) -> None:
         self._body: bytes | None = body

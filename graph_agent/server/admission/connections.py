@@ -1,4 +1,4 @@
-"""Bounds the size and the time of everything a connection receives outside of request bodies."""
+"""Limits of the size and arrival time of everything on a connection except request bodies."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 _UNREAD_MS = 60_000
-"""Milliseconds that a client may leave unread what the system has sent, also after its connection was closed here."""
+"""Milliseconds that a client may leave sent data unacknowledged, even after the server has closed the connection."""
 _FIELD_OVERHEAD = 32
-"""Bytes that a header counts beside its name and value, as in HTTP/2: many short headers take memory too."""
+"""Bytes that a header counts in addition to its name and value, as in HTTP/2: many short headers take memory too."""
 _CHUNK_FRAMING = 20
-"""Bytes of a chunk that are its size and line ends, which every client sends; the rest of its first line counts."""
+"""Bytes of a chunk for its size and line ends, which do not count; the rest of its first line (extensions) counts."""
 _LINGER_S = 5.0
-"""Seconds that input is read and dropped after a refusal: closing at once would reset the connection, and the client
-would lose the response."""
+"""Seconds to read and drop input after a refusal: closing at once would reset the connection, and the client would lose
+the response."""
 
 
 class _HeadTooLargeError(Exception):
-    """The request line and the headers are over the limit; ends the parser's work on what was received."""
+    """The request line and the headers exceed the limit; raised in a callback to stop the parser."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's HTTP protocol with limits for what is not a body: request lines, headers, trailers, chunk extensions.
+    """uvicorn's HTTP protocol with limits for request lines, headers, trailers and chunk extensions.
 
-    uvicorn itself bounds the silence between requests only, and its httptools parser collects headers without end.
-    A request over a limit is answered 431, or 408 when its headers are late, and the connection is closed. No status
-    is sent where the response to that request has begun, or an earlier one is still being sent. Trailers are dropped.
+    uvicorn itself limits only the idle time between requests, and its httptools parser collects headers without limit.
+    A request over a limit gets status 431, or 408 if its headers are late, and the connection is closed. No status is
+    sent if the response to that request has started, or an earlier response is still being sent. Trailers are dropped.
     """
 
     request_within_s = 30.0
     """Seconds for the headers of a request, from the connection or from its first byte; one value for the process."""
     max_header_bytes = 65_536
-    """Bytes of a request outside of its body; one value for the process."""
+    """Bytes of a request except its body; one value for the process."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -46,30 +46,30 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._in_body = False
         self._head_bytes = 0
-        """Size of the current request line and headers, as far as they are parsed."""
+        """Bytes parsed of the current request line and headers."""
         self._unframed = 0
-        """Bytes outside of bodies since the reads in which a head began or ended: the parser may hold all of them."""
+        """Non-body bytes since the last read in which a head began or ended; the parser may buffer all of them."""
         self._framed = 0
         """Bytes of the current read that belong to a body."""
         self._at_boundary = False
         """Whether a head or a message began or ended in the current read."""
 
     def connection_made(self, transport: Any) -> None:
-        """As asyncio calls it."""
+        """Start the header timeout; called by asyncio."""
         super().connection_made(transport)
         if (connection := transport.get_extra_info("socket")) is not None:
             _tune(connection)
         self._wait()
 
     def data_received(self, data: bytes) -> None:
-        """As asyncio calls it."""
+        """Parse received bytes and check the limits; called by asyncio."""
         if self._refused:
             if self._lingering is None:
                 self.flow.pause_reading()
             return
         self._framed, self._at_boundary = 0, False
         super().data_received(data)
-        # A read that holds the end of one message and the beginning of the next is not divided between them.
+        # A read with the end of one message and the start of the next counts for neither.
         self._unframed = 0 if self._at_boundary else max(0, self._unframed + len(data) - self._framed)
         if self._refused or self.transport.is_closing():
             return
@@ -81,66 +81,69 @@ class BoundedProtocol(HttpToolsProtocol):
             self._wait()
 
     def on_message_begin(self) -> None:
-        """As the parser calls it."""
+        """Start to count a request's head; called by the parser."""
         self._in_head, self._in_body, self._head_bytes, self._at_boundary = True, False, 0, True
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
-        """As the parser calls it, with pieces of the request's target."""
+        """Count a piece of the request's target; called by the parser."""
         self._count_head(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """As the parser calls it, also for trailers: they would change the headers of a request that was let in."""
+        """Count a header; called by the parser.
+
+        It is also called for trailers, which are dropped: they would change the headers of an admitted request.
+        """
         if self._in_head:
             self._count_head(len(name) + len(value) + _FIELD_OVERHEAD)
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """As the parser calls it."""
+        """Stop the header timeout, and start the response; called by the parser."""
         self._in_head, self._in_body, self._at_boundary = False, True, True
         self._stop_waiting()
         before: Any = self.cycle
         super().on_headers_complete()
         if self.cycle is not before:
-            self.cycle.transport = _ResponseTransport(self)  # type: ignore[assignment]  # it has the methods in use
+            self.cycle.transport = _ResponseTransport(self)  # type: ignore[assignment]  # it has the methods that uvicorn uses
 
     def on_chunk_header(self) -> None:
-        """As the parser calls it."""
+        """Count the framing of a chunk as body; called by the parser."""
         if self._is_answering():
             self._framed += _CHUNK_FRAMING
 
     def on_body(self, body: bytes) -> None:
-        """As the parser calls it; a body that arrives after its response is not read, and counts like headers."""
+        """Count a piece of a body; called by the parser. A body that arrives after its response counts like headers."""
         if self._is_answering():
             self._framed += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """As the parser calls it."""
+        """Mark the end of a request; called by the parser."""
         self._in_body, self._at_boundary = False, True
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """As uvicorn calls it when the parser fails, also by an error of a callback."""
+        """Refuse the request; called by uvicorn if the parser or one of its callbacks fails."""
         too_large = self._head_bytes > self.max_header_bytes
         self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE if too_large else HTTPStatus.BAD_REQUEST)
 
     def shutdown(self) -> None:
-        """As uvicorn calls it when the server stops."""
+        """Close the connection; called by uvicorn when the server stops."""
         if self._lingering is not None:
             self.transport.close()
         super().shutdown()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As asyncio calls it."""
+        """Cancel the timers; called by asyncio."""
         self._stop_waiting()
         if self._lingering is not None:
             self._lingering.cancel()
         super().connection_lost(exc)
 
     def close_after_response(self) -> None:
-        """Close the connection behind its last response; input that is still arriving is dropped for a while."""
+        """Close the connection after its last response; drop input that still arrives for up to `_LINGER_S` seconds."""
         if self._lingering is not None:
             return
         is_arriving = self._in_head or self._in_body or self._refused
@@ -154,7 +157,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._lingering = self.loop.call_later(_LINGER_S, self.transport.close)
 
     def _is_answering(self) -> bool:
-        cycle: Any = self.cycle  # uvicorn declares it without the None that it begins with
+        cycle: Any = self.cycle  # uvicorn declares it without its initial None
         return cycle is not None and not cycle.response_complete
 
     def _count_head(self, size: int) -> None:
@@ -163,15 +166,15 @@ class BoundedProtocol(HttpToolsProtocol):
             raise _HeadTooLargeError
 
     def _refuse(self, status: HTTPStatus) -> None:
-        """Read nothing more, and close; the response is sent where none is under way."""
+        """Stop reading, and close the connection; sends a status if no response is in progress."""
         self._refused = True
         self._stop_waiting()
         self._unset_keepalive_if_required()
         if not self._is_answering():
-            # What arrives of the body of an answered request has its response.
+            # A body that is still arriving belongs to a request that already has its response.
             self._respond(None if self._in_body else status)
         elif not self._in_body:
-            # The request is pipelined behind one that is being answered.
+            # The request is pipelined after one that is being answered.
             self.cycle.keep_alive = False
         elif self.pipeline or self.cycle.response_started:
             self.transport.close()
@@ -217,10 +220,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class _ResponseTransport:
-    """The transport as a response uses it; closing it leaves the client time to read the response.
+    """Transport for a response; closing it leaves the client time to read the response.
 
     Args:
-        protocol: Of the connection.
+        protocol: The connection's protocol.
     """
 
     def __init__(self, protocol: BoundedProtocol) -> None:
@@ -229,14 +232,15 @@ class _ResponseTransport:
         self.is_closing = protocol.transport.is_closing
 
     def close(self) -> None:
-        """Close the connection, with input that is still arriving read for a while."""
+        """Close the connection; input that is still arriving is read and dropped for a while."""
         self._protocol.close_after_response()
 
 
 def _tune(connection: socket.socket) -> None:
     if connection.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    # Else first tokens wait 40 ms for an acknowledgement where workers share a socket: asyncio does not see it is TCP.
+    # asyncio does not detect TCP on sockets shared by workers; without this, first tokens wait 40 ms for an
+    # acknowledgement.
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNREAD_MS)

@@ -1,4 +1,4 @@
-"""What does not fit an API's schema, in the words of who sent it."""
+"""Messages for validation errors of request bodies."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 _SHOWN = 3
 
 
-def told(faults: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
-    """What is wrong with a body, and the first field that is; None where it is no field's fault.
+def describe_faults(faults: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
+    """Return a message about a body's faults, and the first faulty field; None if the fault is in no field.
 
-    Where a field may be one thing or another, e.g. text or a list of parts, only that is told which the sender came
-    closest to.
+    For a field with a union type, e.g. text or a list of parts, only the faults of the member that the value matches
+    best are reported.
 
     Args:
         faults: Pydantic's errors; at least one.
@@ -22,25 +22,25 @@ def told(faults: Sequence[Mapping[str, Any]]) -> tuple[str, str | None]:
         field = _field_of_choice(fault)
         deepest[field] = max(deepest.get(field, 0), len(fault["loc"]))
     close = [fault for fault in faults if len(fault["loc"]) == deepest[_field_of_choice(fault)]]
-    # What was given is not repeated: it may be long, and it may be a secret in the wrong place.
+    # The values are not repeated: they may be long, or secrets in the wrong field.
     texts = [f"{_path(fault) or 'body'}: {fault['msg']}" for fault in close[:_SHOWN]]
     return "; ".join(texts), _path(close[0]) or None
 
 
 def _path(fault: Mapping[str, Any]) -> str:
     if fault["type"] == "json_invalid":
-        return ""  # its place is a number of characters, and no field's
+        return ""  # its location is an offset, not a field
     return _dotted(part for part in fault["loc"][1:] if not _is_choice(part))
 
 
 def _field_of_choice(fault: Mapping[str, Any]) -> str:
-    """The field whose kind was to be chosen; the whole place where there was no choice."""
-    place = fault["loc"]
-    return _dotted(place[: next((at for at, part in enumerate(place) if _is_choice(part)), len(place))])
+    """Return the path of the outermost field with a union type; the whole path if there is none."""
+    location = fault["loc"]
+    return _dotted(location[: next((at for at, part in enumerate(location) if _is_choice(part)), len(location))])
 
 
 def _is_choice(part: int | str) -> bool:
-    # Pydantic names the kind it tried by its type, between the names of fields.
+    # Pydantic inserts the type of a union's member into the path.
     return isinstance(part, str) and (part == "str" or "[" in part or (part.isidentifier() and part[0].isupper()))
 
 

@@ -1,4 +1,4 @@
-"""The gate before every route of ours: who is it, and nothing of our failures gets out."""
+"""Admission middleware: authenticates callers, limits bodies, and hides internal errors."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from graph_agent._internal.json_bounds import JsonBounds
 from graph_agent.server.admission.body import BodyLimits
 from graph_agent.server.admission.keys import Caller, caller_of
 from graph_agent.server.admission.limits import Limits
-from graph_agent.server.admission.origin import foreign_page
+from graph_agent.server.admission.origin import origin_fault
 from graph_agent.server.admission.paths import path_of
 from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.admission.request_ids import with_request_id
-from graph_agent.server.chat.dialects import internal, refusal
+from graph_agent.server.chat.dialects import internal_error, refusal
 from graph_agent.server.process.settings import ServerSettings
 
 OPEN = frozenset({"/.well-known/agent-card.json", "/health", "/ready", "/openapi.json", "/docs"})
@@ -23,18 +23,17 @@ OPEN = frozenset({"/.well-known/agent-card.json", "/health", "/ready", "/openapi
 
 
 class Gate:
-    """ASGI middleware that lets known callers in, before anything of their request's body is read.
+    """ASGI middleware that authenticates callers before any part of a request's body is read.
 
     Args:
         app: The application.
-        settings: The keys and sizes.
-        guarded: The paths that are ours, with `/*` at the end whatever is below them; any other goes through, to
-            whoever serves it.
+        settings: Keys and limits.
+        guarded: The paths to guard; a trailing `/*` includes all paths below. Requests to other paths pass unchecked.
     """
 
     def __init__(self, app: ASGIApp, *, settings: ServerSettings, guarded: Sequence[str]) -> None:
         self._app = app
-        # A request counts as one when its body is there; until then, nothing else bounds how many take memory.
+        # Limits per caller apply once the body has arrived; until then only this limits the memory of bodies.
         arriving = Limits(settings.concurrent_requests)
         self._limited = BodyLimits(
             app,
@@ -51,16 +50,16 @@ class Gate:
         self._below = tuple(one.removesuffix("*") for one in guarded if one.endswith("*"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As ASGI calls it."""
-        # As the routes see it: without the path that the application is mounted at.
+        """Admit or refuse a request."""
+        # As the routes see it: without the mount path.
         path = path_of(scope) if scope["type"] == "http" else ""
         if path not in self._guarded and not path.startswith(self._below):
             await self._app(scope, receive, send)
             return
         if path.startswith("/v1/"):
             send = with_request_id(send)
-        if not self._keys and (foreign := foreign_page(HTTPConnection(scope), self._origins, self._public_url)):
-            await refusal(path, ProblemError("origin", foreign))(scope, receive, send)
+        if not self._keys and (fault := origin_fault(HTTPConnection(scope), self._origins, self._public_url)):
+            await refusal(path, ProblemError("origin", fault))(scope, receive, send)
             return
         caller = caller_of(HTTPConnection(scope), self._keys)
         if caller is None and path not in OPEN:
@@ -68,28 +67,28 @@ class Gate:
             await refusal(path, problem)(scope, receive, send)
             return
         scope.setdefault("state", {})["caller"] = caller or Caller("")
-        begun = False
+        started = False
 
-        async def noting(message: Message) -> None:
-            nonlocal begun
-            begun = True
+        async def send_and_mark(message: Message) -> None:
+            nonlocal started
+            started = True
             await send(message)
 
         try:
-            # What is open takes no body, and a stranger's is not read.
-            await (self._app if path in OPEN else self._limited)(scope, receive, noting)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client is told so, and no more than that
-            response = internal(path, error)
-            if not begun:
+            # Open paths take no body, so that the body of an unauthenticated request is never read.
+            await (self._app if path in OPEN else self._limited)(scope, receive, send_and_mark)
+        except Exception as error:  # noqa: BLE001 - any failure must end in an error response without details
+            response = internal_error(path, error)
+            if not started:
                 await response(scope, receive, send)
 
 
 async def caller(request: Request) -> Caller:
-    """Who sends a request; for routes, as a dependency, asynchronous so that no thread is asked for it."""
-    return who_sends(request)
+    """Return the caller of a request; a dependency of routes, async because FastAPI runs sync ones in a thread."""
+    return admitted_caller(request)
 
 
-def who_sends(request: HTTPConnection) -> Caller:
-    """Who sends a request that the gate has let in."""
-    known: Caller = request.state.caller
-    return known
+def admitted_caller(request: HTTPConnection) -> Caller:
+    """Return the caller of an admitted request."""
+    admitted: Caller = request.state.caller
+    return admitted

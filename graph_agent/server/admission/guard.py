@@ -1,4 +1,4 @@
-"""The admission layer of every server: keys, origins and hosts, sizes and times of requests, refusals."""
+"""Installation of the admission layer: keys, origins, limits of requests, and error responses."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from graph_agent.server.process.settings import ServerSettings
 
 
 def guard(app: Starlette, settings: ServerSettings, guarded: Sequence[str]) -> None:
-    """Put the admission layer before an application that does not run yet.
+    """Add the admission layer to an application that has not started.
 
     Args:
         app: The application.
         settings: Keys, origins and limits.
-        guarded: The paths that requests are admitted to, as for `Gate`.
+        guarded: The paths to guard, as for `Gate`.
     """
     app.add_exception_handler(ProblemError, on_problem)
     app.add_exception_handler(HTTPException, on_http)

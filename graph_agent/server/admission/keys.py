@@ -1,4 +1,4 @@
-"""API keys: where they come from, and whose request it is."""
+"""API keys: their sources, and the caller that a request's key identifies."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from starlette.requests import HTTPConnection
 from graph_agent.errors import ConfigError
 
 KEYS_VARIABLE = "GRAPH_AGENT_API_KEYS"
-"""Environment variable with the keys, separated by commas or line ends, each `key` or `name:key`."""
+"""Environment variable with the keys, separated by commas or newlines, each `key` or `name:key`."""
 _SHORTEST = 16
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class ApiKey(BaseModel):
-    """One key, and the name that its sessions are kept under."""
+    """One key, and the name that owns its sessions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -32,22 +32,22 @@ class ApiKey(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sends a request."""
+    """The sender of a request."""
 
     name: str
-    """The key's name; empty where no key is asked for."""
+    """The key's name; empty on a server without keys."""
 
     def thread(self, session_id: str) -> str:
-        """The LangGraph thread of one of this caller's sessions; no other caller's session has the same."""
+        """Return the LangGraph thread of one of this caller's sessions; unique across callers."""
         return f"{self.name}/{session_id}" if self.name else session_id
 
     def session(self, thread_id: str) -> str | None:
-        """The session that a thread is to this caller; None for another's, and for what is no session."""
+        """Return the session of a thread; None if the thread is another caller's, or not a session."""
         session_id = thread_id.removeprefix(f"{self.name}/") if self.name else thread_id
         return None if "/" in session_id or self.thread(session_id) != thread_id else session_id
 
     def parked(self, token: str) -> str:
-        """The thread of a request that waits for this caller's own tools, and belongs to no session."""
+        """Return the thread of a request without a session that waits for this caller's own tools."""
         return f"{self.name}/parked/{token}"
 
 
@@ -55,15 +55,15 @@ def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.envi
     """Read the keys of a file and of `GRAPH_AGENT_API_KEYS`.
 
     Args:
-        file: One key a line, `key` or `name:key`; lines that begin with `#` are left out. None for no file.
-        environment: Where the variable is.
+        file: One key per line, `key` or `name:key`; lines that start with `#` are skipped. None for no file.
+        environment: The environment variables.
 
     Returns:
-        The keys; one without a name is named by a hash of it.
+        The keys; a key without a name is named by a hash of it.
 
     Raises:
-        ConfigError: When the file cannot be read, a key is too short, two have one name, or two names have one
-            key. No message shows a key.
+        ConfigError: If the file cannot be read, a key is too short, two keys have the same name, or two names have
+            the same key. No message shows a key.
     """
     listed = environment.get(KEYS_VARIABLE, "").replace(",", "\n")
     entries = [(f"{KEYS_VARIABLE}, entry {i}", text) for i, text in _entries(listed)]
@@ -84,9 +84,9 @@ def read_keys(file: Path | None = None, environment: Mapping[str, str] = os.envi
 
 
 def caller_of(request: HTTPConnection, keys: Sequence[ApiKey]) -> Caller | None:
-    """Who sends a request, by `Authorization: Bearer` or `x-api-key`; None for a stranger.
+    """Return the caller of a request by `Authorization: Bearer` or `x-api-key`; None if the key is missing or unknown.
 
-    Every key is compared, each in constant time, so that the time taken tells nothing of them.
+    Every key is compared, each in constant time, so that the duration reveals nothing about the keys.
     """
     if not keys:
         return Caller("")

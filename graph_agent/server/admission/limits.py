@@ -1,4 +1,4 @@
-"""How much one caller may ask for at the same time, and in a minute."""
+"""Limits of a caller's concurrent requests and of its requests per minute."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from contextlib import contextmanager
 from graph_agent.server.admission.problems import ProblemError
 
 WINDOW_S = 60.0
-"""Seconds in which the requests of one minute are counted."""
+"""Length in seconds of the sliding window for the limit per minute."""
 
 
 class Limits:
-    """The requests under way and the requests of the last minute, by caller, in this process.
+    """Active requests and requests of the last minute, per caller, in this process.
 
     Args:
-        concurrent: Requests of one caller at the same time.
-        per_minute: Requests of one caller in any minute; None for no limit.
-        clock: Seconds that only grow.
+        concurrent: Maximum concurrent requests of one caller.
+        per_minute: Maximum requests of one caller in any 60 seconds; None for no limit.
+        clock: Monotonic clock in seconds.
     """
 
     def __init__(
@@ -32,25 +32,25 @@ class Limits:
         self._begun: dict[str, deque[float]] = {}
 
     def enter(self, caller: str) -> None:
-        """Begin a request; every one that is begun is ended with `leave`.
+        """Count the start of a request, which must be ended with `leave`.
 
         Raises:
-            ProblemError: When the caller has too many under way, or has begun too many.
+            ProblemError: If the caller has too many active requests, or has started too many.
         """
         self._check_concurrent(self._under_way.get(caller, 0))
         self._begin(caller)
         self._under_way[caller] = self._under_way.get(caller, 0) + 1
 
     def count(self, caller: str) -> None:
-        """Count an input that is begun later, such as a follow-up, against the rate alone.
+        """Count an input that runs later, such as a follow-up, against the rate only.
 
         Raises:
-            ProblemError: When the caller has begun too many.
+            ProblemError: If the caller has started too many requests.
         """
         self._begin(caller)
 
     def leave(self, caller: str) -> None:
-        """End a request."""
+        """Count the end of a request."""
         self._under_way[caller] -= 1
         if not self._under_way[caller]:
             del self._under_way[caller]
@@ -67,7 +67,7 @@ class Limits:
 
     @contextmanager
     def held(self, caller: str) -> Iterator[None]:
-        """One request, from beginning to end.
+        """Count one request for the duration of the context.
 
         Raises:
             ProblemError: As for `enter`.

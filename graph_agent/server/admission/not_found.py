@@ -1,8 +1,8 @@
-"""What a client is told at an address where nothing is: which setting of its own leads there, if we know it."""
+"""Messages for unknown paths, with the client setting that typically causes them."""
 
 from __future__ import annotations
 
-_WAYS = {
+_HINTS = {
     "/responses": "OpenAI's Responses API is not served. Have the client use /v1/chat/completions.",
     "/chat/completions": "Chat completions are at /v1/chat/completions: give the client a base URL that ends in /v1.",
     "/models": "The models are at /v1/models: give the client a base URL that ends in /v1.",
@@ -10,7 +10,7 @@ _WAYS = {
 }
 
 
-def nothing_at(path: str) -> str:
-    """What is told of an unknown path."""
-    way = next((told for end, told in _WAYS.items() if path.endswith(end)), "")
-    return f"There is nothing at {path}. {way}".rstrip()
+def not_found_message(path: str) -> str:
+    """Return the error message for an unknown path."""
+    hint = next((text for end, text in _HINTS.items() if path.endswith(end)), "")
+    return f"There is nothing at {path}. {hint}".rstrip()

@@ -1,7 +1,7 @@
-"""Reading large requests beside the event loop, which goes on to serve the others.
+"""Parsing and validation of large request bodies in a thread, so that the event loop can serve other requests.
 
-Reading a body is Python code for the most part, so that its thread and the loop's take turns. One large request is read
-at a time: each further thread would be one more that the loop's has to wait for.
+The work is mostly Python code, so that its thread and the event loop's compete for the GIL. One large request is
+processed at a time, because each further thread would delay the event loop more.
 """
 
 from __future__ import annotations
@@ -18,75 +18,75 @@ from fastapi.routing import APIRoute
 from pydantic import TypeAdapter, ValidationError
 
 _SMALL = 16_384
-"""Bytes of a body that is read faster than a thread is reached."""
-_ONE = CapacityLimiter(1)
+"""Bytes up to which a body is processed on the event loop, because a thread's overhead would take longer."""
+_LIMITER = CapacityLimiter(1)
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 async def off_loop(request: Request, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Call a function that reads a request's body, in a thread where the body is large.
+    """Call a function that processes a request's body, in a thread if the body is large.
 
     Args:
         request: The request.
-        function: What reads it; it must not touch the event loop.
-        args: Its arguments.
-        kwargs: Its arguments.
+        function: The function; it must not use the event loop.
+        args: Its positional arguments.
+        kwargs: Its keyword arguments.
     """
     if len(await request.body()) <= _SMALL:
         return function(*args, **kwargs)
-    return await anyio.to_thread.run_sync(lambda: function(*args, **kwargs), limiter=_ONE)
+    return await anyio.to_thread.run_sync(lambda: function(*args, **kwargs), limiter=_LIMITER)
 
 
 class BodyRoute(APIRoute):
-    """A route whose body, a pydantic model, is parsed and checked off the loop where it is large."""
+    """A route whose body, a pydantic model, is parsed and validated in a thread if it is large."""
 
     def get_route_handler(self) -> Callable[[Request], Any]:
-        """As FastAPI calls it."""
+        """Return the handler; called by FastAPI."""
         handle = super().get_route_handler()
         if self.body_field is None:
             return handle
         annotation: Any = self.body_field.field_info.annotation
-        checked: TypeAdapter[Any] = TypeAdapter(annotation)
+        adapter: TypeAdapter[Any] = TypeAdapter(annotation)
 
-        async def handle_read(request: Request) -> Response:
-            reading = _Reading(request.scope, request.receive)
-            reading.checked = checked
+        async def handle_validated(request: Request) -> Response:
+            validated = _ValidatedRequest(request.scope, request.receive)
+            validated.adapter = adapter
             try:
-                response: Response = await handle(reading)
+                response: Response = await handle(validated)
             except RequestValidationError as error:
-                if not reading.faults:
+                if not validated.faults:
                     raise
                 others = [fault for fault in error.errors() if fault["loc"][0] != "body"]
-                raise RequestValidationError([*others, *reading.faults]) from None
+                raise RequestValidationError([*others, *validated.faults]) from None
             return response
 
-        return handle_read
+        return handle_validated
 
 
-class _Reading(Request):
-    """A request whose JSON is a checked model: FastAPI's own check passes an instance on as it is."""
+class _ValidatedRequest(Request):
+    """A request whose JSON is a validated model; FastAPI's own validation accepts an instance unchanged."""
 
-    checked: TypeAdapter[Any]
+    adapter: TypeAdapter[Any]
     faults: tuple[dict[str, Any], ...] = ()
 
     async def json(self) -> Any:
-        """The body as the route's model; a string, which no model is, where `faults` are found.
+        """Return the body as the route's model, or set `faults` and return a string, which no model accepts.
 
         Raises:
-            JSONDecodeError: When it is no JSON in UTF-8.
+            JSONDecodeError: If the body is not JSON in UTF-8.
         """
         body = await self.body()
         try:
-            return await off_loop(self, _read, body, self.checked)
+            return await off_loop(self, _validate, body, self.adapter)
         except ValidationError as error:
             faults = error.errors(include_url=False, include_context=False, include_input=False)
             self.faults = tuple({**fault, "loc": ("body", *fault["loc"])} for fault in faults)
             return "faulty"
 
 
-def _read(body: bytes, checked: TypeAdapter[Any]) -> Any:
+def _validate(body: bytes, adapter: TypeAdapter[Any]) -> Any:
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -95,4 +95,4 @@ def _read(body: bytes, checked: TypeAdapter[Any]) -> Any:
         value = json.loads(text)
     except RecursionError:
         raise json.JSONDecodeError("It is nested too deeply", "", 0) from None
-    return checked.validate_python(value)
+    return adapter.validate_python(value)

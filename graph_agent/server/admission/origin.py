@@ -1,4 +1,4 @@
-"""Web pages that reach for a server without keys: every page a person opens can send requests to their own machine."""
+"""Protection of a server without keys from web pages, which can send requests to their visitor's machine."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from urllib.parse import urlsplit
 from starlette.requests import HTTPConnection
 
 
-def foreign_page(request: HTTPConnection, origins: Collection[str], public_url: str = "") -> str:
-    """Why a request may come from a page that has no business here; empty where it does not.
+def origin_fault(request: HTTPConnection, origins: Collection[str], public_url: str = "") -> str:
+    """Return why a request may come from a page without permission; empty if it is permitted.
 
-    A page on another site names its origin. One whose name was made to lead to this machine (DNS rebinding) is of our
-    own origin, and is known by the name in `Host`: one with a dot can be anybody's, an address or a bare name cannot.
+    A page of another site sends its `Origin`. A page whose host name was rebound to this machine (DNS rebinding) has
+    the server's own origin, and is detected by `Host`: a name with a dot can belong to anyone, an address or a bare
+    name cannot.
 
     Args:
         request: The request.
         origins: Origins whose pages may call this server.
-        public_url: Where the operator has clients reach this server; its host name is admitted. Empty for none.
+        public_url: The server's URL for clients; its host name is permitted. Empty for none.
     """
     origin = request.headers.get("origin")
     if origin is not None and (origin in origins or "*" in origins):
@@ -38,7 +39,7 @@ def _name(url: str) -> str:
     try:
         return (urlsplit(url).hostname or "").rstrip(".")
     except ValueError:
-        return "."  # no name that any page has
+        return "."  # a name that no page can have
 
 
 def _is_bare(host: str) -> bool:

@@ -6,7 +6,7 @@ from starlette.types import Scope
 
 
 def path_of(scope: Scope) -> str:
-    """A request's path without that which the application is mounted at."""
+    """Return a request's path without the mount path of the application."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "")
     return path.removeprefix(root) if path == root or path.startswith(f"{root}/") else path

@@ -1,6 +1,6 @@
-"""What a request can be refused for, in no API's own words yet.
+"""Reasons to refuse a request, independent of the API.
 
-Each API renders a `ProblemError` in its own shape (see `openai_shapes`, `anthropic_shapes`, `dialects`).
+Each API formats a `ProblemError` in its own way (see `openai.responses`, `anthropic.responses`, `chat.dialects`).
 """
 
 from __future__ import annotations
@@ -55,16 +55,15 @@ STATUS: dict[Kind, int] = {
 
 
 class ProblemError(Exception):
-    """Why a request is not answered.
+    """The reason why a request is not answered.
 
     Args:
-        kind: Which kind of reason.
-        message: For the person who sent the request; it holds no secret and nothing of the server's inside.
-        param: The field that is wrong; None where none is.
-        retry_after_s: Seconds after which the same request may work; None where waiting does not help.
-        details: What Anthropic's clients read to find their own way on: `{"error_code", …}`; None for nothing.
-        category: What of the run has failed, such as `auth` or `transient`: the `kind` of its `error` event; None where
-            no run did.
+        kind: The kind of the reason; determines the HTTP status.
+        message: Text for the sender of the request, without secrets or internals of the server.
+        param: The faulty field; None for none.
+        retry_after_s: Seconds after which the same request may succeed; None if waiting does not help.
+        details: Fields that Anthropic's clients use to recover: `{"error_code", …}`; None for none.
+        category: The `kind` of the failed run's `error` event, such as `auth` or `transient`; None if no run failed.
     """
 
     def __init__(
@@ -92,7 +91,7 @@ class ProblemError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers beside it: when to try again, and whether an official client should by itself."""
+        """The headers of the response: when to retry, and whether official clients should retry automatically."""
         headers: dict[str, str] = {}
         if self.retry_after_s is not None:
             headers["retry-after"] = str(max(1, round(self.retry_after_s)))
@@ -103,7 +102,7 @@ class ProblemError(Exception):
         return headers
 
 
-_OF_RUNS: dict[str, tuple[Kind, str]] = {
+_RUN_ERRORS: dict[str, tuple[Kind, str]] = {
     "transient": ("upstream", "The model's provider did not answer as it should; try again later."),
     "auth": ("upstream", "The model's provider refused this server; its operator has to look at the model's key."),
     "permission": ("upstream", "The model's provider refused this server; its operator has to look at its account."),
@@ -120,21 +119,21 @@ _OF_RUNS: dict[str, tuple[Kind, str]] = {
 
 
 def problem_of_run(error_kind: str) -> ProblemError:
-    """What a caller is told of a run that failed; the details are in the session's history and the server's log.
+    """Return the problem for a failed run; the details are in the session's history and the server's log.
 
     Args:
         error_kind: The `kind` of the run's `error` event; empty for none.
     """
-    kind, message = _OF_RUNS.get(error_kind, ("upstream", "The agent could not answer."))
+    kind, message = _RUN_ERRORS.get(error_kind, ("upstream", "The agent could not answer."))
     retry_after_s = 5 if error_kind == "transient" else None
     return ProblemError(kind, message, retry_after_s=retry_after_s, category=error_kind or None)
 
 
 def problem_of_failure(error: BaseException) -> ProblemError:
-    """What a caller is told where this server failed; the log has the details.
+    """Return the problem for an exception of this server; the details are in the log.
 
     Args:
-        error: What was raised.
+        error: The exception.
     """
     if isinstance(error, SessionLostError):
         return ProblemError(
@@ -154,7 +153,7 @@ def problem_of_failure(error: BaseException) -> ProblemError:
 
 
 def stopping() -> ProblemError:
-    """What a caller is told when the server stops before its answer is there."""
+    """Return the problem for a request that the server cannot answer because it is stopping."""
     return ProblemError(
         "stopping",
         "The server is being stopped. A session it keeps goes on with POST /sessions/{id}/resume, or the next input.",

@@ -1,4 +1,4 @@
-"""The id of each request, in the headers where OpenAI's and Anthropic's clients look for it."""
+"""Request ids, in the response headers that OpenAI's and Anthropic's clients read."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ OPENAI_HEADER = "x-request-id"
 
 
 def new_request_id() -> str:
-    """An id that no other request has."""
+    """Return a unique request id."""
     return f"req_{uuid.uuid4().hex}"
 
 
 def with_request_id(send: Send) -> Send:
-    """Send a response with its request's id in both headers: one that it has already, or a new one."""
+    """Return a `send` that sets both headers to the response's existing request id, or to a new one."""
 
-    async def sending(message: Message) -> None:
+    async def send_with_id(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             headers.setdefault(OPENAI_HEADER, headers.setdefault(ANTHROPIC_HEADER, new_request_id()))
         await send(message)
 
-    return sending
+    return send_with_id

@@ -1,4 +1,4 @@
-"""Limits that hold over all worker processes of one server, in a small database of theirs."""
+"""Limits shared by all worker processes of one server, in a small SQLite database."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graph_agent.server.admission.limits import WINDOW_S, Limits
 from graph_agent.server.process.shared_folder import warn_of_folder
 
 _WAIT_S = 2.0
-"""Seconds to wait for another worker's entry, which takes some microseconds."""
+"""Seconds to wait for the transaction of another worker, which takes some microseconds."""
 _TABLES = """
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = OFF;
@@ -27,14 +27,14 @@ CREATE INDEX IF NOT EXISTS begun_by ON begun (kind, caller, at);
 
 
 class SharedLimits(Limits):
-    """As `Limits`, for the workers that share a folder.
+    """`Limits` over all worker processes that share a folder.
 
     Args:
         folder: The folder.
-        kind: What is limited; each kind is counted for itself.
+        kind: The limited resource; each kind is counted separately.
         concurrent: As for `Limits`.
         per_minute: As for `Limits`.
-        clock: Seconds that only grow, the same for all processes of this machine.
+        clock: Monotonic clock in seconds, the same for all processes of this machine.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class SharedLimits(Limits):
         self._worker = os.getpid()
         self._db: sqlite3.Connection | None = None
         self._unpublished: set[str] = set()
-        """Callers whose requests under way in this process are not in the database as they are."""
+        """Callers whose number of active requests in this process is not up to date in the database."""
         self._in_database(lambda db: None)
 
     def enter(self, caller: str) -> None:
-        """As `Limits.enter`; over this process alone while the folder cannot be used."""
+        """As `Limits.enter`; for this process alone while the folder is unusable."""
         if self._in_database(partial(self._enter, caller)):
             self._unpublished.clear()
             self._under_way[caller] = self._under_way.get(caller, 0) + 1
@@ -64,7 +64,7 @@ class SharedLimits(Limits):
             self._unpublished.add(caller)
 
     def count(self, caller: str) -> None:
-        """As `Limits.count`; over this process alone while the folder cannot be used."""
+        """As `Limits.count`; for this process alone while the folder is unusable."""
         if self._per_minute is not None and not self._in_database(partial(self._count, caller)):
             super().count(caller)
 
@@ -75,20 +75,20 @@ class SharedLimits(Limits):
             self._unpublished.add(caller)
 
     def _in_database(self, work: Callable[[sqlite3.Connection], None]) -> bool:
-        """Do something in a transaction; False where the database cannot be used, e.g. on a full disk.
+        """Run a function in a transaction; return False if the database is unusable, e.g. on a full disk.
 
         Raises:
-            ProblemError: As the work does.
+            ProblemError: Raised by the function.
         """
         try:
             if self._db is None:
-                self._db = self._opened()
+                self._db = self._open()
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 work(self._db)
                 self._db.execute("COMMIT")
             except BaseException:
-                # SQLite has rolled back itself where the disk is full.
+                # On a full disk SQLite has already rolled back.
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
                 raise
@@ -117,23 +117,23 @@ class SharedLimits(Limits):
         db.execute("INSERT INTO begun VALUES (?, ?, ?)", (*mine, now))
 
     def _publish(self, caller: str, db: sqlite3.Connection, more: int = 0) -> None:
-        # The number itself and no difference: what could not be written once is right at the next time.
+        # The absolute number, so that the next write corrects one that failed.
         row = (self._kind, caller, self._worker, self._under_way.get(caller, 0) + more)
         db.execute("INSERT OR REPLACE INTO under_way VALUES (?, ?, ?, ?)", row)
 
-    def _opened(self) -> sqlite3.Connection:
-        # Not `.db`, which is what metrics are read from.
+    def _open(self) -> sqlite3.Connection:
+        # Not `.db`: prometheus_client reads all `*.db` files of the folder.
         db = sqlite3.connect(self._folder / "limits.sqlite", timeout=_WAIT_S, isolation_level=None)
         try:
             _make_tables(db)
-            self._forget_the_dead(db)
+            self._remove_dead_workers(db)
         except sqlite3.Error:
             db.close()
             raise
         return db
 
-    def _forget_the_dead(self, db: sqlite3.Connection) -> None:
-        """Take out what workers that were killed still hold; one with this process's own number is dead, too."""
+    def _remove_dead_workers(self, db: sqlite3.Connection) -> None:
+        """Delete the counts of killed workers; an entry with this process's own id is from a dead one too."""
         workers = [worker for (worker,) in db.execute("SELECT DISTINCT worker FROM under_way")]
         for worker in workers:
             if not is_alive(worker) or worker == self._worker:
@@ -151,7 +151,7 @@ def _make_tables(db: sqlite3.Connection) -> None:
 
 
 def is_alive(process: int) -> bool:
-    """Whether there is a process of a number."""
+    """Return whether a process with this id exists."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

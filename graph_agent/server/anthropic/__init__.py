@@ -1,1 +1,1 @@
-"""Anthropic's messages: routes, requests and responses."""
+"""Anthropic's Messages API: routes, requests and responses."""

@@ -1,4 +1,4 @@
-"""The body of Anthropic's messages, checked, and read as an `Ask`."""
+"""Request bodies of Anthropic's Messages API, and their conversion to `ChatRequest`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from langchain_core.tools import BaseTool
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from graph_agent.server.admission.problems import ProblemError
-from graph_agent.server.chat.request import Ask
+from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.schemas import (
     TOOL_NAME,
     AgenticLoops,
@@ -23,17 +23,17 @@ from graph_agent.server.chat.schemas import (
     image,
 )
 
-_SHOWN = ("text", "image", "document")
+_CONTENT_TYPES = ("text", "image", "document")
 
 
 class _Body(BaseModel):
-    """What we read of an object; its other fields are the client's own business."""
+    """An object of the body; fields that are not declared are accepted and ignored."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
 
 class Source(_Body):
-    """Where an image or a document is."""
+    """The source of an image or a document."""
 
     type: Literal["base64", "url", "text"]
     media_type: str = ""
@@ -64,7 +64,7 @@ class Message(_Body):
 
 
 class Tool(_Body):
-    """A tool of the caller's."""
+    """A tool of the caller."""
 
     name: str = Field(pattern=TOOL_NAME)
     type: Literal["custom"] | None = None
@@ -81,21 +81,21 @@ class ToolChoice(_Body):
 
 
 class Format(_Body):
-    """The shape of the answer."""
+    """The format of the answer."""
 
     type: Literal["json_schema"]
     schema_: dict[str, Any] = Field(alias="schema")
 
 
 class OutputConfig(_Body):
-    """How the answer is made."""
+    """Options of the answer."""
 
     format: Format | None = None
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
 
 
 class CountRequest(_Body):
-    """A request to count tokens. Fields that are not listed are taken and have no effect."""
+    """A request to count tokens. Fields that are not listed are accepted and have no effect."""
 
     model: str
     messages: ListOf[Message] = Field(min_length=1)
@@ -106,7 +106,7 @@ class CountRequest(_Body):
 
 
 class MessagesRequest(CountRequest):
-    """A request for a message. Fields that are not listed are taken and have no effect."""
+    """A request for a message. Fields that are not listed are accepted and have no effect."""
 
     max_tokens: int = Field(ge=1)
     stream: bool | None = None
@@ -116,19 +116,19 @@ class MessagesRequest(CountRequest):
     metadata: SessionMetadata | None = None
     tool_choice: ToolChoice | None = None
     output_config: OutputConfig | None = None
-    output_format: Format | None = Field(None, description="As `output_config.format`, which goes before it.")
-    thread: dict[str, Any] | None = Field(None, description="Not kept here: anything but null is refused.")
+    output_format: Format | None = Field(None, description="As `output_config.format`, which overrides it.")
+    thread: dict[str, Any] | None = Field(None, description="Not supported: anything but null is refused.")
     max_agentic_loops: AgenticLoops = None
 
 
-def read_messages_request(body: MessagesRequest) -> Ask:
-    """What a request wants, without its headers.
+def read_messages_request(body: MessagesRequest) -> ChatRequest:
+    """Convert a request's body, without its headers.
 
     Raises:
-        ProblemError: When something in it cannot be used.
+        ProblemError: If the body has an unsupported or invalid value.
     """
     if body.thread is not None:
-        # Clients begin one unasked, and send the whole conversation when they are told this code.
+        # Clients start threads by default, and send the whole conversation after this error code.
         raise ProblemError(
             "invalid",
             "Threads are not kept here: leave thread out and send the whole conversation, or name a session with "
@@ -137,20 +137,20 @@ def read_messages_request(body: MessagesRequest) -> Ask:
             details={"error_code": "thread_unsupported_request", "unsupported": ["thread"]},
         )
     output = body.output_config or OutputConfig()
-    shape = output.format or body.output_format
+    answer_format = output.format or body.output_format
     options: dict[str, Any] = {
         "temperature": body.temperature,
         "top_p": body.top_p,
         "max_output_tokens": body.max_tokens,
         "stop": tuple(body.stop_sequences) if body.stop_sequences else None,
         "reasoning_effort": output.effort,
-        "response_schema": checked_schema(shape.schema_, "output_config") if shape else None,
+        "response_schema": checked_schema(answer_format.schema_, "output_config") if answer_format else None,
         "client_tool_choice": _choice(body),
         "parallel_client_calls": False if body.tool_choice and body.tool_choice.disable_parallel_tool_use else None,
         "max_agentic_loops": body.max_agentic_loops,
     }
     no_tools = body.tool_choice is not None and body.tool_choice.type == "none"
-    return Ask(
+    return ChatRequest(
         messages=[read for message in body.messages for read in _messages(message)],
         instructions=_instructions(body),
         options={name: value for name, value in options.items() if value is not None},
@@ -161,15 +161,15 @@ def read_messages_request(body: MessagesRequest) -> Ask:
 
 
 def tokens_of(body: CountRequest) -> int:
-    """How many tokens a request is, about: four characters each; at least one."""
+    """Estimate the tokens of a request at 4 characters per token; at least 1."""
     messages = [read for message in body.messages for read in _messages(message)]
     tools: list[BaseTool | dict[str, Any]] = [_tool(tool) for tool in body.tools or []]
     return max(1, count_tokens_approximately([HumanMessage(_instructions(body)), *messages], tools=tools or None))
 
 
 def _instructions(body: CountRequest) -> str:
-    said = [message.content for message in body.messages if message.role == "system"]
-    return "\n\n".join(text for content in (body.system, *said) if (text := _joined(content)))
+    system = [message.content for message in body.messages if message.role == "system"]
+    return "\n\n".join(text for content in (body.system, *system) if (text := _joined(content)))
 
 
 def _messages(message: Message) -> list[AnyMessage]:
@@ -181,11 +181,11 @@ def _messages(message: Message) -> list[AnyMessage]:
         calls = [_call(block) for block in message.content if block.type == "tool_use"]
         return [AIMessage(_joined(message.content), tool_calls=calls)]
     results: list[AnyMessage] = [_result(block) for block in message.content if block.type == "tool_result"]
-    said = [_shown(block) for block in message.content if block.type in _SHOWN]
-    return [*results, HumanMessage(_plainest(said))] if said or not results else results
+    content = [_content_block(block) for block in message.content if block.type in _CONTENT_TYPES]
+    return [*results, HumanMessage(_simplify(content))] if content or not results else results
 
 
-def _shown(block: Block) -> dict[str, Any]:
+def _content_block(block: Block) -> dict[str, Any]:
     if block.type == "text":
         return {"type": "text", "text": block.text or ""}
     if block.source is None:
@@ -207,7 +207,8 @@ def _document(source: Source, title: str | None) -> dict[str, Any]:
     return document(mime_type=source.media_type, base64=source.data, name=title)
 
 
-def _plainest(blocks: list[dict[str, Any]]) -> str | list[Any]:
+def _simplify(blocks: list[dict[str, Any]]) -> str | list[Any]:
+    """Return the text of a single text block; otherwise the blocks."""
     if not blocks:
         raise ProblemError("invalid", "A message of the user's has no content.", param="messages")
     return str(blocks[0]["text"]) if len(blocks) == 1 and blocks[0]["type"] == "text" else list(blocks)
@@ -224,8 +225,8 @@ def _result(block: Block) -> ToolMessage:
         raise ProblemError("invalid", "A block of type tool_result has no tool_use_id.", param="messages")
     content: str | list[Any] = block.content if isinstance(block.content, str) else ""
     if isinstance(block.content, list):
-        shown = [_shown(part) for part in block.content if part.type in _SHOWN]
-        content = _plainest(shown) if shown else ""
+        blocks = [_content_block(part) for part in block.content if part.type in _CONTENT_TYPES]
+        content = _simplify(blocks) if blocks else ""
     return ToolMessage(content, tool_call_id=block.tool_use_id, status="error" if block.is_error else "success")
 
 

@@ -1,4 +1,4 @@
-"""What Anthropic's clients are sent: messages, events and errors."""
+"""Responses in Anthropic's format: messages, stream events and errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 
 from graph_agent.server.admission.problems import Kind, ProblemError
 from graph_agent.server.admission.request_ids import ANTHROPIC_HEADER, new_request_id
-from graph_agent.server.chat.outcomes import Ending, Outcome
+from graph_agent.server.chat.outcomes import ChatOutcome, Ending
 from graph_agent.server.sse import frame
 
 _STOP: dict[Ending, str] = {
@@ -44,25 +44,25 @@ _TYPES: dict[Kind, tuple[str, int]] = {
 
 
 def anthropic_error(problem: ProblemError) -> dict[str, Any]:
-    """An error's body, which is also the data of an `error` event."""
-    about = {"details": problem.details, "category": problem.category}
-    told = {name: value for name, value in about.items() if value is not None}
-    return {"type": "error", "error": {"type": _TYPES[problem.kind][0], "message": problem.message, **told}}
+    """Return an error's body, which is also the data of an `error` event."""
+    optional = {"details": problem.details, "category": problem.category}
+    extra = {name: value for name, value in optional.items() if value is not None}
+    return {"type": "error", "error": {"type": _TYPES[problem.kind][0], "message": problem.message, **extra}}
 
 
 def anthropic_refusal(problem: ProblemError) -> JSONResponse:
-    """The response to a request that is turned away."""
+    """Return the response to a refused request."""
     request_id = new_request_id()
     body = {**anthropic_error(problem), "request_id": request_id}
     return JSONResponse(body, _TYPES[problem.kind][1], headers={**problem.headers, ANTHROPIC_HEADER: request_id})
 
 
-class AnthropicVoice:
-    """Tells one answer as a message.
+class AnthropicDialect:
+    """Formats one answer as a message.
 
     Args:
         model: The model's name.
-        input_tokens: An estimate for the first event; the last one has what was used.
+        input_tokens: An estimate for the first event; the last event has the actual usage.
     """
 
     def __init__(self, model: str, input_tokens: int) -> None:
@@ -72,27 +72,27 @@ class AnthropicVoice:
         self._blocks = 0
         self._open = False
 
-    def begins(self) -> Iterable[str]:
-        """As `Voice.begins`."""
+    def start_frames(self) -> Iterable[str]:
+        """See `ChatDialect.start_frames`."""
         usage = {"input_tokens": self._input_tokens, "output_tokens": 1}
         message = {**self._message([]), "stop_reason": None, "stop_sequence": None, "usage": usage}
         yield _event("message_start", message=message)
         yield _event("ping")
 
-    def says(self, text: str) -> Iterable[str]:
-        """As `Voice.says`."""
+    def text_frames(self, text: str) -> Iterable[str]:
+        """See `ChatDialect.text_frames`."""
         if not self._open:
             self._open = True
             yield _event("content_block_start", index=self._blocks, content_block={"type": "text", "text": ""})
         yield _event("content_block_delta", index=self._blocks, delta={"type": "text_delta", "text": text})
 
-    def steps(self, progress: dict[str, Any]) -> Iterable[str]:
-        """As `Voice.steps`: a `ping`, which every client skips, with the field `progress`."""
+    def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
+        """See `ChatDialect.progress_frames`: a `ping`, which every client skips, with the field `progress`."""
         yield _event("ping", progress=progress)
 
-    def ends(self, outcome: Outcome) -> Iterable[str]:
-        """As `Voice.ends`."""
-        yield from self._stops()
+    def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
+        """See `ChatDialect.end_frames`."""
+        yield from self._stop_frames()
         for call in outcome.calls:
             empty = {"type": "tool_use", "id": call["id"], "name": call["name"], "input": {}}
             arguments = json.dumps(call["arguments"], ensure_ascii=False)
@@ -103,16 +103,16 @@ class AnthropicVoice:
                 delta={"type": "input_json_delta", "partial_json": arguments},
             )
             self._open = True
-            yield from self._stops()
+            yield from self._stop_frames()
         yield _event("message_delta", delta=_ending(outcome), usage=_usage(outcome))
         yield _event("message_stop")
 
-    def breaks(self, problem: ProblemError) -> Iterable[str]:
-        """As `Voice.breaks`."""
+    def error_frames(self, problem: ProblemError) -> Iterable[str]:
+        """See `ChatDialect.error_frames`."""
         yield frame(anthropic_error(problem), "error")
 
-    def whole(self, outcome: Outcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
-        """As `Voice.whole`."""
+    def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
+        """See `ChatDialect.body`."""
         content: list[dict[str, Any]] = [{"type": "text", "text": outcome.text}] if outcome.text else []
         content += [
             {"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["arguments"]}
@@ -124,7 +124,7 @@ class AnthropicVoice:
     def _message(self, content: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": self._id, "type": "message", "role": "assistant", "model": self._model, "content": content}
 
-    def _stops(self) -> Iterable[str]:
+    def _stop_frames(self) -> Iterable[str]:
         if self._open:
             yield _event("content_block_stop", index=self._blocks)
             self._open = False
@@ -135,9 +135,9 @@ def _event(type_: str, **fields: Any) -> str:
     return frame({"type": type_, **fields}, type_)
 
 
-def _ending(outcome: Outcome) -> dict[str, Any]:
+def _ending(outcome: ChatOutcome) -> dict[str, Any]:
     return {"stop_reason": _STOP[outcome.ending], "stop_sequence": outcome.stop_sequence}
 
 
-def _usage(outcome: Outcome) -> dict[str, int]:
+def _usage(outcome: ChatOutcome) -> dict[str, int]:
     return {"input_tokens": outcome.input_tokens, "output_tokens": outcome.output_tokens}

@@ -1,4 +1,4 @@
-"""Anthropic's API: messages, and how many tokens one is."""
+"""Routes of Anthropic's API: messages and token counts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graph_agent.server.admission.gate import caller
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.off_loop import BodyRoute, off_loop
 from graph_agent.server.anthropic.requests import CountRequest, MessagesRequest, read_messages_request, tokens_of
-from graph_agent.server.anthropic.responses import AnthropicVoice
+from graph_agent.server.anthropic.responses import AnthropicDialect
 from graph_agent.server.parameters import (
     ProgressHeader,
     Services,
@@ -25,10 +25,10 @@ from graph_agent.server.sessions.replies import AnthropicError, AnthropicMessage
 _ERRORS = error_responses(
     AnthropicError,
     {
-        500: "We failed, or the model's provider did",
-        503: "Another process has the session, or the database is locked",
+        500: "The server or the model's provider failed",
+        503: "Another process holds the session, or the database is locked",
         507: "The database is full",
-        529: "The server is being stopped",
+        529: "The server is stopping",
     },
 )
 
@@ -43,28 +43,28 @@ router = APIRouter(prefix="/v1/messages", tags=["Anthropic"], route_class=BodyRo
 async def create_message(
     request: Request,
     body: MessagesRequest,
-    who: Annotated[Caller, Depends(caller)],
-    here: Annotated[Services, Depends(services)],
+    sender: Annotated[Caller, Depends(caller)],
+    server: Annotated[Services, Depends(services)],
     session: SessionHeader = None,
     progress: ProgressHeader = None,
 ) -> Response:
     """Answer a conversation."""
-    here.check_model(body.model)
-    here.check_amount(body.messages, body.tools)
-    ask = with_headers(await off_loop(request, read_messages_request, body), session, progress)
+    server.check_model(body.model)
+    server.check_amount(body.messages, body.tools)
+    chat_request = with_headers(await off_loop(request, read_messages_request, body), session, progress)
     tokens = await off_loop(request, tokens_of, body)
-    return await here.chat.answer(request, who, ask, AnthropicVoice(body.model, tokens))
+    return await server.chat.answer(request, sender, chat_request, AnthropicDialect(body.model, tokens))
 
 
 @router.post("/count_tokens", responses=_ERRORS)
 async def count_tokens(
     request: Request,
     body: CountRequest,
-    who: Annotated[Caller, Depends(caller)],
-    here: Annotated[Services, Depends(services)],
+    sender: Annotated[Caller, Depends(caller)],
+    server: Annotated[Services, Depends(services)],
 ) -> TokenCount:
-    """Say how many tokens a request is, about: four characters each."""
-    here.check_model(body.model)
-    here.check_amount(body.messages, body.tools)
-    with here.chat.limits.held(who.name):
+    """Estimate the number of tokens of a request, at 4 characters per token."""
+    server.check_model(body.model)
+    server.check_amount(body.messages, body.tools)
+    with server.chat.limits.held(sender.name):
         return TokenCount(input_tokens=await off_loop(request, tokens_of, body))

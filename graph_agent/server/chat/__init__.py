@@ -1,1 +1,1 @@
-"""One chat request from its body to its outcome, in the terms that both chat APIs share."""
+"""Chat requests from body to outcome, in types that both chat APIs share."""

@@ -1,4 +1,4 @@
-"""The runs under way in a server's process: begun, left, and stopped with it."""
+"""Active runs of a server's process: start, drain and cancellation."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.server.admission.problems import ProblemError, stopping
-from graph_agent.server.chat.run import Ended, Running
-from graph_agent.server.chat.turns import Turn
+from graph_agent.server.chat.run import Ended, ServerRun
+from graph_agent.server.chat.turns import RunSpec
 from graph_agent.server.process.host import Host
 from graph_agent.server.process.metrics import Metrics
 from graph_agent.session.control import SessionControl
@@ -20,17 +20,17 @@ logger = logging.getLogger(__name__)
 
 
 class Runs:
-    """The runs under way in this process.
+    """The active runs of this process.
 
     Args:
         host: The agent.
-        metrics: Where runs are counted.
+        metrics: Metrics of the runs.
     """
 
     def __init__(self, host: Host, metrics: Metrics) -> None:
         self.host = host
         self.metrics = metrics
-        self._running: set[Running] = set()
+        self._active: set[ServerRun] = set()
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._drainers: list[Callable[[], None]] = []
         self._closing: set[asyncio.Future[None]] = set()
@@ -39,68 +39,68 @@ class Runs:
 
     @contextlib.asynccontextmanager
     async def run(
-        self, turn: Turn, *, streams: bool, place: contextlib.ExitStack | None = None
-    ) -> AsyncIterator[Running]:
-        """Begin a run, and stop it when it is left before its end.
+        self, spec: RunSpec, *, streams: bool, place: contextlib.ExitStack | None = None
+    ) -> AsyncIterator[ServerRun]:
+        """Start a run, and stop it if the context is left before its end.
 
-        When it has an answer, the follow-ups that are queued in its session are run, in the background.
+        After the run's answer, the follow-ups queued in its session run in the background.
 
         Args:
-            turn: What to run.
-            streams: Whether the answer is wanted piece by piece.
-            place: What its caller holds for it: taken over, and closed when the run was left and its follow-ups are
-                over.
+            spec: The run to start.
+            streams: Whether to stream the answer.
+            place: The resources that the caller holds for the run; ownership passes to this method, which closes them
+                when the run and its follow-ups have ended.
 
         Raises:
-            ProblemError: When the server is stopping.
+            ProblemError: If the server is stopping.
         """
         held = place.pop_all() if place is not None else contextlib.ExitStack()
-        running: Running | None = None
+        run: ServerRun | None = None
         try:
-            async with self._begun(turn, streams=streams, ended=self._follow) as running:
-                yield running
+            async with self._start(spec, streams=streams, on_end=self._start_follow_ups) as run:
+                yield run
         finally:
-            if running is None or running.following is None:
+            if run is None or run.following is None:
                 held.close()
             else:
-                running.following.add_done_callback(lambda _: held.close())
+                run.following.add_done_callback(lambda _: held.close())
 
     @contextlib.asynccontextmanager
-    async def _begun(
-        self, turn: Turn, *, streams: bool, ended: Callable[[Running], None] | None = None
-    ) -> AsyncIterator[Running]:
+    async def _start(
+        self, spec: RunSpec, *, streams: bool, on_end: Callable[[ServerRun], None] | None = None
+    ) -> AsyncIterator[ServerRun]:
         if self._draining:
             raise stopping()
-        running = Running(self.host, turn, self.metrics, streams=streams, on_end=ended)
-        self._running.add(running)
+        run = ServerRun(self.host, spec, self.metrics, streams=streams, on_end=on_end)
+        self._active.add(run)
         try:
-            yield running
+            yield run
         finally:
-            self._running.discard(running)
-            await running.close()
+            self._active.discard(run)
+            await run.close()
 
-    def _follow(self, running: Running) -> None:
-        if running.turn.session_id is None:
+    def _start_follow_ups(self, run: ServerRun) -> None:
+        if run.spec.session_id is None:
             return
-        running.following = asyncio.create_task(self._run_follow_ups(running.turn), name="follow-ups")
-        self._following.add(running.following)
-        running.following.add_done_callback(self._following.discard)
+        run.following = asyncio.create_task(self._run_follow_ups(run.spec), name="follow-ups")
+        self._following.add(run.following)
+        run.following.add_done_callback(self._following.discard)
 
-    async def _run_follow_ups(self, turn: Turn) -> None:
-        """Run what is queued in a turn's session, one after the other; their answers are in its history."""
-        control = SessionControl(self.host.kept, turn.thread)
+    async def _run_follow_ups(self, spec: RunSpec) -> None:
+        """Run the follow-ups queued in a session one after the other; their answers go to its history."""
+        control = SessionControl(self.host.kept, spec.thread)
         try:
             while (note := await control.next_follow_up()) is not None:
                 check = functools.partial(control.check_next, note)
-                async with self._begun(turn.followed_by(note, check), streams=False) as running:
-                    while not isinstance(await running.part(), Ended):
+                async with self._start(spec.for_follow_up(note, check), streams=False) as run:
+                    while not isinstance(await run.part(), Ended):
                         pass
-                if running.aborted:
+                if run.aborted:
                     return
         except ProblemError:
-            # It is logged, it is stopped with the server, or another run has the session, and takes it.
+            # Already logged; or the server stops; or another run holds the session and takes the follow-up.
             return
-        except Exception as error:  # noqa: BLE001 - nobody waits for it
+        except Exception as error:  # noqa: BLE001 - a background task has no caller to raise to
             log_failure(logger, "Running a follow-up", error)
 
     @property
@@ -109,42 +109,42 @@ class Runs:
         return self._draining
 
     def drain(self) -> None:
-        """Begin no more runs, and let those under way stop at their next boundary."""
+        """Refuse new runs, and let active ones stop at their next step boundary."""
         self._draining = True
-        self.host.news.end()
-        for running in self._running:
-            running.drain()
+        self.host.notifier.stop()
+        for run in self._active:
+            run.drain()
         for drain in self._drainers:
             drain()
 
     def cancel(self) -> None:
-        """Stop every run now."""
-        for running in list(self._running):
-            running.cancel()
+        """Cancel every run immediately."""
+        for run in list(self._active):
+            run.cancel()
         for close in self._closers:
             self._closing.add(asyncio.ensure_future(close()))
 
     async def aclose(self) -> None:
-        """Stop the follow-ups under way, and wait for that; a server that drains gives them its time for it."""
+        """Cancel all runs and wait for the follow-ups; while draining, these first get `drain_s` seconds to finish."""
         if self._draining and self._following:
             await asyncio.wait(self._following, timeout=self.host.settings.drain_s)
         self._draining = True
-        for running in list(self._running):
-            running.cancel()
+        for run in list(self._active):
+            run.cancel()
         if self._following:
             await asyncio.wait(self._following)
 
-    def closed_with(
+    def register_closer(
         self, close: Callable[[], Awaitable[None]], *, drain: Callable[[], None]
     ) -> Callable[[], Awaitable[None]]:
-        """Have something else that works on sessions closed when every run is stopped.
+        """Register another component that works on sessions, to be drained and closed together with the runs.
 
         Args:
-            close: Closes it.
-            drain: Lets what it works on stop at its next boundary; any thread may call it.
+            close: Closes the component.
+            drain: Lets its work stop at the next step boundary; may be called from any thread.
 
         Returns:
-            The same, which closes it once however often it is called.
+            An idempotent version of `close`.
         """
         closed: list[asyncio.Future[None]] = []
 

@@ -1,4 +1,4 @@
-"""Which API's words a refusal is in: by the path of the request."""
+"""Error responses in the format of the request's API, selected by path."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from graph_agent._internal.failure_log import log_failure
-from graph_agent.server.admission.faults import told
-from graph_agent.server.admission.not_found import nothing_at
+from graph_agent.server.admission.faults import describe_faults
+from graph_agent.server.admission.not_found import not_found_message
 from graph_agent.server.admission.paths import path_of
 from graph_agent.server.admission.problems import ProblemError, problem_of_failure
 from graph_agent.server.anthropic.responses import anthropic_refusal
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def refusal(path: str, problem: ProblemError) -> Response:
-    """The response to a request that is turned away, as the API of its path has it."""
+    """Return the error response for a problem, in the format of the path's API."""
     if path.startswith("/v1/messages"):
         return anthropic_refusal(problem)
     if path.startswith("/v1/"):
@@ -32,23 +32,23 @@ def refusal(path: str, problem: ProblemError) -> Response:
 
 
 async def on_problem(request: Request, error: Exception) -> Response:
-    """Turns away what our own code refuses."""
+    """Handle a `ProblemError`."""
     assert isinstance(error, ProblemError)
     return refusal(path_of(request.scope), error)
 
 
 async def on_invalid(request: Request, error: Exception) -> Response:
-    """Turns away what does not fit the API's schema."""
+    """Handle a request that does not fit the API's schema."""
     assert isinstance(error, RequestValidationError)
-    message, param = told(error.errors())
+    message, param = describe_faults(error.errors())
     return refusal(path_of(request.scope), ProblemError("invalid", message, param=param))
 
 
 async def on_http(request: Request, error: Exception) -> Response:
-    """Turns away what the framework refuses: an unknown path, a method that is not there, an unreadable body."""
+    """Handle errors of the framework: an unknown path or method, or an unreadable body."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        problem = ProblemError("not_found", nothing_at(request.url.path))
+        problem = ProblemError("not_found", not_found_message(request.url.path))
         return refusal(path_of(request.scope), problem)
     if error.status_code == 400:
         return refusal(path_of(request.scope), ProblemError("invalid", "The request's body is no JSON."))
@@ -58,7 +58,7 @@ async def on_http(request: Request, error: Exception) -> Response:
     return response
 
 
-def internal(path: str, error: Exception) -> Response:
-    """The response to a request that we failed at. The log has one line, and a trace only where it is at DEBUG."""
+def internal_error(path: str, error: Exception) -> Response:
+    """Log an unexpected error, with a traceback only at DEBUG, and return its response."""
     log_failure(logger, path, error)
     return refusal(path, problem_of_failure(error))

@@ -1,4 +1,4 @@
-"""One chat request from beginning to end, in whichever API's words."""
+"""Handling of one chat request, streamed or not, in either API's format."""
 
 from __future__ import annotations
 
@@ -16,42 +16,42 @@ from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.limits import Limits
 from graph_agent.server.admission.problems import ProblemError, stopping
 from graph_agent.server.chat.active_runs import Runs
-from graph_agent.server.chat.outcomes import Outcome
-from graph_agent.server.chat.request import Ask
-from graph_agent.server.chat.run import Ended, Part, Running, Said
+from graph_agent.server.chat.outcomes import ChatOutcome
+from graph_agent.server.chat.request import ChatRequest
+from graph_agent.server.chat.run import AnswerText, Ended, Part, ProgressUpdate, ServerRun
 from graph_agent.server.chat.turns import turn_for
 from graph_agent.server.sse import EventStream, comment, progress_comment, until_gone
 
 _HEADERS_WITHIN_S = 5.0
-"""Seconds that a stream's headers wait for its first part, so that a run that fails at once gets its own status."""
+"""Seconds to delay a stream's headers until the first part, so that an immediate failure gets its own status."""
 SESSION_HEADER = "x-session-id"
 
 
-class Voice(Protocol):
-    """How one API tells an answer. One object tells one answer."""
+class ChatDialect(Protocol):
+    """The response format of one API. One object formats one answer."""
 
-    def begins(self) -> Iterable[str]:
-        """The first frames of a stream."""
+    def start_frames(self) -> Iterable[str]:
+        """Yield the first frames of a stream."""
         ...
 
-    def says(self, text: str) -> Iterable[str]:
-        """A piece of the answer."""
+    def text_frames(self, text: str) -> Iterable[str]:
+        """Yield the frames of a piece of the answer."""
         ...
 
-    def steps(self, progress: dict[str, Any]) -> Iterable[str]:
-        """Progress as a field; the stream's comments are made elsewhere."""
+    def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
+        """Yield progress as a field; progress in comments is formatted by `progress_comment`."""
         ...
 
-    def ends(self, outcome: Outcome) -> Iterable[str]:
-        """The calls and the last frames of a stream."""
+    def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
+        """Yield the calls and the last frames of a stream."""
         ...
 
-    def breaks(self, problem: ProblemError) -> Iterable[str]:
-        """The frames that end a stream that has begun and cannot go on."""
+    def error_frames(self, problem: ProblemError) -> Iterable[str]:
+        """Yield the frames that end a started stream with an error."""
         ...
 
-    def whole(self, outcome: Outcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
-        """The body of an answer that is not streamed."""
+    def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the body of an answer that is not streamed."""
         ...
 
 
@@ -60,49 +60,56 @@ class Chat:
     """Answers chat requests.
 
     Args:
-        runs: Where runs are begun.
-        limits: How many each caller may have.
+        runs: The server's active runs.
+        limits: Limits of requests per caller.
     """
 
     runs: Runs
     limits: Limits
 
-    async def answer(self, request: Request, caller: Caller, ask: Ask, voice: Voice) -> Response:
+    async def answer(
+        self, http_request: Request, caller: Caller, request: ChatRequest, dialect: ChatDialect
+    ) -> Response:
         """Answer one request.
 
         Raises:
-            ProblemError: When it cannot be answered; also when a stream fails before it has begun.
+            ProblemError: If it cannot be answered, or its stream fails before the first frame.
         """
         async with AsyncExitStack() as stack:
             place = stack.enter_context(ExitStack())
             place.enter_context(self.limits.held(caller.name))
             stack.enter_context(self.runs.metrics.under_way.track_inprogress())
-            ask = replace(ask, credentials=self.runs.host.credentials_of(request))
-            turn = await turn_for(self.runs.host, caller, ask)
-            running = await stack.enter_async_context(self.runs.run(turn, streams=ask.stream, place=place))
-            headers = {SESSION_HEADER: ask.session_id} if ask.session_id is not None else {}
-            if not ask.stream:
-                return await self._whole(request, running, ask, voice, headers)
-            first = await running.part(_HEADERS_WITHIN_S)
+            request = replace(request, credentials=self.runs.host.credentials_of(http_request))
+            spec = await turn_for(self.runs.host, caller, request)
+            run = await stack.enter_async_context(self.runs.run(spec, streams=request.stream, place=place))
+            headers = {SESSION_HEADER: request.session_id} if request.session_id is not None else {}
+            if not request.stream:
+                return await self._answer_whole(http_request, run, request, dialect, headers)
+            first = await run.part(_HEADERS_WITHIN_S)
             if isinstance(first, Ended) and first.outcome.problem is not None:
                 raise first.outcome.problem
             settings = self.runs.host.settings
             return EventStream(
-                _frames(first, running, ask, voice, settings.keepalive_s),
+                _frames(first, run, request, dialect, settings.keepalive_s),
                 send_timeout_s=settings.send_timeout_s,
                 close=stack.pop_all().aclose,
                 headers=headers,
             )
 
-    async def _whole(
-        self, request: Request, running: Running, ask: Ask, voice: Voice, headers: dict[str, str]
+    async def _answer_whole(
+        self,
+        http_request: Request,
+        run: ServerRun,
+        request: ChatRequest,
+        dialect: ChatDialect,
+        headers: dict[str, str],
     ) -> Response:
-        answering = asyncio.create_task(_to_end(running))
-        leaving = asyncio.create_task(until_gone(request.receive))
+        answering = asyncio.create_task(_to_end(run))
+        leaving = asyncio.create_task(until_gone(http_request.receive))
         try:
             await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
             if not answering.done():
-                raise stopping()  # nobody reads it
+                raise stopping()  # never delivered: the client has disconnected
             outcome, progress = answering.result()
         finally:
             for task in (answering, leaving):
@@ -110,52 +117,52 @@ class Chat:
             await asyncio.gather(answering, leaving, return_exceptions=True)
         if outcome.problem is not None:
             raise outcome.problem
-        body = voice.whole(outcome, progress if ask.progress_as_field else [])
+        body = dialect.body(outcome, progress if request.progress_as_field else [])
         return Response(json.dumps(body, ensure_ascii=False), media_type="application/json", headers=headers)
 
 
-async def _to_end(running: Running) -> tuple[Outcome, list[dict[str, Any]]]:
+async def _to_end(run: ServerRun) -> tuple[ChatOutcome, list[dict[str, Any]]]:
     progress: list[dict[str, Any]] = []
     while True:
-        match await running.part():
+        match await run.part():
             case Ended(outcome):
                 return outcome, progress
-            case Said() | None:
+            case AnswerText() | None:
                 pass
-            case stepped:
-                progress.append(stepped.progress)
+            case ProgressUpdate(update):
+                progress.append(update)
 
 
 async def _frames(
-    first: Part | None, running: Running, ask: Ask, voice: Voice, keepalive_s: float
+    first: Part | None, run: ServerRun, request: ChatRequest, dialect: ChatDialect, keepalive_s: float
 ) -> AsyncGenerator[str, None]:
-    said = ""
-    begun = "".join(voice.begins())
+    sent = ""
+    start = "".join(dialect.start_frames())
     part = first
     try:
         while True:
             match part:
                 case None:
-                    told = comment("still at work")
-                case Said(piece):
-                    said += piece
-                    told = "".join(voice.says(piece))
+                    text = comment("still at work")
+                case AnswerText(piece):
+                    sent += piece
+                    text = "".join(dialect.text_frames(piece))
                 case Ended(outcome):
                     if outcome.problem is not None:
                         raise outcome.problem
-                    # What was not streamed is told now: an answer of a given shape, a question, words beside calls.
-                    rest = outcome.text[len(said) :] if outcome.text.startswith(said) else ""
-                    told = "".join([*(voice.says(rest) if rest else ()), *voice.ends(outcome)])
-                case stepped if ask.progress_as_field:
-                    told = "".join(voice.steps(stepped.progress))
-                case stepped:
-                    told = progress_comment(stepped.progress)
-            # One write for each part, and the beginning goes with the first: every write is a packet.
-            if told := begun + told:
-                begun = ""
-                yield told
+                    # Text that was not streamed: a structured answer, a question, text with calls.
+                    rest = outcome.text[len(sent) :] if outcome.text.startswith(sent) else ""
+                    text = "".join([*(dialect.text_frames(rest) if rest else ()), *dialect.end_frames(outcome)])
+                case ProgressUpdate(progress) if request.progress_as_field:
+                    text = "".join(dialect.progress_frames(progress))
+                case ProgressUpdate(progress):
+                    text = progress_comment(progress)
+            # One write per part, with the start frames in the first: every write is a packet.
+            if text := start + text:
+                start = ""
+                yield text
             if isinstance(part, Ended):
                 return
-            part = await running.part(keepalive_s)
+            part = await run.part(keepalive_s)
     except ProblemError as problem:
-        yield begun + "".join(voice.breaks(problem))
+        yield start + "".join(dialect.error_frames(problem))

@@ -1,4 +1,4 @@
-"""What a run came to, as far as a chat API tells it."""
+"""Outcomes of runs, as the chat APIs report them."""
 
 from __future__ import annotations
 
@@ -13,42 +13,45 @@ from langgraph.types import StateSnapshot
 from graph_agent._internal.text import as_text
 from graph_agent.events.types import StoredEvent
 from graph_agent.server.admission.problems import ProblemError, problem_of_run
-from graph_agent.server.chat.turns import Turn
+from graph_agent.server.chat.turns import RunSpec
 from graph_agent.session.results import RunResult, run_result, since_last_input
 
 Ending = Literal["stop", "length", "calls", "filtered", "stop_sequence"]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run ended."""
+class ChatOutcome:
+    """The outcome of one run."""
 
     text: str
-    """The whole answer; empty when the caller's tools are waited for and nothing was said before."""
+    """The whole answer; empty if the run waits for the caller's tools and the model wrote no text before the calls."""
     calls: list[dict[str, Any]]
     """Calls of the caller's own tools: `{"id", "name", "arguments"}`, in call order."""
     ending: Ending
     stop_sequence: str | None
-    """The text that ended the answer, where the provider names it."""
+    """The stop sequence that ended the answer, if the provider reports it."""
     input_tokens: int
     output_tokens: int
     status: str
     """The session's status."""
     problem: ProblemError | None = None
-    """Why there is no answer; None when there is one."""
+    """The reason why there is no answer; None if there is one."""
 
 
-def outcome_of(turn: Turn, state: StateSnapshot) -> Outcome:
-    """Read a run's last state.
+Outcome = ChatOutcome
 
-    Tokens are those that the model reports, over all of its calls; a provider that reports none gets an estimate of
-    four characters a token, which is never zero.
+
+def read_outcome(spec: RunSpec, state: StateSnapshot) -> ChatOutcome:
+    """Return the outcome of a run from its last state.
+
+    Tokens are summed over all model calls of this run. If the provider reports none, they are estimated at 4 characters
+    per token, at least 1.
     """
     result = run_result(state)
     messages: list[AnyMessage] = state.values.get("messages", [])
     events: list[StoredEvent] = state.values.get("events", [])
-    calls = turn.client_calls(result.interrupts)
-    questions = [as_text(asked.value) for asked in result.interrupts] if not calls else []
+    calls = spec.client_calls(result.interrupts)
+    questions = [as_text(interrupt.value) for interrupt in result.interrupts] if not calls else []
     text = result.answer
     if result.structured_response is not None:
         text = json.dumps(result.structured_response, ensure_ascii=False)
@@ -58,12 +61,12 @@ def outcome_of(turn: Turn, state: StateSnapshot) -> Outcome:
     if result.status == "FAILED":
         errors = [event for event in since_last_input(events) if event["type"] == "error"]
         problem = problem_of_run(errors[-1]["kind"] if errors else "")
-    said = messages[-1].response_metadata if messages and isinstance(messages[-1], AIMessage) and not calls else {}
-    reason = str(said.get("finish_reason") or said.get("stop_reason") or "")
-    sequence = said.get("stop_sequence") if reason == "stop_sequence" else None
-    # The state counts the whole input, and what was told before is a part of that.
-    used, before = result.usage, turn.used_before
-    return Outcome(
+    metadata = messages[-1].response_metadata if messages and isinstance(messages[-1], AIMessage) and not calls else {}
+    reason = str(metadata.get("finish_reason") or metadata.get("stop_reason") or "")
+    sequence = metadata.get("stop_sequence") if reason == "stop_sequence" else None
+    # The state holds the usage of the whole input; earlier requests have reported their part of it.
+    used, before = result.usage, spec.used_before
+    return ChatOutcome(
         text=text,
         calls=calls,
         ending="calls" if calls else _ending(reason, result),
@@ -80,7 +83,7 @@ def outcome_of(turn: Turn, state: StateSnapshot) -> Outcome:
 def _ending(reason: str, result: RunResult) -> Ending:
     if result.truncated == "content_filter":
         return "filtered"
-    # Neither API has a word for an answer that its provider broke off; what both have says that more was to come.
+    # Neither API has a reason for an answer that the provider cut off; `length` also means that the text is incomplete.
     if result.truncated is not None or result.stop_reason == "token_limit":
         return "length"
     return "stop_sequence" if reason == "stop_sequence" else "stop"

@@ -1,4 +1,4 @@
-"""A request to the agent, in no API's words: what every chat API's body is read into."""
+"""Chat requests, independent of the API that received them."""
 
 from __future__ import annotations
 
@@ -13,58 +13,61 @@ from graph_agent.server.admission.problems import ProblemError
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What one request wants."""
+class ChatRequest:
+    """One parsed chat request."""
 
     messages: list[AnyMessage]
-    """The conversation as the request has it, without system messages; never empty."""
+    """The request's conversation without system messages; never empty."""
     instructions: str = ""
-    """Its system messages, joined; empty for none."""
+    """The system messages, joined; empty for none."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Fields of `AgentContext` for this run, e.g. `temperature`; those that were left out are absent."""
+    """Fields of `AgentContext` for this run, e.g. `temperature`; unset fields are absent."""
     credentials: Mapping[str, SecretStr] = field(default_factory=dict)
-    """What its headers bring for the tools of its run."""
+    """Credentials from the headers, for the tools of this run."""
     client_tools: list[dict[str, Any]] = field(default_factory=list)
     """The caller's own tools as OpenAI functions."""
     session_id: str | None = None
-    """The session that the server is to keep; None for a request that is its own history."""
+    """The session to continue or create; None for a request that carries its whole history."""
     stream: bool = False
     progress_as_field: bool = False
-    """Whether progress is asked for in the response's body; otherwise it is in a stream's comments."""
+    """Whether to send progress in the response's body; otherwise it is sent in a stream's comments."""
 
     def context(self) -> dict[str, Any]:
-        """The run's `AgentContext`, as JSON but for its credentials."""
-        said = {"instructions": self.instructions} if self.instructions else {}
-        brought = {"client_tools": self.client_tools} if self.client_tools else {}
+        """Return the run's `AgentContext` as JSON, except for the credentials."""
+        instructions = {"instructions": self.instructions} if self.instructions else {}
+        tools = {"client_tools": self.client_tools} if self.client_tools else {}
         secret = {"credentials": dict(self.credentials)} if self.credentials else {}
-        return {**self.options, **said, **brought, **secret}
+        return {**self.options, **instructions, **tools, **secret}
+
+
+Ask = ChatRequest
 
 
 def trailing_results(messages: Sequence[AnyMessage]) -> tuple[list[ToolMessage], list[HumanMessage]]:
-    """The results that a conversation ends in, and what the user says behind them; both empty where it has none."""
-    said: list[HumanMessage] = []
+    """Return the tool results at the end of a conversation, and the user messages after them; both empty if none."""
+    user_messages: list[HumanMessage] = []
     results: list[ToolMessage] = []
     for message in reversed(messages):
         if isinstance(message, HumanMessage) and not results:
-            said.append(message)
+            user_messages.append(message)
         elif isinstance(message, ToolMessage):
             results.append(message)
         else:
             break
-    return (results[::-1], said[::-1]) if results else ([], [])
+    return (results[::-1], user_messages[::-1]) if results else ([], [])
 
 
 def new_messages(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
-    """What a conversation has to say to a session that knows the rest: all behind the agent's last message."""
+    """Return the messages that a session does not have yet: those after the agent's last message."""
     at = max((i for i, message in enumerate(messages) if isinstance(message, AIMessage)), default=-1)
     return list(messages[at + 1 :])
 
 
 def check_conversation(messages: Sequence[AnyMessage]) -> None:
-    """Check that a conversation ends in something to answer, and that each result answers a call.
+    """Check that a conversation ends with a message to answer, and that each result belongs to a call.
 
     Raises:
-        ProblemError: When it does not.
+        ProblemError: If it does not.
     """
     if not messages:
         raise ProblemError("invalid", "There is no message to answer; send one of the user's.", param="messages")

@@ -1,4 +1,4 @@
-"""A run under way for one request: what it says as it goes, and how it is stopped."""
+"""One active run of a chat request: its output parts, and how it is drained, cancelled or closed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from graph_agent._internal.failure_log import log_failure
 from graph_agent.errors import SessionBusyError, UserError
 from graph_agent.runs.run import Run
 from graph_agent.server.admission.problems import ProblemError, problem_of_failure, stopping
-from graph_agent.server.chat.outcomes import Outcome, outcome_of
-from graph_agent.server.chat.turns import Turn
+from graph_agent.server.chat.outcomes import ChatOutcome, read_outcome
+from graph_agent.server.chat.turns import RunSpec
 from graph_agent.server.process.host import Host
 from graph_agent.server.process.metrics import Metrics
 from graph_agent.state.failure_message import failure_of
@@ -30,81 +30,88 @@ from graph_agent.state.failure_message import failure_of
 logger = logging.getLogger(__name__)
 
 _MOST_WAITING = 256
-"""Parts that may wait for a slow client; then the run waits too."""
+"""Parts queued for a slow client; when the queue is full, the run waits."""
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class AnswerText:
     """A piece of the answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Stepped:
-    """One step forward: `{"type": "progress", "step", "action", "target"}`."""
+class ProgressUpdate:
+    """Progress of the run: `{"type": "progress", "step", "action", "target"}`."""
 
     progress: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The run is over; always the last part."""
+    """The end of the run; always the last part."""
 
-    outcome: Outcome
-
-
-Part: TypeAlias = Said | Stepped | Ended
+    outcome: ChatOutcome
 
 
-class Running:
-    """One run of a turn, in a task of its own, so that a client that goes away or reads slowly cannot break it.
+Said = AnswerText
+
+Part: TypeAlias = AnswerText | ProgressUpdate | Ended
+
+
+class ServerRun:
+    """One run, in its own task, so that a client that disconnects or reads slowly cannot break it.
 
     Args:
         host: The agent.
-        turn: What to run.
-        metrics: Where the run is counted.
-        streams: Whether the answer is wanted piece by piece.
-        on_end: Called when the run has come to its end, before its outcome is told; not when it was stopped. None for
-            nothing to do then.
+        spec: The run to start.
+        metrics: Metrics of the run.
+        streams: Whether to stream the answer.
+        on_end: Called when the run has reached its end, before its outcome is queued; not called for a stopped run.
+            None for no callback.
     """
 
     def __init__(
         self,
         host: Host,
-        turn: Turn,
+        spec: RunSpec,
         metrics: Metrics,
         *,
         streams: bool,
-        on_end: Callable[[Running], None] | None = None,
+        on_end: Callable[[ServerRun], None] | None = None,
     ) -> None:
-        self.turn = turn
+        self.spec = spec
         self.state: StateSnapshot | None = None
-        """Where its session was when it ended; None before, and when it was stopped."""
+        """State of the session at the end of the run; None before the end, and for a stopped run."""
         self.following: asyncio.Task[None] | None = None
-        """What runs the follow-ups behind it; None for none."""
+        """Task that runs the follow-ups after this run; None for none."""
         self.aborted = False
-        """Whether it was to be stopped, also where its answer was complete before."""
+        """Whether an abort was requested, even if the answer was already complete."""
         self._on_end = on_end
-        turn.around.after = self._read_state
+        spec.scope.after = self._read_state
         self._host = host
         self._metrics = metrics
-        # An answer of a given shape is the last of several tries: it is told when it is there.
-        streams = streams and "response_schema" not in turn.context
+        # An answer with a schema may take several attempts; only the last one is sent, as a whole.
+        streams = streams and "response_schema" not in spec.context
         self._streams = streams
-        self._read: set[str | None] = set()
+        self._streamed_ids: set[str | None] = set()
         self._open_calls: dict[str, datetime] = {}
         self._control = RunControl()
         self._parts: asyncio.Queue[Part | BaseException] = asyncio.Queue(_MOST_WAITING)
-        self._pieces = Pieces(lambda text: self._put(Said(text)))
-        self._over = self._left = False
-        self._task = asyncio.create_task(self._run(), name=f"run of {turn.session_id or 'a request'}")
+        self._pieces = Pieces(lambda text: self._put(AnswerText(text)))
+        self._over = self._closed = False
+        self._task = asyncio.create_task(self._run(), name=f"run of {spec.session_id or 'a request'}")
+
+    @property
+    def turn(self) -> RunSpec:
+        """The same as `spec`."""
+        return self.spec
 
     async def part(self, timeout_s: float | None = None) -> Part | None:
-        """The next part; None when none comes in time. After `Ended` there is no other.
+        """Return the next part; None after a timeout. `Ended` is the last part.
 
         Raises:
-            ProblemError: When the run cannot be begun, or is stopped with the server.
+            ProblemError: If the run cannot start, or is stopped with the server.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -117,35 +124,35 @@ class Running:
 
     @property
     def ended(self) -> bool:
-        """Whether the run is over, told or not."""
+        """Whether the run has ended; its last part may still be queued."""
         return self._over
 
     def drain(self) -> None:
-        """Let it stop at its next boundary; its session goes on from there."""
+        """Let the run stop at its next step boundary, from which its session can be resumed."""
         self._control.request_drain()
 
     def cancel(self) -> None:
-        """Stop it now."""
+        """Cancel the run immediately."""
         self._task.cancel()
 
     async def close(self) -> None:
-        """Leave it: one that is still under way is stopped, and waited for.
+        """Stop the run if it is active, and wait for its end.
 
-        A session is aborted, so that it knows what was done; what keeps no session is only cancelled. A session that
-        another run has is not this one's to abort.
+        A run in a session is aborted, so that its calls are settled in the history; a run without a session is only
+        cancelled. Only this run is aborted, not another one that holds the session.
         """
-        self._left = True
-        # A run that is over may still wait for room to say so.
+        self._closed = True
+        # An ended run may still wait for space in the queue.
         while not self._parts.empty():
             self._parts.get_nowait()
-        if not self._over and self.turn.session_id is not None:
-            self.turn.around.abort()
+        if not self._over and self.spec.session_id is not None:
+            self.spec.scope.abort()
         elif not self._over:
             self._task.cancel()
         await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         status = "CANCELLED"
         last: Part | BaseException
         try:
@@ -159,45 +166,45 @@ class Running:
             status, last = "REFUSED", ProblemError("invalid", str(error))
         except asyncio.CancelledError:
             last = stopping()
-        except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear of it
+        except Exception as error:  # noqa: BLE001 - any failure must reach the waiting reader
             log_failure(logger, "A run", error)
             status, last = "FAILED", problem_of_failure(error)
-        tidying = asyncio.ensure_future(self._tidy(status))
-        while not tidying.done():
-            # Whoever is in a hurry cancels once more; half a tidying would be worse than one more moment.
+        cleanup = asyncio.ensure_future(self._clean_up(status))
+        while not cleanup.done():
+            # A second cancellation must not interrupt the cleanup.
             with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([tidying])
-        if not tidying.cancelled() and (failure := tidying.exception()) is not None:
-            log_failure(logger, "Tidying up after a run", failure)
-        self._metrics.run_ended(status, time.perf_counter() - begun)
+                await asyncio.wait([cleanup])
+        if not cleanup.cancelled() and (failure := cleanup.exception()) is not None:
+            log_failure(logger, "Cleaning up after a run", failure)
+        self._metrics.count_run(status, time.perf_counter() - started)
         self._over = True
         if self._on_end is not None and self.state is not None and not self.aborted:
             self._on_end(self)
-        await self._tell(last)
+        await self._emit(last)
 
     async def _read_state(self, run: Run) -> None:
-        # Here and not later, when another run of the session may have begun.
-        self.state, self.aborted = await self.turn.graph.aget_state(self.turn.config), run.aborted
+        # Read while the session is still locked; later, another run of the session may have started.
+        self.state, self.aborted = await self.spec.graph.aget_state(self.spec.config), run.aborted
 
-    async def _tell(self, part: Part | BaseException) -> None:
+    async def _emit(self, part: Part | BaseException) -> None:
         await self._pieces.flush()
         await self._put(part)
 
     async def _put(self, part: Part | BaseException) -> None:
-        if not self._left:
+        if not self._closed:
             await self._parts.put(part)
 
-    async def _to_end(self) -> Outcome:
-        turn = self.turn
-        if turn.token is not None:
-            await self._host.park(turn.thread)
+    async def _to_end(self) -> ChatOutcome:
+        spec = self.spec
+        if spec.token is not None:
+            await self._host.park(spec.thread)
         if self._streams:
-            turn.around.reader = self._hear
-        stream = turn.graph.astream(
-            turn.given,
-            turn.config,
-            # The outcome tells what failed.
-            context={**turn.context, "on_failure": "answer"},
+            spec.scope.reader = self._on_text
+        stream = spec.graph.astream(
+            spec.graph_input,
+            spec.config,
+            # Failures are reported by the outcome.
+            context={**spec.context, "on_failure": "answer"},
             stream_mode=["custom", "updates"],
             control=self._control,
         )
@@ -205,36 +212,39 @@ class Running:
             if mode == "updates":
                 self._metrics.count(payload, self._open_calls)
                 if self._streams:
-                    await self._hear_unread(payload)
+                    await self._emit_unstreamed(payload)
             elif isinstance(payload, dict) and payload.get("type") == "progress":
-                await self._tell(Stepped(payload))
-        assert self.state is not None, "a run that comes to its end reports it"
-        outcome = outcome_of(turn, self.state)
-        self._metrics.used(outcome.input_tokens, outcome.output_tokens)
+                await self._emit(ProgressUpdate(payload))
+        assert self.state is not None, "a run that reaches its end reads its state"
+        outcome = read_outcome(spec, self.state)
+        self._metrics.count_tokens(outcome.input_tokens, outcome.output_tokens)
         return outcome
 
-    async def _hear(self, text: str, message_id: str | None) -> None:
-        # Words before calls, and an answer that the user has steered beyond, are messages of their own.
-        apart = "\n\n" if self._read and message_id not in self._read else ""
-        self._read.add(message_id)
-        await self._pieces.add(apart + text)
+    async def _on_text(self, text: str, message_id: str | None) -> None:
+        # Text before calls, and an answer superseded by steering, are separate messages.
+        separator = "\n\n" if self._streamed_ids and message_id not in self._streamed_ids else ""
+        self._streamed_ids.add(message_id)
+        await self._pieces.add(separator + text)
 
-    async def _hear_unread(self, updates: Mapping[str, Any]) -> None:
-        """Tell an answer that no model streamed, such as the sentence of a limit."""
+    async def _emit_unstreamed(self, updates: Mapping[str, Any]) -> None:
+        """Emit an answer that no model streamed, such as the sentence of a limit."""
         for message in (updates.get("finalize") or {}).get("messages", ()):
-            # A failed run is answered by an error, and not by the message that ends it.
-            if isinstance(message, AIMessage) and message.id not in self._read and failure_of(message) is None:
+            # A failed run is answered with an error instead of its final message.
+            if isinstance(message, AIMessage) and message.id not in self._streamed_ids and failure_of(message) is None:
                 await self._pieces.add(message.text)
 
-    async def _tidy(self, status: str) -> None:
-        """Forget what nobody can come back to."""
-        turn = self.turn
-        if turn.graph is self._host.passing:
-            await turn.graph.checkpointer.adelete_thread(turn.thread)  # type: ignore[union-attr]  # it has one
-        elif turn.token is not None and status not in ("RUNNING", "BUSY") and not await self._can_go_on():
-            await self._host.forget(turn.thread)
+    async def _clean_up(self, status: str) -> None:
+        """Delete the thread if no request can resume it."""
+        spec = self.spec
+        if spec.graph is self._host.stateless:
+            await spec.graph.checkpointer.adelete_thread(spec.thread)  # type: ignore[union-attr]  # it has one
+        elif spec.token is not None and status not in ("RUNNING", "BUSY") and not await self._can_resume():
+            await self._host.forget(spec.thread)
 
-    async def _can_go_on(self) -> bool:
-        # Who has been told the calls of a run that was stopped in the middle may send their results once more.
-        turn = self.turn
-        return turn.goes_on and bool((await turn.graph.aget_state(turn.config)).tasks)
+    async def _can_resume(self) -> bool:
+        # A caller whose run was stopped after it had sent results may send them again.
+        spec = self.spec
+        return spec.is_resume and bool((await spec.graph.aget_state(spec.config)).tasks)
+
+
+Running = ServerRun

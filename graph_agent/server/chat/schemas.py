@@ -1,4 +1,4 @@
-"""What both chat APIs' bodies have in common."""
+"""Fields and checks common to the bodies of both chat APIs."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from graph_agent.server.admission.problems import ProblemError
 
 TOOL_NAME = r"^[a-zA-Z0-9_-]{1,64}$"
 SESSION_ID = r"^[A-Za-z0-9._:-]{1,128}$"
-"""What a session may be called; a slash would reach into another key's sessions."""
+"""Pattern of session ids; a slash would give access to another key's sessions."""
 
-_MIME_TYPES = MimeTypes()  # read from the system's files when this is imported, and not in a request
+_MIME_TYPES = MimeTypes()  # reads the system's files at import, not during a request
 
 
 class _FirstFault(FailFast):
-    # A part of a union must be hashable, and pydantic's own is not.
+    # Members of a union must be hashable, and pydantic's `FailFast` is not.
     def __hash__(self) -> int:
         return hash(self.fail_fast)
 
@@ -33,64 +33,64 @@ _T = TypeVar("_T")
 
 
 def _between_items(item: Any) -> Any:
-    """Return the item; a call of Python code is where a thread that validates lets the event loop's thread run."""
+    """Return the item; a call of Python code lets a validating thread release the GIL to the event loop."""
     return item
 
 
 ListOf = Annotated[list[Annotated[_T, BeforeValidator(_between_items)]], _FirstFault()]
-"""A list that is read up to its first fault: a body can hold many of them, each a kilobyte when told."""
+"""A list that is validated up to its first fault: a body can hold many, and each message takes about a kilobyte."""
 
 AgenticLoops = Annotated[
     int | None, Field(ge=0, description="Reruns that the agent's hooks may have; at most as many as the agent allows.")
 ]
-"""An addition of ours to both chat APIs: `max_agentic_loops` for one request."""
+"""`max_agentic_loops` for one request, an extension of both chat APIs."""
 
 _SCHEMA_CHARS = 50_000
-"""Characters of an answer's schema, as checking one takes a second for some hundred thousand."""
+"""Characters of an answer's schema; checking some hundred thousand takes about a second."""
 
 
 def _whole_id(text: str) -> str:
-    if "\ufffd" in text:  # what `clean_body` puts in the place of the others
+    if "\ufffd" in text:  # `clean_body` replaces lone surrogates and NUL with it
         raise ValueError("an id may hold no lone surrogate, NUL or U+FFFD; send the id as it was given")
     return text
 
 
 CallId = Annotated[str, AfterValidator(_whole_id)]
-"""The id of a call; two ids that differ only in what cannot be kept would be one."""
+"""The id of a call; ids that differ only in characters that cannot be stored would become equal."""
 
 
 class SessionMetadata(BaseModel):
-    """A request's metadata; only `session_id` means something here."""
+    """A request's metadata; only `session_id` has an effect."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
-    session_id: str | None = Field(None, pattern=SESSION_ID, description="The session the server is to keep.")
+    session_id: str | None = Field(None, pattern=SESSION_ID, description="Id of the session to continue or create.")
 
 
 def clean_body(data: Any) -> Any:
-    """A body as JSON that every store takes: lone surrogates, NUL and numbers without end are replaced.
+    """Return a body as JSON that every store accepts: lone surrogates, NUL and non-finite numbers are replaced.
 
     Raises:
-        ValueError: When it is nested too deeply, or holds credentials.
+        ValueError: If it is nested too deeply, or holds credentials.
     """
     if isinstance(data, BaseModel):
-        return data  # it was read off the loop, and is checked
+        return data  # `BodyRoute` has validated it
     if brings_credentials(data):
         raise ValueError(NO_CREDENTIALS)
     return plain(data)
 
 
 def check_amount(messages: Sequence[Any], tools: Sequence[Any] | None, max_messages: int, max_tools: int) -> None:
-    """Check how much of what a run spends time on a chat request holds.
+    """Check the number of messages and tools in a chat request, which determine a run's processing time.
 
     Args:
-        messages: The body's messages; content parts and calls count as messages do.
+        messages: The body's messages; content parts and calls count like messages.
         tools: The body's tools.
-        max_messages: How many messages there may be.
-        max_tools: How many tools there may be.
+        max_messages: Maximum number of messages.
+        max_tools: Maximum number of tools.
 
     Raises:
-        ProblemError: When there are more.
+        ProblemError: If there are more.
     """
     found = sum(1 + _parts(message.content) + len(getattr(message, "tool_calls", None) or ()) for message in messages)
     for name, amount, most in (("messages", found, max_messages), ("tools", len(tools or ()), max_tools)):
@@ -115,7 +115,7 @@ _MAY_HOLD = (("metadata",), ("context",), ("configurable",), ("config", "configu
 
 
 def brings_credentials(data: Any) -> bool:
-    """Whether a body has a field for credentials, where clients put what is meant for the agent."""
+    """Return whether a body has a field `credentials` where clients put fields for the agent."""
     return isinstance(data, dict) and any("credentials" in _inside(data, path) for path in ((), *_MAY_HOLD))
 
 
@@ -127,10 +127,10 @@ def _inside(data: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
 
 
 def image(*, url: str | None = None, mime_type: str = "", base64: str = "") -> dict[str, Any]:
-    """An image as a LangChain content block, by its address or its bytes.
+    """Return an image as a LangChain content block, from its URL or its bytes.
 
     Raises:
-        ProblemError: When the bytes are no base64, or the address is not on the web.
+        ProblemError: If the bytes are not base64, or the URL is not http(s).
     """
     if url is not None:
         if not url.startswith(("http://", "https://")):
@@ -141,10 +141,10 @@ def image(*, url: str | None = None, mime_type: str = "", base64: str = "") -> d
 
 
 def document(*, mime_type: str, base64: str, name: str | None = None) -> dict[str, Any]:
-    """A document, e.g. a PDF, as a LangChain content block; it has a file name, as some providers want one.
+    """Return a document, e.g. a PDF, as a LangChain content block with a file name, which some providers require.
 
     Raises:
-        ProblemError: When the bytes are no base64.
+        ProblemError: If the bytes are not base64.
     """
     _check_base64(base64, "A document's")
     filename = name or f"document{_MIME_TYPES.guess_extension(mime_type) or ''}"
@@ -159,10 +159,10 @@ def _check_base64(data: str, whose: str) -> None:
 
 
 def checked_schema(schema: dict[str, Any], param: str) -> dict[str, Any]:
-    """A JSON schema that an answer can be held to.
+    """Return a JSON schema after checking that answers can be validated with it.
 
     Raises:
-        ProblemError: When it is none, is too long, or refers to something outside itself, which would be fetched.
+        ProblemError: If it is invalid, is too long, or has an external reference, which would be fetched.
     """
     if (size := len(json.dumps(schema))) > _SCHEMA_CHARS:
         raise ProblemError(

@@ -1,4 +1,4 @@
-"""Which run a request is: a new input, or the results that an earlier one waits for; in a session, or in none."""
+"""Mapping of chat requests to runs: a new input, or results for an interrupted run; with a session, or without."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from graph_agent.runs.notes import message_of
 from graph_agent.runs.run import RUN, Around
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.problems import ProblemError
-from graph_agent.server.chat.request import Ask, check_conversation, new_messages, trailing_results
+from graph_agent.server.chat.request import ChatRequest, check_conversation, new_messages, trailing_results
 from graph_agent.server.process.host import Host, new_token
 from graph_agent.session.results import since_last_input
 from graph_agent.tools.client import CLIENT_CALL, ClientResult
 from graph_agent.types import NO_USAGE, Usage
 
-_OF_ONE_REQUEST = frozenset(
+_PER_REQUEST = frozenset(
     {
         "client_tools",
         "client_calls",
@@ -35,103 +35,107 @@ _OF_ONE_REQUEST = frozenset(
         "credentials",
     }
 )
-"""Fields of a run's context that no other request's run is given."""
+"""Fields of a run's context that follow-ups do not inherit."""
 _PARKED_ID = re.compile(r"call_([0-9a-f]{24})[0-9a-f]{8}")
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """One run of the agent, not begun yet."""
+class RunSpec:
+    """Graph, thread, input and context of one run to start."""
 
     graph: CompiledAgentGraph
     thread: str
-    given: Any
-    """The graph's input."""
+    graph_input: Any
     context: dict[str, Any]
     session_id: str | None
-    """The caller's session; None for a request that keeps none."""
+    """The caller's session; None for a request without a session."""
     token: str | None = None
-    """What the thread is called in the ids of the caller's calls, where the request keeps no session."""
+    """The thread's name within the ids of the caller's calls, for a request without a session."""
     used_before: Usage = field(default_factory=lambda: NO_USAGE)
-    """What earlier requests of the input it takes up have used, and been told."""
-    around: Around = field(default_factory=Around)
-    """What the run is begun under: its abort stops this run and no other, also when the session is another's."""
+    """Usage of earlier requests of the same input, which has been reported already."""
+    scope: Around = field(default_factory=Around)
+    """Handle of the run; aborting it stops this run only, even if another run holds the session."""
 
     @property
     def config(self) -> Any:
         """The run's config."""
-        return {"configurable": {"thread_id": self.thread, RUN: self.around}}
+        return {"configurable": {"thread_id": self.thread, RUN: self.scope}}
 
     @property
-    def goes_on(self) -> bool:
-        """Whether it takes up what an earlier request began."""
-        return not isinstance(self.given, dict)
+    def is_resume(self) -> bool:
+        """Whether the run resumes the input of an earlier request."""
+        return not isinstance(self.graph_input, dict)
 
-    def followed_by(self, note: Note, check: Callable[[], Awaitable[None]]) -> Turn:
-        """The run of a follow-up in this one's session.
+    def for_follow_up(self, note: Note, check: Callable[[], Awaitable[None]]) -> RunSpec:
+        """Return the run of a follow-up in the same session.
 
-        It has the options of this run, and nothing that belongs to one request: the caller's tools, the shape of its
-        answer, its credentials.
+        It inherits this run's options, except those of a single request: the caller's tools, the response schema, the
+        credentials.
 
         Args:
             note: The follow-up.
-            check: Raises when another run has taken it in.
+            check: Raises if another run has taken the follow-up.
         """
-        context = {name: value for name, value in self.context.items() if name not in _OF_ONE_REQUEST}
-        given = {"messages": [message_of(note)]}
-        return Turn(self.graph, self.thread, given, context, self.session_id, around=Around(before=check))
+        context = {name: value for name, value in self.context.items() if name not in _PER_REQUEST}
+        graph_input = {"messages": [message_of(note)]}
+        return RunSpec(self.graph, self.thread, graph_input, context, self.session_id, scope=Around(before=check))
 
     def client_calls(self, interrupts: Sequence[Interrupt]) -> list[dict[str, Any]]:
-        """The calls that the caller is to run: `{"id", "name", "arguments"}`, in call order."""
+        """Return the calls for the caller to run: `{"id", "name", "arguments"}`, in call order."""
         return [
-            {"id": self._id(asked), "name": asked.value["name"], "arguments": asked.value["arguments"]}
-            for asked in _asked(interrupts)
+            {
+                "id": self.client_call_id(interrupt),
+                "name": interrupt.value["name"],
+                "arguments": interrupt.value["arguments"],
+            }
+            for interrupt in _client_interrupts(interrupts)
         ]
 
-    def _id(self, asked: Interrupt) -> str:
-        # Without a session, the id is all that the next request brings to find the run again.
-        return str(asked.value["id"]) if self.token is None else f"call_{self.token}{asked.id[:8]}"
+    def client_call_id(self, interrupt: Interrupt) -> str:
+        """Return the id under which the caller sees a call of its own tools."""
+        # Without a session, the next request can identify the thread only by this id.
+        return str(interrupt.value["id"]) if self.token is None else f"call_{self.token}{interrupt.id[:8]}"
 
 
-async def turn_for(host: Host, caller: Caller, ask: Ask) -> Turn:
-    """Find out which run a request is.
+async def turn_for(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
+    """Return the run that a request starts or resumes.
 
     Args:
         host: The agent.
-        caller: Whose request it is.
-        ask: The request.
+        caller: The sender of the request.
+        request: The request.
 
     Raises:
-        ProblemError: When its messages do not fit together, or to the session.
+        ProblemError: If its messages are inconsistent, or do not fit the session's state.
     """
-    host.check_client_tools([tool["function"]["name"] for tool in ask.client_tools])
-    host.check_images(ask.messages)
-    host.check_agentic_loops(ask.options.get("max_agentic_loops"))
-    if ask.session_id is not None:
-        return await _in_session(host, caller, ask, ask.session_id)
-    check_conversation(ask.messages)
-    results, said = trailing_results(ask.messages)
+    host.check_client_tools([tool["function"]["name"] for tool in request.client_tools])
+    host.check_images(request.messages)
+    host.check_agentic_loops(request.options.get("max_agentic_loops"))
+    if request.session_id is not None:
+        return await _in_session(host, caller, request, request.session_id)
+    check_conversation(request.messages)
+    results, user_messages = trailing_results(request.messages)
     tokens = {found[1] for result in results if (found := _PARKED_ID.fullmatch(result.tool_call_id))}
     if len(tokens) == 1:
-        turn = Turn(host.kept, caller.parked(token := tokens.pop()), None, {}, None, token)
-        if resumed := await _resumed(turn, ask, results, said):
+        spec = RunSpec(host.kept, caller.parked(token := tokens.pop()), None, {}, None, token)
+        if resumed := await _resume(spec, request, results, user_messages):
             return resumed
-    if ask.client_tools:
+    if request.client_tools:
         token = new_token()
-        return Turn(host.kept, caller.parked(token), {"messages": ask.messages}, ask.context(), None, token)
-    return Turn(host.passing, uuid.uuid4().hex, {"messages": ask.messages}, ask.context(), None)
+        return RunSpec(host.kept, caller.parked(token), {"messages": request.messages}, request.context(), None, token)
+    return RunSpec(host.stateless, uuid.uuid4().hex, {"messages": request.messages}, request.context(), None)
 
 
-async def _in_session(host: Host, caller: Caller, ask: Ask, session_id: str) -> Turn:
-    turn = Turn(host.kept, caller.thread(session_id), None, ask.context(), session_id)
-    known = bool((await host.kept.aget_state(turn.config)).values)
-    if not known:
-        check_conversation(ask.messages)
-        return _with(turn, {"messages": ask.messages}, ask.context())
-    new = new_messages(ask.messages)
-    results, said = trailing_results(new)
+async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_id: str) -> RunSpec:
+    spec = RunSpec(host.kept, caller.thread(session_id), None, request.context(), session_id)
+    exists = bool((await host.kept.aget_state(spec.config)).values)
+    if not exists:
+        check_conversation(request.messages)
+        return _with_input(spec, {"messages": request.messages}, request.context())
+    new = new_messages(request.messages)
+    results, user_messages = trailing_results(new)
     if results:
-        if resumed := await _resumed(turn, ask, results, said):
+        if resumed := await _resume(spec, request, results, user_messages):
             return resumed
         listed = ", ".join(result.tool_call_id for result in results)
         raise ProblemError(
@@ -141,74 +145,81 @@ async def _in_session(host: Host, caller: Caller, ask: Ask, session_id: str) -> 
         raise ProblemError(
             "invalid", "There is no new message of the user's behind the assistant's last.", param="messages"
         )
-    return _with(turn, {"messages": new}, ask.context())
+    return _with_input(spec, {"messages": new}, request.context())
 
 
-async def _resumed(turn: Turn, ask: Ask, results: list[ToolMessage], said: list[HumanMessage]) -> Turn | None:
-    """The turn that goes on with some results; None when its thread waits for none."""
-    state: StateSnapshot = await turn.graph.aget_state(turn.config)
-    asked = {turn._id(interrupt): interrupt for interrupt in _asked(state.interrupts)}
+async def _resume(
+    spec: RunSpec, request: ChatRequest, results: list[ToolMessage], user_messages: list[HumanMessage]
+) -> RunSpec | None:
+    """Return the run that continues with tool results; None if its thread waits for none of them."""
+    state: StateSnapshot = await spec.graph.aget_state(spec.config)
+    waiting = {spec.client_call_id(interrupt): interrupt for interrupt in _client_interrupts(state.interrupts)}
     given = {result.tool_call_id: result for result in results}
-    if _has_heard(turn, state, given):
-        # The words beside them came with the results, and wait where the run stopped.
-        return _with(turn, None, ask.context(), state)
-    if not asked or not given.keys() & asked.keys():
+    if _has_received(spec, state, given):
+        # The user messages were stored together with the results when the stopped run received them.
+        return _with_input(spec, None, request.context(), state)
+    if not waiting or not given.keys() & waiting.keys():
         return None
-    if given.keys() != asked.keys():
-        listed = ", ".join(sorted(asked.keys() ^ given.keys()))
+    if given.keys() != waiting.keys():
+        listed = ", ".join(sorted(waiting.keys() ^ given.keys()))
         raise ProblemError("invalid", f"One result for each open call is needed; these do not match: {listed}.")
-    answers = {asked[id_].id: _answer(result) for id_, result in given.items()}
-    # What is waited for is taken up again, also where its tool is not offered this time.
-    offered = {tool["function"]["name"] for tool in ask.client_tools}
-    calls = {one.value["id"]: one.value["name"] for one in asked.values() if one.value["name"] not in offered}
-    context = {**ask.context(), **({"client_calls": calls} if calls else {})}
-    return _with(turn, Command(resume=answers), context, state, _steering(_told(said), answers))
+    answers = {waiting[id_].id: _answer(result) for id_, result in given.items()}
+    # Open calls are resumed even if this request no longer offers their tools.
+    offered = {tool["function"]["name"] for tool in request.client_tools}
+    calls = {one.value["id"]: one.value["name"] for one in waiting.values() if one.value["name"] not in offered}
+    context = {**request.context(), **({"client_calls": calls} if calls else {})}
+    notes = _steering_notes(_merge_content(user_messages), answers)
+    return _with_input(spec, Command(resume=answers), context, state, notes)
 
 
-def _has_heard(turn: Turn, state: StateSnapshot, given: Collection[str]) -> bool:
-    """Whether a run took these results in, and was stopped before its answer."""
-    # A task whose step was never stored leaves `next` empty, too.
+def _has_received(spec: RunSpec, state: StateSnapshot, given: Collection[str]) -> bool:
+    """Return whether a run received these results and was stopped before its answer."""
+    # `next` would not do: it is also empty for a task whose step was never stored.
     if state.interrupts or not state.tasks:
         return False
-    # Without a session, nobody else knows the thread.
     events = since_last_input(state.values.get("events", []))
     settled = {entry["id"] for entry in events if entry["type"] == "tool_result"}
-    return turn.token is not None or settled >= set(given)
+    # Without a session, the thread's only caller is the one that was sent the token.
+    return spec.token is not None or settled >= set(given)
 
 
-def _told(said: Sequence[HumanMessage]) -> Any:
-    """What several messages say, as the content of one: text, or blocks where there is more than text."""
-    if all(isinstance(message.content, str) for message in said):
-        return "\n\n".join(message.text for message in said if message.text.strip())
+def _merge_content(messages: Sequence[HumanMessage]) -> Any:
+    """Merge the contents of messages into one: text, or content blocks if any message has blocks."""
+    if all(isinstance(message.content, str) for message in messages):
+        return "\n\n".join(message.text for message in messages if message.text.strip())
     blocks: list[Any] = []
-    for message in said:
+    for message in messages:
         blocks += [{"type": "text", "text": message.content}] if isinstance(message.content, str) else message.content
     return blocks
 
 
-def _steering(told: Any, answers: Collection[str]) -> tuple[Note, ...]:
-    """What was said beside results, heard behind the results of the whole wave and before the next plan.
+def _steering_notes(content: Any, answers: Collection[str]) -> tuple[Note, ...]:
+    """Return user messages sent with tool results as a steering note, for after the wave and before the next plan.
 
-    They are the same note whenever the same results are sent with them, so that they are heard once.
+    The key is a hash of content and answers, so that a repeated request adds the note only once.
     """
-    if not told:
+    if not content:
         return ()
-    digest = hashlib.sha256(json.dumps([*sorted(answers), told]).encode()).hexdigest()
-    return (Note(f"{0:020d}-{digest[:16]}", "steer", told),)
+    digest = hashlib.sha256(json.dumps([*sorted(answers), content]).encode()).hexdigest()
+    return (Note(f"{0:020d}-{digest[:16]}", "steer", content),)
 
 
-def _with(
-    turn: Turn, given: Any, context: dict[str, Any], before: StateSnapshot | None = None, brought: tuple[Note, ...] = ()
-) -> Turn:
-    """A turn with its input; `before` is where the input stands that it takes up, None for a new input."""
-    begun = replace(turn, given=given, context=context, around=Around(brought=brought))
+def _with_input(
+    spec: RunSpec,
+    graph_input: Any,
+    context: dict[str, Any],
+    before: StateSnapshot | None = None,
+    notes: tuple[Note, ...] = (),
+) -> RunSpec:
+    """Return the run with an input; `before` is the state of the input that it resumes, None for a new input."""
+    complete = replace(spec, graph_input=graph_input, context=context, scope=Around(brought=notes))
     if before is None:
-        return begun
-    return replace(begun, used_before=before.values.get("usage", NO_USAGE))
+        return complete
+    return replace(complete, used_before=before.values.get("usage", NO_USAGE))
 
 
-def _asked(interrupts: Sequence[Interrupt]) -> list[Interrupt]:
-    return [asked for asked in interrupts if isinstance(asked.value, dict) and asked.value.get("type") == CLIENT_CALL]
+def _client_interrupts(interrupts: Sequence[Interrupt]) -> list[Interrupt]:
+    return [one for one in interrupts if isinstance(one.value, dict) and one.value.get("type") == CLIENT_CALL]
 
 
 def _answer(result: ToolMessage) -> ClientResult:

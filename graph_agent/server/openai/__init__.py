@@ -1,1 +1,1 @@
-"""OpenAI's chat completions: routes, requests and responses."""
+"""OpenAI's Chat Completions API: routes, requests and responses."""

@@ -1,4 +1,4 @@
-"""The body of OpenAI's chat completions, checked, and read as an `Ask`."""
+"""Request bodies of OpenAI's Chat Completions API, and their conversion to `ChatRequest`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, TooMa
 from graph_agent._internal.text import plain
 from graph_agent.config import ReasoningEffort
 from graph_agent.server.admission.problems import ProblemError
-from graph_agent.server.chat.request import Ask
+from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.schemas import (
     TOOL_NAME,
     AgenticLoops,
@@ -28,27 +28,27 @@ from graph_agent.server.chat.schemas import (
 
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
 _ARGUMENTS = JsonBounds(values=20_000, depth=200)
-"""What the arguments of all calls of a request may hold; the body's own bounds take each text for one string."""
-_INSTRUCTING = ("system", "developer")
+"""Limits of the arguments of all calls of a request; the limits of the body count each text as one value."""
+_SYSTEM_ROLES = ("system", "developer")
 
 
 class _Body(BaseModel):
-    """What we read of an object; its other fields are the client's own business."""
+    """An object of the body; fields that are not declared are accepted and ignored."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
 
 
 class ImageUrl(_Body):
-    """Where an image is."""
+    """The source of an image."""
 
-    url: str = Field(min_length=1, description="An address, or a `data:` URL with base64.")
+    url: str = Field(min_length=1, description="A URL, or a `data:` URL with base64.")
 
 
 class File(_Body):
     """A document."""
 
     filename: str | None = None
-    file_data: str | None = Field(None, description="A `data:` URL with base64. Files are not kept here: no `file_id`.")
+    file_data: str | None = Field(None, description="A `data:` URL with base64. Files are not stored: no `file_id`.")
 
 
 class Part(_Body):
@@ -62,14 +62,14 @@ class Part(_Body):
 
 
 class FunctionCall(_Body):
-    """What is called."""
+    """The function of a call, and its arguments."""
 
     name: str = Field(min_length=1)
-    arguments: str = Field("", description="A JSON object, written out.")
+    arguments: str = Field("", description="A JSON object as text.")
 
 
 class CallInHistory(_Body):
-    """A call the assistant made."""
+    """A call that the assistant made."""
 
     id: CallId = Field(min_length=1)
     type: Literal["function"] = "function"
@@ -86,7 +86,7 @@ class Message(_Body):
 
 
 class Function(_Body):
-    """A function of the caller's."""
+    """A function of the caller."""
 
     name: str = Field(pattern=TOOL_NAME)
     description: str | None = None
@@ -94,47 +94,47 @@ class Function(_Body):
 
 
 class Tool(_Body):
-    """A tool of the caller's."""
+    """A tool of the caller."""
 
     type: Literal["function"]
     function: Function
 
 
 class NamedFunction(_Body):
-    """A function, by its name."""
+    """The name of a function."""
 
     name: str
 
 
 class NamedTool(_Body):
-    """The tool the model must call."""
+    """The tool that the model must call."""
 
     type: Literal["function"]
     function: NamedFunction
 
 
 class NamedSchema(_Body):
-    """The shape of the answer."""
+    """The schema of the answer."""
 
     name: str = "response"
     schema_: dict[str, Any] = Field(default={"type": "object"}, alias="schema")
 
 
 class ResponseFormat(_Body):
-    """Text, any JSON object, or JSON of a given shape."""
+    """Text, any JSON object, or JSON with a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
 
 
 class StreamOptions(_Body):
-    """What a stream tells."""
+    """Options of a stream."""
 
     include_usage: bool | None = None
 
 
-class ChatRequest(_Body):
-    """A request for a chat completion. Fields that are not listed are taken and have no effect."""
+class ChatCompletionRequest(_Body):
+    """A request for a chat completion. Fields that are not listed are accepted and have no effect."""
 
     model: str
     messages: ListOf[Message] = Field(min_length=1)
@@ -157,16 +157,16 @@ class ChatRequest(_Body):
     _clean = model_validator(mode="before")(clean_body)
 
 
-def read_chat_request(body: ChatRequest) -> Ask:
-    """What a request wants, without its headers.
+def read_chat_request(body: ChatCompletionRequest) -> ChatRequest:
+    """Convert a request's body, without its headers.
 
     Raises:
-        ProblemError: When something in it cannot be used.
+        ProblemError: If the body has an unsupported or invalid value.
     """
     _check_arguments(body.messages)
-    asked = _asked(body.messages)
-    told = body.messages[:-1] if asked else body.messages
-    system = [_text(message) for message in told if message.role in _INSTRUCTING]
+    question = _system_question(body.messages)
+    history = body.messages[:-1] if question else body.messages
+    system = [_text(message) for message in history if message.role in _SYSTEM_ROLES]
     stop = [body.stop] if isinstance(body.stop, str) else body.stop
     options: dict[str, Any] = {
         "temperature": body.temperature,
@@ -179,8 +179,8 @@ def read_chat_request(body: ChatRequest) -> Ask:
         "parallel_client_calls": body.parallel_tool_calls,
         "max_agentic_loops": body.max_agentic_loops,
     }
-    return Ask(
-        messages=[*(read for message in told if (read := _message(message)) is not None), *asked],
+    return ChatRequest(
+        messages=[*(read for message in history if (read := _message(message)) is not None), *question],
         instructions="\n\n".join(text for text in system if text),
         options={name: value for name, value in options.items() if value is not None},
         client_tools=[] if body.tool_choice == "none" else [_tool(tool) for tool in body.tools or []],
@@ -189,15 +189,15 @@ def read_chat_request(body: ChatRequest) -> Ask:
     )
 
 
-def _asked(messages: list[Message]) -> list[HumanMessage]:
-    """A last system message that is what is to be answered, as there is nothing else that is; one at most.
+def _system_question(messages: list[Message]) -> list[HumanMessage]:
+    """Return a final system message as the user message to answer, if nothing else is open; one message at most.
 
-    Clients with a system prompt alone send it so, and those that let several agents speak in turn.
+    Clients that have only a system prompt send such requests, and so do multi-agent clients.
     """
     *before, last = messages
-    roles = [message.role for message in before if message.role not in _INSTRUCTING]
+    roles = [message.role for message in before if message.role not in _SYSTEM_ROLES]
     open_ended = bool(roles) and roles[-1] != "assistant"
-    text = _text(last) if last.role in _INSTRUCTING and not open_ended else ""
+    text = _text(last) if last.role in _SYSTEM_ROLES and not open_ended else ""
     return [HumanMessage(text)] if text else []
 
 
@@ -247,7 +247,7 @@ def _text(message: Message) -> str:
 
 def _call(call: CallInHistory) -> ToolCall:
     try:
-        # The body was cleaned with these written out, so what they hold was not.
+        # `clean_body` saw the arguments as text, so their values are not cleaned yet.
         arguments = plain(json.loads(call.function.arguments or "{}"))
     except (ValueError, RecursionError):
         arguments = None
@@ -257,10 +257,10 @@ def _call(call: CallInHistory) -> ToolCall:
 
 
 def _check_arguments(messages: list[Message]) -> None:
-    left = _ARGUMENTS.values
+    remaining = _ARGUMENTS.values
     for call in (call for message in messages for call in message.tool_calls or []):
         try:
-            left -= count_values(call.function.arguments, JsonBounds(left, _ARGUMENTS.depth))
+            remaining -= count_values(call.function.arguments, JsonBounds(remaining, _ARGUMENTS.depth))
         except TooManyValuesError:
             raise ProblemError(
                 "too_large",
@@ -281,7 +281,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _choice(body: ChatRequest) -> str | None:
+def _choice(body: ChatCompletionRequest) -> str | None:
     if not isinstance(body.tool_choice, NamedTool):
         return "any" if body.tool_choice == "required" else None
     name = body.tool_choice.function.name

@@ -1,4 +1,4 @@
-"""What OpenAI's clients are sent: completions, chunks and errors."""
+"""Responses in OpenAI's format: completions, chunks and errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from starlette.responses import JSONResponse
 
 from graph_agent.server.admission.problems import Kind, ProblemError
-from graph_agent.server.chat.outcomes import Ending, Outcome
+from graph_agent.server.chat.outcomes import ChatOutcome, Ending
 from graph_agent.server.sse import frame
 
 _FINISH: dict[Ending, str] = {
@@ -44,43 +44,43 @@ _TYPES: dict[Kind, tuple[str, str | None]] = {
 
 
 def openai_error(problem: ProblemError) -> dict[str, Any]:
-    """An error's body."""
+    """Return an error's body."""
     type_, code = _TYPES[problem.kind]
     category = {} if problem.category is None else {"category": problem.category}
     return {"error": {"message": problem.message, "type": type_, "param": problem.param, "code": code, **category}}
 
 
 def openai_refusal(problem: ProblemError) -> JSONResponse:
-    """The response to a request that is turned away."""
+    """Return the response to a refused request."""
     return JSONResponse(openai_error(problem), problem.status, headers=problem.headers)
 
 
-class OpenAIVoice:
-    """Tells one answer as a chat completion.
+class OpenAIDialect:
+    """Formats one answer as a chat completion.
 
     Args:
         model: The model's name.
-        include_usage: Whether a stream ends in a chunk with the usage.
+        include_usage: Whether a stream ends with a chunk that has the usage.
     """
 
     def __init__(self, model: str, *, include_usage: bool) -> None:
         self._include_usage = include_usage
-        self._about = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+        self._metadata = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
-    def begins(self) -> Iterable[str]:
-        """As `Voice.begins`."""
+    def start_frames(self) -> Iterable[str]:
+        """See `ChatDialect.start_frames`."""
         yield self._chunk({"role": "assistant", "content": ""})
 
-    def says(self, text: str) -> Iterable[str]:
-        """As `Voice.says`."""
+    def text_frames(self, text: str) -> Iterable[str]:
+        """See `ChatDialect.text_frames`."""
         yield self._chunk({"content": text})
 
-    def steps(self, progress: dict[str, Any]) -> Iterable[str]:
-        """As `Voice.steps`: a chunk that adds nothing, with the field `progress`."""
+    def progress_frames(self, progress: dict[str, Any]) -> Iterable[str]:
+        """See `ChatDialect.progress_frames`: a chunk with an empty delta and the field `progress`."""
         yield self._chunk({}, progress=progress)
 
-    def ends(self, outcome: Outcome) -> Iterable[str]:
-        """As `Voice.ends`."""
+    def end_frames(self, outcome: ChatOutcome) -> Iterable[str]:
+        """See `ChatDialect.end_frames`."""
         for index, call in enumerate(_calls(outcome)):
             yield self._chunk({"tool_calls": [{"index": index, **call}]})
         yield self._chunk({}, finish=_FINISH[outcome.ending])
@@ -88,12 +88,12 @@ class OpenAIVoice:
             yield frame({**self._chunks(), "choices": [], "usage": _usage(outcome)})
         yield "data: [DONE]\n\n"
 
-    def breaks(self, problem: ProblemError) -> Iterable[str]:
-        """As `Voice.breaks`."""
+    def error_frames(self, problem: ProblemError) -> Iterable[str]:
+        """See `ChatDialect.error_frames`."""
         yield frame(openai_error(problem))
 
-    def whole(self, outcome: Outcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
-        """As `Voice.whole`."""
+    def body(self, outcome: ChatOutcome, progress: list[dict[str, Any]]) -> dict[str, Any]:
+        """See `ChatDialect.body`."""
         message: dict[str, Any] = {"role": "assistant", "content": outcome.text or None, "refusal": None}
         if outcome.calls:
             message["tool_calls"] = _calls(outcome)
@@ -101,7 +101,7 @@ class OpenAIVoice:
             message["content"] = ""
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _FINISH[outcome.ending]}
         return {
-            **self._about,
+            **self._metadata,
             "object": "chat.completion",
             "choices": [choice],
             "usage": _usage(outcome),
@@ -109,7 +109,7 @@ class OpenAIVoice:
         }
 
     def _chunks(self) -> dict[str, Any]:
-        return {**self._about, "object": "chat.completion.chunk"}
+        return {**self._metadata, "object": "chat.completion.chunk"}
 
     def _chunk(self, delta: dict[str, Any], finish: str | None = None, **extra: Any) -> str:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
@@ -117,7 +117,7 @@ class OpenAIVoice:
         return frame({**self._chunks(), "choices": [choice], **usage, **extra})
 
 
-def _calls(outcome: Outcome) -> list[dict[str, Any]]:
+def _calls(outcome: ChatOutcome) -> list[dict[str, Any]]:
     return [
         {
             "id": call["id"],
@@ -128,7 +128,7 @@ def _calls(outcome: Outcome) -> list[dict[str, Any]]:
     ]
 
 
-def _usage(outcome: Outcome) -> dict[str, int]:
+def _usage(outcome: ChatOutcome) -> dict[str, int]:
     return {
         "prompt_tokens": outcome.input_tokens,
         "completion_tokens": outcome.output_tokens,

@@ -1,4 +1,4 @@
-"""OpenAI's API: chat completions, and the models there are."""
+"""Routes of OpenAI's API: chat completions and models."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from starlette.responses import Response
 from graph_agent.server.admission.gate import caller
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.off_loop import BodyRoute, off_loop
-from graph_agent.server.openai.requests import ChatRequest, read_chat_request
-from graph_agent.server.openai.responses import OpenAIVoice
+from graph_agent.server.openai.requests import ChatCompletionRequest, read_chat_request
+from graph_agent.server.openai.responses import OpenAIDialect
 from graph_agent.server.parameters import (
     ProgressHeader,
     Services,
@@ -26,9 +26,9 @@ from graph_agent.server.sessions.replies import Completion, Model, ModelList, Op
 _ERRORS = error_responses(
     OpenAIError,
     {
-        500: "We failed",
+        500: "The server failed",
         502: "The model's provider failed",
-        503: "The server is being stopped, another process has the session, or the database is locked",
+        503: "The server is stopping, another process holds the session, or the database is locked",
         507: "The database is full",
     },
 )
@@ -43,18 +43,20 @@ router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=BodyRoute)
 )
 async def create_chat_completion(
     request: Request,
-    body: ChatRequest,
-    who: Annotated[Caller, Depends(caller)],
-    here: Annotated[Services, Depends(services)],
+    body: ChatCompletionRequest,
+    sender: Annotated[Caller, Depends(caller)],
+    server: Annotated[Services, Depends(services)],
     session: SessionHeader = None,
     progress: ProgressHeader = None,
 ) -> Response:
     """Answer a conversation."""
-    here.check_model(body.model)
-    here.check_amount(body.messages, body.tools)
-    ask = with_headers(await off_loop(request, read_chat_request, body), session, progress)
+    server.check_model(body.model)
+    server.check_amount(body.messages, body.tools)
+    chat_request = with_headers(await off_loop(request, read_chat_request, body), session, progress)
     include_usage = bool(body.stream_options and body.stream_options.include_usage)
-    return await here.chat.answer(request, who, ask, OpenAIVoice(body.model, include_usage=include_usage))
+    return await server.chat.answer(
+        request, sender, chat_request, OpenAIDialect(body.model, include_usage=include_usage)
+    )
 
 
 _MODEL_ERRORS: dict[int | str, dict[str, Any]] = {
@@ -63,21 +65,21 @@ _MODEL_ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/models", responses=_MODEL_ERRORS)
-async def list_models(here: Annotated[Services, Depends(services)]) -> ModelList:
-    """List the models: this agent."""
-    model = _model(here)
+async def list_models(server: Annotated[Services, Depends(services)]) -> ModelList:
+    """List the models; the only model is this agent."""
+    model = _model(server)
     return ModelList(object="list", data=[model], has_more=False, first_id=model.id, last_id=model.id)
 
 
 @router.get("/models/{model_id}", responses=_MODEL_ERRORS)
-async def get_model(model_id: str, here: Annotated[Services, Depends(services)]) -> Model:
+async def get_model(model_id: str, server: Annotated[Services, Depends(services)]) -> Model:
     """Describe one model."""
-    here.check_model(model_id)
-    return _model(here)
+    server.check_model(model_id)
+    return _model(server)
 
 
-def _model(here: Services) -> Model:
-    host = here.chat.runs.host
+def _model(server: Services) -> Model:
+    host = server.chat.runs.host
     return Model(
         id=host.source.name,
         object="model",

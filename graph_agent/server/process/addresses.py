@@ -1,4 +1,4 @@
-"""The address that a server is to listen at: bound, or refused with a word on what to do."""
+"""Binding of a server's listening socket, with an error that names the fix."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import socket
 from graph_agent.errors import ConfigError
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """A TCP socket bound to an address; it does not listen yet.
+def bind_socket(host: str, port: int) -> socket.socket:
+    """Return a TCP socket bound to an address; it does not listen yet.
 
     Args:
-        host: An IPv4 or IPv6 address, or a name for one.
+        host: An IPv4 or IPv6 address, or a host name.
         port: The port; 0 for any free one.
 
     Raises:
-        ConfigError: When there is no such address here, or the port is taken or not for this user.
+        ConfigError: If this machine has no such address, or the port is in use or not permitted for this user.
     """
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        # Of a name with both, such as localhost, the IPv4 address: it is the one that all clients try.
+        # Prefer IPv4 for names with both families, such as localhost: all clients try it.
         family, kind, _, _, address = min(found, key=lambda one: one[0] != socket.AF_INET)
-        # Told that it is TCP, asyncio sends small pieces at once; else each first token waits 40 ms for an
+        # asyncio sets TCP_NODELAY only if the protocol is TCP; without it each first token waits 40 ms for an
         # acknowledgement.
         listener = socket.socket(family, kind, socket.IPPROTO_TCP)
     except OSError as error:
@@ -37,7 +37,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Where a client on this machine reaches what listens there."""
+    """Return the URL of a listening socket, for clients on this machine."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
 

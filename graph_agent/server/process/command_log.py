@@ -1,4 +1,4 @@
-"""The log of the commands `run`, `serve` and `a2a`: its level, and one handler on standard error."""
+"""Logging of the commands `run`, `serve` and `a2a`: the level, and one handler on standard error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class LogLevel(StrEnum):
-    """The levels that a command takes."""
+    """Log levels that a command accepts."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -41,11 +41,11 @@ LogLevelOption = Annotated[
 
 
 def chosen_level(verbose: int, level: LogLevel | None) -> LogLevel | None:
-    """The level that the options of a command come to; None where none is given.
+    """Return the log level that a command's options select; None if none is given.
 
     Args:
-        verbose: How often `-v` is given: once for INFO, twice for DEBUG.
-        level: The value of `--log-level`, which wins.
+        verbose: Count of `-v`: 1 for INFO, 2 or more for DEBUG.
+        level: The value of `--log-level`; overrides `verbose`.
     """
     if level is not None or not verbose:
         return level
@@ -53,14 +53,14 @@ def chosen_level(verbose: int, level: LogLevel | None) -> LogLevel | None:
 
 
 def log_at(level: str | None) -> None:
-    """Write the log to standard error, in place of an earlier call's handler.
+    """Write the log to standard error; replaces the handler of an earlier call.
 
-    Records of other packages are shown from INFO upwards at most: their DEBUG records hold whole requests. What looks
-    like a secret in them is masked.
+    DEBUG records of other packages are never shown, because they hold whole requests. Text in them that looks like a
+    secret is masked.
 
     Args:
-        level: Name of the level of this package's records. None for `warning`; then a log that the program has set up
-            is left alone.
+        level: Name of the level for this package's records. None means `warning`, and leaves logging that the program
+            has configured itself unchanged.
     """
     root = logging.getLogger()
     if level is None and any(not isinstance(each, _Handler) for each in root.handlers):
@@ -72,10 +72,10 @@ def log_at(level: str | None) -> None:
 
 
 def log_warnings(*, without_history: bool = False) -> None:
-    """Write warnings to standard error, without their time, in place of an earlier call's handler.
+    """Write warnings to standard error, without timestamps; replaces the handler of an earlier call.
 
     Args:
-        without_history: Whether those are left out that a run shows from its history.
+        without_history: Whether to omit warnings that a run shows from its history.
     """
     handler = _Handler("%(message)s")
     handler.setLevel(logging.WARNING)
@@ -91,28 +91,28 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # the class ta
 
 
 class _PrintableFormatter(logging.Formatter):
-    """Writes each record so that no text in it can begin a line like a record's, or control a terminal.
+    """Format records so that no text in them can imitate the start of a record, or control a terminal.
 
-    A message is one line. The lines of a traceback, and of a message whose record has `MULTILINE`, are indented.
+    A message is one line. Lines of a traceback, and of a message whose record has `MULTILINE`, are indented.
     Secrets are masked.
     """
 
     def format(self, record: logging.LogRecord) -> str:
         mask = mask_named_secrets if record.name.partition(".")[0] == _OWN else mask_secrets
-        # A copy: what is set on a record is read by other handlers, and what these have set is not printable.
+        # A copy: other handlers read the attributes of the record, and the text that they cached is not printable.
         shown = logging.makeLogRecord(record.__dict__)
         if shown.exc_info:
             shown.exc_text = None
         return mask(super().format(shown))
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - it is logging's name
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - overrides a method of logging
         record.message = (_indented if hasattr(record, MULTILINE) else printable)(record.message)
         return super().formatMessage(record)
 
-    def formatException(self, ei: Any) -> str:  # noqa: N802 - it is logging's name
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - overrides a method of logging
         return f"    {_indented(super().formatException(ei))}"
 
-    def formatStack(self, stack_info: str) -> str:  # noqa: N802 - it is logging's name
+    def formatStack(self, stack_info: str) -> str:  # noqa: N802 - overrides a method of logging
         return f"    {_indented(super().formatStack(stack_info))}"
 
 

@@ -1,4 +1,4 @@
-"""Whether the server lives, whether it can answer, and what it has counted."""
+"""Routes for liveness, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graph_agent.server.process.readiness import OK
 from graph_agent.server.sessions.replies import ControlError, Health, Readiness
 
 _ERROR: dict[str, Any] = {"model": ControlError}
-_FOREIGN: dict[str, Any] = {**_ERROR, "description": "Sent by a page of another origin, to a server without keys"}
+_FOREIGN: dict[str, Any] = {**_ERROR, "description": "Sent by a page of another origin to a server without keys"}
 
 router = APIRouter(tags=["Health"])
 metrics_router = APIRouter(tags=["Health"])
@@ -21,7 +21,7 @@ metrics_router = APIRouter(tags=["Health"])
 
 @router.get("/health", responses={403: _FOREIGN})
 async def health() -> Health:
-    """Say that the process is alive."""
+    """Report that the process is alive."""
     return Health(status="ok")
 
 
@@ -31,15 +31,15 @@ async def health() -> Health:
     responses={403: _FOREIGN, 503: {"model": Readiness, "description": "Requests cannot be answered"}},
 )
 async def ready(request: Request) -> Response:
-    """Say whether requests can be answered: the model, the MCP servers and the database, each within five seconds.
+    """Report whether requests can be answered: checks the model, the MCP servers and the database, 5 seconds each.
 
-    A model behind an OpenAI-compatible endpoint is asked for the list of its models, every ten seconds at most, which
-    takes no tokens; one that failed to answer a request within a minute is not ready.
+    A model behind an OpenAI-compatible endpoint is checked by listing its models, at most every 10 seconds; this uses
+    no tokens. A model that failed a request within the last minute is not ready.
     """
-    here = getattr(request.app.state, "graph_agent", None)
-    if not isinstance(here, Services):
+    server = getattr(request.app.state, "graph_agent", None)
+    if not isinstance(server, Services):
         return _readiness({"server": "stopping"})
-    return _readiness(await here.readiness.checks())
+    return _readiness(await server.readiness.checks())
 
 
 @metrics_router.get(
@@ -52,9 +52,9 @@ async def ready(request: Request) -> Response:
         503: _ERROR,
     },
 )
-async def metrics(here: Annotated[Services, Depends(services)]) -> Response:
-    """Give what was counted, in Prometheus's text format."""
-    return Response(here.chat.runs.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
+async def metrics(server: Annotated[Services, Depends(services)]) -> Response:
+    """Return the metrics in Prometheus's text format."""
+    return Response(server.chat.runs.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
 
 
 def _readiness(checks: dict[str, str]) -> JSONResponse:

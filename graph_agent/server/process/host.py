@@ -1,4 +1,4 @@
-"""The agent as a server holds it: once with a memory, for sessions, and once without, for requests that keep none."""
+"""A server's agent, compiled twice: with the database for sessions, and without for requests that keep no session."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.process.settings import ServerSettings
 from graph_agent.server.process.sources import AgentSource
 from graph_agent.server.sessions.feeds import Feeds
-from graph_agent.server.sessions.notifier import News
+from graph_agent.server.sessions.notifier import CheckpointNotifier
 from graph_agent.session.event_reader import EventReader
 
 logger = logging.getLogger(__name__)
 
 _PARKED = ("graph_agent", "parked")
-"""Store namespace of the threads of requests that wait for their caller: key → the thread, and until when."""
+"""Store namespace of parked threads, whose requests wait for their caller: key → thread and expiry."""
 _PAGE = 1000
 
 
@@ -51,25 +51,25 @@ class Host:
     source: AgentSource
     settings: ServerSettings
     kept: CompiledAgentGraph
-    """With the database; its sessions outlive the process."""
-    passing: CompiledAgentGraph
-    """With a memory of its own, which forgets each request when it is answered."""
+    """Compiled with the database; its sessions outlive the process."""
+    stateless: CompiledAgentGraph
+    """Compiled with an in-memory saver; each request's thread is deleted when the request is answered."""
     saver: BaseCheckpointSaver[Any]
     store: BaseStore
-    news: News
-    """Notifies of what is stored in this process."""
+    notifier: CheckpointNotifier
+    """Notifies of checkpoints stored by this process."""
     feeds: Feeds
-    """The events of followed sessions."""
+    """Event feeds of followed sessions."""
     credential_headers: Mapping[str, str] = field(default_factory=dict)
-    """Credential name → the header in which a request may bring it."""
+    """Credential name → the request header that may carry it."""
     started: int = field(default_factory=lambda: int(time.time()))
-    """When the server started, in seconds since 1970."""
+    """Start time of the server, in seconds since 1970."""
 
     def check_client_tools(self, names: list[str]) -> None:
-        """Check that a caller's tools can stand beside the agent's own.
+        """Check that a caller's tool names do not collide with each other or with the agent's tools.
 
         Raises:
-            ProblemError: When two of them have one name.
+            ProblemError: If two tools have the same name.
         """
         try:
             ToolAliases([*self.tool_names, *names])
@@ -77,10 +77,10 @@ class Host:
             raise ProblemError("invalid", f"{error}", param="tools") from None
 
     def check_images(self, messages: Sequence[AnyMessage]) -> None:
-        """Check that no image is given by an address that this process would connect to.
+        """Check that no image has a URL that this process would connect to.
 
         Raises:
-            ProblemError: When one is, and the client of a model of the agent downloads images.
+            ProblemError: If an image has a URL and the client of one of the agent's models downloads images.
         """
         builder = self.kept.builder
         if not isinstance(builder, AgentStateGraph) or not any(map(_has_image_url, messages)):
@@ -95,27 +95,27 @@ class Host:
                 param="messages",
             )
 
-    def check_agentic_loops(self, asked: int | None) -> None:
-        """Check that a request asks for no more reruns by hooks than the agent's configuration allows.
+    def check_agentic_loops(self, limit: int | None) -> None:
+        """Check that a request's limit of hook reruns is within the agent's configuration.
 
         Raises:
-            ProblemError: When it does.
+            ProblemError: If it is above the configured limit.
         """
         builder = self.kept.builder
         config = builder.config if isinstance(builder, AgentStateGraph) else None
         most = (config or LoopConfig()).max_agentic_loops
-        if asked is not None and asked > most:
+        if limit is not None and limit > most:
             raise ProblemError(
                 "invalid",
-                f"max_agentic_loops={asked}: this agent allows at most {most}; send {most} or less, or leave it out.",
+                f"max_agentic_loops={limit}: this agent allows at most {most}; send {most} or less, or leave it out.",
                 param="max_agentic_loops",
             )
 
     def credentials_of(self, request: HTTPConnection) -> dict[str, SecretStr]:
-        """The credentials that a request brings for its run, and for no other.
+        """Return the credentials in a request's headers; they are for the run of this request only.
 
         Raises:
-            ProblemError: When a header of one is there twice.
+            ProblemError: If the header of a credential occurs twice.
         """
         try:
             return credentials_of(request.headers, self.credential_headers)
@@ -124,34 +124,36 @@ class Host:
 
     @property
     def tool_names(self) -> tuple[str, ...]:
-        """Names of the tools and delegations of the agent itself."""
+        """Names of the agent's own tools and delegations."""
         builder = self.kept.builder
         return builder.tool_names if isinstance(builder, AgentStateGraph) else ()
 
     async def mcp_states(self) -> dict[str, str]:
-        """Each MCP server's state: `ok` or `down`."""
+        """Return the state of each MCP server: `ok` or `down`."""
         builder = self.kept.builder
         if not isinstance(builder, AgentStateGraph) or builder.mcp_states is None:
             return {}
         return {name: "ok" if up else "down" for name, up in (await builder.mcp_states()).items()}
 
     async def park(self, thread: str) -> None:
-        """Note that a thread may be thrown away from some time on."""
+        """Record that a thread may be deleted after `park_s` seconds."""
         value = {"thread": thread, "until": time.time() + self.settings.park_s}
         await self.store.aput(_PARKED, thread.replace("/", ":"), value, index=False)
 
     async def forget(self, thread: str) -> None:
-        """Throw a thread away; of one that is not there nothing is said."""
+        """Delete a thread; does nothing if it does not exist."""
         await self.saver.adelete_thread(thread)
         await self.store.adelete(_PARKED, thread.replace("/", ":"))
 
     async def sweep(self) -> int:
-        """Throw away what has waited long enough for its caller, and of each caller's what is more than it may keep.
+        """Delete parked threads that have expired, and the oldest of each caller above `parked_requests`.
+
+        Threads with an active run are kept.
 
         Returns:
-            How many threads that were; one that is at work stays.
+            The number of threads deleted.
         """
-        now, gone = time.time(), 0
+        now, deleted = time.time(), 0
         kept: Counter[str] = Counter()
         for value in sorted(await self._parked(), key=lambda value: value["until"], reverse=True):
             thread = value["thread"]
@@ -162,11 +164,11 @@ class Host:
                 with contextlib.suppress(SessionBusyError):
                     async with kept_idle(self.saver, thread):
                         await self.forget(thread)
-                    gone += 1
-        return gone
+                    deleted += 1
+        return deleted
 
     async def _parked(self) -> list[dict[str, Any]]:
-        # By key: what is parked between two pages moves others from one to the next.
+        # By key: a thread parked between two reads shifts others to the next page, which then repeats them.
         parked: dict[str, dict[str, Any]] = {}
         read = 0
         while found := await self.store.asearch(_PARKED, limit=_PAGE, offset=read):
@@ -181,7 +183,7 @@ def _has_image_url(message: AnyMessage) -> bool:
 
 
 def new_token() -> str:
-    """A name for a request's thread that nobody can guess: 24 hexadecimal digits."""
+    """Return an unguessable name for a request's thread: 24 hexadecimal digits."""
     return secrets.token_hex(12)
 
 
@@ -191,32 +193,32 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
 
     Args:
         source: The agent.
-        settings: How long what is parked is kept.
-        db: Another database than the agent's own.
+        settings: Keys, credential headers and the times of parked requests.
+        db: A database URL that replaces the agent's own; None for the agent's own.
 
     Raises:
-        ConfigError: When the agent or the database cannot be opened, or a credential's header cannot be one.
+        ConfigError: If the agent or the database cannot be opened, or a credential's header is not permitted.
     """
     credential_headers = {**source.credential_headers, **settings.credential_headers}
     check_headers(credential_headers, has_keys=bool(settings.keys))
     address = db or source.db
     async with source.open() as graph, open_saver(address) as saver, open_store(address) as store:
         memory = InMemorySaver(serde=strict_serializer())
-        kept, news = _compiled(graph, saver, store), News()
+        kept, notifier = _compile(graph, saver, store), CheckpointNotifier()
         host = Host(
             source=source,
             settings=settings,
             kept=kept,
-            passing=_compiled(graph, memory, None),
+            stateless=_compile(graph, memory, None),
             saver=saver,
             store=store,
-            news=news,
-            feeds=Feeds(news, partial(EventReader, kept, saver)),
+            notifier=notifier,
+            feeds=Feeds(notifier, partial(EventReader, kept, saver)),
             credential_headers=credential_headers,
         )
-        host.news.watch(saver)
+        host.notifier.watch(saver)
         every_s = max(1.0, min(60.0, settings.park_s / 2))
-        sweeping = look_again(host.sweep, every_s, logger, "Throwing away what waited too long")
+        sweeping = look_again(host.sweep, every_s, logger, "Deleting expired requests")
         sweeper = asyncio.create_task(sweeping)
         try:
             yield host
@@ -225,11 +227,9 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
             await asyncio.wait([sweeper])
 
 
-def _compiled(
-    graph: CompiledAgentGraph, saver: BaseCheckpointSaver[Any], store: BaseStore | None
-) -> CompiledAgentGraph:
-    made = graph.builder.compile(
+def _compile(graph: CompiledAgentGraph, saver: BaseCheckpointSaver[Any], store: BaseStore | None) -> CompiledAgentGraph:
+    compiled = graph.builder.compile(
         checkpointer=saver, store=graph.store or store, cache=graph.cache, name=graph.get_name()
     )
-    assert isinstance(made, CompiledAgentGraph)
-    return made
+    assert isinstance(compiled, CompiledAgentGraph)
+    return compiled

@@ -1,7 +1,7 @@
-"""The files in which worker processes count together, with their space reserved.
+"""Metric files shared by worker processes, with their disk space reserved.
 
-prometheus_client maps sparse files into memory. Writing to a page of such a file that the disk has no space for kills
-the process with SIGBUS.
+prometheus_client maps sparse files into memory. If the disk is full, writing to an unallocated page of such a file
+kills the process with SIGBUS.
 """
 
 from __future__ import annotations
@@ -14,44 +14,44 @@ from prometheus_client.mmap_dict import MmapedDict
 
 _FIRST_BYTES = 1 << 16
 _OVERHEAD_BYTES = 64
-"""More than a value takes beside its key."""
+"""Upper bound of the bytes that a value takes in addition to its key."""
 
 
 class ReservedFile(MmapedDict):
-    """prometheus_client's file of values, all of whose pages are on the disk before they are mapped.
+    """prometheus_client's file of values, with all pages allocated on disk before they are mapped.
 
     Args:
         filename: The file.
-        read_mode: Whether it is only read.
+        read_mode: Whether the file is opened for reading only.
 
     Raises:
-        OSError: When the disk has no space for it, or for a new value.
+        OSError: If the disk has no space for the file or for a new value.
     """
 
     def __init__(self, filename: str, read_mode: bool = False) -> None:
         if not read_mode:
             _reserve(filename, _FIRST_BYTES)
-        super().__init__(filename, read_mode)  # type: ignore[no-untyped-call]  # it has no types
+        super().__init__(filename, read_mode)  # type: ignore[no-untyped-call]  # prometheus_client is untyped
 
     def _init_value(self, key: str) -> None:
         own: Any = self
         if own._used + len(key.encode()) + _OVERHEAD_BYTES > own._capacity:
             _reserve(own._fname, 2 * own._capacity)
-        super()._init_value(key)  # type: ignore[no-untyped-call]  # it has no types
+        super()._init_value(key)  # type: ignore[no-untyped-call]  # prometheus_client is untyped
 
 
 def reserve_space() -> None:
-    """Let files of metrics made from now on in this process be `ReservedFile`s."""
-    values.MmapedDict = ReservedFile  # type: ignore[attr-defined]  # prometheus_client takes no class of its users
+    """Use `ReservedFile` for metrics that this process creates from now on."""
+    values.MmapedDict = ReservedFile  # type: ignore[attr-defined]  # prometheus_client has no setting for the class
 
 
 def count_alone() -> None:
-    """Let metrics made from now on in this process be kept in it, without files."""
+    """Keep metrics that this process creates from now on in memory, without files."""
     values.ValueClass = values.MutexValue
 
 
 def _reserve(filename: str, size: int) -> None:
-    """Let a file have a size, and a place on the disk for all of it; otherwise it stays as it was."""
+    """Extend a file to a size with all bytes allocated on disk; restore the old size on failure."""
     file = os.open(filename, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     try:
         before = os.fstat(file).st_size

@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus."""
+"""Prometheus metrics of the server."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from graph_agent.server.process.shared_folder import warn_of_folder
 
 _CALLS = {"tool_call": "name", "delegation_request": "target"}
 _RESULTS = {"tool_result": "name", "delegation_response": "target"}
-_OF_THE_MODEL = {"transient", "auth", "permission", "unknown_model"}
-"""Kinds of errors that the next request will meet too; any caller can bring about the others for itself."""
+_MODEL_ERRORS = {"transient", "auth", "permission", "unknown_model"}
+"""Kinds of errors that affect every caller; the other kinds can be caused by a single request."""
 
 
 class Metrics:
-    """Runs, steps, waves, calls and tokens, in a registry of their own.
+    """Metrics of runs, steps, waves, calls and tokens, in their own registry.
 
     Args:
-        tools: Names that may be a label; any other is counted as `other`, as callers can make names up.
-        shared: Where several processes count together; None for this one alone.
+        tools: Tool names that may be a label; any other counts as `other`, because callers can invent names.
+        shared: The folder in which several processes count together; None for this process alone.
     """
 
     def __init__(self, tools: frozenset[str] = frozenset(), shared: Path | None = None) -> None:
         self._tools = tools
         self._shared = shared
         self.last_model_error: tuple[str, float] | None = None
-        """Kind and time (seconds since 1970) of the newest model error that no success followed."""
+        """Kind and time (seconds since 1970) of the newest model error since the last success."""
         if shared is not None:
             reserve_space()
             try:
-                _forget_the_dead(shared)
-                self._make()
+                _remove_dead_workers(shared)
+                self._create()
             except OSError as error:
                 warn_of_folder(shared, error)
                 self._shared = None
                 count_alone()
         if self._shared is None:
-            self._make()
+            self._create()
 
-    def _make(self) -> None:
+    def _create(self) -> None:
         self._registry = CollectorRegistry()
         self._runs = Counter("graph_agent_runs", "Runs that ended.", ["status"], registry=self._registry)
         self._seconds = Histogram(
@@ -69,11 +69,11 @@ class Metrics:
         )
 
     def count(self, update: Mapping[str, Any], open_calls: MutableMapping[str, datetime]) -> None:
-        """Count what one task of a run wrote: its events.
+        """Count the events that one task of a run wrote.
 
         Args:
-            update: What LangGraph's `updates` stream gave.
-            open_calls: The run's calls without a result: id → when it began. It is kept up to date here.
+            update: One item of LangGraph's `updates` stream.
+            open_calls: The run's calls without a result: id → start time. Updated in place.
         """
         for change in update.values():
             for entry in change.get("events", []) if isinstance(change, dict) else []:
@@ -88,48 +88,53 @@ class Metrics:
         elif kind in _CALLS:
             open_calls[entry["id"]] = datetime.fromisoformat(entry["ts"])
         elif kind in _RESULTS:
-            begun = open_calls.pop(entry["id"], None)
+            started = open_calls.pop(entry["id"], None)
             name = entry[_RESULTS[kind]]
-            if begun is not None:
-                seconds = (datetime.fromisoformat(entry["ts"]) - begun).total_seconds()
+            if started is not None:
+                seconds = (datetime.fromisoformat(entry["ts"]) - started).total_seconds()
                 label = name if name in self._tools else "other"
                 self._latency.labels(label, entry["status"]).observe(max(0.0, seconds))
-        elif kind == "error" and entry["kind"] in _OF_THE_MODEL:
+        elif kind == "error" and entry["kind"] in _MODEL_ERRORS:
             self.last_model_error = (entry["kind"], datetime.fromisoformat(entry["ts"]).timestamp())
         elif kind == "agent_response" and "error" not in entry:
             self.last_model_error = None
 
-    def run_ended(self, status: str, seconds: float) -> None:
-        """Count a run: its session's status, or why there is none, and how long it took."""
+    def count_run(self, status: str, seconds: float) -> None:
+        """Count an ended run.
+
+        Args:
+            status: The session's status, or the reason why there is none, e.g. `CANCELLED`.
+            seconds: Duration of the run.
+        """
         with self._counting():
             self._runs.labels(status).inc()
             self._seconds.labels(status).observe(seconds)
 
-    def used(self, input_tokens: int, output_tokens: int) -> None:
-        """Count tokens."""
+    def count_tokens(self, input_tokens: int, output_tokens: int) -> None:
+        """Count the tokens of a run."""
         with self._counting():
             self._tokens.labels("input").inc(input_tokens)
             self._tokens.labels("output").inc(output_tokens)
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
-        """Leave out what there is no space for: a new label needs some in the folder, and no run may fail for it."""
+        """Skip the count if the disk is full: a new label needs space, and no run may fail because of it."""
         try:
             yield
         except OSError as error:
             warn_of_folder(self._shared, error)
 
     def text(self) -> bytes:
-        """Everything, over all processes that count together, in Prometheus's text format."""
+        """Return all metrics, summed over the processes that share the folder, in Prometheus's text format."""
         if self._shared is None:
             return generate_latest(self._registry)
         registry = CollectorRegistry()
-        MultiProcessCollector(registry, str(self._shared))  # type: ignore[no-untyped-call]  # it has no types
+        MultiProcessCollector(registry, str(self._shared))  # type: ignore[no-untyped-call]  # untyped
         return generate_latest(registry)
 
 
-def _forget_the_dead(shared: Path) -> None:
+def _remove_dead_workers(shared: Path) -> None:
     for file in shared.glob("gauge_live*.db"):
         worker = file.stem.rpartition("_")[2]
         if worker.isdigit() and not is_alive(int(worker)):
-            mark_process_dead(int(worker), str(shared))  # type: ignore[no-untyped-call]  # it has no types
+            mark_process_dead(int(worker), str(shared))  # type: ignore[no-untyped-call]  # untyped

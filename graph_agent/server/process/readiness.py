@@ -1,4 +1,4 @@
-"""Whether requests can be answered: what they need is looked at side by side, each in a time of its own."""
+"""Readiness checks of the model, the MCP servers and the database, run concurrently with a timeout each."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ logger = logging.getLogger(__name__)
 
 OK = "ok"
 CHECK_S = 5.0
-"""Seconds that one check may take."""
-_ASK_S = 3.0
-"""Seconds that a model's endpoint has to answer."""
-_ASKED_FOR_S = 10.0
-"""Seconds that its answer counts, so that frequent probes do not become traffic of its provider's."""
+"""Timeout of one check in seconds."""
+_ENDPOINT_TIMEOUT_S = 3.0
+"""Timeout of the request to a model's endpoint in seconds."""
+_ENDPOINT_FRESH_S = 10.0
+"""Seconds that the endpoint's state is cached, to keep frequent probes from reaching the provider."""
 FRESH_S = 5.0
-"""Seconds that the state of the database and of the MCP servers counts: anybody may ask for it, and to find it out
-costs a write, or a process of a server that is down."""
+"""Seconds that the states of the database and of the MCP servers are cached: the route is public, and a check costs a
+write, or starts the process of a server that is down."""
 _MODEL_DOWN_S = 60
-"""Seconds that a failure of the model counts; then a request must find out."""
+"""Seconds after a failed model request during which the model counts as down."""
 _REFUSED = {401: "auth", 403: "permission"}
 
 
 class Readiness:
-    """Looks at the model, the MCP servers and the database.
+    """Checks the model, the MCP servers and the database.
 
     Args:
         runs: The server's runs.
@@ -39,15 +39,15 @@ class Readiness:
 
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
-        self._model = _Check("model", self._ask_model, _ASKED_FOR_S)
-        self._database = _Check("database", self._try_database, FRESH_S)
-        self._mcp = _Check("mcp", self._ask_mcp, FRESH_S)
+        self._model = _Check("model", self._check_model, _ENDPOINT_FRESH_S)
+        self._database = _Check("database", self._check_database, FRESH_S)
+        self._mcp = _Check("mcp", self._check_mcp, FRESH_S)
 
     async def checks(self) -> dict[str, str]:
-        """Each part's state: `ok`, or what is wrong with it in one word; `timeout` for one that does not say in time.
+        """Return the state of each part: `ok`, or the fault in one word; `timeout` if the check takes too long.
 
-        A database on a full disk is `full`. Why a part failed is in the log, as this is shown to strangers.
-        A model that failed within a minute is not ready, whatever its endpoint says.
+        A database on a full disk is `full`. The cause of a failure is only logged, because the route is public. A
+        model that failed a request within the last minute is not ready, whatever the state of its endpoint.
         """
         found = await asyncio.gather(self._model.states(), self._database.states(), self._mcp.states())
         states = {name: state for part in found for name, state in part.items()}
@@ -56,11 +56,11 @@ class Readiness:
             states["model"] = failed[0]
         return {"server": "stopping" if self._runs.draining else OK, **states}
 
-    async def _ask_model(self) -> dict[str, str]:
+    async def _check_model(self) -> dict[str, str]:
         builder = self._runs.host.kept.builder
         return {"model": await endpoint_state(builder.model if isinstance(builder, AgentStateGraph) else None)}
 
-    async def _try_database(self) -> dict[str, str]:
+    async def _check_database(self) -> dict[str, str]:
         host = self._runs.host
         await host.saver.aget_tuple({"configurable": {"thread_id": "/ready"}})
         await host.store.aget(("graph_agent", "ready"), "ready")
@@ -69,24 +69,25 @@ class Readiness:
                 await part.aprobe()
         return {"database": OK}
 
-    async def _ask_mcp(self) -> dict[str, str]:
+    async def _check_mcp(self) -> dict[str, str]:
         return {f"mcp:{name}": state for name, state in (await self._runs.host.mcp_states()).items()}
 
 
 async def endpoint_state(model: Any) -> str:
-    """Whether a model's endpoint answers and takes its key: `ok`, `auth`, `permission` or `unreachable`.
+    """Return whether a model's endpoint answers and accepts its key: `ok`, `auth`, `permission` or `unreachable`.
 
-    The models are listed, once, which takes no tokens; servers that have no such list answer 404 or 405 and are there.
+    Lists the endpoint's models once, which uses no tokens. Servers without such a list answer 404 or 405 and count as
+    `ok`.
 
     Args:
-        model: The chat model; one without a client of OpenAI's kind counts as there, since it could be built.
+        model: The chat model; a model without an OpenAI client counts as `ok`, because it could be built.
     """
     client: Any = getattr(model, "root_async_client", None)
     if not callable(getattr(client, "with_options", None)):
         return OK
     try:
-        await client.with_options(max_retries=0, timeout=_ASK_S).models.with_raw_response.list()
-    except Exception as error:  # noqa: BLE001 - a client may raise anything; that it does is what is asked
+        await client.with_options(max_retries=0, timeout=_ENDPOINT_TIMEOUT_S).models.with_raw_response.list()
+    except Exception as error:  # noqa: BLE001 - a client may raise anything; any error is a state
         status = getattr(error, "status_code", None)
         if not isinstance(status, int) or status >= 500:
             return "unreachable"
@@ -95,36 +96,36 @@ async def endpoint_state(model: Any) -> str:
 
 
 class _Check:
-    """One part's check, which is under way once at most, however many ask and however long it takes."""
+    """The check of one part: cached, shared by concurrent callers, and run at most once at a time."""
 
-    def __init__(self, name: str, look: Callable[[], Awaitable[dict[str, str]]], fresh_s: float = 0.0) -> None:
+    def __init__(self, name: str, check: Callable[[], Awaitable[dict[str, str]]], fresh_s: float = 0.0) -> None:
         self._name = name
-        self._look = look
+        self._check = check
         self._fresh_s = fresh_s
-        self._found: tuple[float, dict[str, str]] | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._result: tuple[float, dict[str, str]] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._failed = False
-        """Whether the last look failed, which is logged once."""
+        """Whether the last check failed; consecutive failures are logged once."""
 
     async def states(self) -> dict[str, str]:
-        if self._found is not None and time.monotonic() - self._found[0] < self._fresh_s:
-            return self._found[1]
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._find())
-        looking = self._looking
-        # It is waited for, not cancelled: a query that is cut short may leave its connection in disorder.
-        await asyncio.wait([looking], timeout=CHECK_S)
-        if not looking.done() or self._found is None:
+        if self._result is not None and time.monotonic() - self._result[0] < self._fresh_s:
+            return self._result[1]
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run())
+        task = self._task
+        # Not cancelled on timeout: a cancelled query may leave its connection in an undefined state.
+        await asyncio.wait([task], timeout=CHECK_S)
+        if not task.done() or self._result is None:
             return {self._name: "timeout"}
-        return self._found[1]
+        return self._result[1]
 
-    async def _find(self) -> None:
+    async def _run(self) -> None:
         try:
-            states = await self._look()
+            states = await self._check()
             self._failed = False
-        except Exception as error:  # noqa: BLE001 - a part may fail in any way; that it does is what is asked
+        except Exception as error:  # noqa: BLE001 - a part may fail in any way; any error is a state
             states = {self._name: "full" if is_out_of_space(error) else "failed"}
             if not self._failed:
                 log_failure(logger, f"The check of /ready of the {self._name}", error, level=logging.WARNING)
             self._failed = True
-        self._found = (time.monotonic(), states)
+        self._result = (time.monotonic(), states)

@@ -1,4 +1,4 @@
-"""Running the server: one process, or several on one database."""
+"""Start of the server in one process, or in several on one database."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from graph_agent.runs.loop_executor import use_daemon_threads_of_own_loop
 from graph_agent.server.admission.connections import BoundedProtocol
 from graph_agent.server.admission.keys import read_keys
 from graph_agent.server.app import create_app
-from graph_agent.server.process.addresses import bound, url_of
+from graph_agent.server.process.addresses import bind_socket, url_of
 from graph_agent.server.process.command_log import log_at
 from graph_agent.server.process.settings import ServerSettings
 from graph_agent.server.process.sources import AgentSource, of_file
-from graph_agent.server.process.startup_errors import STARTUP_FAILURE, PlainStart, has_failed
+from graph_agent.server.process.startup_errors import STARTUP_FAILURE, StartupErrors, has_failed
 from graph_agent.server.process.supervisor import Supervisor
 from graph_agent.server.process.workers import check_workers, shared_folder, sharing, stop_without_parent
 from graph_agent.spec.credentials import CredentialSource
@@ -37,7 +37,7 @@ _CONFIG, _DB, _KEYS, _SETTINGS = (
     "GRAPH_AGENT_SERVE_SETTINGS",
 )
 _LOG_LEVEL, _CREDENTIALS = "GRAPH_AGENT_SERVE_LOG_LEVEL", "GRAPH_AGENT_SERVE_CREDENTIALS"
-"""Environment variables that tell worker processes what they serve; no key and no credential is in them."""
+"""Environment variables that configure worker processes; they hold no key and no credential."""
 
 
 def serve(
@@ -52,32 +52,32 @@ def serve(
     credentials: Mapping[str, CredentialSource] | None = None,
     log_level: str | None = None,
 ) -> None:
-    """Serve an agent file until the process is asked to stop.
+    """Serve an agent file until the process receives a signal to stop.
 
     Args:
         config: The agent file.
-        host: The address to bind to; any but this machine's own needs keys.
+        host: The address to bind to; any but a loopback address needs keys.
         port: The port.
-        db: Another database than the file's.
-        workers: Processes.
-        keys_file: A file with API keys, beside those of `GRAPH_AGENT_API_KEYS`.
-        settings: Limits and times; its keys are not read.
-        credentials: Credential name → where it is, in place of the file's own of the same names.
-        log_level: Name of the level from which this package's log and uvicorn's are written to standard error, in
-            every process; None for WARNING, and INFO of uvicorn's, unless the program has set logging up itself.
+        db: A database URL that replaces the file's; None for the file's.
+        workers: Number of processes.
+        keys_file: A file with API keys, in addition to those of `GRAPH_AGENT_API_KEYS`.
+        settings: Limits and times; `settings.keys` is ignored.
+        credentials: Credential name → source; replaces the file's credentials of the same names.
+        log_level: Name of the level of this package's and uvicorn's logs on standard error, in every process; None for
+            WARNING (INFO for uvicorn), unless the program has configured logging itself.
 
     Raises:
-        ConfigError: When the file, the keys, a credential, the address or the database cannot be used; nothing is bound
-            yet.
-        SystemExit: With `STARTUP_FAILURE` when the agent or its database cannot be opened; the log says why.
+        ConfigError: If the file, the keys, a credential, the address or the database cannot be used. No port is bound
+            then.
+        SystemExit: With `STARTUP_FAILURE` if the agent or its database cannot be opened; the cause is logged.
     """
     settings = settings or ServerSettings()
     source = of_file(config, credentials)
-    _checked(source, settings, keys_file, host)
+    _with_keys(source, settings, keys_file, host)
     check_workers(workers, db or source.db)
-    # uvicorn looks last, when the agent's MCP servers have been started for nothing.
-    bound(host, port).close()
-    # Not in our own environment alone: uvicorn starts its workers as new processes.
+    # Checked here because uvicorn binds after the agent's MCP servers have been started.
+    bind_socket(host, port).close()
+    # Through the environment: uvicorn starts its workers as new processes.
     os.environ[_CONFIG] = str(config.resolve())
     os.environ[_DB] = db or ""
     os.environ[_KEYS] = str(keys_file.resolve()) if keys_file else ""
@@ -91,10 +91,10 @@ def serve(
         if workers == 1:
             uvicorn.run(app, workers=1, **options)
             return
-        # A worker that still imports, on a busy machine, is not to be killed.
-        made = uvicorn.Config(app, workers=workers, timeout_worker_healthcheck=60, **options)
-        Supervisor(made, [made.bind_socket()], shared).run()
-        # uvicorn's own status says so of one process only.
+        # The default would kill workers that are still importing on a busy machine.
+        uvicorn_config = uvicorn.Config(app, workers=workers, timeout_worker_healthcheck=60, **options)
+        Supervisor(uvicorn_config, [uvicorn_config.bind_socket()], shared).run()
+        # uvicorn sets this exit status only for a single process.
         if has_failed(shared):
             sys.exit(STARTUP_FAILURE)
 
@@ -109,36 +109,36 @@ def serve_a2a(
     settings: ServerSettings | None = None,
     log_level: str | None = None,
 ) -> None:
-    """Serve an agent to A2A clients alone until the process is asked to stop; prints where it listens.
+    """Serve an agent to A2A clients only, until the process receives a signal to stop; prints the URL.
 
     Args:
         source: The agent.
-        host: The address to bind to; any but this machine's own needs keys.
+        host: The address to bind to; any but a loopback address needs keys.
         port: The port; 0 for any free one.
-        db: Another database than the agent's own.
-        keys_file: A file with API keys, beside those of `GRAPH_AGENT_API_KEYS`.
-        settings: Limits and times; its keys are not read.
+        db: A database URL that replaces the agent's own; None for the agent's own.
+        keys_file: A file with API keys, in addition to those of `GRAPH_AGENT_API_KEYS`.
+        settings: Limits and times; `settings.keys` is ignored.
         log_level: As for `serve`; None leaves uvicorn at WARNING.
 
     Raises:
-        ConfigError: When the keys, a credential or the address cannot be used.
-        SystemExit: With `STARTUP_FAILURE` when the agent or its database cannot be opened; the log says why.
+        ConfigError: If the keys, a credential or the address cannot be used.
+        SystemExit: With `STARTUP_FAILURE` if the agent or its database cannot be opened; the cause is logged.
     """
-    settings = _checked(source, settings or ServerSettings(), keys_file, host)
+    settings = _with_keys(source, settings or ServerSettings(), keys_file, host)
     log_at(log_level)
-    with bound(host, port) as listener:
-        # A client that connects before the agent is open waits, instead of being refused.
+    with bind_socket(host, port) as listener:
+        # Clients that connect before the agent is open wait instead of being refused.
         listener.listen()
 
         def app() -> ASGIApp:
             return _application(source, settings, db, a2a_only=True)
 
         config = uvicorn.Config(app, **_options(settings, log_level or "warning"))
-        _Announced(config, f"{source.name} listens at {settings.public_url or url_of(listener)}").run([listener])
+        _AnnouncingServer(config, f"{source.name} listens at {settings.public_url or url_of(listener)}").run([listener])
 
 
-class _Announced(uvicorn.Server):
-    """A server that prints a line when it has started."""
+class _AnnouncingServer(uvicorn.Server):
+    """A server that prints a line once it has started."""
 
     def __init__(self, config: uvicorn.Config, line: str) -> None:
         super().__init__(config)
@@ -151,9 +151,9 @@ class _Announced(uvicorn.Server):
 
 
 def app_from_environment() -> ASGIApp:
-    """Make the application of a worker process."""
+    """Create the application of a worker process."""
     stop_without_parent()
-    # A worker process has the log of no other.
+    # A worker process inherits no logging configuration.
     log_at(os.environ[_LOG_LEVEL] or None)
     keys_file = os.environ[_KEYS]
     given = ServerSettings.model_validate_json(os.environ[_SETTINGS])
@@ -163,11 +163,11 @@ def app_from_environment() -> ASGIApp:
     return _application(source, settings, os.environ[_DB] or None, shared=shared_folder())
 
 
-def _checked(source: AgentSource, settings: ServerSettings, keys_file: Path | None, host: str) -> ServerSettings:
-    """Settings with their keys.
+def _with_keys(source: AgentSource, settings: ServerSettings, keys_file: Path | None, host: str) -> ServerSettings:
+    """Return the settings with the keys that were read.
 
     Raises:
-        ConfigError: When the keys cannot be read, the address needs some, or a credential's header cannot be one.
+        ConfigError: If the keys cannot be read, the address needs keys, or a credential's header is not permitted.
     """
     settings = settings.model_copy(update={"keys": read_keys(keys_file)}).checked_for(host)
     check_headers({**source.credential_headers, **settings.credential_headers}, has_keys=bool(settings.keys))
@@ -175,7 +175,7 @@ def _checked(source: AgentSource, settings: ServerSettings, keys_file: Path | No
 
 
 def _options(settings: ServerSettings, log_level: str) -> dict[str, Any]:
-    """uvicorn's options, for an application that is made when the server starts."""
+    """Return uvicorn's options, for an application factory."""
     return {
         "factory": True,
         "http": BoundedProtocol,
@@ -183,7 +183,7 @@ def _options(settings: ServerSettings, log_level: str) -> dict[str, Any]:
         "timeout_keep_alive": 5,
         "access_log": False,
         "server_header": False,
-        # Its records go to the handler of `log_at`.
+        # uvicorn's records go to the handler of `log_at`.
         "log_config": None,
         "log_level": log_level,
     }
@@ -197,26 +197,27 @@ def _application(
     shared: Path | None = None,
     a2a_only: bool = False,
 ) -> ASGIApp:
-    """Make the application of this process, and set the process up; called on the loop that serves."""
+    """Create the application and set up the process; called on the serving event loop."""
     use_daemon_threads_of_own_loop()
-    # The A2A SDK's streams would end at the first signal, and their tasks with them; runs are given time to end.
-    AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # it has no types
+    # Otherwise the A2A SDK's streams and their tasks end at the first signal, before runs had time to finish.
+    AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]  # sse-starlette is untyped
     BoundedProtocol.request_within_s = settings.body_timeout_s
     BoundedProtocol.max_header_bytes = settings.max_header_bytes
     app = create_app(source, settings=settings, shared=shared, db=db, handle_signals=True, a2a_only=a2a_only)
     spare_what_is_loaded()
-    return PlainStart(app, shared)
+    return StartupErrors(app, shared)
 
 
 _YOUNG, _MIDDLE, _OLD = 20_000, 20, 20
-"""Objects made before the youngest are looked at, and looks before the next older ones are too."""
+"""Thresholds of the garbage collector: allocations per collection of the youngest generation, and collections of each
+generation per collection of the next older one."""
 
 
 def spare_what_is_loaded() -> None:
-    """Keep the collector from walking through every module again and again, half of a busy server's time.
+    """Exclude loaded modules from garbage collection, and collect less often.
 
-    What is loaded by now stays to the end, and is left out; requests leave few cycles, which may wait a little longer.
-    For programs that own their process, once, when everything is imported.
+    Traversing them otherwise takes half of a busy server's time; requests leave few cycles. Call it once, after all
+    imports, in programs that own their process.
     """
     gc.collect()
     gc.freeze()

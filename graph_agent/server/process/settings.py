@@ -1,4 +1,4 @@
-"""What a server is started with."""
+"""Settings of a server: keys, limits and times."""
 
 from __future__ import annotations
 
@@ -16,61 +16,61 @@ from graph_agent.server.admission.keys import ApiKey
 
 
 class ServerSettings(BaseModel):
-    """Who may come in, and how much of everything one may take. Frozen, and checked once.
+    """Keys, limits and times of a server. Frozen, and validated once at construction.
 
     Raises:
-        ConfigError: On an unknown field or a value out of range.
+        ConfigError: If a field is unknown or a value is out of range.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     keys: tuple[ApiKey, ...] = ()
-    """Who may come in; empty for everybody who reaches the address."""
+    """Keys that are accepted; empty to admit every client that reaches the address."""
     requests_per_minute: PositiveInt | None = None
-    """Model requests of one key in any minute; None for no limit."""
+    """Model requests per key in any 60 seconds; None for no limit."""
     concurrent_requests: PositiveInt = 512
-    """Model requests of one key at the same time, and as many A2A tasks, which may outlast their requests,
-    and bodies that are still coming."""
+    """Concurrent model requests per key; also the limit of active A2A tasks, which may outlast their requests, and of
+    request bodies being received."""
     event_streams: PositiveInt = 64
-    """Streams of sessions' events (`?follow=true`) of one key at the same time."""
+    """Concurrent streams of session events (`?follow=true`) per key."""
     max_body_bytes: PositiveInt = 10_000_000
-    """Size of one request's body."""
+    """Bytes of one request's body."""
     max_header_bytes: PositiveInt = 65_536
-    """Size of one request's line, headers and trailers; each header counts 32 bytes more than it has, as in HTTP/2."""
+    """Bytes of one request's line, headers and trailers; each header counts 32 bytes extra, as in HTTP/2."""
     max_body_values: PositiveInt = 60_000
     """JSON values (objects, arrays, strings, numbers, true, false, null) in one request's body; keys do not count. A
-    tool with ten described fields is about 80, a message about 4."""
+    tool with ten described fields has about 80 values, a message about 4."""
     max_body_depth: PositiveInt = 100
-    """Levels of objects and arrays inside one another in one request's body."""
+    """Nesting depth of objects and arrays in one request's body."""
     max_messages: PositiveInt = 2_000
-    """Messages in one chat request, and calls, and content parts."""
+    """Messages in one chat request; calls and content parts count too."""
     max_tools: PositiveInt = 1_000
-    """Tools of the caller's in one chat request."""
+    """Caller's tools in one chat request."""
     max_a2a_values: PositiveInt = 5_000
-    """JSON values in one A2A request, whose data and metadata cost a hundred times as much to read."""
+    """JSON values in one A2A request, whose data and metadata cost about 100 times as much to parse."""
     max_a2a_parts: PositiveInt = 200
     """Parts in one A2A message."""
     max_a2a_characters: PositiveInt = 1_000_000
-    """Characters of all text in one A2A request, the bytes of files aside."""
+    """Characters of all text in one A2A request, file contents excluded."""
     body_timeout_s: PositiveFloat = 30
-    """Seconds a client may take to send its request's headers, and again its body."""
+    """Seconds a client may take to send a request's headers, and again for its body."""
     send_timeout_s: PositiveFloat = 30
-    """Seconds a client may leave what is streamed to it unread."""
+    """Seconds a client may leave streamed data unread."""
     keepalive_s: PositiveFloat = 15
-    """Seconds of silence in a stream after which a comment is sent, so that no proxy takes it for dead."""
+    """Seconds of silence in a stream after which a comment is sent, so that proxies keep the connection open."""
     park_s: PositiveFloat = 3600
-    """Seconds that a request which waits for its caller's own tools is kept, where the caller keeps no session."""
+    """Seconds to keep a request without a session that waits for results of its caller's own tools."""
     parked_requests: PositiveInt = 10_000
-    """Such requests of one key kept at most; the oldest goes first."""
+    """Maximum number of such requests per key; the oldest are deleted first."""
     drain_s: NonNegativeInt = 30
-    """Seconds that runs are given to come to a boundary when the server is asked to stop."""
+    """Seconds that runs get to reach a step boundary when the server stops."""
     public_url: str = ""
-    """Where clients reach this server, for the agent card; empty for the address that the card was asked at. Without
-    keys, its host name is the only one with a dot that requests may be sent to."""
+    """URL of this server for clients, in the agent card; empty for the address of the card's request. Without keys, its
+    host name is the only one with a dot that requests may name."""
     cors_origins: tuple[str, ...] = ()
     """Origins whose pages may call this server; empty for none."""
     credential_headers: dict[str, str] = {}
-    """Credential name → the header in which a request may bring it, beside those of the agent file, e.g.
+    """Credential name → the request header that may carry it, in addition to those of the agent file, e.g.
     {token: X-User-Token}."""
 
     def __init__(self, **values: Any) -> None:
@@ -80,13 +80,13 @@ class ServerSettings(BaseModel):
             raise ConfigError(explain(error, type(self).__name__, type(self))) from None
 
     def checked_for(self, host: str) -> Self:
-        """These settings, when they may be used on an address.
+        """Return these settings if they are safe for an address.
 
         Args:
             host: The address to bind to.
 
         Raises:
-            ConfigError: When it can be reached from elsewhere and there are no keys.
+            ConfigError: If other machines can reach the address and there are no keys.
         """
         if not self.keys and not is_loopback(host):
             raise ConfigError(
@@ -97,10 +97,10 @@ class ServerSettings(BaseModel):
 
 
 def settings_from(entries: Sequence[str]) -> ServerSettings:
-    """Read settings written as `field=value`; a value is YAML, e.g. `cors_origins=["https://my.page"]`.
+    """Parse settings written as `field=value`; a value is YAML, e.g. `cors_origins=["https://my.page"]`.
 
     Raises:
-        ConfigError: When one cannot be read or used; keys cannot be given in this way.
+        ConfigError: If an entry cannot be parsed or is invalid, or sets `keys`.
     """
     values: dict[str, Any] = {}
     for entry in entries:
@@ -119,21 +119,20 @@ def settings_from(entries: Sequence[str]) -> ServerSettings:
 
 
 def told_settings() -> str:
-    """What `--set` takes, one a line: the field, its default, what it means."""
+    """List the fields that `--set` accepts, each with its default and description."""
     fields = {name: field for name, field in ServerSettings.model_fields.items() if name != "keys"}
     return "\n".join(
-        f"{name}={_as_given(field.default)}\n    {' '.join((field.description or '').split())}"
+        f"{name}={_as_json(field.default)}\n    {' '.join((field.description or '').split())}"
         for name, field in fields.items()
     )
 
 
-def _as_given(value: Any) -> str:
-    """A value as `--set` takes it."""
+def _as_json(value: Any) -> str:
     return json.dumps(value)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address to bind to is this machine's own; a name other than `localhost` is taken not to be."""
+    """Return whether an address is a loopback address; of names, only `localhost` counts."""
     if host == "localhost":
         return True
     try:

@@ -1,4 +1,4 @@
-"""The folder that the worker processes of one server share, which may be full or gone."""
+"""Warning about an unusable folder of a server's worker processes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _warned: set[Path | None] = set()
 
 
 def warn_of_folder(folder: Path | None, error: Exception) -> None:
-    """Log, once in a process, that it counts for itself what it should count together with other workers.
+    """Log, once per process, that it counts requests and metrics on its own instead of together with other workers.
 
     Args:
-        folder: The folder; None where none could be made.
-        error: Why it cannot be used.
+        folder: The folder; None if none could be created.
+        error: The reason why it cannot be used.
     """
     if folder in _warned:
         return

@@ -1,4 +1,4 @@
-"""Where a server's agent comes from: a file, or the factory that `langgraph dev` is given."""
+"""Sources of a server's agent: an agent file, or the graph factory of `langgraph dev`."""
 
 from __future__ import annotations
 
@@ -19,52 +19,52 @@ from graph_agent.spec.served import ServedAgent, today_from_env
 
 @dataclass(frozen=True, slots=True)
 class AgentSource:
-    """An agent that can be opened, and what is known of it before."""
+    """An agent that can be opened, with its metadata."""
 
     name: str
     """The model's name in the chat APIs."""
     description: str
     db: str
-    """Where its sessions are kept, unless the server is told another place."""
+    """Database URL of its sessions, unless the server overrides it."""
     open: Callable[[], AbstractAsyncContextManager[CompiledAgentGraph]]
-    """Opens it without any memory; the server brings its own."""
+    """Opens it without checkpointer and store; the server adds its own."""
     skills: tuple[AgentSkill, ...] = ()
-    """What A2A clients are told that it can do, beside its tools."""
+    """Skills in its A2A card, in addition to its tools."""
     push_notifications: bool = False
-    """Whether A2A clients may ask to be notified."""
+    """Whether A2A clients may subscribe to push notifications."""
     a2a_context: Mapping[str, Any] = field(default_factory=lambda: A2A_DEFAULTS)
-    """Overrides for the runs of A2A clients."""
+    """Context overrides for the runs of A2A clients."""
     credential_headers: Mapping[str, str] = field(default_factory=dict)
-    """Credential name → the header in which a request may bring it."""
+    """Credential name → the request header that may carry it."""
     show_outputs: bool = False
-    """Whether A2A clients are sent the outputs of tools."""
+    """Whether A2A clients receive the outputs of tools."""
 
 
 def of_file(path: str | Path, credentials: Mapping[str, CredentialSource] | None = None) -> AgentSource:
-    """The agent of a file, opened when the server starts and closed when it stops.
+    """Return the source of an agent file, opened when the server starts and closed when it stops.
 
     Args:
         path: The file.
-        credentials: Credential name → where it is, in place of the file's own of the same names.
+        credentials: Credential name → source; replaces the file's credentials of the same names.
 
     Raises:
-        ConfigError: When the file is missing or wrong, or a credential has no value.
+        ConfigError: If the file is missing or invalid, or a credential has no value.
     """
     return of_spec(with_sources(load_spec(path), credentials or {}))
 
 
 def of_spec(spec: AgentSpec) -> AgentSource:
-    """The agent of a file's content, opened when the server starts and closed when it stops.
+    """Return the source of a parsed agent file, opened when the server starts and closed when it stops.
 
     Raises:
-        ConfigError: When a credential has no value.
+        ConfigError: If a credential has no value.
     """
     read_credentials(spec.credentials)
     return _source(spec, lambda: open_agent(spec, today=today_from_env(), db=""))
 
 
 def of_served(agent: ServedAgent) -> AgentSource:
-    """An agent that this process serves already; the two share its MCP servers."""
+    """Return the source of an agent that this process serves already; its MCP servers are shared."""
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[CompiledAgentGraph]:
@@ -88,7 +88,7 @@ def _source(spec: AgentSpec, opened: Callable[[], AbstractAsyncContextManager[Co
 
 
 def skills_of(spec: AgentSpec) -> list[AgentSkill]:
-    """What an agent file says that the agent can do, for its card."""
+    """Return the skills of an agent file as A2A card entries."""
     return [
         AgentSkill(
             id=skill.id,
@@ -102,5 +102,5 @@ def skills_of(spec: AgentSpec) -> list[AgentSkill]:
 
 
 def a2a_context_of(spec: AgentSpec) -> dict[str, Any]:
-    """Overrides for the runs of A2A clients: what they take there, where an agent file says nothing."""
+    """Return the context overrides for A2A runs: the A2A defaults that the agent file does not set itself."""
     return {name: value for name, value in A2A_DEFAULTS.items() if name not in spec.config}

@@ -1,4 +1,4 @@
-"""Why a server could not start, in the words meant for whoever started it."""
+"""Startup failures of a server, reported in one line."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from graph_agent.errors import GraphAgentError
 
 _FAILED = "not-started"
 STARTUP_FAILURE = 3
-"""Exit status of a server that could not start, as uvicorn has it."""
+"""Exit status of a server that could not start; the same as uvicorn's."""
 
 
-class PlainStart:
-    """An application that says in one line why it could not start, where Starlette would give a stack trace.
+class StartupErrors:
+    """ASGI middleware that reports a startup failure as the message of its `GraphAgentError`, not as a stack trace.
 
-    Only errors of ours are told so: each of them says what happened, what was given, and the fix.
+    Other errors keep Starlette's stack trace.
 
     Args:
         app: The application.
-        shared: The folder of the processes that serve together, where it is noted for the one that started them; None
-            for a process that serves alone.
+        shared: The folder of the worker processes, in which the failure is recorded for the supervisor; None for a
+            single process.
     """
 
     def __init__(self, app: ASGIApp, shared: Path | None = None) -> None:
@@ -31,13 +31,13 @@ class PlainStart:
         self._shared = shared
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve; only the message of a start that failed is another."""
+        """Call the application; only the message of a failed startup is replaced."""
         if scope["type"] != "lifespan":
             await self._app(scope, receive, send)
             return
 
-        async def plainly(message: Message) -> None:
-            # Starlette sends its message while it handles the error.
+        async def send_plain(message: Message) -> None:
+            # Starlette sends this message from its `except` block.
             error = sys.exc_info()[1]
             if message["type"] == "lifespan.startup.failed":
                 if self._shared is not None:
@@ -47,9 +47,9 @@ class PlainStart:
                     message = {**message, "message": f"{error}"}
             await send(message)
 
-        await self._app(scope, receive, plainly)
+        await self._app(scope, receive, send_plain)
 
 
 def has_failed(shared: Path | None) -> bool:
-    """Whether one of the processes that share a folder could not start; False where there is no folder."""
+    """Return whether one of the processes that share a folder could not start; False without a folder."""
     return shared is not None and (shared / _FAILED).exists()

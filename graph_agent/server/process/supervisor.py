@@ -1,4 +1,4 @@
-"""The process that starts a server's worker processes, and stops them as it is told to: a second time at once."""
+"""Supervisor of a server's worker processes; a second signal stops them at once."""
 
 from __future__ import annotations
 
@@ -12,60 +12,60 @@ from pathlib import Path
 import uvicorn
 from uvicorn.supervisors import Multiprocess
 
-_LOOK_S = 0.1
-_STOPS = (signal.SIGINT, signal.SIGTERM)
+_POLL_S = 0.1
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _AT_ONCE = "stop-at-once"
 
 
 class Supervisor(Multiprocess):
-    """uvicorn's supervisor, which passes on the second signal to stop too; uvicorn's own waits and hears no more.
+    """uvicorn's supervisor, extended to forward a second stop signal, which uvicorn's ignores while it waits.
 
-    A terminal and an init system signal the workers as well as this process, which signals them once more: only this
-    process can count how often it was asked, and the workers read here what that came to (`is_to_stop_at_once`).
+    A terminal or an init system signals the workers as well as this process, which signals them again. Only this
+    process can count the requests to stop; the workers read its decision with `is_to_stop_at_once`.
 
     Args:
-        config: uvicorn's.
-        sockets: What the workers listen at.
-        shared: The folder that this process shares with its workers; None where none could be made. Then workers stop
-            at once when they are asked a second time, also by this process.
+        config: uvicorn's configuration.
+        sockets: The workers' listening sockets.
+        shared: The folder that this process shares with its workers; None if none could be created. Without it, every
+            second signal stops a worker at once, also one from this process.
     """
 
     def __init__(self, config: uvicorn.Config, sockets: list[socket.socket], shared: Path | None) -> None:
         super().__init__(config, sockets)
         self._shared = shared
-        self._asked = 0
+        self._stop_requests = 0
 
     def handle_int(self) -> None:
-        """As uvicorn calls it."""
-        self._asked += 1
+        """Count the signal; called by uvicorn."""
+        self._stop_requests += 1
         super().handle_int()
 
     def handle_term(self) -> None:
-        """As uvicorn calls it."""
-        self._asked += 1
+        """Count the signal; called by uvicorn."""
+        self._stop_requests += 1
         super().handle_term()
 
     def keep_subprocess_alive(self) -> None:
-        """As uvicorn calls it, twice a second."""
+        """Restart dead workers; called by uvicorn twice a second."""
         for process in self.processes:
-            # While this process holds a worker's end of their pipe too, it waits for the word of one that was killed
-            # meanwhile as long as for that of a busy one: a minute.
+            # With the worker's end of the pipe open here too, a killed worker would be detected only after the
+            # timeout of the health check, a minute.
             process.child_conn.close()
         super().keep_subprocess_alive()
 
     def join_all(self) -> None:
-        """As uvicorn calls it, when it has asked the workers to stop."""
-        # While this process listens too, clients that come now would wait for nobody instead of being refused.
-        for listening in self.sockets:
-            listening.close()
-        told = False
+        """Wait until the workers have stopped; called by uvicorn after it has signalled them."""
+        # With the sockets open here, new clients would wait forever instead of being refused.
+        for listener in self.sockets:
+            listener.close()
+        forwarded = False
         while any(process.process.is_alive() for process in self.processes):
-            self._asked += sum(number in _STOPS for number in self.signal_queue)
+            self._stop_requests += sum(number in _STOP_SIGNALS for number in self.signal_queue)
             self.signal_queue.clear()
-            if self._asked > 1 and not told:
-                told = True
+            if self._stop_requests > 1 and not forwarded:
+                forwarded = True
                 self._stop_at_once()
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         super().join_all()
 
     def _stop_at_once(self) -> None:
@@ -78,9 +78,9 @@ class Supervisor(Multiprocess):
 
 
 def is_to_stop_at_once(shared: Path) -> bool:
-    """Whether the process that started this worker was asked to stop a second time.
+    """Return whether the supervisor of this worker has received a second stop signal.
 
     Args:
-        shared: The folder that they share.
+        shared: The folder shared with the supervisor.
     """
     return (shared / _AT_ONCE).exists()

@@ -1,4 +1,4 @@
-"""What the worker processes of one server share: a folder with their limits and what they have counted."""
+"""Shared folder of a server's worker processes, with their limits and metrics."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from graph_agent.server.process.shared_folder import warn_of_folder
 
 _FOLDER = "GRAPH_AGENT_SERVE_SHARED"
 _MEMORY = ("/dev/shm",)
-"""Where the folder is made when the usual places are full, or may not be written to: Linux keeps it in memory."""
+"""Fallback locations of the folder if the default ones are full or not writable; on Linux this one is in memory."""
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
-"""Where prometheus_client looks, when it is imported, whether other processes count beside this one."""
+"""Environment variable that makes prometheus_client use files shared by processes; read when it is imported."""
 
 
 def check_workers(workers: int, db: str) -> None:
-    """Check that several processes can serve a database.
+    """Check that a number of processes can share a database.
 
     Raises:
-        ConfigError: When each would have one of its own.
+        ConfigError: If several processes would each have their own in-memory database.
     """
     if workers > 1 and db == "memory:":
         raise ConfigError(
@@ -39,10 +39,9 @@ def check_workers(workers: int, db: str) -> None:
 
 @contextmanager
 def sharing(workers: int) -> Iterator[Path | None]:
-    """Make the folder, for processes started meanwhile.
+    """Create the shared folder and export it to processes started within the context.
 
-    A single process needs none (None) and pays for none. Several go on without one (None), with a warning, where none
-    can be made.
+    Yields None for a single process, which needs none, and, with a warning, if no folder can be created.
     """
     folder = _temporary_folder() if workers > 1 else None
     if folder is None:
@@ -55,21 +54,21 @@ def sharing(workers: int) -> Iterator[Path | None]:
 
 
 def _temporary_folder() -> tempfile.TemporaryDirectory[str] | None:
-    why: OSError | None = None
+    first_error: OSError | None = None
     for place in (None, *_MEMORY):
         try:
             return tempfile.TemporaryDirectory(prefix="graph-agent-serve-", dir=place, ignore_cleanup_errors=True)
         except OSError as error:
-            why = why or error
-    assert why is not None, "one place is tried at least"
-    warn_of_folder(None, why)
+            first_error = first_error or error
+    assert first_error is not None, "at least one location is tried"
+    warn_of_folder(None, first_error)
     return None
 
 
 def stop_without_parent() -> None:
-    """Have this worker process stop in good order when the one that started it is gone.
+    """Send SIGTERM to this worker process when its supervisor has ended.
 
-    One that was killed can stop nobody, and its workers would hold the port for ever.
+    A killed supervisor cannot stop its workers, which would otherwise keep the port.
     """
     parent = multiprocessing.parent_process()
     if parent is None:
@@ -83,17 +82,17 @@ def stop_without_parent() -> None:
 
 
 def shared_folder() -> Path | None:
-    """The folder that this process shares with other workers; None where it is alone."""
+    """Return the folder that this process shares with other workers; None for a single process."""
     folder = os.environ.get(_FOLDER, "")
     return Path(folder) if folder else None
 
 
 def limits_of(settings: ServerSettings, shared: Path | None) -> tuple[Limits, Limits, Limits]:
-    """What a key may have of requests, of streams of events, and of A2A tasks at work.
+    """Return the limits per key of requests, of event streams, and of active A2A tasks.
 
     Args:
-        settings: The numbers.
-        shared: The folder of the processes that they hold for together; None for this one alone.
+        settings: The limits' values.
+        shared: The folder of the processes that share the limits; None for this process alone.
     """
     requests = (settings.concurrent_requests, settings.requests_per_minute)
     if shared is None:

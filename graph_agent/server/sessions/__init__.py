@@ -1,1 +1,1 @@
-"""Sessions over HTTP: their history, their control, and their events as they are stored."""
+"""Sessions over HTTP: history, control, and streams of new events."""

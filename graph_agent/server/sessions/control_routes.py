@@ -1,4 +1,4 @@
-"""The sessions of whoever asks: their history, and a hand on them while they run."""
+"""Routes to a caller's sessions: history, steering, follow-ups, abort, resume and deletion."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from graph_agent.server.sessions.replies import Accepted, ControlError, EventLis
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.server.sse import EventStream
 
-_WORDS = {
+_DESCRIPTIONS = {
     400: "Malformed",
-    401: "No known key",
-    403: "Sent by a page of another origin, to a server without keys",
+    401: "Missing or unknown API key",
+    403: "Sent by a page of another origin to a server without keys",
     404: "No such session",
-    408: "The body did not come in time",
-    409: "The session cannot do that now",
+    408: "The body did not arrive in time",
+    409: "The session's state does not allow this",
     413: "The body is too large",
     429: "Too many requests",
-    500: "We failed",
-    503: "The server is being stopped, another process has the session, or the database is locked",
+    500: "The server failed",
+    503: "The server is stopping, another process holds the session, or the database is locked",
     507: "The database is full",
 }
 _ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ControlError, "description": what} for status, what in _WORDS.items()
+    status: {"model": ControlError, "description": what} for status, what in _DESCRIPTIONS.items()
 }
 _SessionId = Annotated[str, Path(pattern=SESSION_ID, description="The session.")]
 
 router = APIRouter(tags=["Sessions"], responses=_ERRORS, route_class=BodyRoute)
 
 
-class Words(BaseModel):
-    """Something to say to a session."""
+class SessionMessage(BaseModel):
+    """A user message for a session."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -51,7 +51,7 @@ class Words(BaseModel):
 
 
 class Answer(BaseModel):
-    """What a session waits for."""
+    """An answer to a session's open interrupts."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -60,22 +60,24 @@ class Answer(BaseModel):
     _clean = model_validator(mode="before")(clean_body)
 
 
-def sessions(who: Annotated[Caller, Depends(caller)], here: Annotated[Services, Depends(services)]) -> Sessions:
-    """The sessions of whoever asks; for routes, as a dependency."""
-    return Sessions(here.chat.runs, who)
+def sessions(sender: Annotated[Caller, Depends(caller)], server: Annotated[Services, Depends(services)]) -> Sessions:
+    """Return the sessions of the request's caller; a dependency of routes."""
+    return Sessions(server.chat.runs, sender)
 
 
-_Mine = Annotated[Sessions, Depends(sessions)]
+_CallerSessions = Annotated[Sessions, Depends(sessions)]
 
 
 @router.get("/memory/sessions")
 async def list_sessions(
-    mine: _Mine,
-    limit: Annotated[int | None, Query(ge=1, le=10_000, description="How many at most; all without it.")] = None,
-    after: Annotated[str | None, Query(description="Only those behind this one in the list; it must be in it.")] = None,
+    caller_sessions: _CallerSessions,
+    limit: Annotated[
+        int | None, Query(ge=1, le=10_000, description="Maximum number of sessions; all by default.")
+    ] = None,
+    after: Annotated[str | None, Query(description="List only the sessions after this one, which must exist.")] = None,
 ) -> SessionIds:
-    """List the sessions, the one begun last first."""
-    return SessionIds(sessions=await mine.ids(limit, after))
+    """List the sessions, newest first."""
+    return SessionIds(sessions=await caller_sessions.ids(limit, after))
 
 
 @router.get(
@@ -85,87 +87,89 @@ async def list_sessions(
 )
 async def get_events(
     session_id: _SessionId,
-    mine: _Mine,
-    who: Annotated[Caller, Depends(caller)],
-    here: Annotated[Services, Depends(services)],
-    type: Annotated[list[str] | None, Query(description="Types of events; all without it.")] = None,
+    caller_sessions: _CallerSessions,
+    sender: Annotated[Caller, Depends(caller)],
+    server: Annotated[Services, Depends(services)],
+    type: Annotated[list[str] | None, Query(description="Types of events; all by default.")] = None,
     after: Annotated[int, Query(ge=-1, le=2**31, description="Only events with a higher seq.")] = -1,
-    follow: Annotated[bool, Query(description="Whether to go on with those to come, as SSE, up to an `end`.")] = False,
+    follow: Annotated[
+        bool, Query(description="Stream new events as SSE after the stored ones, up to an `end` event.")
+    ] = False,
 ) -> Any:
-    """Give a session's history, oldest first."""
+    """Return a session's history, oldest event first."""
     if not follow:
-        return EventList(events=await mine.events(session_id, type or [], after))
-    settings = here.chat.runs.host.settings
+        return EventList(events=await caller_sessions.events(session_id, type or [], after))
+    settings = server.chat.runs.host.settings
     async with AsyncExitStack() as stack:
-        stack.enter_context(here.streams.held(who.name))
+        stack.enter_context(server.streams.held(sender.name))
         return EventStream(
-            await mine.follow(session_id, type or [], after, settings.keepalive_s),
+            await caller_sessions.follow(session_id, type or [], after, settings.keepalive_s),
             send_timeout_s=settings.send_timeout_s,
             close=stack.pop_all().aclose,
         )
 
 
 @router.get("/sessions/{session_id}")
-async def get_session(session_id: _SessionId, mine: _Mine) -> SessionInfo:
-    """Say where a session is."""
-    return SessionInfo(**await mine.info(session_id))
+async def get_session(session_id: _SessionId, caller_sessions: _CallerSessions) -> SessionInfo:
+    """Return a session's state."""
+    return SessionInfo(**await caller_sessions.info(session_id))
 
 
 @router.delete("/sessions/{session_id}", status_code=204)
-async def delete_session(session_id: _SessionId, mine: _Mine) -> Response:
-    """Throw a session away."""
-    await mine.delete(session_id)
+async def delete_session(session_id: _SessionId, caller_sessions: _CallerSessions) -> Response:
+    """Delete a session."""
+    await caller_sessions.delete(session_id)
     return Response(status_code=204)
 
 
 @router.post("/sessions/{session_id}/steer", status_code=202)
-async def steer_session(session_id: _SessionId, body: Words, mine: _Mine) -> Accepted:
-    """Say something to a session while it works; it is heard before the next plan."""
-    await mine.steer(session_id, body.text)
+async def steer_session(session_id: _SessionId, body: SessionMessage, caller_sessions: _CallerSessions) -> Accepted:
+    """Steer a running session with a user message, which the model reads before the next plan."""
+    await caller_sessions.steer(session_id, body.text)
     return Accepted(accepted=True)
 
 
 @router.post("/sessions/{session_id}/follow_up", status_code=202)
 async def follow_up_session(
     session_id: _SessionId,
-    body: Words,
-    mine: _Mine,
+    body: SessionMessage,
+    caller_sessions: _CallerSessions,
     request: Request,
-    who: Annotated[Caller, Depends(caller)],
-    here: Annotated[Services, Depends(services)],
+    sender: Annotated[Caller, Depends(caller)],
+    server: Annotated[Services, Depends(services)],
 ) -> Accepted:
-    """Give a session its next input, for when it has answered the one it works on; the events hold its answer."""
-    if brought := here.chat.runs.host.credentials_of(request):
+    """Queue a session's next input, to run after the current answer; its answer is in the events."""
+    if brought := server.chat.runs.host.credentials_of(request):
         raise ProblemError(
             "invalid",
             f"A follow-up is stored until its turn comes, and credentials never are ({', '.join(sorted(brought))}). "
             "Send it without their headers, or as a request of its own when the session is idle.",
         )
-    # It counts as the input that it becomes. Its run is not counted among those at the same time: it takes the place of
-    # the run before it in its session.
-    here.chat.limits.count(who.name)
-    await mine.follow_up(session_id, body.text)
+    # Counted as an input against the rate only: its run follows the current one of the session, so that the number of
+    # concurrent runs does not grow.
+    server.chat.limits.count(sender.name)
+    await caller_sessions.follow_up(session_id, body.text)
     return Accepted(accepted=True)
 
 
 @router.post("/sessions/{session_id}/abort", status_code=202)
-async def abort_session(session_id: _SessionId, mine: _Mine) -> Accepted:
-    """Stop what a session works on; `accepted` is false when it works on nothing."""
-    return Accepted(accepted=await mine.abort(session_id))
+async def abort_session(session_id: _SessionId, caller_sessions: _CallerSessions) -> Accepted:
+    """Abort a session's current run; `accepted` is false if there is none."""
+    return Accepted(accepted=await caller_sessions.abort(session_id))
 
 
 @router.post("/sessions/{session_id}/resume")
 async def resume_session(
     session_id: _SessionId,
-    mine: _Mine,
-    who: Annotated[Caller, Depends(caller)],
-    here: Annotated[Services, Depends(services)],
+    caller_sessions: _CallerSessions,
+    sender: Annotated[Caller, Depends(caller)],
+    server: Annotated[Services, Depends(services)],
     request: Request,
     body: Answer | None = None,
 ) -> SessionInfo:
-    """Go on where a session stopped: with an answer it waits for, or after a stop or a crash."""
+    """Resume a session: with an answer to its open interrupts, or after a stop or a crash."""
     with ExitStack() as place:
-        place.enter_context(here.chat.limits.held(who.name))
-        credentials = here.chat.runs.host.credentials_of(request)
+        place.enter_context(server.chat.limits.held(sender.name))
+        credentials = server.chat.runs.host.credentials_of(request)
         answer = body.answer if body else None
-        return SessionInfo(**await mine.resume(session_id, answer, credentials=credentials, place=place))
+        return SessionInfo(**await caller_sessions.resume(session_id, answer, credentials=credentials, place=place))

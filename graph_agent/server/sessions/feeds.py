@@ -1,4 +1,4 @@
-"""Feeds of sessions' events: a session is read once per change, whatever the number of its followers."""
+"""Event feeds of sessions: a session is read once per change, for any number of followers."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from graph_agent.events.types import StoredEvent
-from graph_agent.server.sessions.notifier import News
+from graph_agent.server.sessions.notifier import CheckpointNotifier
 from graph_agent.session.event_reader import EventReader
 
 LOOK_S = 2.0
-"""Seconds between two readings of what another process may have stored; what this one stores is read at once."""
+"""Poll interval in seconds for changes by other processes; changes by this process are read at once."""
 _REST_S = 0.1
-"""Seconds between two readings at least: a run stores several checkpoints at once."""
+"""Minimum seconds between two reads: a run stores several checkpoints in quick succession."""
 
 
 class SessionFeed:
-    """The new events of one session, held until every follower has taken them."""
+    """The new events of one session, kept until every follower has taken them."""
 
     def __init__(self, reader: EventReader) -> None:
         self.ended: str | None = None
-        """Why nothing more will come: `deleted` or `server_stopping`; None while more may."""
+        """Reason for the end of the feed: `deleted` or `server_stopping`; None while it is open."""
         self._reader = reader
         self._events: list[StoredEvent] = []
         self._first = 0
@@ -32,25 +32,25 @@ class SessionFeed:
 
     @property
     def followers(self) -> int:
-        """How many follow."""
+        """Number of followers."""
         return len(self._cursors)
 
     def join(self) -> object:
-        """Hold what comes from now on for one follower more; its key for `take` and `leave`."""
+        """Add a follower, and return its key for `take` and `leave`."""
         follower = object()
         self._cursors[follower] = self._first + len(self._events) - 1
         return follower
 
     def leave(self, follower: object) -> None:
-        """Hold nothing more for a follower."""
+        """Remove a follower."""
         self._cursors.pop(follower, None)
         self._trim()
 
     async def take(self, follower: object, after: int) -> Sequence[StoredEvent]:
-        """The events behind position `after`, the first of which has the `seq` `after + 1`.
+        """Return the events after position `after`; the first one has the `seq` `after + 1`.
 
         Raises:
-            Exception: What reading the session's history has raised.
+            Exception: Any error of reading the session's history.
         """
         if after + 1 < self._first:
             # Followers that join together share one reading of the history.
@@ -63,13 +63,13 @@ class SessionFeed:
         return found
 
     async def wait(self, timeout_s: float) -> None:
-        """Wait for the next change, some seconds at most."""
+        """Wait for the next change or the timeout."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
 
     async def read(self) -> None:
-        """Take in what is new of the session, and wake the followers."""
+        """Read the new events of the session, and wake the followers."""
         new = await self._reader.read()
         if new is None:
             self.end("deleted")
@@ -78,7 +78,7 @@ class SessionFeed:
             self._wake()
 
     def end(self, reason: str) -> None:
-        """Note that nothing more will come, and wake the followers."""
+        """End the feed, and wake the followers."""
         self.ended = reason
         self._wake()
 
@@ -97,21 +97,21 @@ class Feeds:
     """The feeds of one process's sessions, each kept while it has followers.
 
     Args:
-        news: Notifies of checkpoints that are stored in this process.
-        reader_of: Makes the reader of a thread.
+        notifier: Notifies of checkpoints stored by this process.
+        reader_of: Creates the event reader of a thread.
     """
 
-    def __init__(self, news: News, reader_of: Callable[[str], EventReader]) -> None:
-        self._news = news
+    def __init__(self, notifier: CheckpointNotifier, reader_of: Callable[[str], EventReader]) -> None:
+        self._notifier = notifier
         self._reader_of = reader_of
         self._feeds: dict[str, tuple[SessionFeed, asyncio.Task[None]]] = {}
 
     @asynccontextmanager
     async def following(self, thread: str) -> AsyncIterator[tuple[SessionFeed, object]]:
-        """The feed of a thread, and this follower's key to it, until the block is left.
+        """Follow a thread within the context; yields its feed and the follower's key.
 
         Raises:
-            Exception: What reading the session has raised.
+            Exception: Any error of reading the session.
         """
         feed, pump = self._feeds.get(thread, (None, None))
         if feed is None or pump is None or feed.ended is not None or pump.done():
@@ -132,16 +132,16 @@ class Feeds:
 
     async def _pump(self, thread: str, feed: SessionFeed) -> None:
         try:
-            with self._news.of(thread) as bell:
-                while not self._news.over:
-                    bell.clear()
+            with self._notifier.subscribe(thread) as changed:
+                while not self._notifier.stopped:
+                    changed.clear()
                     await feed.read()
                     if feed.ended is not None:
                         return
                     await asyncio.sleep(_REST_S)
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(LOOK_S):
-                            await bell.wait()
+                            await changed.wait()
         finally:
             if feed.ended is None:
                 feed.end("server_stopping")

@@ -1,4 +1,4 @@
-"""A session's events as a stream, those to come included."""
+"""Streams of a session's past and future events."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from graph_agent.server.sse import comment, frame
 async def follow(
     feeds: Feeds, thread: str, session_id: str, *, types: list[str], after: int, keepalive_s: float
 ) -> AsyncGenerator[str, None]:
-    """Stream a thread's events, each as a server-sent event of its type, until the server stops or the thread is gone.
+    """Stream a thread's events as server-sent events, until the server stops or the thread is deleted.
 
-    The last one is of type `end`, with the reason (`server_stopping` or `deleted`) and the position to go on from
-    (`after`).
+    The last event has the type `end`, with the reason (`server_stopping` or `deleted`) and the position from which to
+    continue (`after`).
 
     Args:
-        feeds: Where the events come from.
+        feeds: The server's feeds.
         thread: The thread.
         session_id: The session's id in the events.
         types: Types of events to stream; empty for all.
-        after: The `seq` that the first event is behind.
+        after: Only events with a higher `seq` are streamed.
         keepalive_s: Seconds of silence after which a comment is sent.
     """
     silent_since = time.monotonic()

@@ -1,4 +1,4 @@
-"""Who follows a session hears at once that something of it was stored here, and that the server stops."""
+"""Notification of followers about stored checkpoints and about the stop of the server."""
 
 from __future__ import annotations
 
@@ -10,52 +10,55 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 
-class News:
-    """Wakes those who follow the threads of one process's saver; its methods belong to one event loop."""
+class CheckpointNotifier:
+    """Wakes the followers of a saver's threads in one process; its methods belong to one event loop."""
 
     def __init__(self) -> None:
-        self._bells: dict[str, set[asyncio.Event]] = {}
+        self._subscribers: dict[str, set[asyncio.Event]] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.over = False
-        """Whether the server stops."""
+        self.stopped = False
+        """Whether the server is stopping."""
 
     def watch(self, saver: BaseCheckpointSaver[Any]) -> None:
-        """Tell of every checkpoint that is stored through a saver, whoever's run it is."""
-        store: Callable[..., Any] = saver.aput
+        """Notify of every checkpoint that is stored through a saver, by any run."""
+        aput: Callable[..., Any] = saver.aput
 
-        async def storing(config: Any, *args: Any, **kwargs: Any) -> Any:
-            stored = await store(config, *args, **kwargs)
-            self.tell(config["configurable"]["thread_id"])
+        async def aput_and_notify(config: Any, *args: Any, **kwargs: Any) -> Any:
+            stored = await aput(config, *args, **kwargs)
+            self.notify(config["configurable"]["thread_id"])
             return stored
 
-        # On the object itself: what kind of saver it is says where its sessions are, and a wrapper would hide that.
-        saver.aput = storing  # type: ignore[method-assign]
+        # Patched, not wrapped: other code derives the location of the sessions from the saver's class.
+        saver.aput = aput_and_notify  # type: ignore[method-assign]
 
-    def tell(self, thread: str) -> None:
-        """Wake those who follow a thread."""
-        for bell in self._bells.get(thread, ()):
-            bell.set()
+    def notify(self, thread: str) -> None:
+        """Wake the followers of a thread."""
+        for event in self._subscribers.get(thread, ()):
+            event.set()
 
-    def end(self) -> None:
-        """Wake everybody for the last time; a signal handler may do so."""
-        self.over = True
+    def stop(self) -> None:
+        """Wake all followers for the last time; may be called from a signal handler."""
+        self.stopped = True
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._ring_all)
+            self._loop.call_soon_threadsafe(self._notify_all)
 
     @contextmanager
-    def of(self, thread: str) -> Iterator[asyncio.Event]:
-        """A bell that rings when something of a thread was stored, or the server stops; its owner clears it."""
-        self._loop = asyncio.get_running_loop()
-        bell = asyncio.Event()
-        self._bells.setdefault(thread, set()).add(bell)
-        try:
-            yield bell
-        finally:
-            self._bells[thread].discard(bell)
-            if not self._bells[thread]:
-                del self._bells[thread]
+    def subscribe(self, thread: str) -> Iterator[asyncio.Event]:
+        """Yield an event that is set when a checkpoint of a thread is stored or the server stops.
 
-    def _ring_all(self) -> None:
-        for bells in self._bells.values():
-            for bell in bells:
-                bell.set()
+        The subscriber clears it.
+        """
+        self._loop = asyncio.get_running_loop()
+        event = asyncio.Event()
+        self._subscribers.setdefault(thread, set()).add(event)
+        try:
+            yield event
+        finally:
+            self._subscribers[thread].discard(event)
+            if not self._subscribers[thread]:
+                del self._subscribers[thread]
+
+    def _notify_all(self) -> None:
+        for events in self._subscribers.values():
+            for event in events:
+                event.set()

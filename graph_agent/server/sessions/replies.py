@@ -1,6 +1,7 @@
-"""The shapes of what this server answers, for its OpenAPI.
+"""Response models of this server, for its OpenAPI.
 
-The chat APIs' answers, the errors and what `/ready` says are made as plain JSON; the others are built of these.
+The chat APIs' answers, the errors and the response of `/ready` are built as plain JSON; the other responses use these
+models.
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ class _Reply(BaseModel):
 
 
 class OpenAIErrorDetail(_Reply):
-    """What went wrong, in OpenAI's words."""
+    """An error in OpenAI's format."""
 
     message: str
     type: str
     param: str | None
     code: str | None
     category: str | None = None
-    """What of the run has failed, such as `auth` or `transient`; absent where no run did."""
+    """Kind of the run's failure, such as `auth` or `transient`; absent if no run failed."""
 
 
 class OpenAIError(_Reply):
@@ -32,7 +33,7 @@ class OpenAIError(_Reply):
 
 
 class AnthropicErrorDetail(_Reply):
-    """What went wrong, in Anthropic's words."""
+    """An error in Anthropic's format."""
 
     type: str
     message: str
@@ -66,7 +67,7 @@ class Completion(_Reply):
 
 
 class AnthropicMessage(_Reply):
-    """A message of the assistant's."""
+    """A message of the assistant."""
 
     id: str
     type: str
@@ -79,13 +80,13 @@ class AnthropicMessage(_Reply):
 
 
 class TokenCount(_Reply):
-    """How many tokens a request is, about."""
+    """Estimated number of tokens of a request."""
 
     input_tokens: int
 
 
 class Model(_Reply):
-    """A model, in OpenAI's and Anthropic's words at once."""
+    """A model, with the fields of both OpenAI's and Anthropic's API."""
 
     id: str
     object: str
@@ -108,7 +109,7 @@ class ModelList(_Reply):
 
 
 class SessionInfo(_Reply):
-    """Where a session is."""
+    """The state of a session."""
 
     id: str
     status: str
@@ -120,7 +121,7 @@ class SessionInfo(_Reply):
 
 
 class SessionIds(_Reply):
-    """Sessions, the one begun last first."""
+    """Sessions, newest first."""
 
     sessions: list[str]
 
@@ -132,19 +133,19 @@ class EventList(_Reply):
 
 
 class Accepted(_Reply):
-    """Whether something was to be done."""
+    """Whether there was something to do."""
 
     accepted: bool
 
 
 class Health(_Reply):
-    """That the process is alive."""
+    """Liveness of the process."""
 
     status: str
 
 
 class Readiness(_Reply):
-    """Whether requests can be answered, and why not."""
+    """Readiness of the server, with the state of each part."""
 
     ready: bool
     checks: dict[str, str]

@@ -1,4 +1,4 @@
-"""A caller's sessions, looked at and acted on from outside their runs."""
+"""Read access to a caller's sessions, and their control from outside their runs."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from graph_agent.runs.registry import inbox_of, kept_idle
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.chat.active_runs import Runs
-from graph_agent.server.chat.run import Ended, Part, Running
-from graph_agent.server.chat.turns import Turn
+from graph_agent.server.chat.run import Ended, Part, ServerRun
+from graph_agent.server.chat.turns import RunSpec
 from graph_agent.server.process.host import Host
 from graph_agent.server.sessions.following import follow
 from graph_agent.session.history import SessionMemory, list_threads
@@ -31,7 +31,7 @@ class Sessions:
 
     Args:
         runs: The server's runs.
-        caller: Whose sessions they are; any other's are not there.
+        caller: The owner of the sessions; sessions of other callers do not exist here.
     """
 
     def __init__(self, runs: Runs, caller: Caller) -> None:
@@ -41,32 +41,34 @@ class Sessions:
         self._memory = SessionMemory(self._host.kept)
 
     async def ids(self, limit: int | None, after: str | None) -> list[str]:
-        """The caller's sessions, the one begun last first.
+        """Return the ids of the caller's sessions, newest first.
 
         Args:
-            limit: How many at most; None for all.
-            after: Only those behind this one; None to begin with the first.
+            limit: Maximum number; None for all.
+            after: Only the sessions after this one in the list; None to start with the first.
 
         Raises:
-            ProblemError: When there is no session `after`.
+            ProblemError: If there is no session `after`.
         """
-        behind = self._caller.thread(after) if after is not None else None
+        after_thread = self._caller.thread(after) if after is not None else None
         try:
-            threads = await list_threads(self._host.saver, group=self._caller.thread(""), after=behind, limit=limit)
+            threads = await list_threads(
+                self._host.saver, group=self._caller.thread(""), after=after_thread, limit=limit
+            )
         except KeyError:
             raise ProblemError("not_found", f"There is no session {after!r}.", param="after") from None
         return [id_ for thread in threads if (id_ := self._caller.session(thread)) is not None]
 
     async def events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
-        """Events of a session, oldest first.
+        """Return events of a session, oldest first.
 
         Args:
             session_id: The session.
             types: Types of events; empty for all.
-            after: Only those with a higher `seq`.
+            after: Only events with a higher `seq`.
 
         Raises:
-            ProblemError: When there is no such session.
+            ProblemError: If there is no such session.
         """
         await self._check(session_id)
         return await self._events(session_id, types, after)
@@ -74,20 +76,20 @@ class Sessions:
     async def follow(
         self, session_id: str, types: list[str], after: int, keepalive_s: float
     ) -> AsyncGenerator[str, None]:
-        """Events of a session as server-sent events, those to come included (see `following`).
+        """Stream past and future events of a session as server-sent events (see `following`).
 
         Raises:
-            ProblemError: When there is no such session.
+            ProblemError: If there is no such session.
         """
         await self._check(session_id)
         thread = self._caller.thread(session_id)
         return follow(self._host.feeds, thread, session_id, types=types, after=after, keepalive_s=keepalive_s)
 
     async def info(self, session_id: str) -> dict[str, Any]:
-        """Where a session is.
+        """Return the state of a session.
 
         Raises:
-            ProblemError: When there is no such session.
+            ProblemError: If there is no such session.
         """
         return self._info(session_id, await self._state(session_id))
 
@@ -101,32 +103,32 @@ class Sessions:
             "answer": result.answer,
             "events": len(state.values.get("events", [])),
             "pending": plain(result.pending),
-            "interrupts": [{"id": asked.id, "value": plain(asked.value)} for asked in result.interrupts],
+            "interrupts": [{"id": each.id, "value": plain(each.value)} for each in result.interrupts],
         }
 
     async def steer(self, session_id: str, text: str) -> None:
-        """Say something to a session while it works.
+        """Steer a running session with a user message.
 
         Raises:
-            ProblemError: When there is no such session.
+            ProblemError: If there is no such session.
         """
         await self._check(session_id)
         await self._session(session_id).steer(text)
 
     async def follow_up(self, session_id: str, text: str) -> None:
-        """Give a session its next input, for when it has answered the one it works on.
+        """Queue the next input of a session, to run after the current answer.
 
         Raises:
-            ProblemError: When there is no such session.
+            ProblemError: If there is no such session.
         """
         await self._check(session_id)
         await self._session(session_id).follow_up(text)
 
     async def abort(self, session_id: str) -> bool:
-        """Stop what a session works on; False when it works on nothing.
+        """Abort the current run of a session; return False if there is none.
 
         Raises:
-            ProblemError: When there is no such session.
+            ProblemError: If there is no such session.
         """
         await self._check(session_id)
         return await self._session(session_id).abort()
@@ -139,70 +141,70 @@ class Sessions:
         credentials: Mapping[str, SecretStr] | None = None,
         place: ExitStack | None = None,
     ) -> dict[str, Any]:
-        """Go on where a session stopped, and say where it is then.
+        """Resume a session, and return its state after the run.
 
         Args:
             session_id: The session.
-            answer: What it waits for, or a mapping of interrupt id → answer; None after a stop or a crash.
-            credentials: What this request brings for the tools of its run.
+            answer: The answer to its interrupt, or a mapping of interrupt id → answer; None after a stop or a crash.
+            credentials: Credentials of this request, for the tools of the run.
             place: As for `Runs.run`.
 
         Raises:
-            ProblemError: When there is no such session, nothing to go on with, an answer that is to nothing it waits
-                for, or it is running.
+            ProblemError: If there is no such session, there is nothing to resume, the answer matches no open
+                interrupt, or the session is running.
         """
         state = await self._state(session_id)
-        # Where its process died between a step's last write and its checkpoint, `next` is empty, and there is a task.
+        # `next` would not do: it is empty if the process died between a step's last write and its checkpoint.
         if not state.tasks:
             raise ProblemError(
                 "conflict", f"The session {session_id!r} has nothing to resume: its last input was answered."
             )
-        waiting = open_interrupts(state)
-        if answer is None and waiting:
+        interrupts = open_interrupts(state)
+        if answer is None and interrupts:
             raise ProblemError("conflict", f"The session {session_id!r} waits for an answer; send it as 'answer'.")
         try:
-            given: Any = None if answer is None else Command(resume=answers_by_id(answer, waiting))
+            graph_input: Any = None if answer is None else Command(resume=answers_by_id(answer, interrupts))
         except InputError as error:
             raise ProblemError("conflict", str(error), param="answer") from None
         thread = self._caller.thread(session_id)
         names = {
-            asked.value["name"]
-            for asked in waiting
-            if isinstance(asked.value, Mapping) and asked.value.get("type") == CLIENT_CALL
+            interrupt.value["name"]
+            for interrupt in interrupts
+            if isinstance(interrupt.value, Mapping) and interrupt.value.get("type") == CLIENT_CALL
         }
         functions = [{"name": name, "parameters": {"type": "object", "properties": {}}} for name in sorted(names)]
         context: dict[str, Any] = {"credentials": dict(credentials)} if credentials else {}
         if functions:
             context["client_tools"] = [{"type": "function", "function": function} for function in functions]
-        turn = Turn(self._host.kept, thread, given, context, session_id)
-        async with self._runs.run(turn, streams=False, place=place) as running:
-            while not isinstance(await self._part(running), Ended):
+        spec = RunSpec(self._host.kept, thread, graph_input, context, session_id)
+        async with self._runs.run(spec, streams=False, place=place) as run:
+            while not isinstance(await self._part(run), Ended):
                 pass
-        assert running.state is not None, "a run that comes to its end reports it"
-        return self._info(session_id, running.state)
+        assert run.state is not None, "a run that reaches its end reads its state"
+        return self._info(session_id, run.state)
 
     async def delete(self, session_id: str) -> None:
-        """Throw a session away.
+        """Delete a session.
 
         Raises:
-            ProblemError: When there is no such session, or it is running.
+            ProblemError: If there is no such session, or it is running.
         """
         await self._check(session_id)
         thread = self._caller.thread(session_id)
         try:
             async with kept_idle(self._host.saver, thread):
                 await self._host.saver.adelete_thread(thread)
-                # What was said to it and not heard is part of it, and no word to the next session of its name.
+                # Its unread notes must not reach a later session of the same name.
                 inbox = await inbox_of(self._host.saver, self._host.kept.store)
                 await inbox.forget(thread, [note.key for note in await inbox.read(thread)])
         except SessionBusyError:
             raise ProblemError("conflict", f"The session {session_id!r} is running; abort it first.") from None
-        self._host.news.tell(thread)
+        self._host.notifier.notify(thread)
 
     @staticmethod
-    async def _part(running: Running) -> Part | None:
+    async def _part(run: ServerRun) -> Part | None:
         try:
-            return await running.part()
+            return await run.part()
         except ProblemError as problem:
             raise ProblemError("conflict", problem.message) if problem.kind == "busy" else problem from None
 
@@ -210,7 +212,7 @@ class Sessions:
         return Session(self._host.kept, self._caller.thread(session_id))
 
     async def _check(self, session_id: str) -> None:
-        """Raise `ProblemError` if there is no such session; one row is read."""
+        """Raise `ProblemError` if there is no such session; reads one row."""
         if await self._host.saver.aget_tuple({"configurable": {"thread_id": self._caller.thread(session_id)}}) is None:
             raise _unknown(session_id)
 
