@@ -29,7 +29,7 @@ from graph_agent.a2a.wire import EXTENSION
 from graph_agent.budgets import Left
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import ConfigError
-from tests.a2a.test_a2a_delegate import delegating, told
+from tests.support.a2a_delegates import delegating_session, delegation_summaries
 from tests.support.a2a_servers import PlainAgent, answer, plain_card, serving, serving_plain
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -116,17 +116,17 @@ async def leads_astray(request: Request) -> Response:
 )
 async def test_an_agent_that_does_not_keep_to_the_protocol(endpoint: Endpoint, words: str) -> None:
     with serving_badly(endpoint) as url:
-        session, _ = delegating(url, "Bergen")
+        session, _ = delegating_session(url, "Bergen")
         result = await session.run("go")
 
-    (_, (kind, id_, status, content)) = told(await session.events())
+    (_, (kind, id_, status, content)) = delegation_summaries(await session.events())
     assert (kind, id_, status, words in content, result.answer) == ("response", "1", "error", True, "Done."), content
 
 
 async def test_an_agent_that_nobody_can_reach() -> None:
     with serving_plain(PlainAgent(never)) as url:
         pass
-    session, model = delegating(url, "Bergen", description="Knows the weather.")
+    session, model = delegating_session(url, "Bergen", description="Knows the weather.")
 
     result = await session.run("go")
 
@@ -250,7 +250,7 @@ async def test_a_usage_that_cannot_be_is_none() -> None:
         await updater.update_status(TaskState.TASK_STATE_COMPLETED, metadata={EXTENSION: {"usage": usage}})
 
     with serving_plain(PlainAgent(boasts)) as url:
-        session, _ = delegating(url, "Bergen")
+        session, _ = delegating_session(url, "Bergen")
         result = await session.run("go")
         own = result.usage["total_tokens"] < 10_000
 
@@ -327,7 +327,7 @@ async def test_a_secret_is_sent_and_never_told(
 
     monkeypatch.setenv("TEST_A2A_SECRET", "s3cret-token")
     with serving_plain(agent := PlainAgent(parrot)) as url, caplog.at_level(logging.DEBUG, "graph_agent"):
-        session, model = delegating(url, "Bergen", auth=auth)
+        session, model = delegating_session(url, "Bergen", auth=auth)
         await session.run("go")
 
     everything = json.dumps([await session.events(), str(model.requests)])

@@ -17,7 +17,8 @@ from a2a.types import SendMessageRequest, Task, TaskState, TaskStatus, TaskStatu
 from graph_agent import Session
 from graph_agent.a2a.server.executor import A2A_DEFAULTS, GraphExecutor
 from graph_agent.a2a.server.store import Stores, open_stores
-from tests.a2a.test_a2a_server import Held, agent, message, state_of
+from tests.support.a2a_agents import HeldTool, weather_agent
+from tests.support.a2a_client import message_request, state_name
 from tests.support.agents import asks
 
 NOBODY = ServerCallContext(user=UnauthenticatedUser())
@@ -56,9 +57,9 @@ def request_of(said: SendMessageRequest) -> RequestContext:
 
 
 async def test_cancelling_a_task_leaves_another_run_of_its_session() -> None:
-    held = Held()
-    graph = agent([asks(("1", "hold", {})), "Done."], tools=[held.tool])
-    executor, request = GraphExecutor(graph), request_of(message("me too", context_id="s1"))
+    held = HeldTool()
+    graph = weather_agent([asks(("1", "hold", {})), "Done."], tools=[held.tool])
+    executor, request = GraphExecutor(graph), request_of(message_request("me too", context_id="s1"))
     queue = Cancelling(executor, request)
     other = asyncio.create_task(Session(graph, "s1").run("go", context=A2A_DEFAULTS))
     await held.begun.wait()
@@ -95,4 +96,4 @@ async def test_a_task_that_another_process_has_ended_is_not_taken_up_again(tmp_p
         kept = await one.tasks.get("t1", NOBODY)
 
     assert kept is not None
-    assert state_of(kept) == "TASK_STATE_CANCELED"
+    assert state_name(kept) == "TASK_STATE_CANCELED"

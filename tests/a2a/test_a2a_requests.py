@@ -12,8 +12,8 @@ from a2a.types import Message, Part
 
 from graph_agent.a2a.server import executor as server_executor
 from graph_agent.a2a.wire import EXTENSION
-from tests.a2a.test_a2a_server import agent
 from tests.server.process import serving
+from tests.support.a2a_agents import weather_agent
 from tests.support.a2a_process import AGENT, a2a_process
 from tests.support.a2a_servers import serving_ours
 
@@ -32,7 +32,7 @@ BAD = {
 async def test_what_json_has_no_numbers_for_is_refused_over_jsonrpc(what: str, method: str) -> None:
     message = _message(BAD[what])
     body = f'{{"jsonrpc": "2.0", "id": 1, "method": "{method}", "params": {{"message": {message}}}}}'
-    with serving_ours(agent(["Hello."], tools=[])) as url:
+    with serving_ours(weather_agent(["Hello."], tools=[])) as url:
         answer = await _posted(f"{url}/a2a", body)
 
     assert (answer.status_code, answer.json()["error"]["code"], answer.json()["id"]) == (200, -32602, 1)
@@ -41,7 +41,7 @@ async def test_what_json_has_no_numbers_for_is_refused_over_jsonrpc(what: str, m
 @pytest.mark.parametrize("method", ["send", "stream"])
 @pytest.mark.parametrize("what", BAD)
 async def test_what_json_has_no_numbers_for_is_refused_over_rest(what: str, method: str) -> None:
-    with serving_ours(agent(["Hello."], tools=[])) as url:
+    with serving_ours(weather_agent(["Hello."], tools=[])) as url:
         answer = await _posted(f"{url}/a2a/rest/message:{method}", f'{{"message": {_message(BAD[what])}}}')
 
     assert (answer.status_code, answer.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")
@@ -55,7 +55,7 @@ async def test_the_same_in_version_0_3(what: str) -> None:
     }
     message = f'{{"messageId": "m", "role": "user", "kind": "message", {bad[what]}}}'
     body = f'{{"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {{"message": {message}}}}}'
-    with serving_ours(agent(["Hello."], tools=[])) as url:
+    with serving_ours(weather_agent(["Hello."], tools=[])) as url:
         answer = await _posted(f"{url}/a2a", body, version="0.3")
 
     assert answer.json()["error"]["code"] == -32602
@@ -63,7 +63,7 @@ async def test_the_same_in_version_0_3(what: str) -> None:
 
 @pytest.mark.parametrize("path", ["/a2a", "/a2a/rest/message:send"])
 async def test_what_is_nested_too_deeply_to_be_read_is_no_failure_of_ours(path: str) -> None:
-    with serving_ours(agent(["Hello."], tools=[])) as url:
+    with serving_ours(weather_agent(["Hello."], tools=[])) as url:
         answer = await _posted(f"{url}{path}", '{"x": [' * 5000 + "1" + "]}" * 5000)
 
     assert (answer.status_code, answer.json()["kind"]) == (400, "invalid")

@@ -27,16 +27,14 @@ from graph_agent.a2a.wire import EXTENSION
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.session.results import DelegateProgress, Done
 from graph_agent.types import Usage
-from tests.runs.test_budgets import Clock, call, clock, used
-from tests.runs.test_session_steering import session
 from tests.support.a2a_servers import PlainAgent, serving_ours, serving_plain
 from tests.support.agents import echo
+from tests.support.budgets import Clock, call_with_usage, reply_with_usage
 from tests.support.gates import Gate, GatedModel, LateGate, gated_tool
+from tests.support.sessions import new_session
 
-__all__ = ["clock"]
-
-ASKS_R = used(("d", "delegate_to_r", {"task": "t"}), 90, 10)
-DONE = [used("No more actions.", 90, 10), used("Done.", 90, 10)]
+ASKS_R = reply_with_usage(("d", "delegate_to_r", {"task": "t"}), 90, 10)
+DONE = [reply_with_usage("No more actions.", 90, 10), reply_with_usage("Done.", 90, 10)]
 
 
 def spent(result: RunResult) -> tuple[int, int]:
@@ -45,7 +43,7 @@ def spent(result: RunResult) -> tuple[int, int]:
 
 
 def delegating(graph: Any, **options: Any) -> Session:
-    return session(ScriptedChatModel([ASKS_R, *DONE]), delegates=[GraphDelegate("r", "R.", graph)], **options)
+    return new_session(ScriptedChatModel([ASKS_R, *DONE]), delegates=[GraphDelegate("r", "R.", graph)], **options)
 
 
 def failing(model: ScriptedChatModel) -> Any:
@@ -71,7 +69,7 @@ def asking_tool(times: int = 1) -> BaseTool:
 
 
 async def test_what_a_delegate_that_raises_has_used() -> None:
-    talk = delegating(failing(ScriptedChatModel([call(1, 200)])))
+    talk = delegating(failing(ScriptedChatModel([call_with_usage(1, 200)])))
 
     result = await talk.run("go")
 
@@ -91,7 +89,7 @@ async def test_what_a_delegate_of_ones_own_tells_before_it_raises() -> None:
             delegation.used(usage)
             raise RuntimeError("broken")
 
-    result = await session(ScriptedChatModel([ASKS_R, *DONE]), delegates=[Tells()]).run("go")
+    result = await new_session(ScriptedChatModel([ASKS_R, *DONE]), delegates=[Tells()]).run("go")
 
     assert spent(result) == (307, 4)
 
@@ -113,7 +111,7 @@ def thinking(model: ScriptedChatModel) -> Any:
 @pytest.mark.parametrize("kind", ["plain graph", "our agent"])
 async def test_what_a_delegate_that_is_aborted_has_used(kind: str) -> None:
     gate = Gate()
-    inner = GatedModel(responses=[call(1, 200), "never"], before={2: gate})
+    inner = GatedModel(responses=[call_with_usage(1, 200), "never"], before={2: gate})
     talk = delegating(thinking(inner) if kind == "plain graph" else create_graph_agent(inner, tools=[echo]))
     running = asyncio.create_task(talk.run("go " * 400))
     await gate.reached()
@@ -127,9 +125,9 @@ async def test_what_a_delegate_that_is_aborted_has_used(kind: str) -> None:
 
 async def test_what_a_delegate_that_the_deadline_cuts_off_has_used(clock: Clock) -> None:
     gate = LateGate(lambda: clock.forward(5))
-    inner = GatedModel(responses=[call(1, 200), "never"], before={2: gate})
-    outer = clock.after(ScriptedChatModel([ASKS_R, used("Best I can say.", 90, 10)]), 1, 897)
-    talk = session(outer, delegates=[GraphDelegate("r", "R.", thinking(inner))])
+    inner = GatedModel(responses=[call_with_usage(1, 200), "never"], before={2: gate})
+    outer = clock.after(ScriptedChatModel([ASKS_R, reply_with_usage("Best I can say.", 90, 10)]), 1, 897)
+    talk = new_session(outer, delegates=[GraphDelegate("r", "R.", thinking(inner))])
 
     result = await talk.run("go " * 400, context={"deadline_s": 1000})
 
@@ -140,7 +138,11 @@ async def test_what_a_delegate_that_the_deadline_cuts_off_has_used(clock: Clock)
 @pytest.mark.parametrize("checkpointer", [None, True], ids=["with its caller", "its own history"])
 @pytest.mark.parametrize("times", [1, 2])
 async def test_what_a_delegate_used_before_it_asked_a_person(checkpointer: Any, times: int) -> None:
-    script = [used(("1", "ask", {}), 190, 10), used("No more actions.", 140, 10), used("Said.", 140, 10)]
+    script = [
+        reply_with_usage(("1", "ask", {}), 190, 10),
+        reply_with_usage("No more actions.", 140, 10),
+        reply_with_usage("Said.", 140, 10),
+    ]
     inner = create_graph_agent(ScriptedChatModel(script), tools=[asking_tool(times)], checkpointer=checkpointer)
     talk = delegating(inner)
 
@@ -152,10 +154,10 @@ async def test_what_a_delegate_used_before_it_asked_a_person(checkpointer: Any, 
 
 
 async def test_a_second_delegation_counts_for_itself() -> None:
-    script = [used("One.", 190, 10), used("Two.", 140, 10)]
+    script = [reply_with_usage("One.", 190, 10), reply_with_usage("Two.", 140, 10)]
     inner = create_graph_agent(ScriptedChatModel(script), checkpointer=True)
-    twice = [ASKS_R, used(("e", "delegate_to_r", {"task": "t"}), 90, 10), *DONE]
-    talk = session(ScriptedChatModel(twice), delegates=[GraphDelegate("r", "R.", inner)])
+    twice = [ASKS_R, reply_with_usage(("e", "delegate_to_r", {"task": "t"}), 90, 10), *DONE]
+    talk = new_session(ScriptedChatModel(twice), delegates=[GraphDelegate("r", "R.", inner)])
 
     result = await talk.run("go")
 
@@ -164,7 +166,13 @@ async def test_a_second_delegation_counts_for_itself() -> None:
 
 async def test_what_a_delegates_delegate_used_before_it_asked_a_person() -> None:
     deepest = create_graph_agent(
-        ScriptedChatModel([used(("1", "ask", {}), 190, 10), used("No more actions.", 140, 10), used("Said.", 140, 10)]),
+        ScriptedChatModel(
+            [
+                reply_with_usage(("1", "ask", {}), 190, 10),
+                reply_with_usage("No more actions.", 140, 10),
+                reply_with_usage("Said.", 140, 10),
+            ]
+        ),
         tools=[asking_tool()],
     )
     middle = create_graph_agent(
@@ -181,7 +189,7 @@ async def test_what_a_delegates_delegate_used_before_it_asked_a_person() -> None
 
 
 async def test_what_a_plain_graph_used_before_it_asked_a_person() -> None:
-    model = ScriptedChatModel([used("First.", 190, 10), used("Second.", 140, 10)])
+    model = ScriptedChatModel([reply_with_usage("First.", 190, 10), reply_with_usage("Second.", 140, 10)])
 
     async def say(state: MessagesState) -> dict[str, Any]:
         return {"messages": [await model.ainvoke(state["messages"])]}
@@ -210,7 +218,11 @@ def test_what_a_delegate_used_before_it_asked_a_person_from_blocking_entry_point
     from langgraph.checkpoint.sqlite import SqliteSaver
     from langgraph.types import Command
 
-    script = [used(("1", "ask", {}), 190, 10), used("No more actions.", 140, 10), used("Said.", 140, 10)]
+    script = [
+        reply_with_usage(("1", "ask", {}), 190, 10),
+        reply_with_usage("No more actions.", 140, 10),
+        reply_with_usage("Said.", 140, 10),
+    ]
     inner = create_graph_agent(ScriptedChatModel(script), tools=[asking_tool()])
     config: Any = {"configurable": {"thread_id": "s1"}}
     with SqliteSaver.from_conn_string(str(tmp_path / "s.db")) as saver:
@@ -227,7 +239,11 @@ def test_what_a_delegate_used_before_it_asked_a_person_from_blocking_entry_point
 
 async def test_a_run_that_was_killed_counts_when_it_goes_on() -> None:
     gate = Gate()
-    script = [used(("1", "work", {}), 190, 10), used("No more actions.", 140, 10), used("Said.", 140, 10)]
+    script = [
+        reply_with_usage(("1", "work", {}), 190, 10),
+        reply_with_usage("No more actions.", 140, 10),
+        reply_with_usage("Said.", 140, 10),
+    ]
     inner = create_graph_agent(ScriptedChatModel(script), tools=[gated_tool(gate, effect="read")])
     talk = delegating(inner)
     running = asyncio.create_task(talk.run("go"))
@@ -242,9 +258,9 @@ async def test_a_run_that_was_killed_counts_when_it_goes_on() -> None:
 
 
 async def test_what_a_delegate_used_is_taken_from_the_budget() -> None:
-    inner = failing(ScriptedChatModel([call(1, 400)]))
-    outer = ScriptedChatModel([ASKS_R, used("Best I can say.", 90, 10)])
-    talk = session(outer, delegates=[GraphDelegate("r", "R.", inner)])
+    inner = failing(ScriptedChatModel([call_with_usage(1, 400)]))
+    outer = ScriptedChatModel([ASKS_R, reply_with_usage("Best I can say.", 90, 10)])
+    talk = new_session(outer, delegates=[GraphDelegate("r", "R.", inner)])
 
     result = await talk.run("go", context={"max_tokens_total": 650})
 
@@ -262,11 +278,11 @@ def told(tokens: int, calls: int) -> dict[str, Any]:
 
 
 def remote(url: str, **options: Any) -> Session:
-    return session(ScriptedChatModel([ASKS_R, *DONE]), delegates=[A2ADelegate("r", url, **options)])
+    return new_session(ScriptedChatModel([ASKS_R, *DONE]), delegates=[A2ADelegate("r", url, **options)])
 
 
 async def test_what_a_remote_agent_used_before_and_after_it_asked_a_person() -> None:
-    script = [used(("1", "ask", {}), 190, 10), used("Said.", 140, 10)]
+    script = [reply_with_usage(("1", "ask", {}), 190, 10), reply_with_usage("Said.", 140, 10)]
     inner = create_graph_agent(ScriptedChatModel(script), tools=[asking_tool()], checkpointer=InMemorySaver())
     with serving_ours(inner) as url:
         talk = remote(url)

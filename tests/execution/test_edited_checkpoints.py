@@ -12,9 +12,9 @@ from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.execution.settlement import NEVER_BEGUN, UNKNOWN
-from tests.runs.test_session_abort import has_results
 from tests.support.agents import asks, marked
 from tests.support.gates import Gate
+from tests.support.sessions import wait_for_results
 
 DONE = ["No more actions.", "Done."]
 TASK = {"task": "write"}
@@ -64,7 +64,7 @@ class Stopped:
     async def stop(self) -> None:
         run = asyncio.create_task(self.talk.run("go"))
         await self.gate.reached()
-        await has_results(self.talk, 2)
+        await wait_for_results(self.talk, 2)
         run.cancel()
         await asyncio.gather(run, return_exceptions=True)
         self.gate.open()

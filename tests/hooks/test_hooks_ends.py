@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from graph_agent import LoopConfig, LoopHook, LoopPlan, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.hooks.protocol import HookRequest, HookResponse
 from graph_agent.session.results import Done, Token
-from tests.hooks.test_hooks import DONE, RERUN, Does
 from tests.support.agents import asks, echo
+from tests.support.hooks import DONE, RERUN, FixedPlanHook
 from tests.support.openai_stub import Reply, StubFactory, openai_stub
 
 __all__ = ["openai_stub"]
@@ -59,7 +59,7 @@ async def ended(script: list[str], hook: LoopHook, response: Any = None, **confi
 
 @pytest.mark.parametrize(("mode", "reply"), [("native", CALL), ("text", CALL), ("wave", WAVE)])
 async def test_an_override_is_the_answer_in_every_mode(mode: Any, reply: str) -> None:
-    end = await ended([reply], Does(LoopPlan(response_override="From the hook.")), tool_calling=mode)
+    end = await ended([reply], FixedPlanHook(LoopPlan(response_override="From the hook.")), tool_calling=mode)
 
     assert end == ("COMPLETED", "From the hook.", None, [], [])
 
@@ -76,7 +76,7 @@ async def test_an_override_is_the_answer_in_every_mode(mode: Any, reply: str) ->
     ],
 )
 async def test_an_override_where_the_answer_has_a_shape(override: str, structured: Any, warnings: list[str]) -> None:
-    end = await ended([CALL], Does(LoopPlan(response_override=override)), City)
+    end = await ended([CALL], FixedPlanHook(LoopPlan(response_override=override)), City)
 
     assert end == ("COMPLETED", override, structured, [], warnings)
 
@@ -85,7 +85,9 @@ async def test_an_override_that_cannot_be_checked_in_time_stands() -> None:
     slow = {"properties": {"a": {"pattern": "^(([a-z])+.)+[A-Z]([a-z])+$"}}}
     override = '{"a": "' + "a" * 5000 + '"}'
 
-    status, answer, structured, _, [warning] = await ended([CALL], Does(LoopPlan(response_override=override)), slow)
+    status, answer, structured, _, [warning] = await ended(
+        [CALL], FixedPlanHook(LoopPlan(response_override=override)), slow
+    )
 
     assert (status, answer, structured, warning.partition(" pattern ")[0]) == (
         "COMPLETED",
@@ -110,13 +112,13 @@ async def test_an_override_that_cannot_be_checked_in_time_stands() -> None:
     ids=["native", "text", "wave", "wave without calls", "words", "direct", "only done", "nothing"],
 )
 async def test_a_loop_that_a_hook_ends(script: list[str], config: Any, answer: str, skipped: int) -> None:
-    end = await ended(script, Does(LoopPlan(terminate=True)), **config)
+    end = await ended(script, FixedPlanHook(LoopPlan(terminate=True)), **config)
 
     assert end == ("COMPLETED", answer, None, ["skipped"] * skipped, [])
 
 
 async def test_a_loop_that_a_hook_ends_where_the_answer_has_a_shape() -> None:
-    end = await ended([CALL_WITH_TEXT, '{"people": 7}'], Does(LoopPlan(terminate=True)), City)
+    end = await ended([CALL_WITH_TEXT, '{"people": 7}'], FixedPlanHook(LoopPlan(terminate=True)), City)
 
     assert end == ("COMPLETED", '{"people": 7}', City(people=7), ["skipped"], [])
 
@@ -156,7 +158,7 @@ async def test_a_hook_that_would_end_more_than_itself(kind: type[Exits], name: s
 async def test_a_rerun_that_is_refused_is_an_answer(openai_stub: StubFactory) -> None:
     stub = openai_stub(Reply(tool_calls=(("echo", {"text": "a"}),)), Reply(refusal="Not that."))
     async with stub.chat_model() as model:
-        graph = create_graph_agent(model, tools=[echo], hooks=[Does(RERUN)], checkpointer=InMemorySaver())
+        graph = create_graph_agent(model, tools=[echo], hooks=[FixedPlanHook(RERUN)], checkpointer=InMemorySaver())
 
         result = await Session(graph, "s1").run("go")
 
@@ -171,6 +173,6 @@ async def test_a_rerun_that_is_refused_is_an_answer(openai_stub: StubFactory) ->
 async def test_a_message_that_overrides_keeps_its_blocks() -> None:
     blocks: Any = [{"type": "text", "text": "See: "}, {"type": "text", "text": "this."}]
 
-    end = await ended([CALL], Does(LoopPlan(response_override=AIMessage(blocks))))
+    end = await ended([CALL], FixedPlanHook(LoopPlan(response_override=AIMessage(blocks))))
 
     assert end[:2] == ("COMPLETED", "See: this.")

@@ -13,7 +13,7 @@ import pytest
 from graph_agent._internal.failure_log import log_failure
 from graph_agent._internal.printable import printable, printable_lines
 from graph_agent.server.process.command_log import log_at, log_warnings
-from tests.cli.test_cli import graph_agent
+from tests.support.cli import run_cli
 
 EVIL = "a\x1b[31m\x9b1m\r\n\u202eb\u2066c\x85d\u2028e\u2029f\ud800g\x7f\x00"
 SHOWN = r"a\x1b[31m\x9b1m\r\n\u202eb\u2066c\x85d\u2028e\u2029f\ud800g\x7f\x00"
@@ -90,7 +90,7 @@ def folder(tmp_path: Path) -> Path:
 def test_run_prints_questions_answers_and_failed_runs_without_control_characters(folder: Path) -> None:
     said = f"one\n\ttwo {EVIL} {CODE}"
     call = {"tool_calls": [{"id": "1", "name": f"no\n> forged{EVIL}", "arguments": {}}]}
-    done = graph_agent(
+    done = run_cli(
         folder, "run", f"ask {EVIL.replace(chr(0), '')}".replace("\ud800", ""), script=[json.dumps(call), said]
     )
 
@@ -102,7 +102,7 @@ def test_run_prints_questions_answers_and_failed_runs_without_control_characters
 
 
 def test_ids_of_sessions_are_listed_one_a_line(folder: Path) -> None:
-    graph_agent(folder, "run", "--session", "mine", "one", script=["No more actions.", "One."])
+    run_cli(folder, "run", "--session", "mine", "one", script=["No more actions.", "One."])
     ids = [f"a\nforged\x1b[2J\u202e[red]{number}[/red]:smile:" for number in range(2)]
     with sqlite3.connect(folder / "graph_agent.db") as connection:
         for thread in ids:
@@ -113,7 +113,7 @@ def test_ids_of_sessions_are_listed_one_a_line(folder: Path) -> None:
             )
     connection.close()
 
-    listed = graph_agent(folder, "sessions").stdout.splitlines()
+    listed = run_cli(folder, "sessions").stdout.splitlines()
     assert sorted(listed) == [
         *(rf"a\nforged\x1b[2J\u202e[red]{number}[/red]:smile:" for number in range(2)),
         "mine",
@@ -122,7 +122,7 @@ def test_ids_of_sessions_are_listed_one_a_line(folder: Path) -> None:
 
 @pytest.mark.parametrize("db", ["host=h password='s3 cret!' user=me", "mysql://me:s3 cret!@h/db"])
 def test_the_password_of_an_address_that_cannot_be_used_is_masked(folder: Path, db: str) -> None:
-    done = graph_agent(folder, "sessions", "--db", db)
+    done = run_cli(folder, "sessions", "--db", db)
 
     assert (done.returncode, "s3" in done.stderr, "no such kind of database" in done.stderr) == (2, False, True)
 
@@ -130,7 +130,7 @@ def test_the_password_of_an_address_that_cannot_be_used_is_masked(folder: Path, 
 def test_an_unexpected_exception_is_printed_without_its_secrets_and_control_characters(folder: Path) -> None:
     (folder / "failing.py").write_text(f"raise BaseException({'host=h password=s3cret ' + EVIL!r})\n")
     (folder / "agent.yaml").write_text("name: failing\nmodel: failing:make\n")
-    done = graph_agent(folder, "run", "hello")
+    done = run_cli(folder, "run", "hello")
 
     assert (done.returncode, FORBIDDEN & set(done.stderr), "s3cret" in done.stderr, "Traceback" in done.stderr) == (
         1,
@@ -142,6 +142,6 @@ def test_an_unexpected_exception_is_printed_without_its_secrets_and_control_char
 
 @pytest.mark.parametrize("command", [["run", "hello"], ["abort"], ["steer", "hello"]], ids=" ".join)
 def test_an_id_that_is_not_utf8_is_refused_in_one_line(folder: Path, command: list[str]) -> None:
-    done = graph_agent(folder, *command, "--session", "a\udcff", script=["No more actions.", "One."])
+    done = run_cli(folder, *command, "--session", "a\udcff", script=["No more actions.", "One."])
 
     assert (done.returncode, "Traceback" in done.stderr, r"a\\udcff" in done.stderr) == (2, False, True)

@@ -27,6 +27,8 @@ PARROT = {
     "tools": ["tests.server.parrot:look_up", "tests.server.parrot:wait_for"],
     "config": {"model_retries": 0},
 }
+COMPOSING_PARROT = {**PARROT, "config": {"model_retries": 0, "finalize": "compose"}}
+"""The parrot, with every answer composed by a second request."""
 
 
 @dataclass

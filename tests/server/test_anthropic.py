@@ -9,7 +9,7 @@ import anthropic
 import pytest
 
 from tests.server.process import Served
-from tests.server.test_openai import ODD, PIXEL
+from tests.support.chat_client import ODD, PIXEL
 
 
 def user(text: Any) -> Any:

@@ -15,7 +15,7 @@ from schemathesis import Case, GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 
 from tests.server.process import Served
-from tests.server.test_sessions import CHAT, answer, body, chat
+from tests.support.chat_client import CHAT, answer, body, chat
 
 load_all_checks()
 _CHECKS = ["status_code_conformance", "content_type_conformance", "response_schema_conformance"]

@@ -19,7 +19,7 @@ from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.event_reader import EventReader
 from tests.server.hosting import NOBODY, answered, ask, running
 from tests.server.process import serving
-from tests.server.test_sessions import chat
+from tests.support.chat_client import chat
 
 KINDS = ["user_message", "status", "plan", "agent_response", "status"]
 

@@ -17,7 +17,7 @@ from graph_agent.server.admission.shared_limits import SharedLimits
 from graph_agent.server.process import shared_folder, workers
 from graph_agent.server.process.metric_files import ReservedFile
 from tests.server.process import Served, serving
-from tests.server.test_sessions import CHAT, body
+from tests.support.chat_client import CHAT, body
 from tests.support.small_disk import fill, small_disk
 
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tests.server.process import PARROT, serving
-from tests.server.test_sessions import answer, chat
+from tests.support.chat_client import answer, chat
 
 MODULE = """
 from graph_agent.persistence import sqlite_connection

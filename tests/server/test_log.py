@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.server.process import PARROT, eventually, serving
-from tests.server.test_sessions import chat
+from tests.support.chat_client import chat
 
 
 @pytest.mark.parametrize("options", [["-v"], ["--log-level", "INFO"], ["-v", "--workers", "2"]], ids=" ".join)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from graph_agent._internal.text import escapes_lone_surrogate, find_lone_surrogate
 from tests.server.process import Served, eventually
-from tests.server.test_sessions import CHAT
+from tests.support.chat_client import CHAT
 
 HALF = "\ud800"
 MESSAGE = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}

@@ -9,9 +9,7 @@ import openai
 import pytest
 
 from tests.server.process import Served
-
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-ODD = """It's "x" é None\n\t{not: json} 🙂"""
+from tests.support.chat_client import ODD, PIXEL
 
 
 def user(text: Any) -> Any:

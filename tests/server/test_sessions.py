@@ -9,41 +9,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
-from tests.server.process import Served, eventually, serving
-
-CHAT = "/v1/chat/completions"
-
-
-def body(*messages: Any, **fields: Any) -> dict[str, Any]:
-    said = [{"role": "user", "content": one} if isinstance(one, str) else one for one in messages]
-    return {"model": "parrot", "messages": said, **fields}
-
-
-def chat(http: httpx.Client, session: str, *messages: Any, **fields: Any) -> httpx.Response:
-    return http.post(CHAT, json=body(*messages, **fields), headers={"X-Session-Id": session})
-
-
-def answer(response: httpx.Response) -> str:
-    return str(response.json()["choices"][0]["message"]["content"])
-
-
-def events(http: httpx.Client, session: str, **params: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = http.get(f"/memory/sessions/{session}/events", params=params).json()["events"]
-    return found
-
-
-def until(http: httpx.Client, session: str, event_type: str, count: int = 1) -> None:
-    """Wait until a session's history has an event of a type."""
-
-    def is_there() -> bool:
-        found = http.get(f"/memory/sessions/{session}/events", params={"type": event_type})
-        return found.is_success and len(found.json()["events"]) >= count
-
-    eventually(is_there)
+from tests.server.process import Served, serving
+from tests.support.chat_client import CHAT, answer, body, chat, events, wait_for_event
 
 
 def test_only_new_messages_are_added(served: Served) -> None:
@@ -108,7 +78,7 @@ def test_a_session_is_steered_and_followed_up_while_it_works(served: Served, tmp
     go = tmp_path / "go"
     with served.http() as http, concurrent.futures.ThreadPoolExecutor(1) as pool:
         running = pool.submit(chat, http, "steered", f'!call wait_for {{"file": "{go}"}}')
-        until(http, "steered", "tool_call")
+        wait_for_event(http, "steered", "tool_call")
         second = chat(http, "steered", "me too")
         deleted = http.delete("/sessions/steered")
         told = [
@@ -117,7 +87,7 @@ def test_a_session_is_steered_and_followed_up_while_it_works(served: Served, tmp
         ]
         go.touch()
         first = running.result()
-        until(http, "steered", "user_message", 2)
+        wait_for_event(http, "steered", "user_message", 2)
         kinds = [event["type"] for event in events(http, "steered", type=["steering", "user_message"])]
 
     assert ([one.status_code for one in told], second.status_code, deleted.status_code) == ([202, 202], 429, 409)
@@ -127,7 +97,7 @@ def test_a_session_is_steered_and_followed_up_while_it_works(served: Served, tmp
 def test_a_session_is_aborted(served: Served, tmp_path: Path) -> None:
     with served.http() as http, concurrent.futures.ThreadPoolExecutor(1) as pool:
         running = pool.submit(chat, http, "aborted", f'!call wait_for {{"file": "{tmp_path / "never"}"}}')
-        until(http, "aborted", "tool_call")
+        wait_for_event(http, "aborted", "tool_call")
         accepted = http.post("/sessions/aborted/abort")
         status = running.result().status_code
         info = http.get("/sessions/aborted").json()
@@ -150,7 +120,7 @@ def test_a_client_that_goes_away_aborts_its_session(served: Served, tmp_path: Pa
     with served.http() as http:
         with socket.create_connection((host, int(port))) as leaving:
             leaving.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
-            until(http, session, "tool_call")
+            wait_for_event(http, session, "tool_call")
         while http.get(f"/sessions/{session}").json()["status"] == "RUNNING":
             time.sleep(0.01)
         status = http.get(f"/sessions/{session}").json()["status"]

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from graph_agent.server import ServerSettings, create_app, of_file
 from graph_agent.server.admission.keys import ApiKey
 from tests.server.process import ROOT, Served, serving
-from tests.server.test_sessions import CHAT, answer, body, chat, until
+from tests.support.chat_client import CHAT, answer, body, chat, wait_for_event
 
 PAGE = "https://my.page"
 ASKS = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
@@ -87,7 +87,7 @@ def test_a_request_that_ends_in_its_middle_begins_nothing(impatient: Served, how
 def test_a_client_that_closes_its_half_behind_the_request_is_gone(impatient: Served, tmp_path: Path) -> None:
     content = json.dumps(body(f'!call wait_for {{"file": "{tmp_path / "never"}"}}')).encode()
     with impatient.http() as http, sent(impatient, content, "x-session-id: halved") as connection:
-        until(http, "halved", "tool_call")
+        wait_for_event(http, "halved", "tool_call")
         connection.shutdown(socket.SHUT_WR)
         status = ended(http, "halved")
 

@@ -19,7 +19,7 @@ from graph_agent.server.admission.limits import Limits
 from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.admission.shared_limits import SharedLimits
 from tests.server.process import Served, eventually, refused, serving
-from tests.server.test_stopping import httpx_is_up
+from tests.support.chat_client import is_up
 
 CHAT = "/v1/chat/completions"
 CALLERS = ["held", "rated", "killed", *(f"scout{i}" for i in range(40))]
@@ -176,7 +176,7 @@ def waiting(server: Served, caller: str, file: Path, http: httpx.Client | None =
 def test_workers_stop_when_the_process_that_started_them_is_killed(tmp_path: Path) -> None:
     with serving(tmp_path, "--workers", "2") as server:
         server.process.kill()
-        while httpx_is_up(server.url):
+        while is_up(server.url):
             time.sleep(0.05)
     with serving(tmp_path) as again, again.http() as http:
         assert http.get("/ready").status_code == 200

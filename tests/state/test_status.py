@@ -14,9 +14,9 @@ from langgraph.errors import InvalidUpdateError
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.state.channels import ENDED, NEXT, StatusChannel, check_change, status_event
 from graph_agent.types import STATUS_OF, SessionStatus
-from tests.runs.test_session_steering import session
 from tests.support.agents import asks, echo, says, thread
 from tests.support.gates import Gate, gated_tool
+from tests.support.sessions import new_session
 
 S = SessionStatus
 EVERY = [(before, after) for before in S for after in S]
@@ -46,7 +46,7 @@ async def ending(status: SessionStatus) -> Session:
     model = ScriptedChatModel(script)
     if status is S.FAILED:
         model = _FailsOnce(responses=[*script])
-    talk = session(model, echo, gated_tool(gate))
+    talk = new_session(model, echo, gated_tool(gate))
     run = asyncio.create_task(talk.run("one", context=limits.get(status)))
     if status is S.ABORTED:
         await gate.reached()
@@ -82,7 +82,7 @@ async def test_each_end_shows_everywhere_and_new_input_takes_it_back(status: Ses
 
 async def test_a_session_is_created_before_its_first_input_and_runs_while_it_works() -> None:
     gate = Gate()
-    talk = session(ScriptedChatModel([asks(("1", "work", {})), "No more actions.", "Done."]), gated_tool(gate))
+    talk = new_session(ScriptedChatModel([asks(("1", "work", {})), "No more actions.", "Done."]), gated_tool(gate))
     created = await talk.status()
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
@@ -174,7 +174,7 @@ async def test_an_update_from_outside_cannot_write_another(as_node: str | None, 
 
 
 async def test_every_stop_at_a_limit_names_its_reason() -> None:
-    talk = session(ScriptedChatModel([ECHO, "So far."]), echo, config=LoopConfig(max_steps=1))
+    talk = new_session(ScriptedChatModel([ECHO, "So far."]), echo, config=LoopConfig(max_steps=1))
 
     result = await talk.run("go")
 
