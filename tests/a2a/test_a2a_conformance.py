@@ -123,7 +123,7 @@ def said(text: str = "hi", **fields: Any) -> dict[str, Any]:
     return {"message": {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": text}], **fields}}
 
 
-def test_a_message_gives_a_task_with_ids_of_the_servers(binding: Binding) -> None:
+def test_a_message_creates_a_task_with_server_generated_ids(binding: Binding) -> None:
     tasks = [binding.result("SendMessage", said())["task"] for _ in range(2)]
 
     assert [task["status"]["state"] for task in tasks] == ["TASK_STATE_COMPLETED"] * 2
@@ -131,7 +131,7 @@ def test_a_message_gives_a_task_with_ids_of_the_servers(binding: Binding) -> Non
     assert tasks[0]["status"]["timestamp"].endswith("Z")
 
 
-def test_a_context_that_a_client_names_is_kept(binding: Binding) -> None:
+def test_a_client_supplied_context_id_is_used(binding: Binding) -> None:
     named = f"mine-{binding.name}"
 
     task = binding.result("SendMessage", said(contextId=named))["task"]
@@ -229,7 +229,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_done_is_refused_with_its_own_error(case: str, binding: Binding) -> None:
+def test_unsupported_operations_return_their_a2a_error(case: str, binding: Binding) -> None:
     method, params, reason = REFUSED[case]
     done = binding.result("SendMessage", said())["task"]["id"]
     filled = json.loads(json.dumps(params).replace("DONE", done))
@@ -237,7 +237,7 @@ def test_what_cannot_be_done_is_refused_with_its_own_error(case: str, binding: B
     assert binding.reason(binding.ask(method, filled)) == reason
 
 
-def test_versions_are_told_apart_by_their_first_two_numbers(binding: Binding) -> None:
+def test_versions_are_compared_by_major_and_minor_number(binding: Binding) -> None:
     task = binding.result("SendMessage", said())["task"]["id"]
 
     patched = binding.ask("GetTask", {"id": task}, version="1.0.7")
@@ -264,7 +264,7 @@ def test_versions_are_told_apart_by_their_first_two_numbers(binding: Binding) ->
         (b'{"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": [1]}', -32602, 1),
     ],
 )
-def test_jsonrpcs_own_errors(body: bytes, code: int, id_: int | None, url: str) -> None:
+def test_invalid_json_rpc_requests_have_standard_error_codes(body: bytes, code: int, id_: int | None, url: str) -> None:
     headers = {"content-type": "application/json", "a2a-version": "1.0"}
     answer = httpx.post(f"{url}/a2a", content=body, headers=headers, trust_env=False)
 
@@ -279,7 +279,7 @@ def test_jsonrpcs_own_errors(body: bytes, code: int, id_: int | None, url: str) 
 
 
 @pytest.mark.parametrize("body", [b"{", b"", b"null", b"\xff", b'{"message": 1}'])
-def test_a_rest_body_that_is_none_is_refused(body: bytes, url: str) -> None:
+def test_an_invalid_rest_body_is_refused(body: bytes, url: str) -> None:
     headers = {"content-type": "application/a2a+json", "a2a-version": "1.0"}
     answer = httpx.post(f"{url}/a2a/rest/message:send", content=body, headers=headers, trust_env=False)
 

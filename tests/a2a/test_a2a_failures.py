@@ -40,7 +40,7 @@ _LOOKUPS = {
 }
 
 
-async def test_a_database_that_fails_is_not_quoted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_database_errors_are_not_quoted_to_the_client(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "tasks.db"
 
     def lose() -> None:
@@ -54,7 +54,7 @@ async def test_a_database_that_fails_is_not_quoted(tmp_path: Path, caplog: pytes
 
 
 @pytest.mark.parametrize(("failures", "kept"), [(2, "TASK_STATE_COMPLETED"), (4, "TASK_STATE_WORKING")])
-async def test_the_end_of_a_task_is_written_again_while_the_database_fails(
+async def test_the_final_task_state_is_retried_while_the_database_fails(
     failures: int, kept: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Failing(InMemoryTaskStore):
@@ -80,7 +80,7 @@ async def test_the_end_of_a_task_is_written_again_while_the_database_fails(
 
 
 @on_postgres
-async def test_what_postgresql_has_no_place_for_is_not_there(postgres_url: str) -> None:
+async def test_ids_that_postgresql_cannot_store_are_not_found(postgres_url: str) -> None:
     answers = await _errors(postgres_url, _LOOKUPS)
 
     assert {method: code for method, (code, _) in answers.items()} == {

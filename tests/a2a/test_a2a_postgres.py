@@ -37,7 +37,7 @@ pytestmark = on_postgres
 LONG = "a conversation's name, longer than any UUID: " + "x" * 200
 
 
-async def test_tasks_and_conversations_outlive_a_restart(postgres_url: str) -> None:
+async def test_tasks_and_conversations_survive_a_restart(postgres_url: str) -> None:
     tasks: list[Task] = []
     listed: list[Task] = []
     for script, said in ((["Hello Ada.", asks(("1", "book", {"room": "1"}))], "one"), (["Booked.", "Ada."], "two")):
@@ -63,7 +63,7 @@ async def test_tasks_and_conversations_outlive_a_restart(postgres_url: str) -> N
     assert [task.id for task in listed] == [tasks[1].id, tasks[0].id]
 
 
-async def test_who_is_to_be_notified_outlives_a_restart(postgres_url: str) -> None:
+async def test_push_notification_configs_survive_a_restart(postgres_url: str) -> None:
     context = ServerCallContext(user=UnauthenticatedUser())
     given = TaskPushNotificationConfig(task_id="t1", id="mine", url="https://example.com/hook", token="t0ken")
     async with open_stores(postgres_url) as stores:
@@ -76,7 +76,7 @@ async def test_who_is_to_be_notified_outlives_a_restart(postgres_url: str) -> No
     assert ([(each.url, each.token) for each in found], left) == ([("https://example.com/hook", "t0ken")], [])
 
 
-async def test_stores_are_opened_by_several_at_once(postgres_url: str) -> None:
+async def test_several_processes_can_open_the_stores_at_once(postgres_url: str) -> None:
     async def opened() -> bool:
         async with open_stores(postgres_url) as stores:
             return await stores.tasks.get("none", ServerCallContext()) is None
@@ -84,9 +84,7 @@ async def test_stores_are_opened_by_several_at_once(postgres_url: str) -> None:
     assert await asyncio.gather(*(opened() for _ in range(5))) == [True] * 5
 
 
-async def test_a_task_is_lost_when_nobody_works_on_its_session(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_task_without_a_running_session_is_failed(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_store, "LOST_AFTER_S", 0.0)
     nobody, gate = ServerCallContext(), Gate()
     states: list[str] = []
@@ -115,7 +113,7 @@ async def test_a_task_is_lost_when_nobody_works_on_its_session(
     )
 
 
-async def test_a_killed_process_leaves_its_tasks_to_the_next(postgres_url: str, tmp_path: Path) -> None:
+async def test_tasks_of_a_killed_process_are_kept_for_the_next(postgres_url: str, tmp_path: Path) -> None:
     go, cut = tmp_path / "go", ""
     with a2a_process(tmp_path, "--db", postgres_url) as (url, process):
         async with a2a_client(url, streaming=False) as client:

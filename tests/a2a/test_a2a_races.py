@@ -78,7 +78,7 @@ async def test_cancelling_a_task_leaves_another_run_of_its_session() -> None:
     )
 
 
-async def test_a_task_that_another_process_has_ended_is_not_taken_up_again(tmp_path: Path) -> None:
+async def test_a_task_finished_by_another_process_is_not_resumed(tmp_path: Path) -> None:
     async def nobody_is(task: Task, context: ServerCallContext) -> bool:
         return False
 

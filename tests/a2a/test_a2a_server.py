@@ -88,7 +88,7 @@ async def test_a_message_is_answered_with_one_completed_task(version: str, bindi
 
 
 @pytest.mark.parametrize(("version", "binding"), BINDINGS)
-async def test_a_stream_tells_each_step_and_the_answer_as_it_comes(version: str, binding: str) -> None:
+async def test_a_stream_reports_each_step_and_the_answer_chunks(version: str, binding: str) -> None:
     with serving_ours(weather_agent(LOOKING)) as url:
         async with a2a_client(url, version=version, binding=binding) as client:
             events = together([event_summary(event) async for event in client.send_message(message_request("go"))])
@@ -108,7 +108,7 @@ async def test_a_stream_tells_each_step_and_the_answer_as_it_comes(version: str,
     )
 
 
-async def test_programs_are_told_in_metadata() -> None:
+async def test_progress_metadata_is_machine_readable() -> None:
     with serving_ours(weather_agent(LOOKING), show_outputs=True) as url:
         async with a2a_client(url) as client:
             events = [event.status_update async for event in client.send_message(message_request("go"))]
@@ -144,7 +144,7 @@ async def test_a_conversation_is_a_session() -> None:
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-async def test_an_interrupt_asks_and_the_next_message_answers(streaming: bool) -> None:
+async def test_an_interrupt_is_answered_by_the_next_message(streaming: bool) -> None:
     script = [asks(("1", "book", {"room": "12"})), "Booked."]
     with serving_ours(weather_agent(script, tools=[book])) as url:
         async with a2a_client(url, streaming=False) as client:
@@ -162,7 +162,7 @@ async def test_an_interrupt_asks_and_the_next_message_answers(streaming: bool) -
     )
 
 
-async def test_an_answer_that_finds_no_place_leaves_the_question_open() -> None:
+async def test_an_answer_over_the_concurrency_limit_leaves_the_interrupt_open() -> None:
     full: list[str] = []
 
     @contextmanager
@@ -184,7 +184,7 @@ async def test_an_answer_that_finds_no_place_leaves_the_question_open() -> None:
     ] == [("TASK_STATE_INPUT_REQUIRED", ["One is at work.", "Book 12?"]), ("TASK_STATE_COMPLETED", ["Booked."])]
 
 
-async def test_two_interrupts_are_asked_one_after_the_other() -> None:
+async def test_two_interrupts_are_reported_one_after_the_other() -> None:
     script = [asks(("1", "book", {"room": "1"}), ("2", "book", {"room": "2"})), "Booked."]
     graph = weather_agent(script, tools=[book])
     with serving_ours(graph) as url:
@@ -204,7 +204,7 @@ async def test_two_interrupts_are_asked_one_after_the_other() -> None:
 TWO_BOOKINGS = [asks(("1", "book", {"room": "1"})), asks(("2", "book", {"room": "2"})), "Booked."]
 
 
-async def test_an_answer_is_for_the_task_that_asked() -> None:
+async def test_an_answer_reaches_only_the_task_with_the_interrupt() -> None:
     graph = weather_agent(TWO_BOOKINGS, tools=[book])
     with serving_ours(graph) as url:
         async with a2a_client(url, streaming=False) as client:
@@ -222,7 +222,7 @@ async def test_an_answer_is_for_the_task_that_asked() -> None:
     )
 
 
-async def test_cancelling_a_task_leaves_the_question_of_another() -> None:
+async def test_cancelling_a_task_keeps_the_interrupt_of_another() -> None:
     graph = weather_agent(TWO_BOOKINGS, tools=[book])
     with serving_ours(graph) as url:
         async with a2a_client(url, streaming=False) as client:
@@ -238,7 +238,7 @@ async def test_cancelling_a_task_leaves_the_question_of_another() -> None:
     )
 
 
-async def test_a_task_that_fails_says_why() -> None:
+async def test_a_failed_task_reports_its_reason() -> None:
     with serving_ours(weather_agent([])) as url:
         async with a2a_client(url, streaming=False) as client:
             task = await send(client, message_request("go"))
@@ -251,7 +251,7 @@ async def test_a_task_that_fails_says_why() -> None:
 
 
 @pytest.mark.parametrize("on_failure", ["answer", "raise"])
-async def test_a_task_whose_model_fails_says_what_failed_and_what_was_done(on_failure: Any) -> None:
+async def test_a_task_with_a_model_failure_reports_the_error_and_the_finished_calls(on_failure: Any) -> None:
     class UnauthorizedError(Exception):
         status_code = 401
 
@@ -279,7 +279,7 @@ async def test_a_task_whose_model_fails_says_what_failed_and_what_was_done(on_fa
     )
 
 
-async def test_a_step_limit_completes_with_the_sentence_that_says_so() -> None:
+async def test_a_step_limit_completes_the_task_with_the_limit_sentence() -> None:
     graph = weather_agent(
         [asks((str(i), "echo", {"text": str(i)})) for i in range(20)], config=LoopConfig(on_limit="message")
     )
@@ -294,7 +294,7 @@ async def test_a_step_limit_completes_with_the_sentence_that_says_so() -> None:
     )
 
 
-async def test_a_message_that_says_nothing_is_rejected() -> None:
+async def test_an_empty_message_is_rejected() -> None:
     with serving_ours(weather_agent([])) as url:
         async with a2a_client(url, streaming=False) as client:
             task = await send(client, message_request(" "))
@@ -335,7 +335,7 @@ async def test_cancelling_a_task_aborts_its_run() -> None:
     )
 
 
-async def test_cancelling_a_task_that_waits_for_its_turn() -> None:
+async def test_cancelling_a_queued_task_keeps_the_running_one() -> None:
     held = HeldTool()
     with serving_ours(weather_agent([asks(("1", "hold", {})), "Done."], tools=[held.tool])) as url:
         async with a2a_client(url) as first, a2a_client(url) as second, a2a_client(url) as third:
@@ -373,7 +373,7 @@ async def test_cancelling_a_task_that_waits_for_a_person() -> None:
     assert (state_name(cancelled), await Session(graph, "s1").status()) == ("TASK_STATE_CANCELED", "ABORTED")
 
 
-async def test_a_dropped_stream_is_taken_up_again() -> None:
+async def test_a_dropped_stream_can_be_resubscribed() -> None:
     held = HeldTool()
     with serving_ours(weather_agent([asks(("1", "hold", {})), "Done at last."], tools=[held.tool])) as url:
         async with a2a_client(url) as first, a2a_client(url) as second:
@@ -393,7 +393,7 @@ async def test_a_dropped_stream_is_taken_up_again() -> None:
     )
 
 
-async def test_tasks_and_conversations_outlive_a_restart(tmp_path: Path) -> None:
+async def test_tasks_and_conversations_survive_a_restart(tmp_path: Path) -> None:
     url_of_db = f"sqlite:///{tmp_path}/agent.db"
     tasks: list[Task] = []
     for script, said in ((["Hello Ada.", asks(("1", "book", {"room": "1"}))], "one"), (["Booked.", "Ada."], "two")):
@@ -416,7 +416,7 @@ async def test_tasks_and_conversations_outlive_a_restart(tmp_path: Path) -> None
     ]
 
 
-def test_the_card_is_true() -> None:
+def test_the_card_describes_the_agent() -> None:
     with serving_ours(weather_agent(LOOKING)) as url:
         card = httpx.get(f"{url}/.well-known/agent-card.json").json()
 
@@ -474,7 +474,7 @@ async def test_agents_that_delegate_in_a_circle_stop() -> None:
 
 
 @pytest.mark.parametrize(("version", "binding"), BINDINGS[:2])
-async def test_content_of_a_kind_that_the_card_does_not_name_is_refused(version: str, binding: str) -> None:
+async def test_unsupported_content_types_are_refused(version: str, binding: str) -> None:
     request = message_request("")
     request.message.parts[0].CopyFrom(Part(raw=b"tck", media_type="application/x-other"))
     with serving_ours(weather_agent([])) as url:
@@ -483,7 +483,7 @@ async def test_content_of_a_kind_that_the_card_does_not_name_is_refused(version:
                 await send(client, request)
 
 
-async def test_what_a_delegating_run_has_left_is_kept_to() -> None:
+async def test_the_remaining_budget_in_the_metadata_is_enforced() -> None:
     request = message_request("go", context_id="s1")
     request.message.metadata.update({EXTENSION: {"depth": 0, "tokens": 1, "deadlineS": -1, "cost": "much"}})
     graph = weather_agent([asks(("1", "echo", {"text": "hi"})), "Never asked."])
@@ -502,7 +502,7 @@ class Fails(LoopHook):
         raise ValueError("no")
 
 
-async def test_what_a_failed_task_has_used_counts_for_who_delegated_it() -> None:
+async def test_usage_of_a_failed_task_is_added_to_the_caller() -> None:
     specialist = weather_agent([asks(("1", "echo", {"text": "hi"}))], hooks=[Fails()])
     with serving_ours(specialist) as url:
         script = [asks(("d", "delegate_to_weather", {"task": "Bergen"})), "No more actions.", "Not known."]
@@ -512,7 +512,7 @@ async def test_what_a_failed_task_has_used_counts_for_who_delegated_it() -> None
     assert ("failed" in result.results["d"]["error"], result.usage["model_calls"]) == (True, 4)
 
 
-async def test_a_long_silence_is_broken_by_heartbeats() -> None:
+async def test_heartbeats_are_sent_during_long_silences() -> None:
     held = HeldTool()
     beats = 0
     with serving_ours(weather_agent([asks(("1", "hold", {})), "Done."], tools=[held.tool]), heartbeat_s=0.05) as url:
@@ -542,7 +542,7 @@ def notifying(graph: CompiledAgentGraph, hook: Callable[[Request], Awaitable[Res
         yield url, f"{hook_url}/hook"
 
 
-async def test_every_change_of_a_task_is_pushed_to_who_asked_for_it() -> None:
+async def test_every_task_update_is_pushed_to_its_receiver() -> None:
     received: list[dict[str, Any]] = []
 
     async def hook(request: Request) -> Response:
@@ -563,7 +563,7 @@ async def test_every_change_of_a_task_is_pushed_to_who_asked_for_it() -> None:
     )
 
 
-async def test_a_receiver_that_does_not_answer_holds_no_task_up() -> None:
+async def test_an_unresponsive_receiver_does_not_delay_the_task() -> None:
     asked, let_go = threading.Event(), threading.Event()
 
     async def hook(request: Request) -> Response:
@@ -582,7 +582,7 @@ async def test_a_receiver_that_does_not_answer_holds_no_task_up() -> None:
     assert (state_name(task), unanswered) == ("TASK_STATE_COMPLETED", True)
 
 
-async def test_nothing_of_a_receivers_answer_but_its_status_is_read() -> None:
+async def test_only_the_status_of_a_receivers_response_is_read() -> None:
     answered = threading.Event()
 
     async def endless() -> AsyncIterator[bytes]:
@@ -598,7 +598,7 @@ async def test_nothing_of_a_receivers_answer_but_its_status_is_read() -> None:
     assert (response.status_code, response.content) == (202, b"")
 
 
-def test_nobody_reaches_the_session_of_another_by_naming_it() -> None:
+def test_a_context_id_cannot_address_another_users_session() -> None:
     named = [("", "b/c"), ("", "/b/c"), ("", "c"), ("b", "c"), ("a", "b/c"), ("a/b", "c"), ("a%2Fb", "c")]
 
     ids = [session_id_of(user, context_id) for user, context_id in named]
@@ -606,7 +606,7 @@ def test_nobody_reaches_the_session_of_another_by_naming_it() -> None:
     assert ids == ["/b/c", "//b/c", "c", "b/c", "a/b/c", "a%2Fb/c", "a%252Fb/c"]
 
 
-async def test_an_address_inside_the_network_is_not_pushed_to() -> None:
+async def test_push_notifications_to_private_addresses_are_refused() -> None:
     graph = weather_agent([], tools=[])
     with serving(lambda url: a2a_app(graph, agent_card(graph, url, push_notifications=True))) as url:
         async with a2a_client(url, streaming=False) as client:
@@ -616,7 +616,7 @@ async def test_an_address_inside_the_network_is_not_pushed_to() -> None:
                 await send(client, request)
 
 
-async def test_a_task_that_a_stopped_server_worked_on_has_failed(tmp_path: Path) -> None:
+async def test_a_running_task_fails_when_the_server_stops(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/tasks.db"
     nobody = ServerCallContext()
     working = Task(id="t1", context_id="c1", status=TaskStatus(state=TaskState.TASK_STATE_WORKING))
@@ -641,7 +641,7 @@ async def test_a_task_that_a_stopped_server_worked_on_has_failed(tmp_path: Path)
     )
 
 
-async def test_aborting_a_session_that_waits_withdraws_the_question() -> None:
+async def test_aborting_a_waiting_session_closes_the_interrupt() -> None:
     waiting = weather_agent([asks(("1", "book", {"room": "12"}))], tools=[book])
     with serving_ours(waiting) as url:
         script = [asks(("1", "delegate_to_hotel", {"task": "Book"})), "No more actions.", "Done."]

@@ -51,7 +51,7 @@ async def server(surface: str, folder: Path) -> AsyncIterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("surface", ["a2a", "serve"])
-async def test_sigterm_lets_a_task_come_to_its_next_boundary(surface: str, tmp_path: Path) -> None:
+async def test_sigterm_stops_a_task_at_its_next_boundary(surface: str, tmp_path: Path) -> None:
     async with server(surface, tmp_path) as (url, process), a2a_client(url) as client:
         stream: Any = client.send_message(order(tmp_path))
         async with aclosing(stream) as events:
@@ -86,7 +86,7 @@ async def tool_results(folder: Path) -> list[tuple[str, str]]:
     return [(event["name"], event["status"]) for event in found if event["type"] == "tool_result"]
 
 
-async def test_a_task_that_nobody_watches_comes_to_its_boundary_too(tmp_path: Path) -> None:
+async def test_sigterm_stops_an_unwatched_task_at_its_next_boundary(tmp_path: Path) -> None:
     async with server("a2a", tmp_path) as (url, process):
         async with a2a_client(url) as client:
             stream: Any = client.send_message(order(tmp_path))

@@ -62,7 +62,7 @@ async def came_to(client: Client, request: SendMessageRequest) -> Task:
 
 
 @pytest.mark.parametrize(("version", "binding", "streaming"), WAYS)
-async def test_an_answer_that_names_its_task_alone_is_taken(version: str, binding: str, streaming: bool) -> None:
+async def test_an_answer_with_only_a_task_id_is_accepted(version: str, binding: str, streaming: bool) -> None:
     graph = weather_agent(BOOKING, tools=[book])
     with serving_ours(graph) as url:
         async with a2a_client(url, streaming=streaming, version=version, binding=binding) as client:
@@ -81,7 +81,7 @@ async def test_an_answer_that_names_its_task_alone_is_taken(version: str, bindin
     )
 
 
-async def test_an_answer_that_names_its_task_alone_is_taken_after_a_restart(tmp_path: Path) -> None:
+async def test_an_answer_with_only_a_task_id_is_accepted_after_a_restart(tmp_path: Path) -> None:
     url_of_db = f"sqlite:///{tmp_path}/agent.db"
     task = Task()
     for script, text in ((BOOKING[:1], "Book room 12"), (BOOKING[1:], "yes")):
@@ -108,9 +108,7 @@ async def test_a_task_of_another_conversation_is_refused(version: str, binding: 
 
 
 @pytest.mark.parametrize(("version", "binding", "streaming"), WAYS)
-async def test_an_unknown_task_and_one_that_has_ended_take_no_message(
-    version: str, binding: str, streaming: bool
-) -> None:
+async def test_messages_to_unknown_and_finished_tasks_are_refused(version: str, binding: str, streaming: bool) -> None:
     with serving_ours(weather_agent(["Hello."], tools=[])) as url:
         async with a2a_client(url, streaming=streaming, version=version, binding=binding) as client:
             async with a2a_client(url, streaming=False) as asking:
@@ -126,7 +124,7 @@ async def test_an_unknown_task_and_one_that_has_ended_take_no_message(
 
 
 @pytest.mark.parametrize(("version", "binding", "streaming"), WAYS)
-async def test_a_message_to_a_task_at_work_is_refused_at_once(version: str, binding: str, streaming: bool) -> None:
+async def test_a_message_to_a_running_task_is_refused_at_once(version: str, binding: str, streaming: bool) -> None:
     held = HeldTool()
     graph = weather_agent([asks(("1", "hold", {})), "Done.", "Never said."], tools=[held.tool])
     with serving_ours(graph) as url:
@@ -157,7 +155,7 @@ async def test_a_message_to_a_task_at_work_is_refused_at_once(version: str, bind
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_one_of_two_answers_to_one_question_is_refused(streaming: bool) -> None:
+async def test_the_second_answer_to_an_interrupt_is_refused(streaming: bool) -> None:
     held = HeldTool()
     script = [asks(("1", "book", {"room": "12"})), asks(("2", "hold", {})), "Booked."]
     graph = weather_agent(script, tools=[book, held.tool])

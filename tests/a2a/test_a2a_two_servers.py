@@ -43,7 +43,7 @@ def age_tasks(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["a2a", "serve"])
-async def test_a_task_at_work_in_one_server_is_at_work_for_the_other(kind: str, tmp_path: Path) -> None:
+async def test_a_running_task_is_visible_to_another_server(kind: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     with served(kind, tmp_path, "one") as (first, _), served(kind, tmp_path, "two") as (second, _):
         async with a2a_client(first) as one, a2a_client(second, streaming=False) as two:
@@ -61,7 +61,7 @@ async def test_a_task_at_work_in_one_server_is_at_work_for_the_other(kind: str, 
     assert (seen, listed, ended, watched.seen[-1][0]) == ([WORKING] * 2, [WORKING], [COMPLETED] * 2, COMPLETED)
 
 
-async def test_a_task_at_work_in_one_server_is_cancelled_through_the_other(tmp_path: Path) -> None:
+async def test_a_running_task_is_cancelled_through_another_server(tmp_path: Path) -> None:
     with served("serve", tmp_path, "one") as (first, _), served("serve", tmp_path, "two") as (second, _):
         async with a2a_client(first) as one, a2a_client(second, streaming=False) as two:
             order = f'!call wait_for {{"file": "{tmp_path / "go"}"}}'
@@ -74,7 +74,7 @@ async def test_a_task_at_work_in_one_server_is_cancelled_through_the_other(tmp_p
     assert (cancelled, watched.seen[-1][0]) == (CANCELED, CANCELED)
 
 
-async def test_a_task_of_a_server_that_was_killed_has_failed_for_the_other(tmp_path: Path) -> None:
+async def test_a_task_of_a_killed_server_is_failed_by_another_server(tmp_path: Path) -> None:
     with served("a2a", tmp_path, "one") as (first, process), served("a2a", tmp_path, "two") as (second, _):
         async with a2a_client(first) as one, a2a_client(second, streaming=False) as two:
             order = f'!call wait_for {{"file": "{tmp_path / "go"}"}}'

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.attack, on_postgres]
 
 
 @pytest.mark.usefixtures("postgres")
-async def test_restarts_of_the_database_lose_and_repeat_nothing(tmp_path: Path) -> None:
+async def test_database_restarts_lose_and_repeat_no_call(tmp_path: Path) -> None:
     context = postgres_server()
     server = await asyncio.to_thread(context.__enter__)
     attack = Attack("database restart", server.url("postgres"), tmp_path)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.attack
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=on_postgres)])
-async def test_a_worker_that_was_paused_overwrites_and_repeats_nothing(
+async def test_a_paused_worker_overwrites_and_repeats_nothing(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     url = database(kind, request, tmp_path)

@@ -43,7 +43,7 @@ def test_a_question_shows_its_steps_and_streams_its_answer(folder: Path) -> None
     )
 
 
-def test_a_session_goes_on_in_another_process(folder: Path) -> None:
+def test_a_session_continues_in_another_process(folder: Path) -> None:
     run_cli(folder, "run", "--session", "mine", "one", script=["No more actions.", "One."])
     run_cli(folder, "run", "--session", "mine", "two", script=["No more actions.", "Two."])
     run_cli(folder, "run", "--session", "other", "one", script=["No more actions.", "One."])
@@ -53,7 +53,7 @@ def test_a_session_goes_on_in_another_process(folder: Path) -> None:
     assert (listed.stdout, (folder / "graph_agent.db").is_file()) == ("other\nmine\n", True)
 
 
-def test_with_no_question_it_is_a_conversation(folder: Path) -> None:
+def test_run_without_a_question_starts_a_conversation(folder: Path) -> None:
     done = run_cli(
         folder,
         "run",
@@ -82,7 +82,7 @@ def test_with_no_question_it_is_a_conversation(folder: Path) -> None:
     ],
     ids=["missing", "typo", "db", "no key", "folder"],
 )
-def test_what_the_user_must_fix_is_said_without_a_traceback(folder: Path, arguments: list[str], said: str) -> None:
+def test_user_errors_are_printed_without_a_traceback(folder: Path, arguments: list[str], said: str) -> None:
     (folder / "typo.yaml").write_text(AGENT + "modle: x\n")
 
     done = run_cli(folder, *arguments)
@@ -95,14 +95,14 @@ def test_what_the_user_must_fix_is_said_without_a_traceback(folder: Path, argume
     )
 
 
-def test_a_script_that_runs_dry_says_which_step(folder: Path) -> None:
+def test_an_exhausted_script_names_its_step(folder: Path) -> None:
     done = run_cli(folder, "run", "hi", script=["No more actions."])
 
     said = "error: The script has 1 reply and was asked for a 2nd."
     assert (done.returncode, done.stderr.startswith(said)) == (2, True)
 
 
-def test_a_run_that_fails_says_so_and_ends_with_one(folder: Path) -> None:
+def test_a_failed_run_prints_the_error_and_exits_with_1(folder: Path) -> None:
     (folder / "agent.yaml").write_text(AGENT + "config: {model_retries: 0}\n")
 
     # Nothing listens there.
@@ -112,7 +112,7 @@ def test_a_run_that_fails_says_so_and_ends_with_one(folder: Path) -> None:
     assert (done.returncode, done.stderr.startswith(f"error: {said}"), done.stderr.count(said)) == (1, True, 1)
 
 
-def test_a_run_that_fails_tells_what_was_done_and_leaves_standard_output_to_answers(folder: Path) -> None:
+def test_a_failed_run_reports_finished_calls_on_standard_error(folder: Path) -> None:
     (folder / "agent.yaml").write_text(AGENT.replace("name:", "hooks: [failing.Failing]\nname:", 1))
     (folder / "failing.py").write_text(
         "from graph_agent import LoopHook\n\nclass Failing(LoopHook):\n"
@@ -130,7 +130,7 @@ def test_a_run_that_fails_tells_what_was_done_and_leaves_standard_output_to_answ
     )
 
 
-def test_a_database_without_sessions_says_so(folder: Path) -> None:
+def test_an_empty_database_is_reported(folder: Path) -> None:
     done = run_cli(folder, "sessions")
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "There are no sessions yet.\n")
@@ -224,7 +224,7 @@ STOPPED = "\n> do it\n  step 1: tool_call work\nStopped on request\n\n" + (
 )
 
 
-def test_ctrl_c_stops_the_run_and_the_session_goes_on(working: Path) -> None:
+def test_ctrl_c_aborts_the_run_and_the_session_continues(working: Path) -> None:
     with at_work(working) as process:
         process.send_signal(signal.SIGINT)
         # The tool's thread hangs to the end.
@@ -311,7 +311,9 @@ def test_a_session_that_a_killed_process_left_is_aborted(working: Path) -> None:
         (["--session", "nobody", "--db", "memory:", "x"], "is this process's alone"),
     ],
 )
-def test_what_cannot_be_said_is_one_line(folder: Path, command: str, arguments: list[str], complaint: str) -> None:
+def test_invalid_control_commands_are_one_line_errors(
+    folder: Path, command: str, arguments: list[str], complaint: str
+) -> None:
     done = run_cli(folder, command, *arguments)
 
     assert (done.returncode, done.stderr.count("\n"), complaint in done.stderr) == (2, 1, True)

@@ -49,7 +49,7 @@ async def stopped_within(gate: Gate, ran: list[str], *, checkpointer: Any, ledge
 
 
 @pytest.mark.parametrize("ledger", [False, True])
-async def test_new_input_says_that_nobody_knows_what_a_delegate_did(ledger: bool) -> None:
+async def test_new_input_marks_an_interrupted_delegation_as_unknown(ledger: bool) -> None:
     ran: list[str] = []
     talk = await stopped_within(Gate(), ran, checkpointer=None, ledger=ledger)
 
@@ -64,7 +64,7 @@ async def test_new_input_says_that_nobody_knows_what_a_delegate_did(ledger: bool
     [(None, "Written."), (True, "Written."), (False, {"error": UNKNOWN})],
     ids=["with its caller", "its own history", "nothing kept"],
 )
-async def test_a_delegate_that_keeps_nothing_is_not_asked_twice(checkpointer: Any, outcome: Any) -> None:
+async def test_a_delegate_without_a_saver_is_not_called_twice(checkpointer: Any, outcome: Any) -> None:
     ran: list[str] = []
     talk = await stopped_within(Gate(), ran, checkpointer=checkpointer)
 
@@ -74,7 +74,7 @@ async def test_a_delegate_that_keeps_nothing_is_not_asked_twice(checkpointer: An
 
 
 @pytest.mark.parametrize("durability", [None, "sync", "async", "exit"])
-async def test_a_plain_graph_that_keeps_nothing_can_be_a_delegate(durability: Any) -> None:
+async def test_a_plain_graph_without_a_saver_can_be_a_delegate(durability: Any) -> None:
     graph: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)
     graph.add_node("say", lambda state: {"messages": [("ai", "Said.")]})
     graph.add_edge(START, "say")
@@ -125,7 +125,7 @@ async def test_a_subgraphs_plan_is_stored_before_it_writes(durability: Any, firs
 
 
 @pytest.mark.parametrize("durability", [None, "sync", "async", "exit"])
-async def test_a_subgraph_that_keeps_nothing_runs_under_every_durability(durability: Any) -> None:
+async def test_a_subgraph_without_a_saver_runs_under_every_durability(durability: Any) -> None:
     order: list[str] = []
     model = ScriptedChatModel([asks(("w", "write", {})), "No more actions.", "Done."])
     child = create_graph_agent(model, tools=[writer(order)], checkpointer=False)

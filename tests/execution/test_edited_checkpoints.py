@@ -111,7 +111,7 @@ async def test_a_call_that_can_be_repeated_is_run_again_after_an_edit() -> None:
 
 
 @pytest.mark.parametrize("ledger", [False, True], ids=["no ledger", "ledger"])
-async def test_an_edit_of_calls_that_may_have_begun_does_not_run_them(ledger: bool) -> None:
+async def test_an_edit_of_possibly_started_calls_does_not_run_them(ledger: bool) -> None:
     stopped = Stopped(ledger=ledger)
     await stopped.stop()
     other = {"text": "other"}
@@ -127,7 +127,7 @@ async def test_an_edit_of_calls_that_may_have_begun_does_not_run_them(ledger: bo
 
 
 @pytest.mark.parametrize("ledger", [False, True], ids=["no ledger", "ledger"])
-async def test_new_input_after_an_edit_tells_the_truth_of_every_call(ledger: bool) -> None:
+async def test_new_input_after_an_edit_settles_every_call_truthfully(ledger: bool) -> None:
     stopped = Stopped(ledger=ledger)
     await stopped.stop()
     await stopped.edit()
@@ -145,7 +145,7 @@ async def test_new_input_after_an_edit_tells_the_truth_of_every_call(ledger: boo
     )
 
 
-async def test_an_edit_at_a_point_that_is_left_behind_does_its_work_again() -> None:
+async def test_an_edit_of_an_older_checkpoint_repeats_its_calls() -> None:
     stopped = Stopped()
     stopped.gate.open()
     await stopped.talk.run("go")
@@ -183,7 +183,7 @@ async def test_a_call_that_asked_a_person_asks_again_after_an_edit() -> None:
     )
 
 
-async def test_what_a_breakpoint_held_back_is_not_begun_by_an_edit() -> None:
+async def test_an_edit_does_not_start_calls_held_by_a_breakpoint() -> None:
     stopped = Stopped()
     await stopped.graph.ainvoke({"messages": [("user", "go")]}, stopped.config, interrupt_before=["tools", "delegate"])
     await stopped.edit()

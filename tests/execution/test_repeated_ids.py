@@ -15,7 +15,7 @@ from tests.support.gates import Gate, gated_tool
 DONE = ["No more actions.", "Done."]
 
 
-async def test_every_result_is_told() -> None:
+async def test_results_of_repeated_call_ids_are_all_returned() -> None:
     model = ScriptedChatModel(
         [asks(("c", "echo", {"text": "one"})), asks(("c", "fail", {})), asks(("c", "echo", {"text": "three"})), *DONE]
     )

@@ -37,7 +37,7 @@ async def delegated(url: str) -> tuple[dict[str, Any], str]:
     return result.results, model.requests[1].messages[-1].text
 
 
-async def test_a_structured_answer_of_an_agent_elsewhere_is_the_delegations_value() -> None:
+async def test_a_structured_answer_of_a_remote_agent_is_the_delegations_value() -> None:
     other = create_graph_agent(ScriptedChatModel([TEXT]), response_format=City, checkpointer=InMemorySaver())
     with serving_ours(other) as url:
         results, told = await delegated(url)
@@ -65,7 +65,7 @@ async def test_data_is_the_value_where_an_answer_holds_nothing_else(parts: list[
     assert results == {"1": value}
 
 
-async def test_a_reader_gets_no_answer_that_may_have_to_be_replaced() -> None:
+async def test_a_delegates_structured_answer_is_not_streamed_before_validation() -> None:
     heard: list[str] = []
 
     async def hear(text: str, message_id: str | None) -> None:

@@ -42,7 +42,7 @@ SAID = reply_with_usage("Best I can say.", 90, 10)
         ("wave", [plan_with_usage(1), plan_with_usage(2), SAID]),
     ],
 )
-async def test_a_rerun_that_the_tokens_do_not_allow_is_not_made(mode: Any, script: list[Any]) -> None:
+async def test_a_token_budget_prevents_a_rerun(mode: Any, script: list[Any]) -> None:
     model = ScriptedChatModel(script)
     talk = new_session(model, echo, hooks=[Never()])
 
@@ -57,7 +57,7 @@ async def test_a_rerun_that_the_tokens_do_not_allow_is_not_made(mode: Any, scrip
     )
 
 
-async def test_a_rerun_that_the_money_does_not_allow_is_not_made() -> None:
+async def test_a_cost_budget_prevents_a_rerun() -> None:
     name = {"model_name": "gpt-4o-mini"}
     first = reply_with_usage(("1", "echo", {"text": "x"}), 1_000_000, 100_000, **name)
     model = ScriptedChatModel([first, reply_with_usage("Best I can say.", 1_000_000, 0, **name)])
@@ -70,7 +70,7 @@ async def test_a_rerun_that_the_money_does_not_allow_is_not_made() -> None:
     assert end == ("ROUND_LIMIT", "cost_limit", answer, [], 2)
 
 
-async def test_a_rerun_that_the_time_does_not_allow_is_not_made(clock: Clock) -> None:
+async def test_a_deadline_prevents_a_rerun(clock: Clock) -> None:
     model = ScriptedChatModel([call_with_usage(1), "Best I can say."])
 
     class SetsForward(Never):
@@ -99,7 +99,7 @@ async def test_every_rerun_is_a_turn_of_the_session(streaming: bool) -> None:
     assert (said, await talk.status()) == ("Reached maximum model turns (2)\n\nBest I can say.", "TURN_LIMIT")
 
 
-async def test_a_wish_that_a_limit_forbids_is_told() -> None:
+async def test_a_rerun_prevented_by_a_limit_is_a_warning() -> None:
     talk = new_session(ScriptedChatModel([call_with_usage(1), "Best I can say."]), echo, hooks=[Never()])
 
     await talk.run("go", context={"max_turns": 1})
@@ -109,7 +109,7 @@ async def test_a_wish_that_a_limit_forbids_is_told() -> None:
     ]
 
 
-async def test_an_answer_that_a_hook_wants_replaced_is_not_given_where_a_limit_forbids_the_rerun() -> None:
+async def test_an_answer_is_withheld_when_a_limit_prevents_its_rerun() -> None:
     model = ScriptedChatModel([reply_with_usage("A first try.", 90, 10), reply_with_usage("Best I can say.", 90, 10)])
     talk = new_session(model, echo, hooks=[Never()], config=LoopConfig(finalize="direct"))
 
@@ -131,7 +131,7 @@ class Once(LoopHook):
 
 
 @pytest.mark.parametrize("kills", [1, 2])
-async def test_what_a_run_used_that_was_killed_in_a_rerun_is_not_lost(kills: int) -> None:
+async def test_usage_of_a_run_killed_in_a_rerun_is_counted(kills: int) -> None:
     gates = {2 + number: Gate() for number in range(kills)}
     replies = [
         *[call_with_usage(9)] * (1 + kills),
@@ -158,7 +158,7 @@ async def test_what_a_run_used_that_was_killed_in_a_rerun_is_not_lost(kills: int
     )
 
 
-async def test_a_run_that_was_killed_in_a_rerun_has_used_its_turns() -> None:
+async def test_turns_of_a_run_killed_in_a_rerun_are_counted() -> None:
     gate = Gate()
     model = GatedModel(responses=[call_with_usage(1), call_with_usage(2), "Best I can say."], before={2: gate})
     talk = new_session(model, echo, hooks=[Never()], config=LoopConfig(max_turns=2))

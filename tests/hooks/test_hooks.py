@@ -71,7 +71,7 @@ def told(events: list[Any], kind: str) -> list[str]:
         ("wave", [PLAN_A, PLAN_A.replace('"a"', '"b"'), DONE, "Done."]),
     ],
 )
-async def test_a_rerun_takes_the_place_of_the_reply(kind: type[FixedPlanHook], mode: Any, script: list[str]) -> None:
+async def test_a_rerun_replaces_the_reply(kind: type[FixedPlanHook], mode: Any, script: list[str]) -> None:
     hook = kind(RERUN)
 
     result, events = await run(script, hook, tool_calling=mode)
@@ -85,7 +85,7 @@ async def test_a_rerun_takes_the_place_of_the_reply(kind: type[FixedPlanHook], m
     )
 
 
-async def test_hooks_are_asked_in_order_until_one_wants_something() -> None:
+async def test_hooks_run_in_order_until_one_acts() -> None:
     first, second, third = (
         FixedPlanHook(LoopPlan()),
         FixedPlanHook(RERUN),
@@ -159,7 +159,7 @@ async def test_an_override_is_the_answer(finalize: Any) -> None:
     ],
     ids=["text beside calls", "calls alone", "no calls"],
 )
-async def test_a_loop_ended_by_a_hook(script: list[str], answer: str, conversation: list[tuple[str, str]]) -> None:
+async def test_a_hook_can_end_the_loop(script: list[str], answer: str, conversation: list[tuple[str, str]]) -> None:
     graph = create_graph_agent(
         ScriptedChatModel(script),
         tools=[echo],
@@ -273,7 +273,7 @@ async def test_a_hook_that_fails_fails_the_input(plan: Any, message: str) -> Non
 
 
 @pytest.mark.parametrize(("plan", "message"), FAULTS)
-async def test_a_hook_that_fails_is_skipped_where_it_says_so(plan: Any, message: str) -> None:
+async def test_a_failing_hook_is_skipped_with_on_error_skip(plan: Any, message: str) -> None:
     result, events = await run([ECHO_A, "No more actions.", "Done."], Broken(plan, "skip"))
 
     warnings = told(events, "warning")
@@ -358,7 +358,7 @@ async def test_a_patch_of_the_model_leaves_the_callers_choice_of_tools(openai_st
     )
 
 
-async def test_a_rerun_goes_to_the_next_model_where_one_falls_silent(openai_stub: StubFactory) -> None:
+async def test_a_rerun_falls_back_when_its_model_times_out(openai_stub: StubFactory) -> None:
     down = Failure(503, "Try later.", type="server_error", headers={"retry-after": "0"})
     first = openai_stub(Reply(tool_calls=(("echo", {"text": "a"}),)), down)
     second = openai_stub("No more actions.", "Done.")
@@ -371,7 +371,7 @@ async def test_a_rerun_goes_to_the_next_model_where_one_falls_silent(openai_stub
     assert (state["messages"][-1].text, len(first.bodies), len(second.bodies)) == ("Done.", 2, 2)
 
 
-async def test_further_reruns_stay_with_the_model_that_took_over(openai_stub: StubFactory) -> None:
+async def test_later_reruns_stay_with_the_fallback_model(openai_stub: StubFactory) -> None:
     down = Failure(503, "Try later.", type="server_error", headers={"retry-after": "0"})
     first = openai_stub(Reply(tool_calls=(("echo", {"text": "a"}),)), down)
     second = openai_stub(Reply(tool_calls=(("echo", {"text": "b"}),)), "No more actions.", "Done.")
@@ -394,7 +394,7 @@ async def test_a_rerun_that_fails_ends_the_input(openai_stub: StubFactory) -> No
     assert (result.status, result.usage["model_calls"]) == ("FAILED", 1)
 
 
-async def test_nothing_of_a_discarded_reply_is_read(openai_stub: StubFactory) -> None:
+async def test_a_discarded_reply_is_not_streamed(openai_stub: StubFactory) -> None:
     stub = openai_stub("A first try.", "A second try.")
     async with stub.chat_model() as model:
         config = LoopConfig(finalize="direct")
@@ -415,7 +415,7 @@ async def test_nothing_of_a_discarded_reply_is_read(openai_stub: StubFactory) ->
         (False, ["One two."], ["One", " two."]),
     ],
 )
-async def test_an_answer_is_streamed_where_no_hook_sees_it(
+async def test_an_answer_is_streamed_without_hooks_that_see_answers(
     openai_stub: StubFactory, sees_answers: bool, script: list[str], tokens: list[str]
 ) -> None:
     hook = FixedPlanHook(RERUN)
@@ -430,7 +430,7 @@ async def test_an_answer_is_streamed_where_no_hook_sees_it(
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-async def test_a_hooks_own_model_is_counted_and_not_read(openai_stub: StubFactory, blocking: bool) -> None:
+async def test_a_hooks_own_model_calls_are_counted_but_not_streamed(openai_stub: StubFactory, blocking: bool) -> None:
     stub, judge_stub = openai_stub("Done."), openai_stub("Fine by me.")
     async with stub.chat_model() as model, judge_stub.chat_model(streaming=True) as judge:
 
@@ -455,7 +455,7 @@ async def test_a_hooks_own_model_is_counted_and_not_read(openai_stub: StubFactor
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-async def test_an_abort_stops_a_hook_at_work(blocking: bool) -> None:
+async def test_an_abort_cancels_a_running_hook(blocking: bool) -> None:
     loop, begun, released = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
     class Blocks(LoopHook):
@@ -497,7 +497,7 @@ async def test_an_agent_with_nothing_to_call_answers_with_its_planning_reply() -
     assert (result.answer, hook.seen, result.usage["model_calls"]) == ("Good day.", [(0, []), (1, [])], 2)
 
 
-async def test_what_is_kept_stays_before_the_model_until_the_answer(openai_stub: StubFactory) -> None:
+async def test_kept_messages_stay_in_requests_until_the_answer(openai_stub: StubFactory) -> None:
     call = Reply(tool_calls=(("echo", {"text": "a"}),))
     stub = openai_stub("No more actions.", call, "No more actions.", "Done.", "No more actions.", "Again.")
     note = HumanMessage("A note.")
@@ -529,7 +529,7 @@ async def test_what_is_kept_stays_before_the_model_until_the_answer(openai_stub:
 
 
 @given(st.lists(st.lists(st.text(max_size=3), max_size=3), min_size=1, max_size=6))
-def test_what_is_kept_stands_where_it_was_said(said: list[list[str]]) -> None:
+def test_kept_messages_keep_their_position(said: list[list[str]]) -> None:
     """Each list is what the history got at one time; a note is kept after each."""
     history: list[AnyMessage] = []
     carried: list[Carried] = []

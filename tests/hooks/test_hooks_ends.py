@@ -75,7 +75,9 @@ async def test_an_override_is_the_answer_in_every_mode(mode: Any, reply: str) ->
         ),
     ],
 )
-async def test_an_override_where_the_answer_has_a_shape(override: str, structured: Any, warnings: list[str]) -> None:
+async def test_an_override_is_parsed_as_a_structured_answer(
+    override: str, structured: Any, warnings: list[str]
+) -> None:
     end = await ended([CALL], FixedPlanHook(LoopPlan(response_override=override)), City)
 
     assert end == ("COMPLETED", override, structured, [], warnings)
@@ -111,13 +113,15 @@ async def test_an_override_that_cannot_be_checked_in_time_stands() -> None:
     ],
     ids=["native", "text", "wave", "wave without calls", "words", "direct", "only done", "nothing"],
 )
-async def test_a_loop_that_a_hook_ends(script: list[str], config: Any, answer: str, skipped: int) -> None:
+async def test_a_hook_that_ends_the_loop_completes_the_input(
+    script: list[str], config: Any, answer: str, skipped: int
+) -> None:
     end = await ended(script, FixedPlanHook(LoopPlan(terminate=True)), **config)
 
     assert end == ("COMPLETED", answer, None, ["skipped"] * skipped, [])
 
 
-async def test_a_loop_that_a_hook_ends_where_the_answer_has_a_shape() -> None:
+async def test_a_hook_that_ends_the_loop_yields_a_structured_answer() -> None:
     end = await ended([CALL_WITH_TEXT, '{"people": 7}'], FixedPlanHook(LoopPlan(terminate=True)), City)
 
     assert end == ("COMPLETED", '{"people": 7}', City(people=7), ["skipped"], [])
@@ -141,7 +145,7 @@ class GivesUp(Exits):
 
 
 @pytest.mark.parametrize(("kind", "name"), [(Exits, "SystemExit"), (GivesUp, "CancelledError")])
-async def test_a_hook_that_would_end_more_than_itself(kind: type[Exits], name: str) -> None:
+async def test_an_exit_raised_by_a_hook_is_a_hook_failure(kind: type[Exits], name: str) -> None:
     fault = f"The hook {kind.__name__} failed: {name}: enough"
 
     ends = [
@@ -155,7 +159,7 @@ async def test_a_hook_that_would_end_more_than_itself(kind: type[Exits], name: s
     ]
 
 
-async def test_a_rerun_that_is_refused_is_an_answer(openai_stub: StubFactory) -> None:
+async def test_a_model_refusal_in_a_rerun_is_the_answer(openai_stub: StubFactory) -> None:
     stub = openai_stub(Reply(tool_calls=(("echo", {"text": "a"}),)), Reply(refusal="Not that."))
     async with stub.chat_model() as model:
         graph = create_graph_agent(model, tools=[echo], hooks=[FixedPlanHook(RERUN)], checkpointer=InMemorySaver())

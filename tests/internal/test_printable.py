@@ -42,9 +42,7 @@ def test_control_characters_are_escapes() -> None:
 
 
 @pytest.mark.parametrize("name", ["graph_agent.server", "uvicorn.access", "mcp.client"])
-def test_a_logged_text_of_others_is_one_line(
-    root: logging.Logger, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_logged_foreign_text_is_one_line(root: logging.Logger, capsys: pytest.CaptureFixture[str], name: str) -> None:
     log_at("info")
     logging.getLogger(name).warning("%s failed", f"/x\n2026-01-01 INFO root: forged {LOGGED}")
 
@@ -69,7 +67,7 @@ def test_each_further_line_of_a_traceback_is_indented(
     assert (len(begins), FORBIDDEN & set(err)) == (3 if level else 2, set())
 
 
-def test_secrets_are_masked_in_every_record_and_ids_in_none_of_ours(
+def test_secrets_are_masked_in_every_record_but_our_ids_are_not(
     root: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log_at("info")

@@ -125,7 +125,7 @@ async def test_over_http_a_restarted_server_is_used_by_the_next_call(tmp_path: P
         ("503 try later", "was running (HTTP 503 Service Unavailable", True),
     ],
 )
-async def test_a_refusal_is_said_as_it_is(
+async def test_a_refusal_is_reported_verbatim(
     shared: tuple[HttpServer, Path], caplog: pytest.LogCaptureFixture, status: str, message: str, may_have_run: bool
 ) -> None:
     server, folder = shared

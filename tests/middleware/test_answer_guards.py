@@ -252,7 +252,7 @@ async def test_a_hook_has_the_composed_answer_given_again() -> None:
     )
 
 
-async def test_a_hook_that_fails_on_the_answer_shows_nothing_of_it() -> None:
+async def test_a_hook_that_raises_on_the_answer_hides_it() -> None:
     class Breaks(LoopHook):
         def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
             if request.phase == "answer":
@@ -307,7 +307,7 @@ class CallsOnly(Masks):
     ],
 )
 @pytest.mark.parametrize("script", [["One two."], [DONE, "One two."]], ids=["direct", "composed"])
-async def test_an_answer_is_streamed_where_nothing_can_rewrite_it(guard: Any, streams: bool, script: list[str]) -> None:
+async def test_an_answer_is_streamed_without_rewriting_middleware(guard: Any, streams: bool, script: list[str]) -> None:
     graph = create_graph_agent(ScriptedChatModel(script), tools=[echo], hooks=[guard], checkpointer=InMemorySaver())
 
     parts = [part async for part in Session(graph, "s1").stream("go")]

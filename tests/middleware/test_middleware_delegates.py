@@ -53,7 +53,7 @@ def talking(delegate: Any, *hooks: Any) -> Session:
     return new_session(ScriptedChatModel(SCRIPT), delegates=[delegate], hooks=hooks)
 
 
-async def test_a_delegation_is_tried_again_by_middleware() -> None:
+async def test_middleware_retries_a_delegation() -> None:
     delegate = Flaky(1)
 
     result = await talking(delegate, retrying()).run("go")
@@ -78,7 +78,7 @@ async def test_a_delegate_that_keeps_failing_is_an_error_result(options: dict[st
     assert (result.results, result.usage["model_calls"]) == ({"d": {"error": told}}, 3 + 2)
 
 
-async def test_what_middleware_makes_of_a_delegation() -> None:
+async def test_middleware_can_rewrite_a_delegation_result() -> None:
     seen: list[Any] = []
 
     @wrap_tool_call
@@ -103,7 +103,7 @@ async def test_what_middleware_makes_of_a_delegation() -> None:
     )
 
 
-async def test_middleware_answers_in_a_delegates_place() -> None:
+async def test_middleware_can_answer_for_a_delegate() -> None:
     @wrap_tool_call
     async def instead(request: ToolCallRequest, handler: Any) -> Any:
         return ToolMessage("Not today.", tool_call_id=request.tool_call["id"] or "", status="error")
@@ -115,7 +115,7 @@ async def test_middleware_answers_in_a_delegates_place() -> None:
     assert (result.results, delegate.tasks, result.usage["model_calls"]) == ({"d": {"error": "Not today."}}, [], 3)
 
 
-async def test_a_question_of_a_graph_passes_through_middleware() -> None:
+async def test_an_interrupt_of_a_graph_passes_through_middleware() -> None:
     @tool
     def ask() -> str:
         """Ask a person."""
@@ -130,7 +130,7 @@ async def test_a_question_of_a_graph_passes_through_middleware() -> None:
     assert ([each.value for each in asked.interrupts], result.results) == (["May I?"], {"d": "Said."})
 
 
-async def test_a_question_of_a_remote_agent_passes_through_middleware() -> None:
+async def test_an_interrupt_of_a_remote_agent_passes_through_middleware() -> None:
     async def work(text: str, updater: TaskUpdater, context: RequestContext) -> None:
         if (
             context.current_task is not None

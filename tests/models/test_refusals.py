@@ -46,7 +46,7 @@ async def told_by(stub: Any, **config: Any) -> dict[str, Any]:
 )
 @pytest.mark.parametrize("mode", ["native", "text", "wave"])
 @pytest.mark.parametrize("finalize", ["auto", "compose"])
-async def test_a_plan_that_is_refused_is_answered_so(
+async def test_a_refused_plan_is_answered_with_the_refusal(
     openai_stub: StubFactory, reply: Any, answer: str, counted: int, mode: str, finalize: str
 ) -> None:
     if reply is CUT and finalize == "auto" and mode != "wave":
@@ -99,7 +99,7 @@ async def test_a_refusal_below_a_limit(openai_stub: StubFactory, reply: Any, ans
     }
 
 
-async def test_what_was_streamed_before_a_refusal_is_in_the_answer(openai_stub: StubFactory) -> None:
+async def test_text_streamed_before_a_refusal_is_in_the_answer(openai_stub: StubFactory) -> None:
     stub = openai_stub("No more actions.", CUT)
 
     async with stub.chat_model() as model:
@@ -117,7 +117,7 @@ class Shape(BaseModel):
     word: str
 
 
-async def test_a_refusal_is_not_sent_back_for_want_of_its_shape() -> None:
+async def test_a_refusal_is_not_repaired_for_its_schema() -> None:
     no = AIMessage("", additional_kwargs={"refusal": "No."})
     model = ScriptedChatModel([asks(("c1", "echo", {"text": "a"})), "No more actions.", no])
     graph = create_graph_agent(model, tools=[echo], response_format=Shape, checkpointer=InMemorySaver())
@@ -144,5 +144,5 @@ async def test_a_refusal_is_not_sent_back_for_want_of_its_shape() -> None:
     ],
     ids=["stop", "none", "anthropic", "bedrock", "gemini", "responses"],
 )
-def test_how_a_reply_refuses(reply: AIMessage, told: str | None) -> None:
+def test_refusals_are_detected_in_every_form(reply: AIMessage, told: str | None) -> None:
     assert refusal_in(reply, heard=True) == told

@@ -54,7 +54,7 @@ async def in_every_way(responses: list[Any]) -> list[AIMessage]:
         AIMessage("a", usage_metadata={"input_tokens": 7, "output_tokens": 8, "total_tokens": 15}),
     ],
 )
-async def test_a_reply_is_the_same_waited_for_and_streamed(response: str | AIMessage) -> None:
+async def test_invoke_and_stream_return_the_same_reply(response: str | AIMessage) -> None:
     first, *others = await in_every_way([response])
 
     assert [content_of(other) for other in others] == [content_of(first)] * 5
@@ -78,7 +78,7 @@ async def test_a_message_of_calls_alone_is_streamed_in_pieces() -> None:
     assert chunks[-1].chunk_position == "last"
 
 
-async def test_a_stream_gives_way_between_tokens() -> None:
+async def test_a_stream_yields_to_the_event_loop_between_tokens() -> None:
     model = ScriptedChatModel(["one two three four"])
     seen: list[str] = []
     two = asyncio.Event()

@@ -45,7 +45,7 @@ def choices(bodies: list[dict[str, Any]]) -> list[Any]:
     return [choice["function"]["name"] if isinstance(choice, dict) else choice for choice in asked]
 
 
-async def test_a_choice_of_a_tool_that_is_withheld_gives_way_to_a_free_one(openai_stub: StubFactory) -> None:
+async def test_a_choice_of_a_withheld_tool_becomes_auto(openai_stub: StubFactory) -> None:
     other = strict(Reply(tool_calls=(("echo", {"text": "a"}),)))
     stub = openai_stub(*[CALL] * 4, other, strict("No more actions."), strict("Done."))
     async with stub.chat_model() as model:
@@ -100,7 +100,7 @@ async def test_a_choice_of_a_tool_that_was_taken_away_is_not_sent(
 
 
 @pytest.mark.parametrize(("choice", "sent"), [("a.b", "a_b"), ("any", "any"), ("gone", None), (None, None)])
-async def test_a_choice_goes_by_the_name_that_the_provider_knows(choice: str | None, sent: str | None) -> None:
+async def test_a_choice_uses_the_provider_alias(choice: str | None, sent: str | None) -> None:
     schema = {"type": "function", "function": {"name": "a.b", "description": "", "parameters": {}}}
     model = ScriptedChatModel(["x"])
 

@@ -58,7 +58,7 @@ async def stored(saver: BaseCheckpointSaver[Any], folder: Path) -> tuple[set[str
 
 
 @pytest.mark.parametrize("opened", [memory, own_sqlite, langgraphs_sqlite], ids=lambda opened: opened.__name__)
-async def test_nothing_of_configurable_is_stored(opened: Opened, tmp_path: Path) -> None:
+async def test_configurable_values_are_not_stored(opened: Opened, tmp_path: Path) -> None:
     seen: list[Any] = []
 
     @tool

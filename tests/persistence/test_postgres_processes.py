@@ -119,7 +119,7 @@ def empty(postgres: PostgresServer) -> Iterator[str]:
         yield url
 
 
-def test_a_killed_session_goes_on_and_tells_the_truth(
+def test_a_killed_session_resumes_and_settles_its_calls_truthfully(
     server: ForkServer, postgres: PostgresServer, empty: str, tmp_path: Path
 ) -> None:
     with postgres.database(empty) as url:

@@ -37,7 +37,7 @@ def ids(messages: Sequence[AnyMessage]) -> list[str | None]:
     return ["note" if message.additional_kwargs.get(NOTE_MARK) else message.id for message in messages]
 
 
-def test_old_waves_are_left_out_and_told_of() -> None:
+def test_old_waves_are_omitted_with_a_note() -> None:
     history = [
         said("Where is the harbour?", "u1"),
         *wave("a", "north " * 300, "south " * 300),
@@ -75,7 +75,7 @@ def test_earlier_questions_and_answers_are_shortened_in_the_note() -> None:
     )
 
 
-def test_what_the_user_said_during_the_work_keeps_the_question_it_is_about() -> None:
+def test_steering_keeps_the_question_it_belongs_to() -> None:
     history = [said("Find it.", "u1"), *wave("a", "x" * 9_000), said("In red.", "u2"), *wave("b", "y" * 90)]
 
     made = compact(history)
@@ -142,7 +142,7 @@ def orphans(messages: Sequence[AnyMessage]) -> list[str]:
 
 @UNHURRIED
 @given(conversations(), st.none() | st.integers(100, 5_000))
-def test_whatever_goes_the_rest_is_a_conversation(messages: list[AnyMessage], window: int | None) -> None:
+def test_any_compaction_leaves_a_valid_conversation(messages: list[AnyMessage], window: int | None) -> None:
     made = compact(messages, window)
 
     if made is None:

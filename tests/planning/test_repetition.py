@@ -69,7 +69,7 @@ async def notices(talk: Session) -> list[str]:
     return [m.text for m in state.values["messages"] if (m.id or "").startswith(NOT_SHOWN)]
 
 
-async def test_equal_results_are_warned_of_then_lose_the_tool_then_end_the_input() -> None:
+async def test_equal_results_lead_to_a_warning_then_withhold_the_tool_then_end_the_input() -> None:
     talk, model = session([*same(5), "What I know."], [add, echo])
 
     result = await talk.run("go")
@@ -97,7 +97,7 @@ async def test_equal_results_are_warned_of_then_lose_the_tool_then_end_the_input
 
 
 @pytest.mark.parametrize("period", [1, 2, 3])
-async def test_different_results_of_equal_calls_are_one_notice_and_no_more(period: int) -> None:
+async def test_different_results_of_equal_calls_cause_one_notice_only(period: int) -> None:
     """A cursor, read alone or in turn with others that give the same each time."""
     cursor = giving(f"page {n}" for n in count())
     turn = [("fetch", {}), ("echo", {"text": "a"}), ("echo", {"text": "b"})][:period]
@@ -187,7 +187,7 @@ async def test_equal_calls_of_a_wave_are_compared_by_all_their_results() -> None
     assert await detected(talk) == [(["fetch"], 3, "calls")]
 
 
-async def test_the_next_input_begins_anew() -> None:
+async def test_the_next_input_resets_detection() -> None:
     talk, model = session([*same(4), "No more actions.", "One.", *same(1), "No more actions.", "Two."], [add, echo])
     await talk.run("go")
 

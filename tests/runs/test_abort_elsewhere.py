@@ -61,7 +61,7 @@ async def test_a_run_elsewhere_is_reached_through_the_store() -> None:
     )
 
 
-async def test_a_session_that_nobody_runs_is_settled_when_nobody_hears() -> None:
+async def test_aborting_a_session_left_by_a_cancelled_run_settles_it() -> None:
     saver, store, gate = SharedSaver(), InMemoryStore(), Gate()
     run = asyncio.create_task(session(saver, store, gate).run("go"))
     await gate.reached()
@@ -74,7 +74,7 @@ async def test_a_session_that_nobody_runs_is_settled_when_nobody_hears() -> None
     assert (stopped, await talk.status(), store.search(("graph_agent", "inbox"))) == (True, SessionStatus.ABORTED, [])
 
 
-async def test_who_is_cancelled_during_a_runs_last_look_does_not_go_on() -> None:
+async def test_a_cancel_during_the_final_poll_propagates() -> None:
     gate, over = Gate(), asyncio.Event()
 
     async def run() -> None:

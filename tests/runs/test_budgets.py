@@ -78,7 +78,7 @@ async def test_a_deadline_that_passed_in_a_wave_leads_to_the_answer(clock: Clock
     assert await ended(talk, deadline_s=1000) == (SessionStatus.ROUND_LIMIT, "deadline", answer, ["1"], [])
 
 
-async def test_a_deadline_in_the_answer_keeps_what_was_said(clock: Clock) -> None:
+async def test_a_deadline_in_the_answer_keeps_the_streamed_text(clock: Clock) -> None:
     gate = Gate()
     model = clock.after(GatedModel(responses=["No more actions.", "Half an answer."], within={2: gate}), 1, 997)
     talk = new_session(model, echo)
@@ -164,7 +164,7 @@ async def test_a_budget_that_is_used_up_leaves_no_model_call_for_the_answer() ->
     )
 
 
-async def test_a_session_that_is_steered_on_and_on_keeps_to_its_budget() -> None:
+async def test_repeated_steering_stays_within_the_budget() -> None:
     class Steered(ScriptedChatModel):
         async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
             if len(self.requests) < 8:
@@ -201,7 +201,7 @@ async def test_the_repairs_of_an_answer_keep_to_the_budget() -> None:
     )
 
 
-async def test_an_answer_that_says_nothing_is_not_asked_for_again_where_nothing_is_left() -> None:
+async def test_an_empty_answer_is_not_requested_again_without_budget() -> None:
     model = ScriptedChatModel([reply_with_usage("No more actions.", 90, 10), call_with_usage(1), "In words."])
     talk = new_session(model, echo)
 
@@ -316,7 +316,7 @@ class Silent(ScriptedChatModel):
 
 
 @pytest.mark.parametrize("mode", ["native", "text", "wave"])
-async def test_a_token_budget_holds_where_the_provider_tells_no_usage(mode: Any) -> None:
+async def test_a_token_budget_holds_without_reported_usage(mode: Any) -> None:
     first = (
         '{"status": "continue", "action": "a", "tools": [{"id": "1", "tool": "echo", "args": {"text": "x"}}]}'
         if mode == "wave"
@@ -347,7 +347,7 @@ async def test_usage_is_estimated_only_where_a_budget_needs_it(budget: Any) -> N
     assert (result.usage["total_tokens"] > 0, marks) == (bool(budget), [bool(budget)] * 2)
 
 
-async def test_a_cost_limit_holds_where_a_real_server_tells_no_usage() -> None:
+async def test_a_cost_limit_holds_without_usage_from_a_server() -> None:
     with OpenAIStub(Reply(tool_calls=(("echo", {"text": "x"}),)), "Best I can say.") as stub:
         async with stub.chat_model(streaming=True, stream_usage=False) as model:
             talk = new_session(model, echo, config=LoopConfig(tool_calling="native"))  # type: ignore[arg-type]  # any chat model
@@ -368,7 +368,7 @@ def delegating(inner: ScriptedChatModel, outer: list[Any], *tools: Any, **option
     return new_session(ScriptedChatModel(outer), delegates=[delegate], **options)
 
 
-async def test_a_delegates_tokens_count_and_it_gets_what_is_left() -> None:
+async def test_a_delegates_tokens_count_and_it_receives_the_remaining_budget() -> None:
     inner = ScriptedChatModel([call_with_usage(1), call_with_usage(2), reply_with_usage("Found.", 90, 10)])
     wave = reply_with_usage(("d", "delegate_to_r", {"task": "t"}), 90, 10)
     talk = delegating(inner, [wave, reply_with_usage("Best I can say.", 90, 10)])
@@ -468,7 +468,7 @@ def test_when_a_budget_is_met(spent: Spent, met: str | None, nothing_left: str |
     assert (first and first[0], last and last[0]) == (met, nothing_left)
 
 
-def test_what_is_left_is_never_less_than_nothing() -> None:
+def test_the_remaining_budget_is_never_negative() -> None:
     settings = LoopConfig(deadline_s=10, max_tokens_total=1000, max_cost=1, prices=PRICES)
 
     assert left_to_delegate(Spent(seconds=99, tokens=9999, cost=99), settings) == Left(0.0, 0, 0.0)

@@ -57,7 +57,7 @@ async def test_the_states_of_a_wave_that_runs() -> None:
     )
 
 
-async def test_only_the_newest_inputs_calls_are_told() -> None:
+async def test_only_calls_of_the_newest_input_are_returned() -> None:
     script = [asks(("1", "echo", {"text": "x"})), *DONE, asks(("2", "echo", {"text": "y"})), *DONE]
     talk = new_session(ScriptedChatModel(script), echo)
     await talk.run("one")
@@ -76,7 +76,7 @@ async def test_only_the_newest_inputs_calls_are_told() -> None:
     ],
     ids=["no ledger", "ledger", "reading"],
 )
-async def test_what_is_known_after_a_run_was_cut_off(ledger: bool, marks: Any, states: tuple[Any, Any]) -> None:
+async def test_call_states_after_a_run_was_cut_off(ledger: bool, marks: Any, states: tuple[Any, Any]) -> None:
     gate = Gate()
     wave = asks(("1", "work", {}), ("2", "later", {}), ("3", "echo", {"text": "x"}))
     config = LoopConfig(effect_ledger=ledger)
@@ -110,7 +110,7 @@ async def test_a_call_that_waits_for_a_person_has_started() -> None:
     )
 
 
-async def test_the_calls_of_another_process_and_what_its_death_leaves(tmp_path: Path) -> None:
+async def test_call_states_of_another_process_before_and_after_its_death(tmp_path: Path) -> None:
     process = await start_steered_process(tmp_path)
     async with opened(tmp_path / "s.db", DONE) as talk:
         meanwhile = await talk.calls()

@@ -106,7 +106,7 @@ async def test_a_run_is_stopped_while_the_model_plans() -> None:
     )
 
 
-async def test_what_was_said_of_an_answer_is_kept() -> None:
+async def test_the_streamed_part_of_an_answer_is_kept() -> None:
     gate = Gate()
     talk = new_session(GatedModel(responses=["No more actions.", "Half an answer.", *GO_ON], within={2: gate}), echo)
     tokens: list[str] = []
@@ -222,7 +222,7 @@ async def test_a_blocking_tool_is_not_waited_for() -> None:
     assert (result.status, result.results, usable) == (SessionStatus.ABORTED, {"1": {"error": NOT_KNOWN}}, True)
 
 
-async def test_an_mcp_server_is_told_that_its_call_is_cancelled(tmp_path: Path) -> None:
+async def test_an_mcp_server_receives_the_cancellation(tmp_path: Path) -> None:
     async with open_mcp_tools({"demo": stdio(tmp_path)}) as tools:
         talk = new_session(ScriptedChatModel([asks(("1", "hang", {})), *GO_ON]), *tools)
         run = asyncio.create_task(talk.run("go"))
@@ -336,7 +336,7 @@ async def test_another_process_cannot_be_stopped_without_a_store(tmp_path: Path)
     await process.communicate()
 
 
-async def test_another_process_is_stopped_where_nothing_but_the_store_tells_of_it() -> None:
+async def test_another_process_is_stopped_through_the_store_alone() -> None:
     gate, store, one, other = Gate(), InMemoryStore(), InMemorySaver(), InMemorySaver()
     # Two savers over the same threads, as of two processes on one server's database.
     other.storage, other.writes, other.blobs = one.storage, one.writes, one.blobs
@@ -357,7 +357,7 @@ async def test_another_process_is_stopped_where_nothing_but_the_store_tells_of_i
     )
 
 
-async def test_an_abort_that_nobody_hears_is_taken_back() -> None:
+async def test_an_abort_without_a_listener_is_withdrawn() -> None:
     @tool
     async def ask() -> str:
         """Ask a person."""
@@ -377,7 +377,7 @@ async def test_an_abort_that_nobody_hears_is_taken_back() -> None:
     )
 
 
-async def test_the_clock_of_whoever_stops_a_run_may_be_behind() -> None:
+async def test_an_abort_works_with_a_slow_clock() -> None:
     gate, store = Gate(), InMemoryStore()
     inbox = StoreInbox(store)
     long_ago = Note(f"{5:020d}-left", "abort")
@@ -443,7 +443,7 @@ async def test_a_delegates_run_is_stopped_with_it() -> None:
     )
 
 
-async def test_a_cancelled_run_can_be_gone_on_with() -> None:
+async def test_a_cancelled_run_can_be_resumed() -> None:
     gate = Gate()
     wave = asks(("1", "echo", {"text": "x"}), ("2", "look", {}))
     talk = new_session(ScriptedChatModel([wave, *GO_ON]), echo, gated_tool(gate, "look", effect="read"))
@@ -479,7 +479,7 @@ async def test_a_writing_call_of_a_cancelled_run_is_not_run_again() -> None:
     assert (result.status, result.results) == (SessionStatus.COMPLETED, {"1": {"error": UNKNOWN}})
 
 
-async def test_a_drained_run_can_be_gone_on_with() -> None:
+async def test_a_drained_run_can_be_resumed() -> None:
     gate, control = Gate(), RunControl()
     talk = new_session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate))
     run = asyncio.create_task(talk._graph.ainvoke(says("go"), thread(), control=control))
@@ -500,7 +500,7 @@ async def test_a_drained_run_can_be_gone_on_with() -> None:
     )
 
 
-async def test_a_stream_that_nobody_reads_to_its_end_can_be_gone_on_with() -> None:
+async def test_an_abandoned_stream_can_be_resumed() -> None:
     gate = Gate()
     talk = new_session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate, effect="read"))
     parts = talk.stream("go")

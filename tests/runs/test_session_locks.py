@@ -97,7 +97,7 @@ def test_a_process_without_file_descriptors_takes_no_session(tmp_path: Path) -> 
     assert locks.take(place, "s1").result()
 
 
-async def test_a_session_is_idle_where_nobody_could_write_a_lock(tmp_path: Path) -> None:
+async def test_a_session_without_a_lock_file_is_idle(tmp_path: Path) -> None:
     async with open_saver(f"sqlite:///{tmp_path}/s.db") as saver:
         await saver.aget_tuple({"configurable": {"thread_id": "s1"}})
 

@@ -27,7 +27,7 @@ WORK = asks(("1", "work", {}))
 ECHO = asks(("2", "echo", {"text": "x"}))
 
 
-async def test_words_said_while_a_wave_runs_come_before_the_next_plan() -> None:
+async def test_steering_during_a_wave_is_delivered_before_the_next_plan() -> None:
     gate = Gate()
     model = ScriptedChatModel([WORK, "No more actions.", "Done."])
     talk = new_session(model, gated_tool(gate))
@@ -67,7 +67,7 @@ async def test_words_said_while_a_wave_runs_come_before_the_next_plan() -> None:
     )
 
 
-async def test_words_said_while_the_model_plans_come_before_the_next_plan() -> None:
+async def test_steering_during_planning_is_delivered_before_the_next_plan() -> None:
     gate = Gate()
     model = GatedModel(responses=[ECHO, "No more actions.", "Done."], before={1: gate})
     talk = new_session(model, echo)
@@ -84,7 +84,7 @@ async def test_words_said_while_the_model_plans_come_before_the_next_plan() -> N
     )
 
 
-async def test_words_said_as_the_model_says_it_is_done_make_it_plan_again() -> None:
+async def test_steering_at_the_sentinel_causes_another_plan() -> None:
     gate = Gate()
     model = GatedModel(responses=["No more actions.", ECHO, "No more actions.", "Done."], before={1: gate})
     talk = new_session(model, echo)
@@ -104,7 +104,7 @@ async def test_words_said_as_the_model_says_it_is_done_make_it_plan_again() -> N
     ]
 
 
-async def test_words_said_to_an_idle_session_come_with_the_next_input() -> None:
+async def test_steering_of_an_idle_session_is_delivered_with_the_next_input() -> None:
     talk = new_session(ScriptedChatModel(["No more actions.", "One.", "No more actions.", "Two."]), echo)
     await talk.run("one")
 
@@ -119,7 +119,7 @@ async def test_words_said_to_an_idle_session_come_with_the_next_input() -> None:
     )
 
 
-async def test_words_said_before_a_session_began_come_with_its_first_input() -> None:
+async def test_steering_of_a_new_session_is_delivered_with_its_first_input() -> None:
     talk = new_session(ScriptedChatModel(["No more actions.", "One."]), echo)
 
     await talk.steer("Be brief.")
@@ -128,7 +128,7 @@ async def test_words_said_before_a_session_began_come_with_its_first_input() -> 
     assert dialogue(await stored_messages(talk)) == [("human", "one"), ("human", "Be brief."), ("ai", "One.")]
 
 
-async def test_words_wait_until_a_wave_of_several_levels_is_done() -> None:
+async def test_steering_is_delivered_after_all_levels_of_a_wave() -> None:
     gate = Gate()
     plan = (
         '{"status": "done", "action": "a", "tools": [{"id": "a", "tool": "work", "args": {}},'
@@ -201,7 +201,7 @@ async def test_a_follow_up_to_an_idle_session_comes_after_its_next_answer() -> N
     )
 
 
-async def test_an_abort_leaves_follow_ups_for_after_the_next_answer() -> None:
+async def test_an_abort_keeps_follow_ups_until_the_next_answer() -> None:
     gate = Gate()
     talk = new_session(
         ScriptedChatModel([WORK, "No more actions.", "One.", "No more actions.", "Two."]), gated_tool(gate)
@@ -222,7 +222,7 @@ async def test_an_abort_leaves_follow_ups_for_after_the_next_answer() -> None:
     )
 
 
-async def test_an_abort_beside_the_answer_leaves_follow_ups_for_after_the_next_one() -> None:
+async def test_an_abort_during_the_answer_keeps_follow_ups_queued() -> None:
     talks: list[Session] = []
 
     class Stopping(InMemorySaver):
@@ -251,7 +251,7 @@ async def test_an_abort_beside_the_answer_leaves_follow_ups_for_after_the_next_o
     )
 
 
-async def test_savers_of_one_file_share_what_is_said(tmp_path: Path) -> None:
+async def test_savers_of_one_file_share_their_inbox(tmp_path: Path) -> None:
     gate, url = Gate(), f"sqlite:///{tmp_path}/s.db"
     async with open_saver(url) as saver, open_saver(url) as another:
         model = ScriptedChatModel([WORK, "No more actions.", "Done."])
@@ -266,7 +266,7 @@ async def test_savers_of_one_file_share_what_is_said(tmp_path: Path) -> None:
         assert ("steering", "Turn left.") in await conversation_events(talk)
 
 
-async def test_a_session_in_another_process_is_not_told_what_it_could_never_hear(tmp_path: Path) -> None:
+async def test_notes_to_another_process_without_a_store_are_refused(tmp_path: Path) -> None:
     process = await start_steered_process(tmp_path)
     async with open_saver(f"sqlite:///{tmp_path}/s.db") as saver:
         talk = new_session(ScriptedChatModel([]), checkpointer=saver)
@@ -285,7 +285,7 @@ async def test_a_session_in_another_process_is_not_told_what_it_could_never_hear
     assert refused == [why] * 3
 
 
-async def test_an_inbox_keeps_nothing_of_a_session_whose_notes_are_forgotten() -> None:
+async def test_an_inbox_drops_sessions_without_notes() -> None:
     inbox = MemoryInbox()
     notes = [new_note("steer", "one"), new_note("steer", "two")]
     for note in notes:
@@ -360,7 +360,7 @@ async def test_two_graphs_with_one_store_reach_each_others_runs(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("when", ["taken in, not stored", "stored, not forgotten"])
-async def test_words_are_delivered_once_over_a_cancelled_run(when: str) -> None:
+async def test_steering_is_delivered_once_across_a_cancelled_run(when: str) -> None:
     gate = Gate()
     script = [ECHO, asks(("3", "echo", {"text": "y"})), "No more actions.", "Done.", "No more actions.", "Again."]
     model = GatedModel(responses=script, before={1 if when == "taken in, not stored" else 2: gate})
@@ -384,7 +384,7 @@ async def test_words_are_delivered_once_over_a_cancelled_run(when: str) -> None:
     )
 
 
-async def test_what_was_delivered_is_forgotten_by_the_next_run() -> None:
+async def test_delivered_notes_are_deleted_by_the_next_run() -> None:
     store = InMemoryStore()
     talk = new_session(ScriptedChatModel(["One.", "Two."]), store=store)
     await talk.steer("Be brief.")
@@ -410,7 +410,7 @@ async def test_any_session_id_has_its_own_box_in_the_store(session_id: str) -> N
 
 
 @pytest.mark.parametrize("text", ["", " \n", None])
-async def test_nothing_said_is_refused(text: Any) -> None:
+async def test_an_empty_note_is_refused(text: Any) -> None:
     talk = new_session(ScriptedChatModel([]))
 
     with pytest.raises(InputError, match="text that is not empty"):
@@ -419,7 +419,7 @@ async def test_nothing_said_is_refused(text: Any) -> None:
         await talk.follow_up(text)
 
 
-def test_a_blocking_run_hears_what_is_said() -> None:
+def test_a_blocking_run_receives_steering() -> None:
     gate = Gate()
     talk = new_session(ScriptedChatModel([WORK, "No more actions.", "Done."]), gated_tool(gate), store=InMemoryStore())
 
@@ -462,7 +462,7 @@ async def test_another_process_is_steered_and_followed_up_through_its_database(t
     )
 
 
-async def test_words_outlive_a_killed_process_and_are_delivered_once(tmp_path: Path) -> None:
+async def test_steering_survives_a_killed_process_and_is_delivered_once(tmp_path: Path) -> None:
     process = await start_steered_process(tmp_path)
     async with opened(tmp_path / "s.db", ["No more actions.", "Done.", "No more actions.", "And."]) as talk:
         await talk.steer("Be brief.")

@@ -124,7 +124,7 @@ async def test_of_two_runs_that_resume_from_one_checkpoint_the_later_one_counts(
     assert (between, (await owner).answer) == ([], "Done.")
 
 
-async def test_a_call_that_may_write_is_not_begun_once_the_session_is_lost(savers: tuple[Any, Any]) -> None:
+async def test_a_writing_call_does_not_start_after_the_session_is_lost(savers: tuple[Any, Any]) -> None:
     gate, ran = Gate(), list[str]()
 
     @tool
@@ -293,7 +293,7 @@ async def test_a_session_that_was_deleted_does_not_come_back(savers: tuple[Any, 
     assert [found async for found in savers[1].alist(thread())] == []
 
 
-async def test_an_edit_from_elsewhere_is_not_overwritten(savers: tuple[Any, Any]) -> None:
+async def test_an_external_edit_is_not_overwritten(savers: tuple[Any, Any]) -> None:
     gate = Gate()
     stale = await begun(agent([WORK, *DONE], savers[0], [gated_tool(gate)]), gate)
     other = agent([], savers[1], [gated_tool(gate)])
@@ -306,7 +306,7 @@ async def test_an_edit_from_elsewhere_is_not_overwritten(savers: tuple[Any, Any]
     assert (await said(other))[-1] == ("ai", "Noted.")
 
 
-async def test_an_edit_of_a_session_at_work_is_refused_and_its_run_goes_on(tmp_path: Path) -> None:
+async def test_an_edit_of_a_running_session_is_refused(tmp_path: Path) -> None:
     gate = Gate()
     note = {"messages": [AIMessage("Noted.")]}
     async with open_saver(f"sqlite:///{tmp_path}/s.db") as saver:
@@ -334,7 +334,7 @@ async def test_an_edit_by_a_tool_of_its_own_session_is_refused(tmp_path: Path) -
     assert (result.answer, "is running already" in result.results["1"]["error"]) == ("Done.", True)
 
 
-async def test_what_a_person_bases_on_an_older_checkpoint_is_stored(processes: Processes) -> None:
+async def test_an_edit_of_an_older_checkpoint_is_stored(processes: Processes) -> None:
     asked: list[str] = []
 
     @tool

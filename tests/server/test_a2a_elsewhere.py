@@ -160,7 +160,7 @@ async def test_a_task_of_another_process_is_watched_and_takes_no_message_here(se
     assert (seen, first.seen[-1][0]) == (["TASK_STATE_WORKING", COMPLETED], COMPLETED)
 
 
-async def test_an_answer_that_names_its_task_alone_is_taken_by_another_process(tmp_path: Path) -> None:
+async def test_an_answer_with_only_a_task_id_is_accepted_by_another_process(tmp_path: Path) -> None:
     asking = {**COMPOSING_PARROT, "tools": [*COMPOSING_PARROT["tools"], "tests.server.parrot:ask"]}
     with serving(tmp_path, "--workers", "2", agent=asking) as server:
         async with connections(server) as clients:

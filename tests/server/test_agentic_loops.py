@@ -64,9 +64,7 @@ def test_a_request_may_lower_the_reruns(
         (True, "max_agentic_loops: Input should be a valid integer"),
     ],
 )
-def test_a_request_that_asks_for_what_it_cannot_have_is_refused(
-    hooked: Served, path: str, asked: Any, message: str
-) -> None:
+def test_an_invalid_rerun_limit_is_refused(hooked: Served, path: str, asked: Any, message: str) -> None:
     with hooked.http() as http:
         answer = http.post(path, json={**PATHS[path], "max_agentic_loops": asked})
 

@@ -57,7 +57,7 @@ def test_every_operation_is_described(served: Served) -> None:
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["fits", "does not fit"])
 @pytest.mark.parametrize("label", OPERATIONS)
-def test_the_openapi_is_true(served: Served, label: str, mode: GenerationMode) -> None:
+def test_responses_conform_to_the_openapi_document(served: Served, label: str, mode: GenerationMode) -> None:
     operation = operations(served)[label]
     # Only /ready may say 503, and does so after the failures that other tests ask for.
     checks = CHECKS.get_by_names(_CHECKS if label == "GET /ready" else ["not_a_server_error", *_CHECKS])
@@ -155,7 +155,7 @@ def test_damage_is_a_400_in_the_apis_own_shape(served: Served, path: str, sent: 
     "text",
     ["\ud800 alone", "a\x00b", "\u202e\u0000\uffff", "🙂" * 1000, "data: [DONE]\n\n", "\r\n", "1\u20282\u20293\x854"],
 )
-def test_odd_text_is_said_again_and_the_session_stays_whole(served: Served, text: str) -> None:
+def test_odd_text_is_echoed_and_the_session_stays_valid(served: Served, text: str) -> None:
     session = f"odd-{abs(hash(text))}"
     with served.http() as http:
         content = json.dumps({"model": "parrot", "messages": [{"role": "user", "content": text}], "stream": True})
@@ -248,7 +248,7 @@ def test_broken_http_breaks_nothing(served: Served, request_text: str) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_pattern_that_would_not_end_is_the_callers_fault(served: Served, stream: bool) -> None:
+def test_a_catastrophic_pattern_is_a_client_error(served: Served, stream: bool) -> None:
     schema = {"type": "object", "properties": {"a": {"pattern": "^(([a-z])+.)+[A-Z]([a-z])+$"}}}
     shape = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     order = [{"role": "user", "content": '!json {"a": "' + "a" * 5000 + '"}'}]

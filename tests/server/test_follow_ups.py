@@ -70,7 +70,7 @@ def dialogue(http: httpx.Client, session: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_the_request_that_asked_first_gets_its_own_answer(
+def test_the_first_request_receives_its_own_answer(
     workers: Served, tmp_path: Path, way: Callable[[Served, str, str], str]
 ) -> None:
     go = tmp_path / "go"
@@ -133,7 +133,7 @@ def test_a_follow_up_is_aborted_and_its_session_goes_on(served: Served, tmp_path
         assert http.get("/sessions/ended").json()["status"] == "COMPLETED"
 
 
-def test_a_session_that_is_resumed_says_where_its_own_input_is(served: Served, tmp_path: Path) -> None:
+def test_a_resumed_session_returns_its_own_answer(served: Served, tmp_path: Path) -> None:
     paint = {"type": "function", "function": {"name": "paint"}}
     go = tmp_path / "go"
     with served.http() as http:
@@ -146,7 +146,7 @@ def test_a_session_that_is_resumed_says_where_its_own_input_is(served: Served, t
     assert (done.json()["status"], done.json()["answer"].endswith("paint said: painted")) == ("COMPLETED", True)
 
 
-def test_a_follow_up_under_way_stops_with_the_server_and_goes_on(tmp_path: Path) -> None:
+def test_a_running_follow_up_stops_with_the_server_and_resumes(tmp_path: Path) -> None:
     go, then = tmp_path / "go", tmp_path / "then"
     with serving(tmp_path) as server, server.http() as http, concurrent.futures.ThreadPoolExecutor(1) as pool:
         asked = pool.submit(chat, http, "s", f'!call wait_for {{"file": "{go}"}}')

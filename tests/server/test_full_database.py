@@ -140,7 +140,7 @@ def _while_handling(error: BaseException) -> BaseException:
         (psycopg.OperationalError("the connection is lost"), False),
     ],
 )
-def test_a_full_disk_is_told_from_other_failures(error: BaseException, full: bool) -> None:
+def test_a_full_disk_is_distinguished_from_other_failures(error: BaseException, full: bool) -> None:
     assert (is_out_of_space(error), problem_of_failure(error).status) == (full, 507 if full else 500)
 
 

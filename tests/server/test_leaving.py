@@ -41,7 +41,7 @@ def ask(**fields: object) -> Ask:
     return replace(Ask([HumanMessage("hello")]), **fields)  # type: ignore[arg-type]  # a test's short way
 
 
-async def test_a_client_that_leaves_unread_all_that_was_said_holds_nothing_up(
+async def test_a_client_that_reads_nothing_blocks_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("graph_agent.server.chat.run._MOST_WAITING", 1)
@@ -56,7 +56,7 @@ async def test_a_client_that_leaves_unread_all_that_was_said_holds_nothing_up(
     assert running.ended
 
 
-async def test_an_answer_is_told_though_tidying_up_fails(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_answer_is_sent_although_cleanup_fails(caplog: pytest.LogCaptureFixture) -> None:
     async def broken(thread: str) -> None:
         raise OSError(f"no disk for {thread} sk-secretsecretsecret")
 
@@ -72,7 +72,7 @@ async def test_an_answer_is_told_though_tidying_up_fails(caplog: pytest.LogCaptu
     assert (last.outcome.text, "secretsecret" in caplog.text, "no disk" in caplog.text) == ("fine", False, True)
 
 
-async def test_a_failure_of_ours_leaves_no_secret_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_internal_error_logs_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     async with hosting("fine") as host:
         turn = replace(await turn_for(host, Caller(""), ask()), given={"messages": object()})
         running = Running(host, turn, Metrics(), streams=False)

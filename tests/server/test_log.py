@@ -12,7 +12,7 @@ from tests.support.chat_client import chat
 
 
 @pytest.mark.parametrize("options", [["-v"], ["--log-level", "INFO"], ["-v", "--workers", "2"]], ids=" ".join)
-def test_the_steps_of_a_run_are_logged_where_asked_for(tmp_path: Path, options: list[str]) -> None:
+def test_run_steps_are_logged_if_configured(tmp_path: Path, options: list[str]) -> None:
     with serving(tmp_path, *options) as server, server.http() as http:
         chat(http, "s1", "hello")
         log = server.log.read_text()

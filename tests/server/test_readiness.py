@@ -275,7 +275,7 @@ DOWN = {
 STARTS = "import pathlib\nwith pathlib.Path(__file__).with_name('starts').open('a') as starts:\n    starts.write('x')\n"
 
 
-def test_many_who_ask_at_once_start_a_server_that_is_down_once(tmp_path: Path) -> None:
+def test_concurrent_probes_restart_a_dead_server_once(tmp_path: Path) -> None:
     (tmp_path / "down.py").write_text(STARTS)
     with serving(tmp_path, agent=DOWN, up="/health") as server, server.http() as http:
         at_start = (tmp_path / "starts").stat().st_size

@@ -29,7 +29,7 @@ def test_only_new_messages_are_added(served: Served) -> None:
     assert first.headers["x-session-id"] == "grows"
 
 
-def test_a_history_that_is_brought_along_begins_the_session(served: Served) -> None:
+def test_a_sent_history_starts_the_session(served: Served) -> None:
     with served.http() as http:
         last = chat(http, "brought", "one", {"role": "assistant", "content": "yes"}, "two")
 
@@ -171,7 +171,7 @@ def test_a_deleted_session_is_gone(served: Served) -> None:
     assert (deleted, [one.status_code for one in after], "gone" in listed) == (204, [404, 404, 404], False)
 
 
-def test_a_new_session_hears_nothing_that_was_said_to_a_deleted_one_of_its_name(served: Served) -> None:
+def test_a_new_session_receives_no_notes_of_a_deleted_one(served: Served) -> None:
     with served.http() as http:
         chat(http, "again", "one")
         for what in ("steer", "follow_up"):
@@ -182,7 +182,7 @@ def test_a_new_session_hears_nothing_that_was_said_to_a_deleted_one_of_its_name(
     assert answer(new) == "You said: two"
 
 
-def test_what_is_counted(tmp_path: Path) -> None:
+def test_metrics_count_runs_steps_and_tools(tmp_path: Path) -> None:
     with serving(tmp_path) as server, server.http() as http:
         http.post(CHAT, json=body('!call look_up {"key": "k"}'))
         http.post(CHAT, json=body("!fail auth"))

@@ -49,7 +49,7 @@ def ended(http: httpx.Client, session: str) -> str:
     return str(status)
 
 
-def test_a_reader_that_stops_reading_is_left_and_its_session_is_sound(impatient: Served) -> None:
+def test_a_stalled_reader_is_disconnected_and_its_session_stays_valid(impatient: Served) -> None:
     content = json.dumps(body("!endless", stream=True)).encode()
     with impatient.http() as http, sent(impatient, content, "x-session-id: slow") as connection:
         status = ended(http, "slow")
@@ -114,7 +114,7 @@ def test_another_origin_is_refused_where_one_is_configured(impatient: Served) ->
     assert found == [(400, None), (403, None)]
 
 
-async def test_with_keys_a_page_asks_without_one_and_is_told_why_it_is_refused() -> None:
+async def test_a_cross_origin_request_without_a_key_receives_the_reason() -> None:
     settings = ServerSettings(keys=(KEY,), cors_origins=(PAGE,))
     transport = httpx.ASGITransport(create_app(of_file(ROOT / "examples/hotel/agent.yaml"), settings=settings))
     async with httpx.AsyncClient(transport=transport, base_url="http://here", headers={"origin": PAGE}) as http:

@@ -27,7 +27,7 @@ STOPPED = -signal.SIGTERM
 """How uvicorn ends when it has stopped as it was asked to: by the signal, raised once more."""
 
 
-def test_sigterm_lets_a_session_come_to_its_next_boundary(tmp_path: Path) -> None:
+def test_sigterm_stops_a_session_at_its_next_boundary(tmp_path: Path) -> None:
     with serving(tmp_path) as server, server.http() as http, concurrent.futures.ThreadPoolExecutor(2) as pool:
         whole = pool.submit(chat, http, "kept", slow_tool_orders(tmp_path))
         stream = pool.submit(chat, http, "streamed", slow_tool_orders(tmp_path), stream=True)
@@ -80,7 +80,7 @@ def test_a_second_sigterm_stops_at_once(tmp_path: Path, workers: int) -> None:
     )
 
 
-def test_a_signal_to_all_processes_of_a_server_is_one_wish(tmp_path: Path) -> None:
+def test_a_signal_to_every_process_counts_once(tmp_path: Path) -> None:
     with (
         serving(tmp_path, "--workers", "2") as server,
         server.http() as http,

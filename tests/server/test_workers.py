@@ -94,7 +94,7 @@ def test_limits_and_counts_are_those_of_all_workers(two: Served, tmp_path: Path)
     assert held == [(429, 1.0)] * 2
 
 
-def test_what_a_killed_worker_held_is_given_back(two: Served, tmp_path: Path) -> None:
+def test_slots_of_a_killed_worker_are_released(two: Served, tmp_path: Path) -> None:
     with one_client_each(two) as (clients, _):
         (pid, doomed), (_, other) = clients.items()
         with waiting(two, "killed", tmp_path / "never", doomed):

@@ -48,7 +48,7 @@ async def test_readings_at_every_superstep_add_up_to_the_history() -> None:
     assert (read_events(read, "s1"), await reader.read()) == (await whole(graph), ())
 
 
-async def test_a_reading_does_not_read_what_was_read() -> None:
+async def test_an_incremental_read_skips_earlier_events() -> None:
     saver = CountingSaver()
     graph = make(saver)
     await graph.ainvoke(says("go"), thread())

@@ -140,7 +140,7 @@ async def test_an_answer_stored_under_an_earlier_class_stays_plain() -> None:
     assert typed_result(stored, newer, None).structured_response == {"name": "Bergen"}
 
 
-async def test_a_schema_that_a_run_brings_is_not_the_agents_class() -> None:
+async def test_an_answer_to_a_runs_own_schema_is_plain() -> None:
     talk = session(ScriptedChatModel([TEXT]), City)
 
     result = await talk.run("go", context={"response_schema": JSON_SCHEMA})
@@ -226,7 +226,7 @@ async def test_a_planning_reply_that_was_streamed_and_does_not_fit_is_replaced(o
     )
 
 
-async def test_an_answer_that_looks_like_a_call_is_an_answer_where_it_has_the_shape(openai_stub: StubFactory) -> None:
+async def test_an_answer_that_resembles_a_call_is_an_answer_if_it_fits_the_schema(openai_stub: StubFactory) -> None:
     class Call(BaseModel):
         name: str
         arguments: dict[str, str]
@@ -360,7 +360,7 @@ async def test_a_reply_that_was_cut_off_is_repaired(openai_stub: StubFactory) ->
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-async def test_a_limit_is_told_above_the_structure(openai_stub: StubFactory, stream: bool) -> None:
+async def test_the_limit_sentence_precedes_the_structure(openai_stub: StubFactory, stream: bool) -> None:
     stub = openai_stub(Reply(tool_calls=(("echo", {"text": "a"}),)), TEXT)
 
     tokens, result = await of_stub(stub, stream=stream, tools=[echo], config=LoopConfig(max_steps=1))

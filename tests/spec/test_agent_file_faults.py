@@ -242,7 +242,7 @@ def test_a_context_built_by_hand_suggests_the_nearest_field() -> None:
 
 
 @pytest.mark.parametrize("given", [[5], [{"rol": "user"}], [object()]], ids=["number", "mapping", "object"])
-async def test_messages_that_are_none_are_refused_with_what_was_given(given: list[object]) -> None:
+async def test_invalid_messages_are_refused_with_the_given_value(given: list[object]) -> None:
     with pytest.raises(InputError, match=r"A run takes messages, such as HumanMessage\('hello'\); got \["):
         await session().run(given)  # type: ignore[arg-type]  # what the test is about
 

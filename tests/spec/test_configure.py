@@ -154,7 +154,7 @@ async def test_changes_reach_a_real_server() -> None:
         ({"credentials": {"key": "secret"}}, "may not hold them"),
     ],
 )
-async def test_what_cannot_be_is_refused_and_nothing_is_sent(fields: dict[str, Any], complaint: str) -> None:
+async def test_invalid_options_are_refused_before_sending(fields: dict[str, Any], complaint: str) -> None:
     talk = new_session(ScriptedChatModel([]))
 
     with pytest.raises(ConfigError, match=complaint):
@@ -172,7 +172,7 @@ async def test_what_cannot_be_is_refused_and_nothing_is_sent(fields: dict[str, A
     ],
     ids=["value", "no mapping", "credentials"],
 )
-async def test_a_note_from_elsewhere_that_cannot_be_is_a_warning(note: Callable[[], Note]) -> None:
+async def test_an_invalid_note_of_another_process_is_a_warning(note: Callable[[], Note]) -> None:
     talk = new_session(ScriptedChatModel(DONE), echo, store=InMemoryStore())
     await talk._control._send(note())
 

@@ -48,7 +48,7 @@ def unlocked(state: dict[str, Any]) -> str:
     ],
     ids=["none", "no credentials", "another", "the same", "an object"],
 )
-async def test_an_agents_own_credentials_are_below_what_a_run_brings(context: Any, found: str) -> None:
+async def test_a_runs_credentials_override_the_agents(context: Any, found: str) -> None:
     assert unlocked(await agent().ainvoke(says("go"), context=context)) == found
 
 

@@ -77,7 +77,7 @@ def _in_thread(function: Any) -> Any:
     return run
 
 
-async def test_new_input_at_a_breakpoint_says_that_nothing_was_begun() -> None:
+async def test_new_input_at_a_breakpoint_reports_calls_as_not_started() -> None:
     ran: list[str] = []
     graph = agent([WRITE, "No more actions.", "Fine."], ran)
     await graph.ainvoke(says("go"), thread(), interrupt_before=["tools"])

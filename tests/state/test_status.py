@@ -127,7 +127,7 @@ def test_the_channel_takes_what_is_allowed_and_nothing_else(before: SessionStatu
 
 
 @given(st.lists(st.sampled_from(list(S)), max_size=12))
-def test_whatever_is_written_only_allowed_changes_are_held(written: list[SessionStatus]) -> None:
+def test_only_allowed_status_changes_are_stored(written: list[SessionStatus]) -> None:
     held, at = channel(S.CREATED), S.CREATED
     for status in written:
         try:
@@ -142,7 +142,7 @@ def test_whatever_is_written_only_allowed_changes_are_held(written: list[Session
 
 
 @given(st.sampled_from(list(S)), st.text() | st.integers() | st.none())
-def test_what_is_no_status_is_refused(before: SessionStatus, written: Any) -> None:
+def test_an_unknown_status_is_refused(before: SessionStatus, written: Any) -> None:
     if written in set(S):
         return
     with pytest.raises(InvalidUpdateError, match="is no session status"):

@@ -43,7 +43,7 @@ def test_there_are_kill_points_enough(server: ForkServer, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("shard", range(SHARDS))
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_killed_session_goes_on_and_tells_the_truth(
+def test_a_killed_session_resumes_and_settles_its_calls_truthfully(
     variant: str, shard: int, server: ForkServer, tmp_path: Path
 ) -> None:
     total = boundaries(server, tmp_path / "whole", VARIANTS[variant])

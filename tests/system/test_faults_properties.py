@@ -156,7 +156,7 @@ async def play(watched: Watched, script: list[tuple[int, str]]) -> list[str]:
     st.booleans(),
     st.booleans(),
 )
-def test_whatever_happens_to_a_session_it_stays_sound(
+def test_any_fault_leaves_a_valid_session(
     planned: list[Wave], script: list[tuple[int, str]], structured: bool, ledger: bool
 ) -> None:
     faults = asyncio.run(play(Watched(structured=structured, ledger=ledger, waves=planned), script))

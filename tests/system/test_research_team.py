@@ -83,7 +83,7 @@ async def test_a_specialist_that_dies_is_a_result_for_the_coordinator() -> None:
     assert said == ["  delegate_to_analyst: started", "  delegate_to_analyst: error", "Nobody could tell."]
 
 
-async def test_a_port_that_is_taken_is_told() -> None:
+async def test_an_occupied_port_is_reported_by_the_team() -> None:
     async with team() as url:
         port = url.rpartition(":")[2]
         process = await asyncio.create_subprocess_exec(
@@ -106,7 +106,7 @@ async def test_a_port_that_is_taken_is_told() -> None:
     )
 
 
-async def test_who_stops_listening_early_leaves_no_task_behind() -> None:
+async def test_an_early_disconnect_leaves_no_task_behind() -> None:
     async with asyncio.timeout(60), team() as url:
         async with aclosing(ask(url, "How many moons has Mars?")) as lines:
             async for _ in lines:

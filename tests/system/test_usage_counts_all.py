@@ -45,7 +45,7 @@ def counted(result: RunResult) -> tuple[bool, bool, int]:
 
 
 @pytest.mark.parametrize("mode", ["native", "text", "wave"])
-async def test_a_plan_that_was_cut_off(mode: Any) -> None:
+async def test_usage_of_a_cut_off_plan_is_counted(mode: Any) -> None:
     gate = Gate()
     talk = new_session(GatedModel(["never"], before={1: gate}), echo, config=LoopConfig(tool_calling=mode))
 
@@ -54,7 +54,7 @@ async def test_a_plan_that_was_cut_off(mode: Any) -> None:
     assert (result.status, counted(result)) == ("ABORTED", (True, False, 1))
 
 
-async def test_an_answer_that_was_cut_off() -> None:
+async def test_usage_of_a_cut_off_answer_is_counted() -> None:
     gate = Gate()
     talk = new_session(GatedModel([NOTHING, "One two three."], within={2: gate}), echo)
 
@@ -69,7 +69,7 @@ async def test_an_answer_that_was_cut_off() -> None:
     ) == ("ABORTED", (True, True, 2), True, True)
 
 
-async def test_an_answer_that_was_cut_off_before_its_first_token() -> None:
+async def test_usage_of_an_answer_cut_off_before_its_first_token_is_counted() -> None:
     gate = Gate()
     talk = new_session(GatedModel([NOTHING, "Never."], before={2: gate}), echo)
 
@@ -89,7 +89,7 @@ class TellsAtOnce(GatedModel):
             yield chunk
 
 
-async def test_what_the_provider_told_counts_before_an_estimate() -> None:
+async def test_reported_usage_is_preferred_to_an_estimate() -> None:
     gate = Gate()
     talk = new_session(TellsAtOnce(responses=["One two three."], within={1: gate}))
 
@@ -99,7 +99,7 @@ async def test_what_the_provider_told_counts_before_an_estimate() -> None:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_an_answer_at_a_limit_that_was_cut_off(streaming: bool) -> None:
+async def test_usage_of_a_cut_off_answer_at_a_limit_is_counted(streaming: bool) -> None:
     gate = Gate()
     gates: Any = {"within": {2: gate}} if streaming else {"before": {2: gate}}
     talk = new_session(
@@ -122,7 +122,7 @@ class Again(LoopHook):
 
 
 @pytest.mark.parametrize(("mode", "first"), [("native", call_with_usage(1)), ("wave", plan_with_usage(1))])
-async def test_a_rerun_that_was_cut_off(mode: Any, first: AIMessage) -> None:
+async def test_usage_of_a_cut_off_rerun_is_counted(mode: Any, first: AIMessage) -> None:
     gate = Gate()
     model = GatedModel([first, "never"], before={2: gate})
     talk = new_session(model, echo, hooks=[Again()], config=LoopConfig(tool_calling=mode))
@@ -132,7 +132,7 @@ async def test_a_rerun_that_was_cut_off(mode: Any, first: AIMessage) -> None:
     assert (result.status, result.results, counted(result)) == ("ABORTED", {}, (True, True, 2))
 
 
-async def test_what_the_deadline_cut_off_is_paid_for(clock: Clock) -> None:
+async def test_a_reply_cut_off_by_the_deadline_is_counted(clock: Clock) -> None:
     gate = LateGate(lambda: clock.forward(5))
     model = clock.after(GatedModel(responses=[call_with_usage(1), "Best I can say."], before={2: gate}), 1, 897)
     config = LoopConfig(prices={"scripted": {"input": 1.0, "output": 1.0}})
@@ -165,7 +165,7 @@ async def first_of_two(request: ModelRequest[Any], handler: Handler) -> Any:
 
 @pytest.mark.parametrize("middleware", [best_of_two, first_of_two])
 @pytest.mark.parametrize("mode", ["native", "wave"])
-async def test_a_reply_that_middleware_throws_away(middleware: Any, mode: Any) -> None:
+async def test_usage_of_a_reply_discarded_by_middleware_is_counted(middleware: Any, mode: Any) -> None:
     nothing = NOTHING if mode == "native" else reply_with_usage('{"status": "done", "tools": []}', 90, 10)
     script = [nothing, nothing, reply_with_usage("Done.", 45, 5), reply_with_usage("Done.", 45, 5)]
     talk = new_session(ScriptedChatModel(script), echo, hooks=[middleware], config=LoopConfig(tool_calling=mode))
@@ -197,7 +197,7 @@ async def test_a_reply_that_middleware_forbids_counts_all_the_same() -> None:
     assert (result.status, result.usage["total_tokens"], result.usage["model_calls"]) == ("FAILED", 50, 1)
 
 
-async def test_a_model_that_middleware_asks_by_itself() -> None:
+async def test_usage_of_a_model_called_by_middleware_is_counted() -> None:
     judge = ScriptedChatModel([reply_with_usage("Fine by me.", 7, 3)], cycle=True)
 
     @wrap_model_call
@@ -217,7 +217,7 @@ async def test_a_model_that_middleware_asks_by_itself() -> None:
     ) == ("Done.", 170, 4)
 
 
-async def test_a_reply_that_middleware_has_from_a_model_of_its_own() -> None:
+async def test_usage_of_a_reply_from_middlewares_model_is_counted() -> None:
     other = ScriptedChatModel([reply_with_usage("No more actions.", 7, 3), reply_with_usage("Done.", 7, 3)])
 
     @wrap_model_call
@@ -229,7 +229,7 @@ async def test_a_reply_that_middleware_has_from_a_model_of_its_own() -> None:
     assert (result.answer, result.usage["total_tokens"], result.usage["model_calls"]) == ("Done.", 20, 2)
 
 
-async def test_a_reply_that_no_model_gave_is_no_call() -> None:
+async def test_a_reply_without_a_model_is_not_counted() -> None:
     @wrap_model_call
     async def by_heart(request: ModelRequest[Any], handler: Handler) -> Any:
         return AIMessage("I know that by heart.")
@@ -248,7 +248,7 @@ async def test_a_reply_that_no_model_gave_is_no_call() -> None:
     ],
     ids=["nothing told", "told", "told of the reply alone"],
 )
-def test_the_tokens_of_what_was_cut_off(said: str, reported: Any, used_: tuple[Any, int]) -> None:
+def test_tokens_of_a_cut_off_reply_are_estimated(said: str, reported: Any, used_: tuple[Any, int]) -> None:
     cut_off = usage_until([AIMessage("x" * 400)], said, reported, model="m")
 
     figures: Any = cut_off.usage_metadata

@@ -337,9 +337,7 @@ class Rewriting(AgentMiddleware[Any, Any, Any]):
         pytest.param(lambda text: text[:5], '{"who', id="cut"),
     ],
 )
-async def test_what_middleware_took_out_of_a_result_is_not_in_its_value(
-    rewrite: Callable[[str], str], value: Any
-) -> None:
+async def test_content_removed_by_middleware_is_not_in_the_value(rewrite: Callable[[str], str], value: Any) -> None:
     def structured() -> Any:
         """Give it as an MCP tool would."""
         return [{"type": "text", "text": '{"who": "Ada"}'}], {"structured_content": {"who": "Ada"}}

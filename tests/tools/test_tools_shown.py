@@ -127,7 +127,7 @@ async def test_middleware_sees_what_a_patch_has_left(openai_stub: StubFactory, m
 
 
 @pytest.mark.parametrize("mode", ["text", "wave"])
-async def test_a_tool_that_middleware_adds_is_told_of(openai_stub: StubFactory, mode: Any) -> None:
+async def test_a_tool_added_by_middleware_is_in_the_prompt(openai_stub: StubFactory, mode: Any) -> None:
     @wrap_model_call
     async def adding(request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[Any]]) -> Any:
         prompt = SystemMessage([{"type": "text", "text": f"Be brief.\n{request.system_prompt}"}, {"type": "other"}])
@@ -140,7 +140,7 @@ async def test_a_tool_that_middleware_adds_is_told_of(openai_stub: StubFactory, 
     assert [re.findall(r"^## (\S+)", blocks[0]["text"], re.MULTILINE) for blocks in prompts] == [["echo", "add"]] * 2
 
 
-def test_a_system_prompt_of_ones_own_is_left_alone() -> None:
+def test_a_custom_system_prompt_is_unchanged() -> None:
     prompts, message = Prompts(), SystemMessage("Mine.")
     schemas = AroundModels([], {}, prompts).schemas([echo], [])
 
