@@ -1,4 +1,4 @@
-"""Which requests `graph-agent a2a`, and an application made by `a2a_app`, let in."""
+"""Admission of requests by `graph-agent a2a` and by applications of `a2a_app`."""
 
 from __future__ import annotations
 

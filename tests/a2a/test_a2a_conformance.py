@@ -1,7 +1,7 @@
-"""What the specification of A2A 1.0 says an agent MUST do, checked request by request, over both bindings.
+"""MUST requirements of the A2A 1.0 specification, checked request by request over both bindings.
 
-The public compatibility kit is on no package registry; these are checks of our own, named by what they require, which
-speak plain HTTP so that no client's kindness hides a fault.
+The public compatibility kit is in no package registry; these checks are our own, named by their requirement. They use
+plain HTTP, so that no client library repairs a fault.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ REASONS = {
 
 @dataclass
 class Binding:
-    """A plain client of one binding."""
+    """A plain HTTP client of one binding."""
 
     name: str
     url: str
@@ -64,7 +64,7 @@ class Binding:
         return self.http.request(verb, url, params=_query(rest), headers=headers)
 
     def result(self, method: str, params: dict[str, Any]) -> Any:
-        """What an operation gives."""
+        """The result of an operation."""
         answer = self.ask(method, params)
         assert answer.status_code == 200, answer.text
         told = answer.json()
@@ -74,7 +74,7 @@ class Binding:
         return told
 
     def reason(self, answer: httpx.Response) -> str:
-        """Why an operation was refused, its error's form checked on the way."""
+        """The error of a refused operation, after a check of its format."""
         error = answer.json()["error"]
         if self.name == "JSONRPC":
             assert (answer.status_code, answer.json()["id"]) == (200, "r-1"), answer.text

@@ -1,4 +1,4 @@
-"""Agents called over A2A: plain ones of the SDK, whose ways are not ours."""
+"""Delegation to A2A agents that are built with the plain SDK."""
 
 from __future__ import annotations
 

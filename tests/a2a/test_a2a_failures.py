@@ -1,4 +1,4 @@
-"""What A2A clients are told when the database fails, or cannot hold what they ask for: nothing of its inside."""
+"""Responses to A2A clients when the database fails or cannot store a value: no internals are exposed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_the_final_task_state_is_retried_while_the_database_fails(
         for state in (TaskState.TASK_STATE_WORKING, TaskState.TASK_STATE_COMPLETED):
             await store.save(Task(id="t1", context_id="c1", status=TaskStatus(state=state)), NOBODY)
     async with asyncio.timeout(30):
-        # What could not be written is nobody's to wait for, either.
+        # A task that could not be written is not waited for.
         await store.settled()
     found = await inner.get("t1", NOBODY)
 

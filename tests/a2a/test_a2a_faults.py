@@ -1,4 +1,4 @@
-"""What a remote agent may do wrong: each is the result of that call alone, and the run goes on."""
+"""Faults of remote agents: each is an error result of its call, and the run continues."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def asked(delegate: A2ADelegate, **options: Any) -> DelegationResult:
 
 
 def serving_badly(endpoint: Endpoint, card: Callable[[str], AgentCard] = plain_card) -> Any:
-    """Serve a card that is as it should be, and whatever `endpoint` does behind it."""
+    """Serve a valid card and a faulty `endpoint`."""
     return serving(
         lambda url: Starlette(
             routes=[*create_agent_card_routes(card(url)), Route("/rpc", endpoint, methods=["GET", "POST"])]
@@ -50,7 +50,7 @@ def serving_badly(endpoint: Endpoint, card: Callable[[str], AgentCard] = plain_c
 
 
 def event_of(payload: dict[str, Any]) -> bytes:
-    """One event of a stream, as the protocol has it."""
+    """One event of a stream, in the protocol's format."""
     return f"data: {json.dumps({'jsonrpc': '2.0', 'id': '1', 'result': payload})}\n\n".encode()
 
 

@@ -1,4 +1,4 @@
-"""A2A tasks, and whom to notify of them, in a real PostgreSQL server."""
+"""A2A tasks and push notification configs in a real PostgreSQL server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may happen to an A2A task between two of its steps."""
+"""Races between two steps of an A2A task."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOBODY = ServerCallContext(user=UnauthenticatedUser())
 
 
 class Cancelling(EventQueueSource):
-    """The queue of a task that is cancelled between its word that it works and the beginning of its run."""
+    """The queue of a task that is cancelled between its `working` update and the start of its run."""
 
     def __init__(self, executor: GraphExecutor, request: RequestContext) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Cancelling(EventQueueSource):
 
 
 async def states(queue: EventQueueSource) -> list[str]:
-    """The states that a task has told, to its end."""
+    """The states that a task has reported, to its end."""
     told: list[str] = []
     while True:
         event: Event = await queue.dequeue_event()

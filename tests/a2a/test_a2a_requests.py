@@ -1,4 +1,4 @@
-"""What the A2A server makes of messages that JSON, or a database, cannot hold; and when it notifies."""
+"""A2A messages that JSON or a database cannot represent, and the setting for push notifications."""
 
 from __future__ import annotations
 
@@ -134,5 +134,5 @@ async def test_push_notifications_are_enabled_by_the_agent_file_in_both_servers(
                 f"{served.url}/a2a/rest/message:send", json=request, headers={"a2a-version": "1.0"}
             )
 
-    # Nobody may have our server call into its own network.
+    # Push notifications must not reach the server's own network.
     assert (told, inside.status_code) == ([True, True], 400)

@@ -1,4 +1,4 @@
-"""Our agents, called by the SDK's own clients: JSON-RPC and HTTP+JSON, 1.0 and 0.3."""
+"""Served agents called by the SDK's clients: JSON-RPC and HTTP+JSON, versions 1.0 and 0.3."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from tests.support.agents import asks, echo, kinds
 
 
 def together(events: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Events with the pieces that go on with an answer as one: how many there are is a matter of time."""
+    """Events with consecutive answer pieces joined, as their number depends on timing."""
     told: list[tuple[Any, ...]] = []
     for event in events:
         if event[:3] == _GOES_ON and told and told[-1][:3] == _GOES_ON:
@@ -528,7 +528,7 @@ async def test_heartbeats_are_sent_during_long_silences() -> None:
 
 @contextmanager
 def notifying(graph: CompiledAgentGraph, hook: Callable[[Request], Awaitable[Response]]) -> Iterator[tuple[str, str]]:
-    """An agent that sends notifications wherever it is asked to, and a receiver: their addresses."""
+    """An agent that sends push notifications, and a receiver: their addresses."""
 
     async def anywhere(url: str) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""A2A tasks at work when their server is told to stop: `graph-agent a2a`, and `graph-agent serve`."""
+"""Running A2A tasks when `graph-agent a2a` or `graph-agent serve` is stopped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def order(folder: Path) -> Any:
 
 
 async def until_at_work(events: AsyncIterator[StreamResponse], folder: Path) -> str:
-    """The id of a task, when its first tool is at work."""
+    """The id of a task, once its first tool runs."""
     async for event in events:
         if "wait_for: started" in str(event):
             while not await asyncio.to_thread((folder / "go.pid").exists):
@@ -40,7 +40,7 @@ async def until_at_work(events: AsyncIterator[StreamResponse], folder: Path) -> 
 
 @asynccontextmanager
 async def server(surface: str, folder: Path) -> AsyncIterator[tuple[str, Any]]:
-    """The agent, served by either command; gives its address and its process."""
+    """The agent, served by either command; yield its address and its process."""
     database = f"sqlite:///{folder / 'sessions.db'}"
     if surface == "a2a":
         with a2a_process(folder, "--db", database) as (url, process):
@@ -71,7 +71,7 @@ async def test_sigterm_stops_a_task_at_its_next_boundary(surface: str, tmp_path:
         "TASK_STATE_FAILED",
         "TASK_STATE_COMPLETED",
     )
-    # What had finished keeps its result, and the next wave was not begun.
+    # The finished call keeps its result, and the next wave did not start.
     assert (results, "and now?" in artifact_texts(after)[0]) == ([("wait_for", "success")], True)
 
 
@@ -116,7 +116,7 @@ async def test_a_second_sigterm_stops_a_task_at_once(tmp_path: Path) -> None:
 
 
 async def refused(url: str) -> None:
-    """Return when a server takes no connections any more."""
+    """Wait until a server accepts no connections."""
     _, _, address = url.partition("://")
     host, _, port = address.partition(":")
     while True:

@@ -1,4 +1,4 @@
-"""Which message a task takes, by the rules of A2A 1.0 and of 0.3: over every binding, whole and streamed."""
+"""Which messages a task accepts by the rules of A2A 1.0 and 0.3, over every binding, blocking and streamed."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ HELLO: dict[str, Any] = {
         },
     },
 }
-"""A request that says hello, in each version's JSON-RPC."""
+"""A request with the text "hello", in each version's JSON-RPC."""
 BOOKING = [asks(("1", "book", {"room": "12"})), "Booked."]
 
 
 def to_task(text: str, task_id: str, **fields: Any) -> SendMessageRequest:
-    """A message that names its task, and no conversation unless it is told one."""
+    """A message with a task id, and no context id by default."""
     return message_request(text, task_id=task_id, **fields)
 
 
 def refusal(kind: type[Exception], version: str, binding: str) -> tuple[type[Exception], ...]:
-    """What the SDK's client raises for a refusal; over HTTP+JSON, that of 0.3 reads the status alone."""
+    """The exceptions of the SDK's client for a refusal; over HTTP+JSON, that of 0.3 reads only the status."""
     return (A2AClientError, MethodNotFoundError) if (version, binding) == ("0.3", "HTTP+JSON") else (kind,)
 
 
 async def came_to(client: Client, request: SendMessageRequest) -> Task:
-    """What becomes of a request's task."""
+    """The outcome of a request's task."""
     task_id = request.message.task_id
     async for _ in client.send_message(request):
         pass

@@ -1,4 +1,4 @@
-"""Two servers on one SQLite file, as while one replaces the other: each knows what the other is working on."""
+"""Two servers on one SQLite file, as during a rolling restart: each sees the running tasks of the other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORKING, COMPLETED, CANCELED = "TASK_STATE_WORKING", "TASK_STATE_COMPLETED", "TA
 
 @contextmanager
 def served(kind: str, folder: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """A server on the folder's database; gives its address and its process."""
+    """A server on the folder's database; yield its address and its process."""
     home = folder / name
     home.mkdir()
     database = ["--db", f"sqlite:///{folder / 'sessions.db'}"]
@@ -35,7 +35,7 @@ def served(kind: str, folder: Path, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def age_tasks(folder: Path) -> None:
-    """Make the tasks look as if nothing had been heard of them for years."""
+    """Set the last update of the tasks years back."""
     with closing(sqlite3.connect(folder / "sessions.db", timeout=30)) as connection, connection:
         old = "2020-01-01T00:00:00Z"
         changed = connection.execute("UPDATE tasks SET status = json_set(status, '$.timestamp', ?)", [old]).rowcount

@@ -1,4 +1,4 @@
-"""Workers whose clocks differ take turns of the same sessions; one comes back with its clock set back."""
+"""Workers with different clocks run turns of the same sessions; one restarts with its clock set back."""
 
 from __future__ import annotations
 

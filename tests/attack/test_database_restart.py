@@ -1,4 +1,4 @@
-"""Workers take turns while PostgreSQL is stopped and started again."""
+"""Workers run turns while PostgreSQL is stopped and started again."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ async def _take_turns(
     while not over.is_set():
         reply = await attack.turn(attack.random.choice(workers), session)
         if "error" in reply:
-            # As a client does that tries again when the service is back.
+            # As a client that retries when the service is back.
             await up.wait()

@@ -1,4 +1,4 @@
-"""Sessions at work on a disk that fills up and gets room again."""
+"""Running sessions on a disk that fills up and is freed again."""
 
 from __future__ import annotations
 

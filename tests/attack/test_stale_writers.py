@@ -33,5 +33,5 @@ async def _pause_one(attack: Attack, url: str, session: str, stale: Worker, othe
         await drop_locks(url)
         await attack.turn(other, session, "pay", "ask")
     await attack.note(session, text, await attack.answered(stale, session, turn))
-    # Whatever was left open is settled by the next turn.
+    # The next turn settles open calls.
     await attack.turn(other, session, "talk")

@@ -49,7 +49,7 @@ class Point(BaseModel):
 
 
 class Taking:
-    """An agent with tools of several types, which note what they are called with."""
+    """An agent with tools of several types, which record their arguments."""
 
     def __init__(self) -> None:
         self.took: list[Any] = []
@@ -69,7 +69,7 @@ class Taking:
 
         @tool
         async def say(x: str) -> str:
-            """Take a text, and say it."""
+            """Take a text, and return it."""
             self.took.append(x)
             return x
 

@@ -1,4 +1,4 @@
-"""What holds of reading calls for every text: total, faithful, bounded."""
+"""Properties of the call parser for any text: total, faithful, bounded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from graph_agent.calls import canonical_arguments, fingerprint, parse_tool_calls, split_tool_calls
 
-# Pieces that mean something to the reader, so that texts made of them reach deep into it.
+# Fragments with a meaning to the parser, so that texts made of them reach deep into it.
 PIECES = [
     *"{}[]\"':,\\`~<>()=#/*-.1a \n\x00\ud800“”",
     *("```", "```json\n", "```python\n", "```tool_call\n", "```delegate\n", "~~~", "//", "/*", "*/", "\\u12", '\\"'),
@@ -201,7 +201,7 @@ def test_work_grows_no_faster_than_the_text(unit: str) -> None:
 
 
 def test_no_text_hangs_the_parser() -> None:
-    """What counting cannot see, such as a pattern that backtracks, would take hours here, not the seconds allowed."""
+    """Work that counting misses, such as a backtracking pattern, would take hours here, not the allowed seconds."""
     script = """
         import json, sys
         from graph_agent.calls import parse_tool_calls

@@ -1,4 +1,4 @@
-"""What is no call, and what every call has: an id, canonical arguments, a fingerprint."""
+"""Text that is not a call, and the id, canonical arguments and fingerprint of each call."""
 
 from __future__ import annotations
 

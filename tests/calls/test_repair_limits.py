@@ -1,4 +1,4 @@
-"""What an input may spend, where a structured plan would be sent back."""
+"""Budgets when a structured plan would be sent back for repair."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delegates and subgraphs that write: what a crash leaves of them, with a memory of their own steps or without."""
+"""State that a crash leaves of writing delegates and subgraphs, with and without a saver of their own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def writer(ran: list[str]) -> BaseTool:
 
 
 async def stopped_within(gate: Gate, ran: list[str], *, checkpointer: Any, ledger: bool = False) -> Session:
-    """A session whose run was cancelled when its delegate had written, and stood in front of the gate."""
+    """A session whose run was cancelled after its delegate had written, while it waited at the gate."""
     script = [asks(("w", "write", {})), asks(("r", "look", {})), "No more actions.", "Written."]
     tools = [writer(ran), gated_tool(gate, "look", effect="read")]
     inner = create_graph_agent(ScriptedChatModel(script), tools=tools, checkpointer=checkpointer)
@@ -88,7 +88,7 @@ async def test_a_plain_graph_without_a_saver_can_be_a_delegate(durability: Any) 
 
 
 class SlowSaver(InMemorySaver):
-    """Takes its time to store a checkpoint, and notes when it has stored a plan's calls."""
+    """A slow saver that records when it has stored a plan's calls."""
 
     def __init__(self, order: list[str]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What delegates used counts for who delegated, however they end: by an error, cut off, or asking a person."""
+"""Usage of delegates is counted for the caller, also after an error, a cut-off or an interrupt."""
 
 from __future__ import annotations
 

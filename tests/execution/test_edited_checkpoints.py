@@ -1,4 +1,4 @@
-"""`update_state` on a session that a crash left in the middle of a wave: what had been begun stays begun."""
+"""`update_state` on a session that crashed during a wave: started calls stay started."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TASK = {"task": "write"}
 
 
 class Stopped:
-    """A session that was cancelled when one call had finished, and another stood in front of a gate."""
+    """A session that was cancelled after one call had finished, while another waited at a gate."""
 
     def __init__(self, *, ledger: bool = False, **marks: Any) -> None:
         """`marks` are the gated tool's."""
@@ -70,7 +70,7 @@ class Stopped:
         self.gate.open()
 
     async def edit(self, **changes: Any) -> None:
-        """Change the plan's message; by default what it says beside its calls."""
+        """Change the plan's message; by default its text."""
         await edit_plan(self.graph, self.config, **changes)
 
 
@@ -163,7 +163,7 @@ async def test_a_call_that_asked_a_person_asks_again_after_an_edit() -> None:
 
     @tool
     async def ask() -> str:
-        """Ask a person, and do as they say."""
+        """Ask a person, and return the answer."""
         ran.append(interrupt("May I?"))
         return "done"
 

@@ -1,4 +1,4 @@
-"""The effect ledger notes each writing call when it starts, and not before."""
+"""The effect ledger records each writing call when it starts, and not before."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DONE = ["No more actions.", "Done."]
 
 
 class NotingSaver(InMemorySaver):
-    """Keeps the ids of each note, and stores none before `gate` is open."""
+    """A ledger that records the ids of each write, and stores none before `gate` is open."""
 
     def __init__(self, gate: Gate | None = None, error: Exception | None = None) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class NotingSaver(InMemorySaver):
 
 
 class Writing:
-    """A session whose wave of six writing calls stops at a gate, some at a time."""
+    """A session whose wave of six writing calls waits at a gate, some at a time."""
 
     def __init__(self, at_once: int, saver: InMemorySaver | None = None, gate: Gate | None = None) -> None:
         self.ran: list[str] = []
@@ -71,7 +71,7 @@ class Writing:
         return write
 
     async def cut_off(self, begun: int) -> None:
-        """Cancel the run when so many calls have begun."""
+        """Cancel the run after so many calls have started."""
         run = asyncio.create_task(self.talk.run("go"))
         while len(self.ran) < begun:
             await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""What is left of a session after interruptions, and of a run after failures."""
+"""Sessions after interruptions, and runs after failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BusyError(Exception):
 
 
 class Stumbling(ScriptedChatModel):
-    """Fails as often as `failures` says, from the request numbered `first` on."""
+    """Fails `failures` times, from the request numbered `first` on."""
 
     first: int = 0
     failures: int = 0

@@ -1,4 +1,4 @@
-"""Models that give each of their calls the same id: what is told of a call is of that call."""
+"""Models that give every call the same id: each result stays with its call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Structured answers on their way out of an agent: over A2A, and to a reader that cannot take anything back."""
+"""Structured answers of delegates: over A2A, and to a stream that cannot be retracted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JSON = {"cityName": "Paris", "people": 2_100_000}
 
 
 async def delegated(url: str) -> tuple[dict[str, Any], str]:
-    """The results of an agent that delegates once, and what its model was told."""
+    """The results of an agent that delegates once, and the content of its model's requests."""
     model = ScriptedChatModel([asks(("1", "delegate_to_other", {"task": "Where?"})), "Done."])
     graph = create_graph_agent(model, delegates=[A2ADelegate("other", url)], checkpointer=InMemorySaver())
     result = await Session(graph, "s1").run("go")

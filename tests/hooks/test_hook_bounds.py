@@ -1,4 +1,4 @@
-"""Reruns are counted over the whole input: their number, and the calls that they were asked for."""
+"""Rerun bounds of a whole input: the number of reruns, and the calls that caused them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPEAT = "The hook Again wants the model asked again, but the model makes the sa
 
 
 class Again(LoopHook):
-    """Wants each reply with calls again, `times` for each step, and counts those it is shown."""
+    """Requests a rerun of each reply with calls, `times` for each step, and counts the replies it sees."""
 
     def __init__(self, times: int = 1_000) -> None:
         self.times = times
@@ -106,7 +106,7 @@ async def test_a_new_input_resets_the_rerun_count() -> None:
 
 async def test_a_hook_without_reruns_still_replaces_the_answer() -> None:
     class Guards(Again):
-        """Wants calls again, and lets no secret out."""
+        """Requests a rerun of calls, and removes secrets from answers."""
 
         def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
             secret = "secret" in response.text

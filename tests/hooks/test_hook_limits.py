@@ -1,4 +1,4 @@
-"""What an input may spend, where hooks would have the model asked again."""
+"""Budgets when hooks request a rerun."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.sessions import new_session
 
 
 class Never(LoopHook):
-    """Wants every planning reply again, however it looks."""
+    """Requests a rerun of every planning reply."""
 
     def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
         return request.phase == "plan", None
@@ -121,7 +121,7 @@ async def test_an_answer_is_withheld_when_a_limit_prevents_its_rerun() -> None:
 
 
 class Once(LoopHook):
-    """Wants a reply with calls again, once."""
+    """Requests one rerun of a reply with calls."""
 
     def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
         return request.depth == 0 and bool(response.calls), None

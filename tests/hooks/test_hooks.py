@@ -1,4 +1,4 @@
-"""Loop hooks: what they may do about a planning reply, and what bounds them."""
+"""Loop hooks: their actions on a planning reply, and their bounds."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ async def test_a_hook_can_end_the_loop(script: list[str], answer: str, conversat
 
 
 class SaysNo(LoopHook):
-    """Wants every reply again."""
+    """Requests a rerun of every reply."""
 
     def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
         return bool(response.calls), None
@@ -228,7 +228,7 @@ async def test_the_same_calls_twice_end_the_reruns() -> None:
 
 
 class Broken(LoopHook):
-    """Fails, in a way of its choice."""
+    """Raises a given exception."""
 
     def __init__(self, plan: Any, on_error: Any) -> None:
         self.plan = plan
@@ -252,7 +252,7 @@ FAULTS = [
     (ValueError("out of order"), "ValueError: out of order"),
     ("no pair", "TypeError: should_run returned True; return a pair (bool, context)"),
     ("no plan", "TypeError: build_plan returned 'no plan'; return a LoopPlan"),
-    (LoopPlan(response_override=5), "TypeError: response_override is 5; give text or an AIMessage"),  # type: ignore[arg-type]  # what is tested
+    (LoopPlan(response_override=5), "TypeError: response_override is 5; give text or an AIMessage"),  # type: ignore[arg-type]  # the invalid input under test
     (GraphInterrupt(), "GraphInterrupt: "),
     (patched(messages=["hi"]), "TypeError: A patch's messages hold 'hi'; give LangChain messages"),
     (patched(tools=[{}]), "ValueError: {} is no tool; give an OpenAI schema or a LangChain tool ("),

@@ -1,4 +1,4 @@
-"""How an input ends where a hook answers it, ends it, or fails: in every mode, and where the answer has a shape."""
+"""The end of an input that a hook answers, ends or fails: in every mode, and with a response format."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class City(BaseModel):
 
 
 async def ended(script: list[str], hook: LoopHook, response: Any = None, **config: Any) -> Any:
-    """An input's end, streamed: status, tokens, structured response, statuses of results, and what was warned of."""
+    """The outcome of a streamed input: status, tokens, structured response, statuses of results, and warnings."""
     model = ScriptedChatModel(script)
     graph = create_graph_agent(
         model,
@@ -128,7 +128,7 @@ async def test_a_hook_that_ends_the_loop_yields_a_structured_answer() -> None:
 
 
 class Exits(LoopHook):
-    """Ends the process, or means to."""
+    """Raises `SystemExit` or `KeyboardInterrupt`."""
 
     def __init__(self, on_error: Any) -> None:
         self.on_error = on_error

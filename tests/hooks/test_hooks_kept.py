@@ -1,4 +1,4 @@
-"""What a patched request adds is in the later requests of its input; what it rewrites or leaves out is so once."""
+"""Additions of a patched request stay in later requests of the input; other changes apply to the rerun alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hooks and middleware are shown is theirs to change: the agent keeps its own."""
+"""Hooks and middleware receive copies: their changes do not affect the agent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WEB = {
 
 
 def spoil(value: Any) -> None:
-    """Change whatever can be changed in a value, all the way down."""
+    """Mutate a value recursively."""
     if isinstance(value, dict):
         for item in value.values():
             spoil(item)
@@ -59,7 +59,7 @@ def spoil(value: Any) -> None:
 
 
 class Vandal(LoopHook):
-    """Spoils whatever it is shown."""
+    """Mutates everything it receives."""
 
     def __init__(self) -> None:
         self.tools = [copy.deepcopy(WEB)]

@@ -1,4 +1,4 @@
-"""Web search behind the model's back, and hooks that an agent file names."""
+"""The shipped web search hook, and hooks named in an agent file."""
 
 from __future__ import annotations
 

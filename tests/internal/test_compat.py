@@ -1,4 +1,4 @@
-"""The private names this package relies on: each test fails when one moves or means something else."""
+"""Private names of dependencies that this package uses: each test fails when one moves or changes its meaning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looking again and again: what fails is told once, without its trace, and ends nothing."""
+"""Polling: a failing poll is logged once, without a traceback, and polling continues."""
 
 from __future__ import annotations
 

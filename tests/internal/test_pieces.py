@@ -1,4 +1,4 @@
-"""Pieces of an answer that come in quick succession."""
+"""Coalescing of answer pieces that arrive in quick succession."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEVER_S = 3600.0
 
 
 class Reader:
-    """Keeps what it is told; slow, so that the next telling may come while it is at one."""
+    """A slow sink, so that the next send may come during the current one."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

@@ -1,4 +1,4 @@
-"""Text of others in the log and on the terminal: it can neither forge a line nor control the terminal."""
+"""Foreign text in the log and on the terminal: it cannot forge a line or control the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pure parts: cleaning, intake, and the channel of messages."""
+"""Pure functions: text cleaning, message intake, and the messages channel."""
 
 from __future__ import annotations
 

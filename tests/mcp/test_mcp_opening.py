@@ -1,4 +1,4 @@
-"""Servers are opened side by side, the missing ones are named, and nothing is left when the block ends."""
+"""Servers are opened concurrently, failed ones are named, and no process is left after the block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes back from a server reaches the model, the stream and the person: one server, kept open for all tests."""
+"""Results of one MCP server reach the model, the stream and the person."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`AgentMiddleware` of the langchain package around our model requests and tool calls."""
+"""LangChain's `AgentMiddleware` around model requests and tool calls."""
 
 from __future__ import annotations
 

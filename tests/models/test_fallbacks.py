@@ -1,4 +1,4 @@
-"""A model that does not answer, over real HTTP: who is asked next, who is not, and what is told of it."""
+"""Fallback models over real HTTP: which model is tried next, and the warnings."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ class Silent(ScriptedChatModel):
 
 
 class Shape(BaseModel):
-    """What an answer looks like."""
+    """The schema of an answer."""
 
     word: str
 

@@ -1,4 +1,4 @@
-"""How the way of offering tools is chosen, and how a provider's refusal is recognised."""
+"""The choice of tool calling, and the detection of a provider's refusal."""
 
 from __future__ import annotations
 

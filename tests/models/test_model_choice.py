@@ -1,4 +1,4 @@
-"""Which model a run asks: the agent's, the configuration's, or the run's own."""
+"""The model of a run: the agent's, the configuration's, or the run's own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def named(**scripts: list[str]) -> Any:
-    """A way to find scripted models by name, each made once and asked for once."""
+    """A resolver of scripted models by name, each created once and requested once."""
     models = {f"test:{name}": ScriptedChatModel(script) for name, script in scripts.items()}
 
     def find(given: Any) -> BaseChatModel:

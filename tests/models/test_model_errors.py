@@ -1,4 +1,4 @@
-"""What provider errors are taken for: by shape, by wording, and from the real client over HTTP."""
+"""Classification of provider errors: by shape, by wording, and from the real client over HTTP."""
 
 from __future__ import annotations
 

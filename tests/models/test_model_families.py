@@ -1,4 +1,4 @@
-"""Families of models without tool calling, recognised by name."""
+"""Model families without tool calling, recognised by name."""
 
 from __future__ import annotations
 

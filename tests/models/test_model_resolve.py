@@ -1,4 +1,4 @@
-"""From names to models, and the environment's model in place of any."""
+"""Resolution of model names, and the scripted model of the environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a model may take: to its first token and between tokens, not in all, unless that is asked for."""
+"""Model timeouts: to the first token, between tokens, and in total if configured."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ANSWER = "one two three four five"
 
 
 class Clock:
-    """The running loop's clock, which a test moves forward; timers of the loop follow it."""
+    """The running loop's clock, which a test advances; timers of the loop follow it."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -42,7 +42,7 @@ class Clock:
         self._ahead_s += seconds
 
     def move_from_thread(self, seconds: float) -> None:
-        """Move it, and return once it has moved."""
+        """Advance it, and return once it has advanced."""
         moved = threading.Event()
         self.loop.call_soon_threadsafe(self.move, seconds)
         self.loop.call_soon_threadsafe(moved.set)
@@ -55,12 +55,12 @@ async def clock() -> Clock:
 
 
 class Slow(ChatOpenAI):
-    """The real client, to which each chunk of a stream comes so many seconds after the one before."""
+    """The real client, with a delay of so many seconds between the chunks of a stream."""
 
     clock: Any = Field(exclude=True)
     seconds: float = 100
     taken: Any = Field(default_factory=list, exclude=True)
-    """One for each chunk that was taken in, over the life of the client and its copies."""
+    """One entry for each received chunk, over the life of the client and its copies."""
 
     async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         async for chunk in super()._astream(*args, **kwargs):
@@ -71,7 +71,7 @@ class Slow(ChatOpenAI):
 
 
 def stalls(clock: Clock, *, at: int = 0, taken: Sequence[None] = ()) -> Any:
-    """What a stub does before one of its chunks: once the client has taken in those before, it stalls."""
+    """A callback that stalls the stub before a chunk, once the client has received the earlier ones."""
     before: list[int] = []
 
     def stall(number: int) -> None:
@@ -87,7 +87,7 @@ def stalls(clock: Clock, *, at: int = 0, taken: Sequence[None] = ()) -> Any:
 
 
 async def streamed(stub: Any, kind: dict[str, Any] | None = None, **config: Any) -> dict[str, Any]:
-    """Stream one input, and gather what came of it."""
+    """Stream one input, and return its outcome."""
     async with stub.chat_model(**(kind or {})) as model:
         settings = LoopConfig(**{"max_steps": 9, "model_retries": 1, "tool_calling": "native", **config})
         graph = create_graph_agent(model, tools=[echo], config=settings, checkpointer=InMemorySaver())
@@ -233,7 +233,7 @@ async def test_time_spent_in_the_consumer_does_not_count(clock: Clock) -> None:
 
 
 class InThread(BaseChatModel):
-    """A model without asynchronous methods, whose tokens are told of in a thread."""
+    """A model without asynchronous methods, whose tokens are reported in a thread."""
 
     clock: Any = Field(exclude=True)
 

@@ -1,4 +1,4 @@
-"""A model or a provider that will not answer: the user is told so, and nothing fails."""
+"""Refusals of a model or a provider: the refusal is the answer, and the input does not fail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WARNING = "stub-model or its provider refused to answer because of what the requ
 
 
 async def told_by(stub: Any, **config: Any) -> dict[str, Any]:
-    """Run one input, and gather what the user and the history are told."""
+    """Run one input, and return the answer, the events and the usage."""
     async with stub.chat_model() as model:
         graph = create_graph_agent(model, tools=[echo], config=LoopConfig(**config), checkpointer=InMemorySaver())
         session = Session(graph, "s1")
@@ -50,7 +50,7 @@ async def test_a_refused_plan_is_answered_with_the_refusal(
     openai_stub: StubFactory, reply: Any, answer: str, counted: int, mode: str, finalize: str
 ) -> None:
     if reply is CUT and finalize == "auto" and mode != "wave":
-        # What there is of the reply is the beginning of an answer.
+        # The partial reply is the beginning of an answer.
         answer = f"It begins\n\n{CUT_OFF}"
 
     assert await told_by(openai_stub(reply), tool_calling=mode, temperature=0, finalize=finalize) == {
@@ -112,7 +112,7 @@ async def test_text_streamed_before_a_refusal_is_in_the_answer(openai_stub: Stub
 
 
 class Shape(BaseModel):
-    """What an answer looks like."""
+    """The schema of an answer."""
 
     word: str
 

@@ -1,4 +1,4 @@
-"""The scripted model: how replies are read, and what requests show."""
+"""The scripted model: parsing of replies, and recorded requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A script's steps: given once, in order, and missed loudly."""
+"""Steps of a script: consumed once and in order, with an error for unexpected and unused ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scripted model, streamed: the same reply in every way of asking, in small pieces."""
+"""The scripted model, streamed: the same reply from every method, in small pieces."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.support.scripted_helpers import Room, call, streamed
 
 
 def content_of(message: AIMessage) -> dict[str, Any]:
-    """What a message says, without its id and what only chunks have."""
+    """A message's content, without its id and the fields of chunks."""
     dumped = message.model_dump(exclude={"id", "type", "tool_call_chunks", "chunk_position"})
     return {**dumped, "response_metadata": message.response_metadata, "usage_metadata": message.usage_metadata}
 
 
 async def in_every_way(responses: list[Any]) -> list[AIMessage]:
-    """The first reply, waited for and streamed, in both worlds, and streamed inside a waiting call."""
+    """The first reply of every method: invoke and stream, sync and async, and a stream inside an invoke."""
     waited, streaming = ScriptedChatModel(responses), ScriptedChatModel(responses, streaming=True)
     sync_stream = list(ScriptedChatModel(responses).stream("hi"))
     whole = sync_stream[0]
@@ -101,7 +101,7 @@ async def test_the_event_protocol_reads_it_too() -> None:
     model = ScriptedChatModel([call(content="Let me see.")])
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the protocol is in beta, and says so
+        warnings.simplefilter("ignore")  # the protocol warns that it is in beta
         stream = await model.astream_events("hi", version="v3")
         output = await stream.output
 

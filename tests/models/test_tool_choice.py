@@ -1,4 +1,4 @@
-"""A caller's forced choice of a tool, where that tool is not on offer."""
+"""A client's forced tool choice when that tool is not offered."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CALL = strict(Reply(tool_calls=(("theirs", {}),)))
 
 
 def choices(bodies: list[dict[str, Any]]) -> list[Any]:
-    """What each request says of the choice: a tool's name, a word, or nothing."""
+    """The tool choice of each request: a tool's name, a word, or None."""
     asked = [body.get("tool_choice") for body in bodies]
     return [choice["function"]["name"] if isinstance(choice, dict) else choice for choice in asked]
 
@@ -67,7 +67,7 @@ async def test_a_choice_of_a_withheld_tool_becomes_auto(openai_stub: StubFactory
 
 
 class Narrows(LoopHook):
-    """Takes the caller's tool away."""
+    """Removes the client's tool."""
 
     def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
         return request.depth == 0 and request.phase == "plan", None

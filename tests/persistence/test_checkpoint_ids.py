@@ -1,4 +1,4 @@
-"""Checkpoint ids where the clocks of processes differ: a new checkpoint is always the newest of its thread."""
+"""Checkpoint ids with different process clocks: a new checkpoint is always the newest of its thread."""
 
 from __future__ import annotations
 

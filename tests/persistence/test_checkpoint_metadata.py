@@ -1,4 +1,4 @@
-"""What checkpoints keep of a run's `configurable`, where programs put secrets for their tools."""
+"""Checkpoints omit a run's `configurable`, which programs use for secrets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.agents import asks, says, thread
 
 CANARY = "canary-5f0d1c77"
 SECRETS = {"user_token": CANARY, "jira": CANARY, "number": 90210, "api_key": CANARY}
-"""What a program might pass to its tools in `configurable`."""
+"""Values that a program might pass to its tools in `configurable`."""
 
 
 @asynccontextmanager

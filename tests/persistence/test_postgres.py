@@ -1,4 +1,4 @@
-"""Sessions in PostgreSQL, in a real server: what they keep, how large they grow, and one run at a time in each."""
+"""Sessions in a real PostgreSQL server: durability, size, and one run at a time per session."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _stored_bytes(url: str) -> int:
 
 @dataclass
 class Stranger:
-    """What no checkpoint of ours holds."""
+    """A type that our checkpoints do not contain."""
 
     name: str
 
@@ -245,7 +245,7 @@ async def test_a_run_stops_when_another_process_holds_its_session(postgres_url: 
                 await run
         kept = [event["type"] for event in await SessionMemory(graph).get_session_events("s1")]
 
-    # Nothing is added to what may be the other's history by now, not even that the run was stopped.
+    # Nothing is added to a history that may be the other run's by now, not even that this run was stopped.
     assert (kept, gate.cancelled) == (["user_message", "status", "plan", "tool_call"], True)
 
 

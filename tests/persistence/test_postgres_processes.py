@@ -1,4 +1,4 @@
-"""Several processes on one PostgreSQL database: one run a session, steered and stopped from elsewhere, killed."""
+"""Several processes on one PostgreSQL database: exclusive runs, steering, aborts and kills."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SQLite files that several processes open: nobody gives up because another one writes."""
+"""SQLite files opened by several processes: concurrent writes do not fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An SQLite database that another process keeps locked: one wait, and one line that names the file and the fix."""
+"""An SQLite database locked by another process: one wait, and one line that names the file and the fix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The saver of an `sqlite:///` address: LangGraph's own, on a thread that commits once for what waits together."""
+"""The saver of `sqlite:///` addresses: LangGraph's own, on a thread that commits queued writes together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.agents import says, thread
 
 
 def commits(connection: sqlite3.Connection) -> list[str]:
-    """The commits on a connection, as they come."""
+    """The commits on a connection, in order."""
     seen: list[str] = []
     connection.set_trace_callback(lambda statement: seen.append(statement) if statement == "COMMIT" else None)
     return seen
@@ -79,7 +79,7 @@ async def test_a_failed_commit_fails_every_write_in_it(connection: sqlite3.Conne
 
 
 def fill(connection: sqlite3.Connection, pages: int = 2) -> None:
-    """Let a database grow by so many pages and no more, as on a full disk."""
+    """Limit the growth of a database to so many pages, as on a full disk."""
     [[used]] = connection.execute("PRAGMA page_count").fetchall()
     connection.execute(f"PRAGMA max_page_count={used + pages}")
 
@@ -89,7 +89,7 @@ def outcomes(told: list[Any]) -> list[Any]:
 
 
 async def together(writer: Writer, lock: threading.Lock, errands: list[tuple[Callable[[], Any], bool]]) -> list[Any]:
-    """What becomes of errands that its thread carries out in one round, each with whether it writes."""
+    """The outcomes of jobs that the thread runs in one round, each with whether it writes."""
     with lock:
         waiting = [asyncio.ensure_future(writer.do(errand, writes=writes)) for errand, writes in errands]
         await asyncio.sleep(0)

@@ -36,7 +36,7 @@ async def test_two_processes_read_and_write_concurrently(tmp_path: Path) -> None
                 told.append(found)
             return told
 
-        # What a store puts together for its callers: reading, and writing, in one batch.
+        # As a store batches them: reads and writes together.
         before = await asyncio.gather(work(one, "one"), work(two, "two"))
         after = [await store.aget((name,), "99") for store, name in ((one, "two"), (two, "one"))]
 

@@ -1,4 +1,4 @@
-"""A conversation too long for its model: what goes, what stays, and that no provider could refuse the rest."""
+"""Compaction of a conversation too long for its model: omitted and kept messages, in an order providers accept."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_mark_that_is_not_in_the_history_changes_nothing() -> None:
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[AnyMessage]:
-    """A conversation as the loop stores it: inputs, waves with all their results, words in between, answers."""
+    """A conversation as the loop stores it: inputs, waves with all their results, steering, answers."""
     texts = st.integers(0, 3_000).map(lambda size: "word " * (size // 5))
     messages: list[AnyMessage] = [SYSTEM] if draw(st.booleans()) else []
     for turn in range(draw(st.integers(1, 5))):
@@ -125,7 +125,7 @@ def conversations(draw: st.DrawFn) -> list[AnyMessage]:
 
 
 def orphans(messages: Sequence[AnyMessage]) -> list[str]:
-    """Calls without a result right behind them, and results without a call."""
+    """Calls without a result directly after them, and results without a call."""
     open_: list[str] = []
     wrong: list[str] = []
     for message in messages:

@@ -1,4 +1,4 @@
-"""A reply that was cut off: none of its calls is run, and an answer that ends in the middle says so."""
+"""Replies that were cut off: none of their calls is run, and a partial answer is marked."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def disk() -> Disk:
 
 
 async def ended(stub: Any, disk: Disk, *, streamed: bool, **config: Any) -> dict[str, Any]:
-    """Take one input to its end, and gather what became of it."""
+    """Run one input, and return its outcome."""
     async with stub.chat_model() as model:
         settings = LoopConfig(**{"finalize": "compose", "tool_calling": "native", "temperature": 0, **config})
         graph = create_graph_agent(model, tools=[disk.write], config=settings, checkpointer=InMemorySaver())
@@ -366,7 +366,7 @@ async def test_a_complete_answer_has_no_mark(openai_stub: StubFactory) -> None:
 
 
 class Shape(BaseModel):
-    """What an answer looks like."""
+    """The schema of an answer."""
 
     words: list[str]
 

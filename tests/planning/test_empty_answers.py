@@ -1,4 +1,4 @@
-"""An empty answer is asked for once more; then what was done is the answer, and the input has failed."""
+"""An empty answer is requested again once; then the input fails with a report of the finished calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An input that fails: its last message says what failed and what was done, or its run raises a typed error."""
+"""Failed inputs: the last message reports the error and the finished calls, or the run raises a typed error."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_blocking_invoke_returns_the_failure_report() -> None:
 
 
 class UnauthorizedError(Exception):
-    """What a provider raises."""
+    """The exception of a provider."""
 
     status_code = 401
 
@@ -297,7 +297,7 @@ RAISED = (ModelFailedError, BAD_KEY, "auth", f"This request failed. {BAD_KEY}", 
 
 async def _gather(stream: Any, parts: list[Any]) -> None:
     async for part in stream:
-        parts.append(part)  # noqa: PERF401 - those before the error are what the test is after
+        parts.append(part)  # noqa: PERF401 - the test checks the parts before the error
 
 
 async def test_a_failure_raises_with_on_failure_raise() -> None:

@@ -1,4 +1,4 @@
-"""Which reply is the answer under `finalize`, how many model calls that takes, and how it is streamed."""
+"""The modes of `finalize`: which reply is the answer, the number of model calls, and streaming."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SENTINELS = [
 
 
 async def streamed(script: list[str], **config: Any) -> tuple[str, str, int]:
-    """What the message stream shows as text, the answer, and the number of model calls."""
+    """The text of the message stream, the answer, and the number of model calls."""
     model = ScriptedChatModel(script)
     graph = create_graph_agent(model, tools=[echo], config=LoopConfig(**config), checkpointer=InMemorySaver())
     shown = [chunk.text async for chunk, _ in graph.astream(says("hi"), thread(), stream_mode="messages")]

@@ -1,4 +1,4 @@
-"""Repeating calls: found at the end of any history, for any window, and nowhere else."""
+"""Loop detection: repeated calls at the end of any history, for any window."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_loop_at_the_end(calls: str, window: int, max_period: int, loop: tup
 
 
 def oracle(calls: str, window: int, max_period: int) -> tuple[str, int] | None:
-    """The definition, written out: by building what the end would have to look like."""
+    """The definition, implemented directly: build the expected end of the history and compare."""
     seen = calls[max(0, len(calls) - window) :]
     for period in range(1, max_period + 1):
         pattern = seen[len(seen) - period :] if period <= len(seen) else None
@@ -216,7 +216,7 @@ def test_results_that_do_not_change(
 
 
 def history(*calls: tuple[str, str], results: bool = True) -> list[dict[str, Any]]:
-    """The events of an input with one wave a call, each `(name, argument)`; the result is `<name> says <argument>`."""
+    """The events of an input with one wave a call, each `(name, argument)`; the result contains both."""
     events = [event("user_message", 0, content="go")]
     for step, (name, argument) in enumerate(calls, 1):
         key = "task" if name.startswith("delegate_to_") else "key"

@@ -1,4 +1,4 @@
-"""A conversation that outgrows its model, over real HTTP: shortened as often as it helps, and a clear end."""
+"""Conversations that outgrow the model's window, over real HTTP: repeated shortening, and a clear failure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STORY, SECOND, THIRD, FOURTH = (Reply(tool_calls=(("story", {"part": part}),)) f
 
 @tool
 def story(part: int) -> str:
-    """Tell a long story."""
+    """Return a long story."""
     return f"Part {part}. Once upon a time. " * 200
 
 
@@ -56,7 +56,7 @@ async def agents() -> AsyncIterator[Agents]:
 
 
 def shape(body: dict[str, Any]) -> list[str]:
-    """A request's messages: roles, the note told apart, calls and results by their ids."""
+    """A request's messages: roles, with the note marked, and calls and results by their ids."""
     told = []
     for message in body["messages"]:
         text = message.get("content") or ""
@@ -162,7 +162,7 @@ class Window:
         return TOO_LONG if self.sizes[-1] > self._chars else self._replies.pop(0)
 
     def times(self, requests: int) -> list[Any]:
-        """What a stub is given to serve so many requests with this."""
+        """The replies for a stub that serves so many requests with this."""
         return [self] * requests
 
 

@@ -1,4 +1,4 @@
-"""A person edits planned calls at a breakpoint: what runs is what the messages have then."""
+"""Edits of planned calls at a breakpoint: the edited messages decide which calls run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.edit_agent import (
 
 
 class Edit:
-    """A change of the two calls of `TWO`: how it is made, what comes of it, and what the events tell of it."""
+    """A change of the two calls of `TWO`: the edit, its outcome, and its events."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ async def test_the_calls_that_run_are_those_of_the_message_as_it_is(edit: Edit, 
 
     told, expected = await agent.told(*KINDS), edit.told
     if as_node not in (None, "plan"):
-        # `plan` announces then what has changed before any of it runs.
+        # `plan` then records the change before any call runs.
         told, expected = sorted(told, key=repr), sorted(expected, key=repr)
     assert (found, told) == (edit.expected, expected)
 
@@ -412,7 +412,7 @@ async def test_a_call_whose_tool_asks_a_person_runs_with_the_edited_arguments() 
 
 
 class Asking:
-    """A delegate that asks a person, and notes whose tasks are withdrawn."""
+    """A delegate that interrupts, and records the withdrawn tasks."""
 
     name = "d"
     description = "Asks."

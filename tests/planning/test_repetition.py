@@ -1,4 +1,4 @@
-"""Repeated calls: a true notice to the model; the tools withheld and the input ended only where results repeat too."""
+"""Repeated calls: a notice to the model; tools withheld and the input ended only if results repeat too."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def giving(results: Iterator[Any], name: str = "fetch", **marks: Any) -> BaseToo
 
 
 def same(count: int) -> list[str]:
-    """Waves of the same call; neither key order, nor `1` beside `1.0`, nor white space tells them apart."""
+    """Waves of the same call; they are equal despite key order, `1` and `1.0`, and white space."""
     spelt: list[dict[str, Any]] = [{"a": 1, "b": 2}, {"b": 2, "a": 1.0}, {"a": 1, "b": 2.0}]
     return [asks((f"c{n}", "add", spelt[n % 3])) for n in range(count)]
 
@@ -64,7 +64,7 @@ async def detected(talk: Session) -> list[tuple[list[str], int, str]]:
 
 
 async def notices(talk: Session) -> list[str]:
-    """What is in the history for the model alone."""
+    """The messages of the history that are for the model alone."""
     state = await talk._graph.aget_state(talk._config)
     return [m.text for m in state.values["messages"] if (m.id or "").startswith(NOT_SHOWN)]
 
@@ -98,7 +98,7 @@ async def test_equal_results_lead_to_a_warning_then_withhold_the_tool_then_end_t
 
 @pytest.mark.parametrize("period", [1, 2, 3])
 async def test_different_results_of_equal_calls_cause_one_notice_only(period: int) -> None:
-    """A cursor, read alone or in turn with others that give the same each time."""
+    """A cursor, read alone or alternating with tools whose results are constant."""
     cursor = giving(f"page {n}" for n in count())
     turn = [("fetch", {}), ("echo", {"text": "a"}), ("echo", {"text": "b"})][:period]
     script = [asks((f"c{n}", *turn[n % period])) for n in range(5 * period)]

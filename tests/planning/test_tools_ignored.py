@@ -1,4 +1,4 @@
-"""Servers that ignore tools: a call as text, or the sentinel with nothing done, is asked for once more in text."""
+"""Servers that ignore tools: a call as text, or a sentinel without calls, is requested again in text mode."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WRITTEN = {
     "tag after prose": f"Let me see.\n<tool_call>{BARE}</tool_call>",
 }
 UNKNOWN: Any = {}
-"""The profile of a model of which nothing is known."""
+"""The profile of an unknown model."""
 
 
 def texts(*replies: str) -> list[str | AIMessage]:

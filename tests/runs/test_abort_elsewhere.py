@@ -1,4 +1,4 @@
-"""Aborting a session that another process may run, where its saver cannot tell: neither SQLite nor memory."""
+"""Aborts of sessions that another process may run, with savers that have no locks: neither SQLite nor memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SharedSaver(InMemorySaver):
 
 
 class HeldStore(InMemoryStore):
-    """A store that each operation waits in front of."""
+    """A store whose operations wait at a gate."""
 
     def __init__(self, gate: Gate) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ async def test_a_cancel_during_the_final_poll_propagates() -> None:
             over.set()
 
     task = asyncio.create_task(run())
-    # Whoever sets it goes on, up to the run's wait for the look, before this does.
+    # The task that sets it continues first, up to the run's wait for the poll.
     await over.wait()
     task.cancel()
     gate.open()

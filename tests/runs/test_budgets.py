@@ -1,4 +1,4 @@
-"""What an input may spend: seconds, tokens and money, the answer's share included, and what a delegate gets of it."""
+"""Budgets of an input: time, tokens and cost, the reserve for the answer, and the share of delegates."""
 
 from __future__ import annotations
 
@@ -307,7 +307,7 @@ def test_a_cost_limit_needs_prices() -> None:
 
 
 class Silent(ScriptedChatModel):
-    """A provider that does not say what its replies took."""
+    """A provider that reports no usage."""
 
     def _reply(self, *args: Any, **kwargs: Any) -> AIMessage:
         message = super()._reply(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""What a session says of each call: before, while, and after it runs, and when nobody can tell."""
+"""The reported state of each call: before, during and after its run, and after a crash."""
 
 from __future__ import annotations
 

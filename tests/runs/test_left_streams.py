@@ -1,4 +1,4 @@
-"""Streams that are left before their end: the session is free for its next input."""
+"""Streams that are abandoned: the session accepts its next input."""
 
 from __future__ import annotations
 

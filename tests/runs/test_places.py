@@ -1,4 +1,4 @@
-"""Where sessions are kept and guarded: whichever saver, whichever way in."""
+"""The database identity of savers, for locks and inboxes."""
 
 from __future__ import annotations
 

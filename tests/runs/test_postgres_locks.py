@@ -1,4 +1,4 @@
-"""Locks in PostgreSQL that are lost during a run: by a restart, a partition, a process that was paused."""
+"""PostgreSQL locks lost during a run: by a restart, a partition, or a paused process."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_a_run_over_a_saver_without_a_fence_ends_when_its_lock_is_lost(pos
         with pytest.raises(SessionLostError):
             await run
 
-        # Whether another process had it meanwhile cannot be told; the next run has a lock again.
+        # Another process may have held it meanwhile; the next run acquires it again.
         assert (await Session(agent(["Next."], saver), "s1").run("and now?")).answer == "Next."
 
 
@@ -114,7 +114,7 @@ async def test_a_run_ends_when_the_database_is_gone_and_the_next_settles_its_cal
         answer = (await Session(graph, "s1").run("and now?")).answer
         results = [m.text for m in (await graph.aget_state(thread())).values["messages"] if m.type == "tool"]
 
-    # Long before a wait for the database would have been given up.
+    # Long before a database timeout.
     assert (gate.cancelled, answer, ["not known" in text for text in results], took_s < 20) == (
         *(True, "After."),
         [True],

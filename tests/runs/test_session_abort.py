@@ -1,4 +1,4 @@
-"""Stopping a session's run, from anywhere and at any moment: what it says, what it leaves, and that it goes on."""
+"""Aborts of a run from any task, thread or process at any moment, and the session afterwards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steering and following up: what is said to a session at work, in order, each word once."""
+"""Steering and follow-ups of a running session: delivered once and in order."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ async def test_an_abort_during_the_answer_keeps_follow_ups_queued() -> None:
     talks: list[Session] = []
 
     class Stopping(InMemorySaver):
-        """Stops the session between the plan that is its answer and that answer's end."""
+        """Stops the session between the start and the end of the answer that its plan gives."""
 
         async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
             outcome = checkpoint["channel_values"].get("loop", {}).get("outcome")
@@ -323,7 +323,7 @@ async def test_another_thread_steers_through_a_database(tmp_path: Path) -> None:
         run = asyncio.create_task(talk.run("go"))
         await gate.reached()
 
-        # It meets the run's own looks into the store, on another loop.
+        # It runs concurrently with the run's own polls of the store, on another loop.
         for number in range(10):
             await asyncio.to_thread(asyncio.run, talk.steer(str(number)))
         gate.open()

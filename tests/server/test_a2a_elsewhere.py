@@ -1,4 +1,4 @@
-"""A2A tasks that one worker process runs, reached through another."""
+"""A2A tasks run by one worker process and reached through another."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Connections:
     async def beside(self, *pids: str) -> tuple[Client, str]:
         """A client of a process that is none of these, and that process's number."""
         while True:
-            # Who stands still may hold what the others wait for; then it goes on for a moment.
+            # A paused process may hold a lock that the others wait for; then it is resumed briefly.
             with suppress(TimeoutError), standing_still(pids):
                 async with asyncio.timeout(2):
                     client = await self._stack.enter_async_context(a2a_client(self._url, "none"))
@@ -67,7 +67,7 @@ class Connections:
 
 @contextmanager
 def standing_still(pids: Sequence[str]) -> Iterator[None]:
-    """While within, some processes take no connections."""
+    """Pause some processes, so that they accept no connections."""
     for pid in pids:
         os.kill(int(pid), signal.SIGSTOP)
     try:

@@ -1,4 +1,4 @@
-"""Who may come in, how much of it, and what they may see."""
+"""Admission: keys, limits and the isolation of callers."""
 
 from __future__ import annotations
 

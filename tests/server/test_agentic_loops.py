@@ -1,4 +1,4 @@
-"""`max_agentic_loops` in a request's body: honoured up to what the agent allows, and refused beyond it."""
+"""`max_agentic_loops` in a request body: applied up to the agent's own bound, and refused above it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graph_agent.hooks.protocol import HookRequest, HookResponse
 from tests.server.process import PARROT, Served, serving
 
 TOKENS = 15
-"""What the parrot says that each of its replies took."""
+"""The usage that the parrot reports for each reply."""
 CHAT: dict[str, Any] = {"model": "parrot", "messages": [{"role": "user", "content": "hi"}]}
 PATHS: dict[str, dict[str, Any]] = {"/v1/chat/completions": CHAT, "/v1/messages": {**CHAT, "max_tokens": 100}}
 

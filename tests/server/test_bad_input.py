@@ -1,4 +1,4 @@
-"""Bad input: whatever the OpenAPI allows, whatever it forbids, and a corpus of damage; no 500, and no lost session."""
+"""Bad input from the OpenAPI document and from a corpus of damaged requests: no status 500, and no lost session."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_every_operation_is_described(served: Served) -> None:
 @pytest.mark.parametrize("label", OPERATIONS)
 def test_responses_conform_to_the_openapi_document(served: Served, label: str, mode: GenerationMode) -> None:
     operation = operations(served)[label]
-    # Only /ready may say 503, and does so after the failures that other tests ask for.
+    # Only /ready may return 503, and does so after failures that other tests cause.
     checks = CHECKS.get_by_names(_CHECKS if label == "GET /ready" else ["not_a_server_error", *_CHECKS])
 
     @given(case=operation.as_strategy(generation_mode=mode))
@@ -72,13 +72,13 @@ def test_responses_conform_to_the_openapi_document(served: Served, label: str, m
     )
     def holds(case: Case) -> None:
         if isinstance(case.body, dict) and "model" in case.body and mode is GenerationMode.POSITIVE:
-            case.body = {**case.body, "model": "parrot"}  # or nothing but the model's name would be looked at
+            case.body = {**case.body, "model": "parrot"}  # else every request would fail at the model's name
         case.call_and_validate(checks=checks, timeout=60)
 
     try:
         holds()
     except Unsatisfiable:
-        assert mode is GenerationMode.NEGATIVE  # what takes nothing cannot be given anything wrong
+        assert mode is GenerationMode.NEGATIVE  # an operation without input has no invalid input
 
 
 MESSAGE = {"role": "user", "content": "hi"}

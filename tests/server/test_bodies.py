@@ -1,4 +1,4 @@
-"""Bodies whose values would hold the event loop are refused before they are parsed; large legal ones pass."""
+"""Bodies that would block the event loop are refused before parsing; large legal bodies pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The caller's own tools: handed back, and gone on with, beside the server's."""
+"""Client tools: their calls are returned to the client, and the next request continues with the results."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_parked_request_is_gone_once_it_is_answered(openai_client: openai.Open
     messages += [choice.message.model_dump(exclude_none=True), *results(choice.message)]
     answers = [ask(openai_client, messages).choices[0].message.content for _ in range(2)]
 
-    # The second is told from the request's own history, which has not seen what the server's tool said.
+    # The second is composed from the request's own history, which lacks the result of the server's tool.
     assert ["look_up said" in answer for answer in answers] == [True, False]
 
 

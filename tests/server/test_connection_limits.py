@@ -1,4 +1,4 @@
-"""What a connection may send outside of request bodies, and for how long, to both commands that serve."""
+"""Limits of connections outside of request bodies, in size and time, for both serving commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Credentials of a served agent: from its file and from headers, for one request's tools and nothing else."""
+"""Credentials of a served agent: from its file and from headers, for the tools of one request."""
 
 from __future__ import annotations
 

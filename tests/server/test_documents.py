@@ -1,4 +1,4 @@
-"""Documents in messages, as both APIs have them."""
+"""Documents in messages of both APIs."""
 
 from __future__ import annotations
 

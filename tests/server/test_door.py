@@ -1,4 +1,4 @@
-"""Ways around the door: other pages, other paths, half requests, and other routes to the model."""
+"""Attempts to bypass admission: cross-origin requests, other paths, partial requests and other routes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does not fit is told by the fields that the client knows, and by nothing of ours."""
+"""Validation errors name the client's fields, and no internal ones."""
 
 from __future__ import annotations
 

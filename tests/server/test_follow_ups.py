@@ -1,4 +1,4 @@
-"""Follow-ups over HTTP: the request that asked first gets its own answer, and the follow-up's is the follow-up's."""
+"""Follow-ups over HTTP: the request and its follow-up each have their own answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Following a session's events: told as they are stored, bounded, and ended with a word."""
+"""Following a session's events: sent as they are stored, bounded, and closed with an end event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Worker processes whose temporary folder is full, or gone: requests are answered, and each process counts alone."""
+"""Workers whose temporary folder is full or missing: requests are answered, and limits count per process."""
 
 from __future__ import annotations
 

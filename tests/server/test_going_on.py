@@ -1,4 +1,4 @@
-"""Requests that are refused, stopped or sent again: a session does what it was asked to do, once."""
+"""Requests that are refused, stopped or repeated: a session executes each once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_a_request_that_is_refused_as_busy_leaves_the_other_alone() -> Non
     async with asyncio.timeout(30), running(graph) as runs:
         first = await begun(runs.host, ask(session_id="s"))
         await gate.reached()
-        # It leaves before its run has heard that the session is busy.
+        # It leaves before its run has received the busy error.
         async with runs.run(await turn_for(runs.host, NOBODY, ask(session_id="s")), streams=True) as second:
             pass
         gate.open()

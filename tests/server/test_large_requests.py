@@ -1,4 +1,4 @@
-"""What large requests leave behind: nothing that others would have to make room for, or wait for."""
+"""Memory after large requests: no cycles and no unbounded caches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clients that go away, and ends that go wrong: nobody is left waiting, and nothing is left behind."""
+"""Disconnected clients and failing cleanup: no request hangs, and nothing leaks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_a_client_that_reads_nothing_blocks_nothing(
         runs = Runs(host, Metrics())
         turn = await turn_for(host, Caller(""), ask())
         async with asyncio.timeout(30), runs.run(turn, streams=True) as running:
-            # The run is over, and waits for room to say so.
+            # The run is over, and waits for space to report it.
             while not running.ended:
                 await asyncio.sleep(0)
 

@@ -1,4 +1,4 @@
-"""A server whose database another process keeps locked."""
+"""A server whose database is locked by another process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The log of a server process: each step of a run where it is asked for, in every worker."""
+"""The log of server processes: the steps of a run if configured, in every worker."""
 
 from __future__ import annotations
 

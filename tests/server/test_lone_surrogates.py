@@ -1,4 +1,4 @@
-"""Half a character, such as an escaped lone surrogate, in requests: a refusal that names the field, and never a 500."""
+"""Lone surrogates in requests: an error that names the field, and never status 500."""
 
 from __future__ import annotations
 

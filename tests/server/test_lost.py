@@ -1,4 +1,4 @@
-"""A client with another address in mind is told which of its settings leads here."""
+"""Requests to an unknown path: the error names the client setting that leads to the right one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""litellm, and the `llm` command, as people have them; and the hotel agent inside `langgraph dev`'s app."""
+"""litellm and the `llm` command, as installed, and the hotel agent inside the app of `langgraph dev`."""
 
 from __future__ import annotations
 

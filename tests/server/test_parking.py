@@ -1,4 +1,4 @@
-"""Requests that wait for their caller's own tools: how long, and how many."""
+"""Requests parked for client tools: their lifetime and their number."""
 
 from __future__ import annotations
 

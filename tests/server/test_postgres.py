@@ -94,7 +94,7 @@ def test_after_a_kill_of_every_process_a_session_is_resumed(postgres_url: str, t
         resumed = http.post("/sessions/kept/resume").json()
         results = [(one["name"], one["status"]) for one in events(http, "kept", type="tool_result")]
 
-    # The second call may have run when the process was killed, and nobody can say.
+    # The second call may have run before the process was killed, so its state is unknown.
     assert (before, resumed["status"], resumed["pending"], results) == (
         "RUNNING",
         "COMPLETED",
@@ -118,7 +118,7 @@ def test_one_killed_process_leaves_its_session_to_the_other(postgres_url: str, t
                 with fresh(server.url) as other:
                     answers.append(chat(other, "kept", "and now?").status_code)
             except httpx.HTTPError:
-                time.sleep(0.05)  # it met the process that was killed, and is begun anew just now
+                time.sleep(0.05)  # it reached the killed process, which is restarting
 
     assert answers == [200]
 

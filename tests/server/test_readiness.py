@@ -1,4 +1,4 @@
-"""Whether requests can be answered, and how long one may have to wait to be told."""
+"""Readiness probes: their result and their duration."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ async def test_a_server_whose_disk_is_full_is_not_ready_until_there_is_space(
         async with ready_on(f"sqlite:///{disk / 's.db'}") as (ready, host):
             before = (await ready.checks())["database"]
             filler = fill(disk)
-            # What a failed write leaves of its space is no space for another.
+            # Space left by a failed write is not enough for another.
             with pytest.raises(sqlite3.OperationalError):
                 await host.store.aput(("a",), "key", {"text": "x" * 500_000})
             full = (await ready.checks())["database"]

@@ -1,4 +1,4 @@
-"""Both official clients find a request's id where they look for it."""
+"""Both official clients find the request id."""
 
 from __future__ import annotations
 

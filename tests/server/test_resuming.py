@@ -1,4 +1,4 @@
-"""`resume` of a session, whatever it stopped at and whatever it is given."""
+"""`resume` of a session, at any point and with any answer."""
 
 from __future__ import annotations
 

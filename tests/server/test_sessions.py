@@ -1,4 +1,4 @@
-"""Sessions that the server keeps: over the chat APIs, and with a hand on them from outside."""
+"""Server sessions: over the chat APIs, and controlled over the session routes."""
 
 from __future__ import annotations
 

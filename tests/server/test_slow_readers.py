@@ -1,4 +1,4 @@
-"""Readers that do not read, requests that are half there, and pages of other origins."""
+"""Clients that stop reading, partial requests, and cross-origin requests."""
 
 from __future__ import annotations
 

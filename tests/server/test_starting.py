@@ -1,4 +1,4 @@
-"""What whoever starts a server is told: what it takes, and why it does not start."""
+"""Server start: accepted settings, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stopping, being killed, and starting again; several processes on one database."""
+"""Stops, kills and restarts, and several processes on one database."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.chat_client import (
 )
 
 STOPPED = -signal.SIGTERM
-"""How uvicorn ends when it has stopped as it was asked to: by the signal, raised once more."""
+"""The exit status of uvicorn after a clean stop: it raises the signal again."""
 
 
 def test_sigterm_stops_a_session_at_its_next_boundary(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_signal_to_every_process_counts_once(tmp_path: Path) -> None:
     ):
         running = pool.submit(chat, http, "kept", slow_tool_orders(tmp_path))
         wait_for_slow_tool(tmp_path)
-        # As a terminal does it, and an init system; the parent passes it on to the workers once more.
+        # As terminals and init systems do; the parent then forwards it to the workers once more.
         for process in [*psutil.Process(server.process.pid).children(), psutil.Process(server.process.pid)]:
             process.send_signal(signal.SIGTERM)
         eventually(lambda: "Terminated child process" in server.log.read_text())
@@ -122,7 +122,7 @@ def test_after_a_kill_a_session_goes_on(tmp_path: Path, how: str) -> None:
         info = http.get("/sessions/kept").json()
         results = http.get("/memory/sessions/kept/events", params={"type": "tool_result"}).json()["events"]
 
-    # The second call may have run when the process was killed, and nobody can say.
+    # The second call may have run before the process was killed, so its state is unknown.
     assert (before, info["status"], info["pending"]) == ("RUNNING", "COMPLETED", [])
     assert [(one["name"], one["status"]) for one in results] == [("look_up", "success"), ("wait_for", "unknown")]
 

@@ -1,4 +1,4 @@
-"""Several worker processes of one server: limits and counts are those of all of them."""
+"""Several workers of one server: limits and metrics are shared."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_slots_of_a_killed_worker_are_released(two: Served, tmp_path: Path) -> N
             refused_before = say(other, "killed", "hi").status_code
             os.kill(pid, signal.SIGKILL)
         eventually(lambda: say(other, "killed", "hi").status_code == 200)
-        # Its successor, which counts nothing of it, is there.
+        # Its successor, with a count of zero, is up.
         eventually(lambda: counted(other, "graph_agent_requests_under_way") == 0)
 
     assert refused_before == 429
@@ -166,7 +166,7 @@ def test_both_kinds_of_limits_count_alike(tmp_path: Path, shared: bool) -> None:
 
 @contextmanager
 def waiting(server: Served, caller: str, file: Path, http: httpx.Client | None = None) -> Iterator[None]:
-    """A request that is under way until a file is there, or its worker is gone."""
+    """A request that runs until a file exists, or its worker is gone."""
     with server.http() as own, ThreadPoolExecutor(1) as pool:
         request = pool.submit(say, http or own, caller, f"!wait {file}")
         yield

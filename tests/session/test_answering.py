@@ -1,4 +1,4 @@
-"""An answer is for the question that is open when it is given, and for nothing else."""
+"""An answer applies only to the interrupt that is open when it is given."""
 
 from __future__ import annotations
 

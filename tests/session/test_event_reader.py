@@ -1,4 +1,4 @@
-"""New events of a session are read from the last position on, and are those that the whole session has."""
+"""Incremental reads of a session's events equal the complete history."""
 
 from __future__ import annotations
 

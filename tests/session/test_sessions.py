@@ -1,4 +1,4 @@
-"""Sessions: runs, streams, memory over restarts, time travel, and delegation."""
+"""Sessions: runs, streams, persistence, time travel, and delegation."""
 
 from __future__ import annotations
 
@@ -432,7 +432,7 @@ async def test_a_cancelled_run_leaves_a_session_that_resumes() -> None:
 
     @tool
     async def slow() -> str:
-        """Wait to be let go."""
+        """Wait to be released."""
         starts.append("slow")
         running.set()
         await go.wait()
@@ -452,7 +452,7 @@ async def test_a_cancelled_run_leaves_a_session_that_resumes() -> None:
 
 async def test_the_events_of_a_warning_at_construction() -> None:
     class Tools(list[Any]):
-        failed = {"pms": "connection refused"}  # noqa: RUF012 - what a list of MCP tools looks like
+        failed = {"pms": "connection refused"}  # noqa: RUF012 - as on a list of MCP tools
 
     talk = session(["No more actions.", "Hello."], tools=Tools([echo]))
     await talk.run("hi")

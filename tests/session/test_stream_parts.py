@@ -1,4 +1,4 @@
-"""What `Session.stream` passes on beside the agent's own work: what tools write, and what delegates do."""
+"""Parts of `Session.stream` that tools and delegates emit."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_tool_data_that_resembles_progress_is_custom_data() -> None:
 
 def test_the_parts_are_a_closed_union_discriminated_by_type() -> None:
     with pytest.raises(FrozenInstanceError):
-        Custom(1).data = 2  # type: ignore[misc]  # what is tested
+        Custom(1).data = 2  # type: ignore[misc]  # the invalid input under test
 
     assert [part.__dataclass_fields__["type"].default for part in get_args(Part)] == [
         "token",

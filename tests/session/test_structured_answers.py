@@ -1,4 +1,4 @@
-"""Answers of a given shape: instances of the class that was given, held to it by the provider where it can."""
+"""Structured answers: instances of the given class, enforced by the provider where possible."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_the_answer_is_an_instance_of_the_class_and_plain_json_in_the_stat
 
 
 class Doubled(BaseModel):
-    """What a dump of an object alone would lose, or add."""
+    """Fields that a plain dump would lose or add."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -149,7 +149,7 @@ async def test_an_answer_to_a_runs_own_schema_is_plain() -> None:
 
 
 async def of_stub(stub: OpenAIStub, *, stream: bool, shape: Any = City, **options: Any) -> tuple[list[str], RunResult]:
-    """What one run comes to against a stub, with its tokens."""
+    """The outcome of one run against a stub, with its tokens."""
     profile = options.pop("profile", PROFILE)
     async with stub.chat_model(profile=profile, **options.pop("model", {})) as model:
         talk = session(model, shape, **options)

@@ -1,4 +1,4 @@
-"""Changing a session's configuration while it goes on: what counts, from when, and for how long."""
+"""Configuration changes of a running session: their effect, start and duration."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DONE = ["No more actions.", "Done."]
 
 
 def options(model: ScriptedChatModel, name: str) -> list[Any]:
-    """What each request was given of one option."""
+    """The value of one option in each request."""
     return [request.kwargs.get(name) for request in model.requests]
 
 

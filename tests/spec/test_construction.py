@@ -1,4 +1,4 @@
-"""Wrong configuration gets one clear error, when the agent is built."""
+"""Wrong configuration raises one clear error when the agent is built."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def with_a_class(plain: Plain) -> str:
 
 
 def with_a_broken_hint(text: Nowhere) -> str:  # type: ignore[name-defined]  # noqa: F821 - what the test is about
-    """Take what is not defined."""
+    """Take an undefined type."""
     return ""
 
 
@@ -247,7 +247,7 @@ def test_an_agent_file_bounds_the_steps_under_either_name(tmp_path: Path, name: 
 
     spec = load_spec(file)
 
-    # What A2A clients' runs take where the file sets nothing must not be laid over it.
+    # The defaults of A2A runs must not override the file's values.
     assert (spec.loop_config(), "max_steps" in a2a_context_of(spec)) == (LoopConfig(max_steps=8), False)
 
 
@@ -345,7 +345,7 @@ def test_the_facade() -> None:
 
 def test_the_facade_has_nothing_else() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        graph_agent.nothing  # noqa: B018 - the access is what is tested
+        graph_agent.nothing  # noqa: B018 - the access is under test
 
 
 def test_a_second_copy_of_the_nodes_is_refused() -> None:

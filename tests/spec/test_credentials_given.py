@@ -1,4 +1,4 @@
-"""Where credentials come from: an agent file, the command line, and what a run brings."""
+"""Sources of credentials: an agent file, the command line, and a run's context."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ async def test_an_agents_own_credentials_go_along_to_a_local_delegate() -> None:
 
 
 def file(folder: Path, **content: Any) -> Path:
-    """An agent file whose agent unlocks."""
+    """An agent file whose agent calls `unlock`."""
     (folder / "parts.py").write_text("from tests.support.unlock_agent import make, unlock\n")
     path = folder / "agent.yaml"
     agent = {"name": "a", "model": "parts:make", "tools": ["parts:unlock"], "db": "memory:", **content}

@@ -1,4 +1,4 @@
-"""`response_format` in an agent file: a class, a schema file or a schema, and what is wrong with any other value."""
+"""`response_format` in an agent file: a class, a schema file or a schema, and errors for other values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The session's status: every change there is, where it shows, and that no other can be written."""
+"""The session status: every allowed change, where it is visible, and the refusal of others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run at a time in a session: in one process, and in several on one database."""
+"""One run at a time in a session, within a process and across processes on one database."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
 
 
 class Door:
-    """A tool that stays until it is let go."""
+    """A tool that waits until it is released."""
 
     def __init__(self) -> None:
         self.entered, self.open = threading.Event(), threading.Event()
 
         @tool
         async def stay() -> str:
-            """Stay until let go."""
+            """Wait for the file `leave`."""
             self.entered.set()
             while not self.open.is_set():
                 await asyncio.sleep(0)

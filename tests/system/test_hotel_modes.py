@@ -139,7 +139,7 @@ async def test_a_conversation_takes_the_same_calls_in_every_mode(hotel: Compiled
         calls.append([(e["name"], e["arguments"]) for e in events[before:] if e["type"] == "tool_call"])
         before = len(events)
 
-    # The arguments beside those named here are the same ones in each mode, too.
+    # The other arguments are the same in each mode, too.
     named = [
         [
             (name, {key: arguments[key] for key in expected})

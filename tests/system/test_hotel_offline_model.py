@@ -1,4 +1,4 @@
-"""The hotel's offline model, driven by hand the way the loop drives a model, over the server's real tools."""
+"""The hotel's offline model, driven without the loop, with the server's real tools."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Desk:
         self.messages: list[BaseMessage] = [SystemMessage("You are a hotel.\n\nToday is 2026-11-21.")]
 
     async def ask(self, question: str) -> tuple[list[Wave], str, list[str]]:
-        """Return the waves, the last word of the planning, and the tokens of the answer."""
+        """Return the waves, the last planning reply, and the tokens of the answer."""
         model = OfflineHotelModel().bind_tools(self.schemas)
         self.messages.append(HumanMessage(question))
         waves: list[Wave] = []

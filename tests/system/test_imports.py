@@ -1,4 +1,4 @@
-"""What importing the package loads: only what the names that are used need."""
+"""Modules loaded on import: only those that the used names need."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Native and text tool calling, aliases, the scripts in the environment, and answers of a given shape."""
+"""Native and text tool calling, aliases, the scripted model of the environment, and structured answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_text_mode_lists_the_tools_and_writes_the_history_out() -> None:
 
     system, user, ai, results = (message.text for message in asked.messages)
     schema = '{"properties": {"text": {"type": "string"}}, "required": ["text"], "type": "object"}'
-    listed = f"## echo\nSay the text again.\n{schema}"
+    listed = f"## echo\nRepeat the text.\n{schema}"
     ids = [call["id"] for call in json.loads(ai.partition("\n")[2])["tool_calls"]]
     assert (asked.tools, listed in system, user, ai, results) == (
         [],

@@ -1,4 +1,4 @@
-"""Odd things said by users, models and tools: nothing is lost, and no checkpoint or request breaks on them."""
+"""Odd text and values from users, models and tools: nothing is lost, and checkpoints and requests stay valid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The team of the example: three real processes, asked over A2A."""
+"""The example's team: three real processes over A2A."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def answers(*questions: str, **environments: Mapping[str, str]) -> list[list[str]]:
-    """What the team says to each question, line by line; the answer is the last line."""
+    """The team's output for each question, line by line; the answer is the last line."""
     async with asyncio.timeout(120), team(**environments) as url:
         return [[line async for line in ask(url, question)] for question in questions]
 

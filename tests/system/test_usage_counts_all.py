@@ -1,4 +1,4 @@
-"""Usage counts every model call: those that were cut off, and those that middleware made or threw away."""
+"""Usage includes every model call, also cut-off ones and those that middleware makes or discards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOTHING = reply_with_usage("No more actions.", 90, 10)
 
 
 async def aborted_at(gate: Gate, talk: Session, *, streaming: bool = False) -> RunResult:
-    """Abort a session when its model stands in front of the gate."""
+    """Abort a session while its model waits at the gate."""
 
     async def stream() -> RunResult:
         return [part async for part in talk.stream(LONG)][-1].result  # type: ignore[union-attr]  # the last part is Done
@@ -39,7 +39,7 @@ async def aborted_at(gate: Gate, talk: Session, *, streaming: bool = False) -> R
 
 
 def counted(result: RunResult) -> tuple[bool, bool, int]:
-    """Whether the request and the reply of a call that was cut off were counted, beside what else; and all calls."""
+    """Whether the request and the reply of the cut-off call were counted, and the number of model calls."""
     usage = result.usage
     return usage["input_tokens"] > 300, usage["output_tokens"] > 0, usage["model_calls"]
 
@@ -80,7 +80,7 @@ async def test_usage_of_an_answer_cut_off_before_its_first_token_is_counted() ->
 
 
 class TellsAtOnce(GatedModel):
-    """Says what a request took with the first token of its reply, as some providers do."""
+    """Reports a request's usage with the first token of its reply, as some providers do."""
 
     async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         figures: Any = {"input_tokens": 5000, "output_tokens": 1, "total_tokens": 5001}
@@ -112,7 +112,7 @@ async def test_usage_of_a_cut_off_answer_at_a_limit_is_counted(streaming: bool) 
 
 
 class Again(LoopHook):
-    """Has the model asked again, once."""
+    """Requests one rerun."""
 
     def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
         return request.depth == 0, None

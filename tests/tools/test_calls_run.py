@@ -1,4 +1,4 @@
-"""What becomes of calls: errors are results, siblings run on, and no output can break the loop."""
+"""Execution of calls: errors are results, siblings continue, and no output breaks the loop."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ async def test_the_injected_arguments_of_toolnode_are_injected() -> None:
         call_id: Annotated[str, InjectedToolCallId],
         config: RunnableConfig,
     ) -> dict[str, Any]:
-        """Say what was injected."""
+        """Return the injected arguments."""
         return {
             "text": text,
             "call": [call_id, runtime.tool_call_id],

@@ -1,4 +1,4 @@
-"""The key by which a service knows a call that is repeated."""
+"""Idempotency keys of repeated calls."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ ONE_BY_ONE = LoopConfig(max_parallel_calls=1)
 
 @tool
 async def awaited(n: int) -> str:
-    """Tell the key, as a coroutine."""
+    """Return the key, as a coroutine."""
     await asyncio.sleep(0)
     return idempotency_key()
 
 
 @tool
 def blocking(n: int) -> str:
-    """Tell the key, in a thread."""
+    """Return the key, in a thread."""
     return idempotency_key()
 
 
@@ -53,7 +53,7 @@ async def test_a_call_that_is_run_again_has_the_same_key() -> None:
 
     @tool
     async def order(n: int) -> str:
-        """Note the key, then stand still."""
+        """Record the key, then block."""
         keys.append(idempotency_key())
         await gate.passing()
         return str(interrupt("Sure?"))
@@ -86,7 +86,7 @@ async def test_a_delegates_calls_have_keys_of_their_own() -> None:
 
     @tool
     async def noting(n: int) -> str:
-        """Note the key."""
+        """Record the key."""
         keys.append(idempotency_key())
         return "noted"
 

@@ -1,4 +1,4 @@
-"""Outputs that are offloaded: shown in part, and read on with `read_result`."""
+"""Offloaded outputs: displayed in part, and read with `read_result`."""
 
 from __future__ import annotations
 

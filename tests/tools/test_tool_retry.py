@@ -1,4 +1,4 @@
-"""Tools that fail and are run again: by their mark alone, and only where that is safe."""
+"""Tool retries: by mark only, and only if safe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AT_ONCE = {"initial_interval": 0, "jitter": False}
 
 
 class Flaky:
-    """A tool that fails as it is told, then says how often it ran."""
+    """A tool that raises the given errors, then returns the number of its runs."""
 
     def __init__(self, *failures: BaseException | Callable[[], Any], **marks: Any) -> None:
         self.failures = list(failures)

@@ -1,4 +1,4 @@
-"""Cutting outputs: what is kept, what the marker says, where a text may be cut, and how much work it is."""
+"""Truncation of outputs: kept text, marker, cut positions and cost."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def test_a_cluster_of_a_million_marks_is_cut_where_the_limit_is() -> None:
 
 
 class Measured(str):
-    """A text that counts how many characters of it are touched, and has no other way to be read."""
+    """A text that counts the characters that are read."""
 
     touched = 0
 

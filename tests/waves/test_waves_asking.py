@@ -1,4 +1,4 @@
-"""How a plan is asked for: the planner a session has, the temperature, and the way that the provider takes."""
+"""Requests for a plan: the session's planner, the temperature, and the provider's form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The three questions of the hotel example, planned in waves and asked of its real MCP server."""
+"""The three questions of the hotel example, planned in waves with the real MCP server."""
 
 from __future__ import annotations
 

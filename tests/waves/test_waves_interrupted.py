@@ -1,4 +1,4 @@
-"""Waves that are stopped in the middle: by a cancel, by new input, by a question to a person, over a restart."""
+"""Interrupted waves: by a cancel, new input, an interrupt, and a restart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.wave_helpers import DONE, answers, of_type, plan, plan_reques
 
 
 class Gate:
-    """A tool that can be held in the middle of a call."""
+    """A tool that a test can hold during a call."""
 
     def __init__(self, **marks: Any) -> None:
         self.entered, self.open = asyncio.Event(), asyncio.Event()
@@ -27,7 +27,7 @@ class Gate:
 
         @tool
         async def slow(text: str) -> str:
-            """Wait to be let go."""
+            """Wait to be released."""
             self.starts.append(text)
             self.entered.set()
             await self.open.wait()

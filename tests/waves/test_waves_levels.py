@@ -1,4 +1,4 @@
-"""Needs within a wave: which calls run together, what they are given, and what becomes of those that cannot run."""
+"""Needs within a wave: concurrent calls, resolved references, and skipped calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planning one wave at a time: when the model is asked again, what it is told, and what the run comes to."""
+"""Planning wave by wave: when another plan is requested, its prompt, and the result."""
 
 from __future__ import annotations
 

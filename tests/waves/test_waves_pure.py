@@ -1,4 +1,4 @@
-"""The pure parts of a wave: its order, its faults, and what can run when."""
+"""Pure functions of a wave: order, faults, and the selection of ready calls."""
 
 from __future__ import annotations
 

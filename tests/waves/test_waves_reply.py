@@ -1,4 +1,4 @@
-"""Reading a plan out of whatever a model replied."""
+"""Parsing a plan from any model reply."""
 
 from __future__ import annotations
 
