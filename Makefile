@@ -46,6 +46,7 @@ lint: $(VENV)/.dev  ## Check style, types, layers and file lengths.
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python tests/checks/file_lengths.py
+	$(BIN)/python tests/checks/independent_tests.py
 
 format: $(VENV)/.dev  ## Put the code in its standard form.
 	$(BIN)/ruff check --fix .

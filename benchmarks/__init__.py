@@ -1,1 +1,1 @@
-"""What the framework costs, as ratios measured interleaved in one run."""
+"""Cost of the framework, as ratios measured interleaved in one run."""

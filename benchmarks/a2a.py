@@ -1,10 +1,10 @@
-"""What delegation over A2A costs: `python -m benchmarks.a2a`.
+"""Cost of delegation over A2A: `python -m benchmarks.a2a`.
 
-Each measure stands beside the bare SDK doing the same over the same loopback, interleaved round by round, and the
+Each measure is compared with the bare SDK over the same loopback, interleaved round by round, and the
 ratios are medians over the rounds, so that a machine whose speed drifts does not tilt them. The servers are processes
 of their own. The bare client keeps its connection; a delegation opens one, and closes it.
 
-The plain agent tells its fifty words one by one. Ours tells the first at once, and what comes within the next 16 ms as
+The plain agent sends its fifty words one by one. Ours sends the first at once, and those of the next 16 ms as
 one: each event is a message, a change of the task and a line to its client, which cost more than the run. With an event
 for each word, our server took 1.46 of the plain one's time, and a delegation to it 1.62; together, 0.56 and 0.61 (two
 busy processors, so take the ratios). The first token is not touched by it: about 1.5 before and after.
@@ -44,11 +44,11 @@ WORDS = " ".join(f"word{number}" for number in range(50))
 AT_ONCE = 50
 
 Run = Callable[[], Awaitable[float]]
-"""Does it once; seconds it took."""
+"""Run once; return the seconds."""
 
 
 class Plain(AgentExecutor):
-    """What an agent of the SDK does at least: a task, its answer word by word, its end."""
+    """A minimal agent of the SDK: a task, its answer word by word, its end."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Answer."""
@@ -93,7 +93,7 @@ async def serve(kind: str) -> None:
 
 @asynccontextmanager
 async def serving(kind: str) -> AsyncIterator[str]:
-    """A server in a process of its own; gives its address."""
+    """A server in a process of its own; yield its address."""
     command = [sys.executable, "-m", "benchmarks.a2a", "--serve", kind]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     try:
@@ -181,7 +181,7 @@ def at_once(client: Client) -> Run:
 
 
 async def compare(title: str, reference: Run, ours: Run, rounds: int) -> None:
-    """Print how long ours takes beside the reference."""
+    """Print our time as a ratio to the reference."""
     await reference()
     await ours()
     pairs = [(await reference(), await ours()) for _ in range(rounds)]

@@ -48,7 +48,7 @@ class Hold:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one request."""
+    """The outcome of one request."""
 
     status: int
     hold: Hold
@@ -112,7 +112,7 @@ async def send(app: Any, sample: Sample, body: bytes) -> Outcome:
     try:
         await app(scope, receive, note)
         seconds = time.perf_counter() - began
-        # What goes on after the response, such as storing a task, holds the loop as well.
+        # Work after the response, such as storing a task, holds the loop as well.
         await asyncio.sleep(0.3)
     finally:
         ended.set()

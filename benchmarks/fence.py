@@ -1,4 +1,4 @@
-"""What the fence of checkpoints costs: `python -m benchmarks.fence`.
+"""Cost of the checkpoint fence: `python -m benchmarks.fence`.
 
 The same agent on the same saver, with the check of each write against the newest checkpoint and without it. Each plan
 is stored before its call, as with a tool that writes. The time is this process's processor time, all threads included;
@@ -30,7 +30,7 @@ from graph_agent.persistence.open import open_saver
 
 @contextmanager
 def without_fence(module: str) -> Iterator[None]:
-    """Make a saver's module find no fence."""
+    """Disable the fence of a saver."""
     with mock.patch(f"graph_agent.{module}.fence_of", return_value=None):
         yield
 

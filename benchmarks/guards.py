@@ -1,7 +1,7 @@
-"""What the loop's guards cost: `python -m benchmarks.guards`.
+"""Cost of the loop's guards: `python -m benchmarks.guards`.
 
-Finding loops in a history of 10,000 calls, and cutting outputs of 100 MB, each beside a turn of the loop, beside the
-same work on something small, and the cuts beside two plain slices. Each round measures all of them one after the other;
+Loop detection in a history of 10,000 calls and truncation of 100 MB outputs, each compared with a turn of the loop and
+with the same work on small input, and truncation also with two plain slices. Each round measures all of them in turn;
 the ratios are medians over the rounds.
 """
 
@@ -43,7 +43,7 @@ def history(calls: int) -> list[StoredEvent]:
 
 
 def search(events: list[StoredEvent]) -> None:
-    """All that is done once a turn to find loops."""
+    """The work of loop detection in one turn."""
     window = _SETTINGS.loop_window
     recent = recent_calls(events, lambda _: _MARKS, window)
     find_loop(recent.fingerprints, window=window, max_period=_SETTINGS.loop_max_period)
@@ -51,18 +51,18 @@ def search(events: list[StoredEvent]) -> None:
 
 
 def cut(text: str) -> None:
-    """What is done with one output."""
+    """The work of truncating one output."""
     shown_output(text, _SETTINGS, {}, _CALL)
 
 
 def slices(text: str) -> None:
-    """The least that showing two ends can cost."""
+    """The lower bound: two plain slices."""
     half = _SETTINGS.max_output_chars // 2
     "\n".join([text[:half], text[-half:]])
 
 
 def cases() -> dict[str, Callable[[], None]]:
-    """What is timed, by name; the small ones are what the large ones are compared with."""
+    """The measured functions by name; the small ones are the reference of the large ones."""
     found: dict[str, Callable[[], None]] = {}
     for calls in (10, 10_000):
         events = history(calls)
@@ -78,7 +78,7 @@ def cases() -> dict[str, Callable[[], None]]:
 
 
 def seconds_of(work: Callable[[], None], repeats: int) -> float:
-    """Seconds that one go takes, from several in a row."""
+    """Seconds of one call, from several in a row."""
     begun = time.perf_counter()
     for _ in range(repeats):
         work()

@@ -1,4 +1,4 @@
-"""What hooks cost a turn of the loop: `python -m benchmarks.hooks`.
+"""Cost of hooks per turn of the loop: `python -m benchmarks.hooks`.
 
 The loop without hooks, with one that looks at the reply alone, and with one that reads every message and tool of the
 request, which are copied for it. Each round runs them one after the other; the ratios are medians over the rounds.
@@ -22,7 +22,7 @@ class Looks(LoopHook):
     """Looks at the reply."""
 
     async def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
-        """Want nothing."""
+        """Never act."""
         return len(response.calls) > 1, None
 
 
@@ -30,7 +30,7 @@ class Reads(LoopHook):
     """Reads the whole request."""
 
     async def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
-        """Want nothing."""
+        """Never act."""
         return not request.messages or not request.tools, None
 
 

@@ -1,8 +1,8 @@
-"""The loop's cost per turn, beside `create_agent` and a bare asyncio loop: `python -m benchmarks.loop`.
+"""Cost of the loop per turn, compared with `create_agent` and a bare asyncio loop: `python -m benchmarks.loop`.
 
 A turn is one model call that asks for one tool call, and that call. All three get the same scripted model and the same
 tool; each round runs them one after the other, and the ratios are medians over the rounds, so that a machine whose
-speed drifts does not tilt them. With SQLite all use LangGraph's own saver; two more lines tell what it is with a tool
+speed drifts does not tilt them. With SQLite all use LangGraph's own saver; two more lines are for a tool
 that may write, and with the saver of an agent file's database. `--rounds` sets how many; `--turns` and `--saver` narrow
 what is run.
 """
@@ -53,7 +53,7 @@ class Case:
     saver: BaseCheckpointSaver[Any] | None
 
     def model(self, *tail: str) -> ScriptedChatModel:
-        """A model that asks for one call a turn, then says `tail`."""
+        """A model that asks for one call a turn, then replies with `tail`."""
         calls = [
             AIMessage("", tool_calls=[{"id": f"call_{i}", "name": "lookup", "args": {"key": f"k{i}"}}])
             for i in range(self.turns)
@@ -90,7 +90,7 @@ def create_agent_run(case: Case) -> Run:
 
 
 def bare_loop_run(case: Case) -> Run:
-    """What a person would write by hand: no graph, no memory."""
+    """A loop written by hand: no graph, no saver."""
     model = case.model("Done.").bind_tools([lookup])
 
     async def run() -> list[AnyMessage]:

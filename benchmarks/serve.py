@@ -1,4 +1,4 @@
-"""The server's cost per request, beside bare FastAPI that streams the same tokens: `python -m benchmarks.serve`.
+"""Cost of the server per request, compared with bare FastAPI and the same tokens: `python -m benchmarks.serve`.
 
 Both are real uvicorn processes; the agent's model is scripted and takes no time. Each round asks one after the other,
 and the figures are medians over the rounds, so that a machine whose speed drifts does not tilt them. `--rounds` sets
@@ -50,7 +50,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Round:
-    """What one round came to."""
+    """The figures of one round."""
 
     per_s: float
     """Requests in a second."""

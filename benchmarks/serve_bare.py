@@ -1,4 +1,4 @@
-"""What `benchmarks.serve` measures against: FastAPI, streaming the same tokens in OpenAI's shape, and nothing else."""
+"""The reference of `benchmarks.serve`: FastAPI that streams the same tokens in OpenAI's format, and nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Ask(BaseModel):
 
 @app.get("/ready")
 async def ready() -> dict[str, bool]:
-    """Say that it is up."""
+    """Answer a health check."""
     return {"ready": True}
 
 

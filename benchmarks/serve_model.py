@@ -1,4 +1,4 @@
-"""The model behind `benchmarks.serve`: it takes no time, says the same to everybody, and remembers nothing."""
+"""The model of `benchmarks.serve`: it takes no time and streams the same reply to every request."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
 TOKENS = ["The", *[f" word{i}" for i in range(30)], "."]
-"""What both servers say."""
+"""The reply of both servers."""
 
 
 class SaysTheSame(BaseChatModel):
-    """Says `TOKENS`, one by one."""
+    """A model that streams `TOKENS`."""
 
     @property
     def _llm_type(self) -> str:
@@ -39,5 +39,5 @@ class SaysTheSame(BaseChatModel):
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
         for token in TOKENS:
-            await asyncio.sleep(0)  # give way, as the bare server does
+            await asyncio.sleep(0)  # yield to the loop, as the bare server does
             yield ChatGenerationChunk(message=AIMessageChunk(content=token))

@@ -1,4 +1,4 @@
-"""What the guards of a session cost: `python -m benchmarks.session`.
+"""Cost of a session's guards: `python -m benchmarks.session`.
 
 The same agent with every guard off, and with a deadline, a token budget, the effect ledger, and a Store to be steered
 and stopped through. Its tool only reads, so that both store their checkpoints alike. The time is the processor's, of

@@ -1,6 +1,6 @@
-"""What wave planning costs and what `needs` saves: `python -m benchmarks.waves`.
+"""Cost of wave planning and savings by `needs`: `python -m benchmarks.waves`.
 
-The first table is the time of one wave of N calls beside LangChain's `create_agent`, LangGraph's `ToolNode` alone, and
+The first table compares one wave of N calls with LangChain's `create_agent`, LangGraph's `ToolNode` alone, and
 a bare `asyncio.gather` of the same calls; each round runs them one after the other, and the ratios are medians over the
 rounds, so that a machine whose speed drifts does not tilt them. The tool does nothing, so that what is left is
 overhead. The second table asks for dates and then for rooms, of a model that takes a fixed time to reply: two waves,
@@ -72,7 +72,7 @@ def create_agent_run(calls: int) -> Run:
 
 
 def tool_node_run(calls: int) -> Run:
-    """LangGraph's `ToolNode` in a graph of its own: the calls, and nobody who planned them."""
+    """LangGraph's `ToolNode` in a graph of its own: the calls without planning."""
     graph: Any = StateGraph(MessagesState)
     graph.add_node("tools", ToolNode([lookup]))
     graph.add_edge(START, "tools")
@@ -82,7 +82,7 @@ def tool_node_run(calls: int) -> Run:
 
 
 def gather_run(calls: int) -> Run:
-    """What a person would write by hand."""
+    """A loop written by hand."""
 
     async def run() -> list[Any]:
         asked = native(calls).tool_calls
@@ -137,7 +137,7 @@ class SlowModel(ScriptedChatModel):
 
 @tool
 async def dates(of: str) -> dict[str, str]:
-    """Tell the dates of a holiday."""
+    """Return the dates of a holiday."""
     return {"from": "2026-12-04", "to": "2026-12-12", "of": of}
 
 

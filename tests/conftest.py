@@ -1,4 +1,4 @@
-"""What tests all over share."""
+"""Fixtures of tests in several packages."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.budgets import clock  # noqa: F401 - a fixture
 from tests.support.postgres_server import PostgresServer, binaries, postgres_server
 
 REQUIRED = "GRAPH_AGENT_REQUIRE_POSTGRES"

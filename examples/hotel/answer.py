@@ -1,4 +1,4 @@
-"""The words of the offline model's final answer, made from what the tools returned."""
+"""The text of the offline model's final answer, composed from the tools' results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ABILITIES = (
 
 
 def write_answer(request: Request, done: list[Outcome]) -> str:
-    """Return the answer: a paragraph for each stay asked about, and what is missing; what it can do when none was."""
+    """Return the answer: a paragraph for each requested stay and missing details; a summary of abilities if none."""
     if not request.wanted:
         said = ["I found no date and no holiday in that."] if request.intent == "book" or request.rooms else []
         paragraphs = [*said, ABILITIES]
@@ -55,7 +55,7 @@ def _about(request: Request, wanted: Wanted, done: list[Outcome]) -> str:
 
 
 def _meaning(data: dict[str, Any]) -> str:
-    """Say which days a calendar tool found; "" for an answer of another shape."""
+    """Describe the days that a calendar tool found; "" for a result of another shape."""
     nights = data.get("nights")
     if "start" in data:
         first, last = _day(data["start"]), _day(data.get("end"))
@@ -68,7 +68,7 @@ def _meaning(data: dict[str, Any]) -> str:
 
 
 def _result(request: Request, stay: Stay, outcome: Outcome | None, tool: str) -> str:
-    """Say what came of a look at the rooms, or of a booking."""
+    """Describe the result of a room search or a booking."""
     when = f"{_day(stay[0].isoformat())} to {_day(stay[1].isoformat())} ({_nights(stay)})"
     if outcome is None:
         return f"I did not get to {'book' if tool == BOOKING else 'look up rooms'} from {when}."

@@ -1,4 +1,4 @@
-"""Reading a conversation in each form in which a model may be sent it: native calls, calls in text, or plans."""
+"""Conversations parsed from each form of model request: native calls, calls in text, or plans."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REFERENCE = re.compile(r"\$\{([\w-]+)\.(\w+)\}")
 
 
 class Conversation(NamedTuple):
-    """What was asked, and what came of the calls for the last question."""
+    """The questions, and the results of the calls for the last one."""
 
     questions: list[str]
     """The questions so far, the last one last."""
@@ -38,7 +38,7 @@ class _Result(NamedTuple):
 def read_conversation(messages: list[BaseMessage]) -> Conversation:
     """Return the questions of a conversation, and the outcomes of the calls made for the last one.
 
-    Words that steer a question while it is worked on belong to it; messages for the model alone are no questions.
+    Steering messages belong to the current question; messages for the model alone are not questions.
     """
     questions: list[list[str]] = []
     outcomes: list[Outcome] = []

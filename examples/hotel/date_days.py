@@ -1,7 +1,7 @@
-"""Reading one day ("January 17", "next friday", "in 3 days") from a row of words.
+"""Parser of a single day ("January 17", "next friday", "in 3 days") in a list of words.
 
-The reader is sans-I/O and total: at any position it returns a day or None, or raises `DateError` where the words look
-like a date that cannot be. It looks a bounded number of words ahead, so a whole text is read in linear time.
+The reader is sans-I/O and total: at any position it returns a day or None, or raises `DateError` if the words look
+like an impossible date. It looks a bounded number of words ahead, so a whole text is read in linear time.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _TOKEN = re.compile(
 
 
 class DateError(ValueError):
-    """Words that name no day, or no possible stay; the text says which and what to write instead."""
+    """Words that name no day or no possible stay; the message names them and a correction."""
 
     def __init__(self, message: str, end: int = 0) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""Reading a stay ("January 17-19", "next weekend", "2 nights from December 4") from a row of words.
+"""Parser of a stay ("January 17-19", "next weekend", "2 nights from December 4") in a list of words.
 
 A stay has a check-in day and a later check-out day. Weeks run from Monday to Sunday; "this" is the week that holds
 today, "next" the one after. So, on Saturday 2026-11-21, "this weekend" is what is left of the current one (to Sunday
@@ -42,7 +42,7 @@ class StayReader(DayReader):
     def stay(self, i: int) -> Reading | None:
         """Read a stay at a position; None where none is written.
 
-        A single day is one night. Raises DateError for a stay that cannot be (February 30; December 6 to December 4).
+        A single day is one night. Raises DateError for an impossible stay (February 30; December 6 to December 4).
         """
         try:
             return self._counted_stay(i)

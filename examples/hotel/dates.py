@@ -35,12 +35,12 @@ class Phrase:
     end: int
     """The place after its last character."""
     check_in: date | None
-    """None when `error` says why there is no such stay."""
+    """None if `error` is set."""
     check_out: date | None
     relative: bool
     """Whether it depends on today beyond the choice of a year ("next weekend" does, "January 17" does not)."""
     counted: bool
-    """Whether it says the number of nights itself."""
+    """Whether it contains the number of nights."""
     error: str | None
 
 

@@ -1,4 +1,4 @@
-"""What the `holidays` package knows, as named runs of nights.
+"""Data of the `holidays` package as named runs of nights.
 
 The package lists single days, country by country; here the days of one holiday are joined, its several names are made
 one, and holidays that begin on the evening before are moved to that evening.

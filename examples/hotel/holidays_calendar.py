@@ -14,7 +14,7 @@ _YEAR = re.compile(r"\b(?:19|20|21)[0-9]{2}\b")
 
 
 class HolidayError(ValueError):
-    """A holiday that is not known, or not in that year; the text names what is near."""
+    """An unknown holiday, or one without a date in that year; the message suggests similar names."""
 
 
 class HolidayNights(BaseModel, frozen=True):

@@ -1,7 +1,7 @@
-"""A stand-in for a language model, made of rules, so that the example runs without a key and without a network.
+"""A rule-based substitute for a language model, so that the example runs without a key and without a network.
 
-It understands dates, holidays and rooms, and nothing else. It works the way a model does: it is given the messages and
-the tools, answers with calls until it needs no more, and then streams an answer made from their results. Calls are
+It understands dates, holidays and rooms, and nothing else. It works as a model does: it receives the messages and
+the tools, replies with calls until it needs no more, and then streams an answer composed from their results. Calls are
 native, in text, or in structured plans, whichever a request asks for.
 """
 
@@ -57,14 +57,14 @@ _TODAY = re.compile(r"\btoday is (\d{4}-\d{2}-\d{2})\b", re.IGNORECASE)
 
 
 class OfflineHotelModel(BaseChatModel):
-    """A rule-based chat model for the hotel: no language model, and it says so when asked what it can do.
+    """A rule-based chat model for the hotel. Asked for its abilities, it answers that it is no language model.
 
     Today is read from a system message ("Today is 2026-11-21."); without one it is the real today. `stop` is ignored:
     answers are short and end by themselves. Token counts are estimates of four characters a token.
     """
 
     model_name: str = "offline-rules"
-    """What traces call it."""
+    """Its name in traces."""
 
     @property
     def _llm_type(self) -> str:
@@ -123,21 +123,21 @@ class OfflineHotelModel(BaseChatModel):
 
 
 def make_model() -> OfflineHotelModel:
-    """Build the model, and say once per process, in one line on standard error, that it is in use."""
+    """Build the model; its first use in a process writes one line to standard error."""
     _announce()
-    find_names("")  # reads the holiday calendars now, and not within somebody's event loop
+    find_names("")  # loads the holiday calendars now, outside of any event loop
     return OfflineHotelModel()
 
 
 def reply(messages: list[BaseMessage], tools: Sequence[dict[str, Any]] = (), **options: Any) -> AIMessage:
-    """Return what the model says next: calls, "No more actions.", or the answer.
+    """Return the model's next reply: calls, "No more actions.", or the answer.
 
     `tools` are OpenAI function schemas. Calls are made in the way that the request asks for: as tool calls where tools
     are given, as a plan where a tool takes one or the system prompt describes it, else as JSON where the system prompt
     describes the tools.
 
     It is the final answer when nothing can be called, when `tool_choice` is "none", when the last message asks to
-    "provide your final response", or, in place of "No more actions.", when the system prompt says to answer the user.
+    "provide your final response", or, in place of "No more actions.", when the system prompt asks to answer the user.
     """
     asked_for_answer = _asks_for_answer(messages)
     conversation = read_conversation(messages[:-1] if asked_for_answer else messages)

@@ -1,7 +1,7 @@
-"""From what somebody wants, and what the tools have said so far, to the next tool calls. Pure, and without a model.
+"""The next tool calls for a request and the results so far. Pure, and without a model.
 
 Holidays and phrases are resolved first; explicit dates need no resolving, so their rooms are looked up at once. A call
-is made once: whatever came of it, the same call is not asked for again.
+is made once: it is not repeated, whatever its result.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A tool call with what came of it."""
+    """A tool call with its result."""
 
     call: Call
     data: dict[str, Any] | None
@@ -55,19 +55,19 @@ def next_calls(request: Request, done: list[Outcome]) -> list[Call]:
 
 
 def resolving_calls(request: Request, wanted: Wanted) -> list[Call]:
-    """Return the calls that find out the days of a stay; none when they are written out and need no saying."""
+    """Return the calls that resolve the days of a stay; none for explicit dates that need no confirmation."""
     ends = [wanted, wanted.until] if wanted.until else [wanted]
     calls = [_resolving_call(end, always=request.intent == "dates") for end in ends]
     return [call for call in calls if call]
 
 
 def room_calls(request: Request, stay: Stay) -> list[Call]:
-    """Return the calls for one stay: bookings when all that a booking needs was said, else a look at what is free."""
+    """Return the calls for one stay: bookings if all details are given, else a search for free rooms."""
     return stay_calls(request, stay[0].isoformat(), stay[1].isoformat())
 
 
 def stay_calls(request: Request, check_in: str, check_out: str) -> list[Call]:
-    """Return the calls for a stay by its days: ISO dates, or what stands for them in a plan."""
+    """Return the calls for a stay by its days: ISO dates, or references to them in a plan."""
     days = {"check_in": check_in, "check_out": check_out}
     if can_book(request):
         return [Call(BOOKING, {"room": room, **days, "guest_name": request.guest_name}) for room in request.rooms]
@@ -76,12 +76,12 @@ def stay_calls(request: Request, check_in: str, check_out: str) -> list[Call]:
 
 
 def can_book(request: Request) -> bool:
-    """Whether somebody asked to book and said which room and for whom."""
+    """Whether the request is a booking with a room and a guest name."""
     return request.intent == "book" and bool(request.rooms and request.guest_name)
 
 
 def outcome_of(call: Call, done: list[Outcome]) -> Outcome | None:
-    """Return what came of a call, the latest first; None when it was not made."""
+    """Return the latest result of a call; None if it was not made."""
     return next((outcome for outcome in reversed(done) if outcome.call == call), None)
 
 

@@ -1,4 +1,4 @@
-"""Reading what a person wants from what they typed: stays, nights of a stay, guests, a room, a name.
+"""Parser of a person's question: stays, nights of a stay, guests, a room, a name.
 
 Rules, not understanding: each field is found by its own pattern, and what no pattern finds is not there.
 """
@@ -75,7 +75,7 @@ class Nights:
 
 @dataclass(frozen=True)
 class Wanted:
-    """One stay somebody asks about, as they named it."""
+    """One requested stay, as it was written."""
 
     kind: Literal["dates", "hint", "holiday"]
     """Explicit dates; a phrase to be resolved against today; a holiday's name."""
@@ -87,15 +87,15 @@ class Wanted:
     nights: Nights | None = None
     """None for all of it."""
     until: Wanted | None = None
-    """What the stay lasts to, where that is a thing by itself ("from Christmas to New Year")."""
+    """The end of the stay if it is a stay itself ("from Christmas to New Year")."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What somebody asks for; no `wanted` when no date or holiday was found."""
+    """A parsed request; `wanted` is empty if no date or holiday was found."""
 
     intent: Literal["rooms", "book", "dates"] = "rooms"
-    """Look for rooms; book one; or only say which dates a holiday or phrase has."""
+    """Search for rooms; book one; or only resolve the dates of a holiday or phrase."""
     wanted: tuple[Wanted, ...] = ()
     guests: int | None = None
     rooms: tuple[str, ...] = ()
@@ -105,7 +105,7 @@ class Request:
 
 
 def read_questions(texts: list[str], today: date) -> Request:
-    """Read the last of some questions; what it leaves open ("and next weekend?") is taken from those before."""
+    """Read the last of several questions; missing details ("and next weekend?") are taken from earlier ones."""
     request = Request()
     for text in texts:
         request = _carry_on(request, read_question(text, today), text)
@@ -154,7 +154,7 @@ def _carry_on(before: Request, now: Request, text: str) -> Request:
 
 
 class _Place(NamedTuple):
-    """A stay with its place in the text; `counted` when its own words say how many nights it has."""
+    """A stay with its place in the text; `counted` if it contains the number of nights."""
 
     start: int
     end: int

@@ -42,7 +42,7 @@ _SCHEMA = (
 
 
 class RoomError(ValueError):
-    """A stay or booking that cannot be; the text says why and what to change."""
+    """An impossible stay or booking; the message gives the reason and the correction."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""The hotel agent for `langgraph dev`, which is told of it by `langgraph.json`.
+"""The hotel agent for `langgraph dev`, named in `langgraph.json`.
 
-Beside LangGraph's own API, the same server then answers OpenAI's and Anthropic's clients (`/v1`); these need a key
-where `GRAPH_AGENT_API_KEYS` has one.
+In addition to LangGraph's API, the server answers OpenAI's and Anthropic's clients (`/v1`); these need a key
+if `GRAPH_AGENT_API_KEYS` is set.
 """
 
 from __future__ import annotations

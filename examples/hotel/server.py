@@ -179,7 +179,7 @@ def make_server(rooms: Rooms, today: Callable[[], date]) -> FastMCP:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Serve on standard input and output until they close; a wrong argument ends with code 2 and says why."""
+    """Serve on standard input and output until they close; a wrong argument exits with code 2 and an error message."""
     parser = argparse.ArgumentParser(description="The hotel's MCP server, over stdio.")
     parser.add_argument(
         "--today", default=os.environ.get("GRAPH_AGENT_TODAY"), help="the day taken as today (YYYY-MM-DD)"

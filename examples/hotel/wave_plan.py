@@ -1,4 +1,4 @@
-"""From the calls that are due to a structured plan: a wave of calls, or one plan whose calls need each other."""
+"""Structured plans of the due calls: a wave of calls, or one plan whose calls need each other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .planner import (
 from .question import Request, Stay, Wanted
 
 Style = Literal["wave", "dag"]
-"""Plan after plan, each of them one wave; or everything in one plan, ordered by what needs what."""
+"""One plan for each wave; or everything in one plan, ordered by needs."""
 
 _NAMES = {HOLIDAY: "holiday", DATE_HINT: "dates", AVAILABILITY: "rooms", BOOKING: "booking"}
 _ACTIONS = {HOLIDAY: "find the dates", DATE_HINT: "find the dates", AVAILABILITY: "look up rooms", BOOKING: "book"}
@@ -41,8 +41,8 @@ def make_plan(
     """Return the next plan; one without calls when nothing is left to run.
 
     Args:
-        request: What somebody asks for.
-        done: What came of the calls so far.
+        request: The parsed request.
+        done: The results of the calls so far.
         offered: The hotel's tools → the names under which they are offered.
         style: How it is planned.
         most: Calls in one plan at most.
@@ -73,13 +73,13 @@ def make_plan(
 
 
 def _later_calls(request: Request, wanted: Wanted, named: _Named, today: date) -> list[Call]:
-    """Return the calls for a stay whose days other calls of the plan find out."""
+    """Return the calls for a stay whose days other calls of the plan resolve."""
     if not any(call in [other for _, other in named] for call in resolving_calls(request, wanted)):
         return []
     if (days := _days_by_reference(request, wanted, named)) is not None:
         return stay_calls(request, *days)
     stay = _expected_stay(request, wanted, today)
-    # Rooms are looked up on days that these rules have reckoned themselves; booked they are not.
+    # Rooms are searched, but never booked, on days that these rules have computed themselves.
     return room_calls(request, stay) if stay is not None and not can_book(request) else []
 
 
@@ -120,7 +120,7 @@ def _reckoned(call: Call, today: date) -> dict[str, Any]:
 
 
 def _field(request: Request, wanted: Wanted, named: _Named, of_holiday: str, of_hint: str) -> str:
-    """Return a day of a stay: written out where it is known, else a reference to the call that finds it out."""
+    """Return a day of a stay: the date if known, else a reference to the call that resolves it."""
     if wanted.stay is not None:
         return wanted.stay[of_hint == "check_out"].isoformat()
     call = resolving_calls(request, wanted)[0]

@@ -31,7 +31,7 @@ Planner = Literal["wave", "dag"]
 
 
 class Group:
-    """Calls that were begun together, printed when the last of them has its result."""
+    """Calls that started together, printed when the last of them has its result."""
 
     def __init__(self) -> None:
         self._begun: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Which way a request asks a model for calls: through tools, as a structured plan, or as JSON in text."""
+"""How a request asks a model for calls: through tools, as a structured plan, or as JSON in text."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A team of three agents, each a process of its own, that talk over A2A."""
+"""A team of three agents, each a process of its own, that communicate over A2A."""

@@ -1,7 +1,7 @@
-"""Stand-ins for language models, made of rules, so that the team works without a key and without a network.
+"""Rule-based substitutes for language models, so that the team works without a key and without a network.
 
-Each knows what its agent is for and nothing else. They work the way models do: given the messages and the tools, they
-answer with calls until they need no more, and then in words.
+Each covers its agent's subject and nothing else. They work as models do: given the messages and the tools, they
+reply with calls until they need no more, and then with text.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FOUND = re.compile(rf"\b({_NAMES}): (\w+) {_NUMBER}", re.IGNORECASE)
 Wanted = tuple[str, dict[str, Any]]
 """A tool's name, and its arguments."""
 Rules = Callable[[str, list[str]], "list[Wanted] | str"]
-"""Of what was asked and what was found since: the next calls, or the answer."""
+"""Return the next calls or the answer for a question and the results so far."""
 
 
 class RuleModel(BaseChatModel):
@@ -104,7 +104,7 @@ class RuleModel(BaseChatModel):
 
 
 def make_coordinator() -> RuleModel:
-    """The model of the agent that knows nobody's facts and does nobody's sums."""
+    """The coordinator's model, which only delegates."""
     return RuleModel(rules=_coordinate)
 
 
@@ -176,7 +176,7 @@ def _results(message: BaseMessage) -> list[str]:
 
 
 def _sentences(found: list[str]) -> list[str]:
-    """What the specialists said, without the marks that show it to be theirs."""
+    """The specialists' answers, without the fences around them."""
     lines = [line for text in found for line in text.splitlines()]
     return [f"{line}." for line in lines if _FOUND.search(line) or re.search(rf"= {_NUMBER}", line)]
 

@@ -25,11 +25,11 @@ QUESTIONS = (
 
 @asynccontextmanager
 async def agent(name: str, environment: Mapping[str, str] | None = None) -> AsyncIterator[str]:
-    """Run one agent of the team in a process of its own, on a free port; gives its address.
+    """Run one agent of the team in a process of its own, on a free port; yield its address.
 
     Args:
         name: Its file's name, without `.yaml`.
-        environment: Variables beside our own, e.g. `DEBUG_MOCK_RESPONSES`.
+        environment: Variables in addition to this process's own, e.g. `DEBUG_MOCK_RESPONSES`.
 
     Raises:
         RuntimeError: When it does not start.
@@ -52,7 +52,7 @@ async def agent(name: str, environment: Mapping[str, str] | None = None) -> Asyn
 
 @asynccontextmanager
 async def team(**environments: Mapping[str, str]) -> AsyncIterator[str]:
-    """Run the whole team; gives the coordinator's address.
+    """Run the whole team; yield the coordinator's address.
 
     Args:
         environments: Variables for single agents, by their names.
@@ -65,7 +65,7 @@ async def team(**environments: Mapping[str, str]) -> AsyncIterator[str]:
 
 
 async def ask(url: str, question: str) -> AsyncGenerator[str]:
-    """Ask an agent with the SDK's own client: what it says as it works, line by line, and its answer last."""
+    """Ask an agent with the SDK's client; yield its progress line by line, and its answer last."""
     said = Message(message_id=uuid.uuid4().hex, role=Role.ROLE_USER, parts=[Part(text=question)])
     answer = ""
     async with await create_client(url) as client:

@@ -1,4 +1,4 @@
-"""Which requests `graph-agent a2a`, and an application made by `a2a_app`, let in."""
+"""Admission of requests by `graph-agent a2a` and by applications of `a2a_app`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", ["/a2a", "/a2a/", "/a2a/rest/message:send"])
 @pytest.mark.parametrize(("headers", "status"), FROM_ELSEWHERE)
-def test_no_page_of_elsewhere_runs_the_agent(command: str, path: str, headers: dict[str, str], status: int) -> None:
+def test_cross_origin_requests_do_not_run_the_agent(
+    command: str, path: str, headers: dict[str, str], status: int
+) -> None:
     with http(command) as client:
         answer = client.post(path, content=request(path), headers=headers)
 
@@ -104,7 +106,7 @@ def test_a_body_over_the_limit_is_refused(command: str) -> None:
     assert [answer.status_code for answer in answers] == [413, 413]
 
 
-def test_an_address_that_others_reach_needs_keys(tmp_path: Path) -> None:
+def test_a_public_address_requires_keys(tmp_path: Path) -> None:
     (tmp_path / "agent.yaml").write_text(yaml.safe_dump(AGENT))
     command = [sys.executable, "-m", "graph_agent.cli", "a2a", "--port", "0", "--host", "0.0.0.0"]
     done = subprocess.run(
@@ -120,7 +122,7 @@ def test_an_address_that_others_reach_needs_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {"x-api-key": "wrong"}, {"authorization": f"Basic {ANNA}"}])
-def test_strangers_see_the_card_alone(guarded: str, headers: dict[str, str]) -> None:
+def test_unauthenticated_callers_can_only_read_the_card(guarded: str, headers: dict[str, str]) -> None:
     with http(guarded, **headers) as client:
         card = client.get("/.well-known/agent-card.json")
         refused = [
@@ -150,7 +152,7 @@ def embedded() -> Iterator[str]:
 
 @pytest.mark.parametrize("path", ["/a2a", "/a2a/rest/message:send"])
 @pytest.mark.parametrize(("headers", "status"), FROM_ELSEWHERE)
-def test_an_embedded_application_lets_no_page_of_elsewhere_in(
+def test_an_embedded_application_refuses_cross_origin_requests(
     embedded: str, path: str, headers: dict[str, str], status: int
 ) -> None:
     with http(embedded) as client:

@@ -1,7 +1,7 @@
-"""What the specification of A2A 1.0 says an agent MUST do, checked request by request, over both bindings.
+"""MUST requirements of the A2A 1.0 specification, checked request by request over both bindings.
 
-The public compatibility kit is on no package registry; these are checks of our own, named by what they require, which
-speak plain HTTP so that no client's kindness hides a fault.
+The public compatibility kit is in no package registry; these checks are our own, named by their requirement. They use
+plain HTTP, so that no client library repairs a fault.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ REASONS = {
 
 @dataclass
 class Binding:
-    """A plain client of one binding."""
+    """A plain HTTP client of one binding."""
 
     name: str
     url: str
@@ -64,7 +64,7 @@ class Binding:
         return self.http.request(verb, url, params=_query(rest), headers=headers)
 
     def result(self, method: str, params: dict[str, Any]) -> Any:
-        """What an operation gives."""
+        """The result of an operation."""
         answer = self.ask(method, params)
         assert answer.status_code == 200, answer.text
         told = answer.json()
@@ -74,7 +74,7 @@ class Binding:
         return told
 
     def reason(self, answer: httpx.Response) -> str:
-        """Why an operation was refused, its error's form checked on the way."""
+        """The error of a refused operation, after a check of its format."""
         error = answer.json()["error"]
         if self.name == "JSONRPC":
             assert (answer.status_code, answer.json()["id"]) == (200, "r-1"), answer.text
@@ -123,7 +123,7 @@ def said(text: str = "hi", **fields: Any) -> dict[str, Any]:
     return {"message": {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": text}], **fields}}
 
 
-def test_a_message_gives_a_task_with_ids_of_the_servers(binding: Binding) -> None:
+def test_a_message_creates_a_task_with_server_generated_ids(binding: Binding) -> None:
     tasks = [binding.result("SendMessage", said())["task"] for _ in range(2)]
 
     assert [task["status"]["state"] for task in tasks] == ["TASK_STATE_COMPLETED"] * 2
@@ -131,7 +131,7 @@ def test_a_message_gives_a_task_with_ids_of_the_servers(binding: Binding) -> Non
     assert tasks[0]["status"]["timestamp"].endswith("Z")
 
 
-def test_a_context_that_a_client_names_is_kept(binding: Binding) -> None:
+def test_a_client_supplied_context_id_is_used(binding: Binding) -> None:
     named = f"mine-{binding.name}"
 
     task = binding.result("SendMessage", said(contextId=named))["task"]
@@ -229,7 +229,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_cannot_be_done_is_refused_with_its_own_error(case: str, binding: Binding) -> None:
+def test_unsupported_operations_return_their_a2a_error(case: str, binding: Binding) -> None:
     method, params, reason = REFUSED[case]
     done = binding.result("SendMessage", said())["task"]["id"]
     filled = json.loads(json.dumps(params).replace("DONE", done))
@@ -237,7 +237,7 @@ def test_what_cannot_be_done_is_refused_with_its_own_error(case: str, binding: B
     assert binding.reason(binding.ask(method, filled)) == reason
 
 
-def test_versions_are_told_apart_by_their_first_two_numbers(binding: Binding) -> None:
+def test_versions_are_compared_by_major_and_minor_number(binding: Binding) -> None:
     task = binding.result("SendMessage", said())["task"]["id"]
 
     patched = binding.ask("GetTask", {"id": task}, version="1.0.7")
@@ -264,7 +264,7 @@ def test_versions_are_told_apart_by_their_first_two_numbers(binding: Binding) ->
         (b'{"jsonrpc": "2.0", "id": 1, "method": "GetTask", "params": [1]}', -32602, 1),
     ],
 )
-def test_jsonrpcs_own_errors(body: bytes, code: int, id_: int | None, url: str) -> None:
+def test_invalid_json_rpc_requests_have_standard_error_codes(body: bytes, code: int, id_: int | None, url: str) -> None:
     headers = {"content-type": "application/json", "a2a-version": "1.0"}
     answer = httpx.post(f"{url}/a2a", content=body, headers=headers, trust_env=False)
 
@@ -279,7 +279,7 @@ def test_jsonrpcs_own_errors(body: bytes, code: int, id_: int | None, url: str) 
 
 
 @pytest.mark.parametrize("body", [b"{", b"", b"null", b"\xff", b'{"message": 1}'])
-def test_a_rest_body_that_is_none_is_refused(body: bytes, url: str) -> None:
+def test_an_invalid_rest_body_is_refused(body: bytes, url: str) -> None:
     headers = {"content-type": "application/a2a+json", "a2a-version": "1.0"}
     answer = httpx.post(f"{url}/a2a/rest/message:send", content=body, headers=headers, trust_env=False)
 

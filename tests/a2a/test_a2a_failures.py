@@ -1,4 +1,4 @@
-"""What A2A clients are told when the database fails, or cannot hold what they ask for: nothing of its inside."""
+"""Responses to A2A clients when the database fails or cannot store a value: no internals are exposed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LOOKUPS = {
 }
 
 
-async def test_a_database_that_fails_is_not_quoted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_database_errors_are_not_quoted_to_the_client(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "tasks.db"
 
     def lose() -> None:
@@ -54,7 +54,7 @@ async def test_a_database_that_fails_is_not_quoted(tmp_path: Path, caplog: pytes
 
 
 @pytest.mark.parametrize(("failures", "kept"), [(2, "TASK_STATE_COMPLETED"), (4, "TASK_STATE_WORKING")])
-async def test_the_end_of_a_task_is_written_again_while_the_database_fails(
+async def test_the_final_task_state_is_retried_while_the_database_fails(
     failures: int, kept: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Failing(InMemoryTaskStore):
@@ -71,7 +71,7 @@ async def test_the_end_of_a_task_is_written_again_while_the_database_fails(
         for state in (TaskState.TASK_STATE_WORKING, TaskState.TASK_STATE_COMPLETED):
             await store.save(Task(id="t1", context_id="c1", status=TaskStatus(state=state)), NOBODY)
     async with asyncio.timeout(30):
-        # What could not be written is nobody's to wait for, either.
+        # A task that could not be written is not waited for.
         await store.settled()
     found = await inner.get("t1", NOBODY)
 
@@ -80,7 +80,7 @@ async def test_the_end_of_a_task_is_written_again_while_the_database_fails(
 
 
 @on_postgres
-async def test_what_postgresql_has_no_place_for_is_not_there(postgres_url: str) -> None:
+async def test_ids_that_postgresql_cannot_store_are_not_found(postgres_url: str) -> None:
     answers = await _errors(postgres_url, _LOOKUPS)
 
     assert {method: code for method, (code, _) in answers.items()} == {

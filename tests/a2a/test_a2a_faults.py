@@ -1,4 +1,4 @@
-"""What a remote agent may do wrong: each is the result of that call alone, and the run goes on."""
+"""Faults of remote agents: each is an error result of its call, and the run continues."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from graph_agent.a2a.wire import EXTENSION
 from graph_agent.budgets import Left
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import ConfigError
-from tests.a2a.test_a2a_delegate import delegating, told
+from tests.support.a2a_delegates import delegating_session, delegation_summaries
 from tests.support.a2a_servers import PlainAgent, answer, plain_card, serving, serving_plain
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -41,7 +41,7 @@ async def asked(delegate: A2ADelegate, **options: Any) -> DelegationResult:
 
 
 def serving_badly(endpoint: Endpoint, card: Callable[[str], AgentCard] = plain_card) -> Any:
-    """Serve a card that is as it should be, and whatever `endpoint` does behind it."""
+    """Serve a valid card and a faulty `endpoint`."""
     return serving(
         lambda url: Starlette(
             routes=[*create_agent_card_routes(card(url)), Route("/rpc", endpoint, methods=["GET", "POST"])]
@@ -50,7 +50,7 @@ def serving_badly(endpoint: Endpoint, card: Callable[[str], AgentCard] = plain_c
 
 
 def event_of(payload: dict[str, Any]) -> bytes:
-    """One event of a stream, as the protocol has it."""
+    """One event of a stream, in the protocol's format."""
     return f"data: {json.dumps({'jsonrpc': '2.0', 'id': '1', 'result': payload})}\n\n".encode()
 
 
@@ -114,19 +114,19 @@ async def leads_astray(request: Request) -> Response:
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )
-async def test_an_agent_that_does_not_keep_to_the_protocol(endpoint: Endpoint, words: str) -> None:
+async def test_protocol_violations_are_error_results(endpoint: Endpoint, words: str) -> None:
     with serving_badly(endpoint) as url:
-        session, _ = delegating(url, "Bergen")
+        session, _ = delegating_session(url, "Bergen")
         result = await session.run("go")
 
-    (_, (kind, id_, status, content)) = told(await session.events())
+    (_, (kind, id_, status, content)) = delegation_summaries(await session.events())
     assert (kind, id_, status, words in content, result.answer) == ("response", "1", "error", True, "Done."), content
 
 
-async def test_an_agent_that_nobody_can_reach() -> None:
+async def test_an_unreachable_agent_is_an_error_result() -> None:
     with serving_plain(PlainAgent(never)) as url:
         pass
-    session, model = delegating(url, "Bergen", description="Knows the weather.")
+    session, model = delegating_session(url, "Bergen", description="Knows the weather.")
 
     result = await session.run("go")
 
@@ -147,7 +147,7 @@ async def silent(text: str, updater: TaskUpdater, context: RequestContext) -> No
     await asyncio.Event().wait()
 
 
-async def test_an_agent_that_falls_silent_is_told_to_stop() -> None:
+async def test_a_silent_agent_receives_a_cancel_request() -> None:
     with serving_plain(agent := PlainAgent(silent)) as url:
         result = await asked(A2ADelegate("researcher", url, timeout_s=0.3))
         cancelled = await asyncio.to_thread(agent.cancelled.wait, 30)
@@ -156,7 +156,7 @@ async def test_an_agent_that_falls_silent_is_told_to_stop() -> None:
     assert (result, cancelled) == (DelegationResult(text, "error"), True)
 
 
-async def test_an_agent_that_names_no_task_cannot_be_told_to_stop() -> None:
+async def test_an_agent_without_a_task_id_cannot_be_cancelled() -> None:
     agent = PlainAgent(never)
     agent.makes_tasks = False
     with serving_plain(agent) as url:
@@ -179,7 +179,7 @@ class Late(PlainAgent):
         await super().execute(context, event_queue)
 
 
-async def test_a_run_cancelled_before_the_first_event_stops_the_task_all_the_same() -> None:
+async def test_cancelling_before_the_first_event_cancels_the_task() -> None:
     with serving_plain(agent := Late()) as url:
         run = asyncio.create_task(asked(A2ADelegate("researcher", url)))
         await asyncio.to_thread(agent.asked.wait, 30)
@@ -192,7 +192,7 @@ async def test_a_run_cancelled_before_the_first_event_stops_the_task_all_the_sam
     assert (run.cancelled(), cancelled) == (True, True)
 
 
-async def test_what_an_agent_says_while_it_works_gives_it_more_time() -> None:
+async def test_progress_events_extend_the_timeout() -> None:
     steps = 5
 
     async def slow(text: str, updater: TaskUpdater, context: RequestContext) -> None:
@@ -208,7 +208,7 @@ async def test_what_an_agent_says_while_it_works_gives_it_more_time() -> None:
     assert result.content == "at last"
 
 
-async def test_an_agent_that_answers_after_the_deadline_is_not_waited_for() -> None:
+async def test_a_delegate_is_abandoned_at_the_deadline() -> None:
     async def chatty(text: str, updater: TaskUpdater, context: RequestContext) -> None:
         while True:
             await updater.start_work()
@@ -243,21 +243,21 @@ async def test_a_task_that_does_not_succeed(end: str, text: str) -> None:
     assert (result.status, result.content, result.untrusted) == ("error", text, True)
 
 
-async def test_a_usage_that_cannot_be_is_none() -> None:
+async def test_impossible_usage_values_are_ignored() -> None:
     async def boasts(given: str, updater: TaskUpdater, context: RequestContext) -> None:
         await updater.add_artifact([Part(text="Rain.")])
         usage = {"totalTokens": 1e300, "inputTokens": 1.5, "outputTokens": -1, "modelCalls": "many"}
         await updater.update_status(TaskState.TASK_STATE_COMPLETED, metadata={EXTENSION: {"usage": usage}})
 
     with serving_plain(PlainAgent(boasts)) as url:
-        session, _ = delegating(url, "Bergen")
+        session, _ = delegating_session(url, "Bergen")
         result = await session.run("go")
         own = result.usage["total_tokens"] < 10_000
 
     assert (result.status, result.results["1"], own) == ("COMPLETED", "Rain.", True)
 
 
-async def test_a_process_that_is_killed_in_the_middle() -> None:
+async def test_a_killed_agent_process_is_an_error_result() -> None:
     command = [sys.executable, "-m", "tests.support.a2a_stuck_agent"]
     root = Path(__file__).parents[2]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, cwd=root)
@@ -284,7 +284,7 @@ def elsewhere(url: str) -> AgentCard:
     return plain_card(url, at="http://example.invalid/rpc")
 
 
-async def test_a_card_that_leads_to_another_host_is_refused() -> None:
+async def test_a_card_with_a_url_on_another_host_is_refused() -> None:
     with serving_badly(talks_nonsense, elsewhere) as url:
         result = await asked(A2ADelegate("researcher", url))
 
@@ -295,7 +295,7 @@ async def test_a_card_that_leads_to_another_host_is_refused() -> None:
     )
 
 
-async def test_a_host_that_is_allowed_may_be_named_by_the_card() -> None:
+async def test_a_card_may_name_an_allowed_host() -> None:
     async def plainly(text: str, updater: TaskUpdater, context: RequestContext) -> None:
         await answer(updater, Part(text="ok"))
 
@@ -317,7 +317,7 @@ async def test_a_host_that_is_allowed_may_be_named_by_the_card() -> None:
     ],
     ids=["bearer", "key", "own header"],
 )
-async def test_a_secret_is_sent_and_never_told(
+async def test_a_secret_is_sent_but_never_shown(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, auth: A2AAuth, header: str, value: str
 ) -> None:
     async def parrot(text: str, updater: TaskUpdater, context: RequestContext) -> None:
@@ -327,7 +327,7 @@ async def test_a_secret_is_sent_and_never_told(
 
     monkeypatch.setenv("TEST_A2A_SECRET", "s3cret-token")
     with serving_plain(agent := PlainAgent(parrot)) as url, caplog.at_level(logging.DEBUG, "graph_agent"):
-        session, model = delegating(url, "Bergen", auth=auth)
+        session, model = delegating_session(url, "Bergen", auth=auth)
         await session.run("go")
 
     everything = json.dumps([await session.events(), str(model.requests)])
@@ -335,7 +335,7 @@ async def test_a_secret_is_sent_and_never_told(
     assert "s3cret-token" not in caplog.text
 
 
-async def test_a_secret_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unset_secret_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TEST_A2A_SECRET", raising=False)
 
     result = await asked(A2ADelegate("r", "http://127.0.0.1:1", auth=A2AAuth(bearer_env="TEST_A2A_SECRET")))
@@ -347,6 +347,6 @@ async def test_a_secret_that_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "127.0.0.1:9001", "", "http://"])
-def test_an_address_that_is_none(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="is no address of an agent"):
         A2ADelegate("r", url)

@@ -1,4 +1,4 @@
-"""A2A tasks, and whom to notify of them, in a real PostgreSQL server."""
+"""A2A tasks and push notification configs in a real PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from graph_agent.a2a.server import store as server_store
 from graph_agent.a2a.server.sessions import at_work
 from graph_agent.a2a.server.store import open_stores
 from graph_agent.persistence.open import open_saver
-from tests.a2a.test_a2a_server import book, calling, message, sent, state_of, words
+from tests.support.a2a_agents import book
+from tests.support.a2a_client import a2a_client, artifact_texts, message_request, send, state_name
 from tests.support.a2a_process import a2a_process
 from tests.support.a2a_servers import serving_here
 from tests.support.agents import asks
@@ -36,24 +37,24 @@ pytestmark = on_postgres
 LONG = "a conversation's name, longer than any UUID: " + "x" * 200
 
 
-async def test_tasks_and_conversations_outlive_a_restart(postgres_url: str) -> None:
+async def test_tasks_and_conversations_survive_a_restart(postgres_url: str) -> None:
     tasks: list[Task] = []
     listed: list[Task] = []
     for script, said in ((["Hello Ada.", asks(("1", "book", {"room": "1"}))], "one"), (["Booked.", "Ada."], "two")):
         async with open_saver(postgres_url) as saver, open_stores(postgres_url) as stores:
             graph = create_graph_agent(ScriptedChatModel(script), tools=[book], checkpointer=saver)
-            async with serving_here(graph, stores=stores) as url, calling(url, streaming=False) as client:
+            async with serving_here(graph, stores=stores) as url, a2a_client(url, streaming=False) as client:
                 if said == "one":
-                    tasks.append(await sent(client, message("I am Ada \U0001f600.", context_id=LONG)))
-                    tasks.append(await sent(client, message("Book room 1", context_id=LONG)))
+                    tasks.append(await send(client, message_request("I am Ada \U0001f600.", context_id=LONG)))
+                    tasks.append(await send(client, message_request("Book room 1", context_id=LONG)))
                 else:
                     tasks.append(await client.get_task(GetTaskRequest(id=tasks[0].id)))
-                    tasks.append(await sent(client, message("yes", tasks[1])))
+                    tasks.append(await send(client, message_request("yes", tasks[1])))
                     page = await client.list_tasks(ListTasksRequest(context_id=LONG, page_size=1))
                     more = ListTasksRequest(context_id=LONG, page_token=page.next_page_token)
                     listed = [*page.tasks, *(await client.list_tasks(more)).tasks]
 
-    assert [(state_of(task), words(task)) for task in tasks] == [
+    assert [(state_name(task), artifact_texts(task)) for task in tasks] == [
         ("TASK_STATE_COMPLETED", ["Hello Ada."]),
         ("TASK_STATE_INPUT_REQUIRED", []),
         ("TASK_STATE_COMPLETED", ["Hello Ada."]),
@@ -62,7 +63,7 @@ async def test_tasks_and_conversations_outlive_a_restart(postgres_url: str) -> N
     assert [task.id for task in listed] == [tasks[1].id, tasks[0].id]
 
 
-async def test_who_is_to_be_notified_outlives_a_restart(postgres_url: str) -> None:
+async def test_push_notification_configs_survive_a_restart(postgres_url: str) -> None:
     context = ServerCallContext(user=UnauthenticatedUser())
     given = TaskPushNotificationConfig(task_id="t1", id="mine", url="https://example.com/hook", token="t0ken")
     async with open_stores(postgres_url) as stores:
@@ -75,7 +76,7 @@ async def test_who_is_to_be_notified_outlives_a_restart(postgres_url: str) -> No
     assert ([(each.url, each.token) for each in found], left) == ([("https://example.com/hook", "t0ken")], [])
 
 
-async def test_stores_are_opened_by_several_at_once(postgres_url: str) -> None:
+async def test_several_processes_can_open_the_stores_at_once(postgres_url: str) -> None:
     async def opened() -> bool:
         async with open_stores(postgres_url) as stores:
             return await stores.tasks.get("none", ServerCallContext()) is None
@@ -83,9 +84,7 @@ async def test_stores_are_opened_by_several_at_once(postgres_url: str) -> None:
     assert await asyncio.gather(*(opened() for _ in range(5))) == [True] * 5
 
 
-async def test_a_task_is_lost_when_nobody_works_on_its_session(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_task_without_a_running_session_is_failed(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_store, "LOST_AFTER_S", 0.0)
     nobody, gate = ServerCallContext(), Gate()
     states: list[str] = []
@@ -103,24 +102,24 @@ async def test_a_task_is_lost_when_nobody_works_on_its_session(
             for _ in range(2):
                 found = await stores.tasks.get("t1", nobody)
                 assert found is not None
-                states.append(state_of(found))
+                states.append(state_name(found))
                 gate.open()
                 await run
             listed = await stores.tasks.list(ListTasksRequest(), nobody)
 
-    assert (states, [state_of(task) for task in listed.tasks]) == (
+    assert (states, [state_name(task) for task in listed.tasks]) == (
         ["TASK_STATE_WORKING", "TASK_STATE_FAILED"],
         ["TASK_STATE_FAILED"],
     )
 
 
-async def test_a_killed_process_leaves_its_tasks_to_the_next(postgres_url: str, tmp_path: Path) -> None:
+async def test_tasks_of_a_killed_process_are_kept_for_the_next(postgres_url: str, tmp_path: Path) -> None:
     go, cut = tmp_path / "go", ""
     with a2a_process(tmp_path, "--db", postgres_url) as (url, process):
-        async with calling(url, streaming=False) as client:
-            done = await sent(client, message("first", context_id="talk"))
-        async with calling(url) as client:
-            stream: Any = client.send_message(message(f'!call wait_for {{"file": "{go}"}}', context_id="talk"))
+        async with a2a_client(url, streaming=False) as client:
+            done = await send(client, message_request("first", context_id="talk"))
+        async with a2a_client(url) as client:
+            stream: Any = client.send_message(message_request(f'!call wait_for {{"file": "{go}"}}', context_id="talk"))
             async with aclosing(stream) as events:
                 async for event in events:
                     if "wait_for: started" in str(event):
@@ -129,14 +128,18 @@ async def test_a_killed_process_leaves_its_tasks_to_the_next(postgres_url: str, 
                         break
             process.wait()
     with a2a_process(tmp_path, "--db", postgres_url) as (url, _):
-        async with calling(url, streaming=False) as client:
+        async with a2a_client(url, streaming=False) as client:
             kept = [await client.get_task(GetTaskRequest(id=task_id)) for task_id in (done.id, cut)]
-            after = await sent(client, message("again", context_id="talk"))
+            after = await send(client, message_request("again", context_id="talk"))
 
-    assert state_of(kept[0]) == "TASK_STATE_COMPLETED"
+    assert state_name(kept[0]) == "TASK_STATE_COMPLETED"
     # Lost tasks count as working until `LOST_AFTER_S` has passed, which the start of the second process may take.
-    assert state_of(kept[1]) in {"TASK_STATE_WORKING", "TASK_STATE_FAILED"}
-    assert (words(kept[0]), "You said: first" in words(after)[0], "again" in words(after)[0]) == (
+    assert state_name(kept[1]) in {"TASK_STATE_WORKING", "TASK_STATE_FAILED"}
+    assert (
+        artifact_texts(kept[0]),
+        "You said: first" in artifact_texts(after)[0],
+        "again" in artifact_texts(after)[0],
+    ) == (
         ["You said: first"],
         True,
         True,

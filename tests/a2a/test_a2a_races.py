@@ -1,4 +1,4 @@
-"""What may happen to an A2A task between two of its steps."""
+"""Races between two steps of an A2A task."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from a2a.types import SendMessageRequest, Task, TaskState, TaskStatus, TaskStatu
 from graph_agent import Session
 from graph_agent.a2a.server.executor import A2A_DEFAULTS, GraphExecutor
 from graph_agent.a2a.server.store import Stores, open_stores
-from tests.a2a.test_a2a_server import Held, agent, message, state_of
+from tests.support.a2a_agents import HeldTool, weather_agent
+from tests.support.a2a_client import message_request, state_name
 from tests.support.agents import asks
 
 NOBODY = ServerCallContext(user=UnauthenticatedUser())
 
 
 class Cancelling(EventQueueSource):
-    """The queue of a task that is cancelled between its word that it works and the beginning of its run."""
+    """The queue of a task that is cancelled between its `working` update and the start of its run."""
 
     def __init__(self, executor: GraphExecutor, request: RequestContext) -> None:
         super().__init__()
@@ -40,7 +41,7 @@ class Cancelling(EventQueueSource):
 
 
 async def states(queue: EventQueueSource) -> list[str]:
-    """The states that a task has told, to its end."""
+    """The states that a task has reported, to its end."""
     told: list[str] = []
     while True:
         event: Event = await queue.dequeue_event()
@@ -56,9 +57,9 @@ def request_of(said: SendMessageRequest) -> RequestContext:
 
 
 async def test_cancelling_a_task_leaves_another_run_of_its_session() -> None:
-    held = Held()
-    graph = agent([asks(("1", "hold", {})), "Done."], tools=[held.tool])
-    executor, request = GraphExecutor(graph), request_of(message("me too", context_id="s1"))
+    held = HeldTool()
+    graph = weather_agent([asks(("1", "hold", {})), "Done."], tools=[held.tool])
+    executor, request = GraphExecutor(graph), request_of(message_request("me too", context_id="s1"))
     queue = Cancelling(executor, request)
     other = asyncio.create_task(Session(graph, "s1").run("go", context=A2A_DEFAULTS))
     await held.begun.wait()
@@ -77,7 +78,7 @@ async def test_cancelling_a_task_leaves_another_run_of_its_session() -> None:
     )
 
 
-async def test_a_task_that_another_process_has_ended_is_not_taken_up_again(tmp_path: Path) -> None:
+async def test_a_task_finished_by_another_process_is_not_resumed(tmp_path: Path) -> None:
     async def nobody_is(task: Task, context: ServerCallContext) -> bool:
         return False
 
@@ -95,4 +96,4 @@ async def test_a_task_that_another_process_has_ended_is_not_taken_up_again(tmp_p
         kept = await one.tasks.get("t1", NOBODY)
 
     assert kept is not None
-    assert state_of(kept) == "TASK_STATE_CANCELED"
+    assert state_name(kept) == "TASK_STATE_CANCELED"

@@ -1,4 +1,4 @@
-"""What the A2A server makes of messages that JSON, or a database, cannot hold; and when it notifies."""
+"""A2A messages that JSON or a database cannot represent, and the setting for push notifications."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from a2a.types import Message, Part
 
 from graph_agent.a2a.server import executor as server_executor
 from graph_agent.a2a.wire import EXTENSION
-from tests.a2a.test_a2a_server import agent
 from tests.server.process import serving
+from tests.support.a2a_agents import weather_agent
 from tests.support.a2a_process import AGENT, a2a_process
 from tests.support.a2a_servers import serving_ours
 
@@ -29,10 +29,10 @@ BAD = {
 
 @pytest.mark.parametrize("method", ["SendMessage", "SendStreamingMessage"])
 @pytest.mark.parametrize("what", BAD)
-async def test_what_json_has_no_numbers_for_is_refused_over_jsonrpc(what: str, method: str) -> None:
+async def test_non_json_numbers_are_refused_over_jsonrpc(what: str, method: str) -> None:
     message = _message(BAD[what])
     body = f'{{"jsonrpc": "2.0", "id": 1, "method": "{method}", "params": {{"message": {message}}}}}'
-    with serving_ours(agent(["Hello."], tools=[])) as url:
+    with serving_ours(weather_agent(["Hello."], tools=[])) as url:
         answer = await _posted(f"{url}/a2a", body)
 
     assert (answer.status_code, answer.json()["error"]["code"], answer.json()["id"]) == (200, -32602, 1)
@@ -40,36 +40,36 @@ async def test_what_json_has_no_numbers_for_is_refused_over_jsonrpc(what: str, m
 
 @pytest.mark.parametrize("method", ["send", "stream"])
 @pytest.mark.parametrize("what", BAD)
-async def test_what_json_has_no_numbers_for_is_refused_over_rest(what: str, method: str) -> None:
-    with serving_ours(agent(["Hello."], tools=[])) as url:
+async def test_non_json_numbers_are_refused_over_rest(what: str, method: str) -> None:
+    with serving_ours(weather_agent(["Hello."], tools=[])) as url:
         answer = await _posted(f"{url}/a2a/rest/message:{method}", f'{{"message": {_message(BAD[what])}}}')
 
     assert (answer.status_code, answer.json()["error"]["status"]) == (400, "INVALID_ARGUMENT")
 
 
 @pytest.mark.parametrize("what", ["metadata", "data"])
-async def test_the_same_in_version_0_3(what: str) -> None:
+async def test_non_json_numbers_are_refused_in_version_0_3(what: str) -> None:
     bad = {
         "metadata": '"metadata": {"x": NaN}, "parts": [{"kind": "text", "text": "hi"}]',
         "data": '"parts": [{"kind": "data", "data": {"x": NaN}}]',
     }
     message = f'{{"messageId": "m", "role": "user", "kind": "message", {bad[what]}}}'
     body = f'{{"jsonrpc": "2.0", "id": 1, "method": "message/send", "params": {{"message": {message}}}}}'
-    with serving_ours(agent(["Hello."], tools=[])) as url:
+    with serving_ours(weather_agent(["Hello."], tools=[])) as url:
         answer = await _posted(f"{url}/a2a", body, version="0.3")
 
     assert answer.json()["error"]["code"] == -32602
 
 
 @pytest.mark.parametrize("path", ["/a2a", "/a2a/rest/message:send"])
-async def test_what_is_nested_too_deeply_to_be_read_is_no_failure_of_ours(path: str) -> None:
-    with serving_ours(agent(["Hello."], tools=[])) as url:
+async def test_too_deeply_nested_json_is_a_client_error(path: str) -> None:
+    with serving_ours(weather_agent(["Hello."], tools=[])) as url:
         answer = await _posted(f"{url}{path}", '{"x": [' * 5000 + "1" + "]}" * 5000)
 
     assert (answer.status_code, answer.json()["kind"]) == (400, "invalid")
 
 
-def test_what_is_passed_on_is_not_looked_for_among_all_parts() -> None:
+def test_forwarded_parts_are_selected_without_comparing_parts() -> None:
     passed_on = Part(text="before")
     passed_on.metadata[EXTENSION] = 1
     message = Message(message_id="m", parts=[passed_on, Part(text="now"), passed_on])
@@ -111,7 +111,7 @@ async def _card(url: str) -> Any:
 
 
 @pytest.mark.parametrize(("options", "offered"), [([], None), (["--push-notifications"], True)])
-async def test_the_command_notifies_when_it_is_told_to(
+async def test_push_notifications_are_enabled_by_a_command_option(
     options: list[str], offered: bool | None, tmp_path: Path
 ) -> None:
     with a2a_process(tmp_path, "--db", "memory:", *options) as (url, _):
@@ -120,7 +120,7 @@ async def test_the_command_notifies_when_it_is_told_to(
     assert told == bool(offered)
 
 
-async def test_an_agent_file_has_both_servers_notify(tmp_path: Path) -> None:
+async def test_push_notifications_are_enabled_by_the_agent_file_in_both_servers(tmp_path: Path) -> None:
     file = {**AGENT, "push_notifications": True}
     with a2a_process(tmp_path, "--db", "memory:", agent=file) as (url, _):
         told = [await _card(url)]
@@ -134,5 +134,5 @@ async def test_an_agent_file_has_both_servers_notify(tmp_path: Path) -> None:
                 f"{served.url}/a2a/rest/message:send", json=request, headers={"a2a-version": "1.0"}
             )
 
-    # Nobody may have our server call into its own network.
+    # Push notifications must not reach the server's own network.
     assert (told, inside.status_code) == ([True, True], 400)

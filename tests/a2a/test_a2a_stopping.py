@@ -1,4 +1,4 @@
-"""A2A tasks at work when their server is told to stop: `graph-agent a2a`, and `graph-agent serve`."""
+"""Running A2A tasks when `graph-agent a2a` or `graph-agent serve` is stopped."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from graph_agent.a2a.server.executor import STOPPED
 from graph_agent.persistence.open import open_saver
 from graph_agent.session.history import SessionMemory
 from graph_agent.spec.agent_file import load_spec, open_agent
-from tests.a2a.test_a2a_server import brief, calling, message, sent, state_of, words
 from tests.server.process import serving
+from tests.support.a2a_client import a2a_client, artifact_texts, event_summary, message_request, send, state_name
 from tests.support.a2a_process import AGENT, a2a_process
 
 BY_SIGNAL = -signal.SIGTERM
@@ -25,11 +25,11 @@ BY_SIGNAL = -signal.SIGTERM
 
 def order(folder: Path) -> Any:
     text = f'!call wait_for {{"file": "{folder / "go"}"}}\n!then look_up {{"key": "k"}}'
-    return message(text, context_id="talk")
+    return message_request(text, context_id="talk")
 
 
 async def until_at_work(events: AsyncIterator[StreamResponse], folder: Path) -> str:
-    """The id of a task, when its first tool is at work."""
+    """The id of a task, once its first tool runs."""
     async for event in events:
         if "wait_for: started" in str(event):
             while not await asyncio.to_thread((folder / "go.pid").exists):
@@ -40,7 +40,7 @@ async def until_at_work(events: AsyncIterator[StreamResponse], folder: Path) -> 
 
 @asynccontextmanager
 async def server(surface: str, folder: Path) -> AsyncIterator[tuple[str, Any]]:
-    """The agent, served by either command; gives its address and its process."""
+    """The agent, served by either command; yield its address and its process."""
     database = f"sqlite:///{folder / 'sessions.db'}"
     if surface == "a2a":
         with a2a_process(folder, "--db", database) as (url, process):
@@ -51,28 +51,28 @@ async def server(surface: str, folder: Path) -> AsyncIterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("surface", ["a2a", "serve"])
-async def test_sigterm_lets_a_task_come_to_its_next_boundary(surface: str, tmp_path: Path) -> None:
-    async with server(surface, tmp_path) as (url, process), calling(url) as client:
+async def test_sigterm_stops_a_task_at_its_next_boundary(surface: str, tmp_path: Path) -> None:
+    async with server(surface, tmp_path) as (url, process), a2a_client(url) as client:
         stream: Any = client.send_message(order(tmp_path))
         async with aclosing(stream) as events:
             cut = await until_at_work(events, tmp_path)
             process.send_signal(signal.SIGTERM)
             (tmp_path / "go").touch()
-            told = [brief(event) async for event in events]
+            told = [event_summary(event) async for event in events]
         status = await asyncio.to_thread(process.wait, 60)
-    async with server(surface, tmp_path) as (url, _), calling(url, streaming=False) as client:
+    async with server(surface, tmp_path) as (url, _), a2a_client(url, streaming=False) as client:
         kept = await client.get_task(GetTaskRequest(id=cut))
-        after = await sent(client, message("and now?", context_id="talk"))
+        after = await send(client, message_request("and now?", context_id="talk"))
     results = await tool_results(tmp_path)
 
-    assert (told[-1], status, state_of(kept), state_of(after)) == (
+    assert (told[-1], status, state_name(kept), state_name(after)) == (
         ("TASK_STATE_FAILED", STOPPED),
         BY_SIGNAL,
         "TASK_STATE_FAILED",
         "TASK_STATE_COMPLETED",
     )
-    # What had finished keeps its result, and the next wave was not begun.
-    assert (results, "and now?" in words(after)[0]) == ([("wait_for", "success")], True)
+    # The finished call keeps its result, and the next wave did not start.
+    assert (results, "and now?" in artifact_texts(after)[0]) == ([("wait_for", "success")], True)
 
 
 async def tool_results(folder: Path) -> list[tuple[str, str]]:
@@ -86,24 +86,24 @@ async def tool_results(folder: Path) -> list[tuple[str, str]]:
     return [(event["name"], event["status"]) for event in found if event["type"] == "tool_result"]
 
 
-async def test_a_task_that_nobody_watches_comes_to_its_boundary_too(tmp_path: Path) -> None:
+async def test_sigterm_stops_an_unwatched_task_at_its_next_boundary(tmp_path: Path) -> None:
     async with server("a2a", tmp_path) as (url, process):
-        async with calling(url) as client:
+        async with a2a_client(url) as client:
             stream: Any = client.send_message(order(tmp_path))
             async with aclosing(stream) as events:
                 cut = await until_at_work(events, tmp_path)
         process.send_signal(signal.SIGTERM)
         (tmp_path / "go").touch()
         status = await asyncio.to_thread(process.wait, 60)
-    async with server("a2a", tmp_path) as (url, _), calling(url) as client:
+    async with server("a2a", tmp_path) as (url, _), a2a_client(url) as client:
         kept = await client.get_task(GetTaskRequest(id=cut))
 
     said = "".join(part.text for part in kept.status.message.parts)
-    assert (status, state_of(kept), said) == (BY_SIGNAL, "TASK_STATE_FAILED", STOPPED)
+    assert (status, state_name(kept), said) == (BY_SIGNAL, "TASK_STATE_FAILED", STOPPED)
 
 
 async def test_a_second_sigterm_stops_a_task_at_once(tmp_path: Path) -> None:
-    async with server("a2a", tmp_path) as (url, process), calling(url) as client:
+    async with server("a2a", tmp_path) as (url, process), a2a_client(url) as client:
         stream: Any = client.send_message(order(tmp_path))
         async with aclosing(stream) as events:
             await until_at_work(events, tmp_path)
@@ -116,7 +116,7 @@ async def test_a_second_sigterm_stops_a_task_at_once(tmp_path: Path) -> None:
 
 
 async def refused(url: str) -> None:
-    """Return when a server takes no connections any more."""
+    """Wait until a server accepts no connections."""
     _, _, address = url.partition("://")
     host, _, port = address.partition(":")
     while True:

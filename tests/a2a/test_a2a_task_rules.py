@@ -1,4 +1,4 @@
-"""Which message a task takes, by the rules of A2A 1.0 and of 0.3: over every binding, whole and streamed."""
+"""Which messages a task accepts by the rules of A2A 1.0 and 0.3, over every binding, blocking and streamed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from a2a.utils.errors import InvalidParamsError, MethodNotFoundError, TaskNotFou
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.a2a.server.store import open_stores
 from graph_agent.persistence.open import open_saver
-from tests.a2a.test_a2a_server import BINDINGS, LOOKING, Held, agent, book, calling, message, sent, state_of, words
+from tests.support.a2a_agents import LOOKING, HeldTool, book, weather_agent
+from tests.support.a2a_client import BINDINGS, a2a_client, artifact_texts, message_request, send, state_name
 from tests.support.a2a_servers import serving_here, serving_ours
 from tests.support.agents import asks, echo
 
@@ -38,22 +39,22 @@ HELLO: dict[str, Any] = {
         },
     },
 }
-"""A request that says hello, in each version's JSON-RPC."""
+"""A request with the text "hello", in each version's JSON-RPC."""
 BOOKING = [asks(("1", "book", {"room": "12"})), "Booked."]
 
 
 def to_task(text: str, task_id: str, **fields: Any) -> SendMessageRequest:
-    """A message that names its task, and no conversation unless it is told one."""
-    return message(text, task_id=task_id, **fields)
+    """A message with a task id, and no context id by default."""
+    return message_request(text, task_id=task_id, **fields)
 
 
 def refusal(kind: type[Exception], version: str, binding: str) -> tuple[type[Exception], ...]:
-    """What the SDK's client raises for a refusal; over HTTP+JSON, that of 0.3 reads the status alone."""
+    """The exceptions of the SDK's client for a refusal; over HTTP+JSON, that of 0.3 reads only the status."""
     return (A2AClientError, MethodNotFoundError) if (version, binding) == ("0.3", "HTTP+JSON") else (kind,)
 
 
 async def came_to(client: Client, request: SendMessageRequest) -> Task:
-    """What becomes of a request's task."""
+    """The outcome of a request's task."""
     task_id = request.message.task_id
     async for _ in client.send_message(request):
         pass
@@ -61,17 +62,17 @@ async def came_to(client: Client, request: SendMessageRequest) -> Task:
 
 
 @pytest.mark.parametrize(("version", "binding", "streaming"), WAYS)
-async def test_an_answer_that_names_its_task_alone_is_taken(version: str, binding: str, streaming: bool) -> None:
-    graph = agent(BOOKING, tools=[book])
+async def test_an_answer_with_only_a_task_id_is_accepted(version: str, binding: str, streaming: bool) -> None:
+    graph = weather_agent(BOOKING, tools=[book])
     with serving_ours(graph) as url:
-        async with calling(url, streaming=streaming, version=version, binding=binding) as client:
-            async with calling(url, streaming=False) as asking:
-                waiting = await sent(asking, message("Book room 12", context_id="talk"))
+        async with a2a_client(url, streaming=streaming, version=version, binding=binding) as client:
+            async with a2a_client(url, streaming=False) as asking:
+                waiting = await send(asking, message_request("Book room 12", context_id="talk"))
             done = await came_to(client, to_task("yes", waiting.id))
 
     said = [(one.context_id, [part.text for part in one.parts]) for one in done.history]
     results = [event["content"] for event in await Session(graph, "talk").events() if event["type"] == "tool_result"]
-    assert (state_of(done), words(done), done.context_id, results, said) == (
+    assert (state_name(done), artifact_texts(done), done.context_id, results, said) == (
         "TASK_STATE_COMPLETED",
         ["Booked."],
         "talk",
@@ -80,40 +81,38 @@ async def test_an_answer_that_names_its_task_alone_is_taken(version: str, bindin
     )
 
 
-async def test_an_answer_that_names_its_task_alone_is_taken_after_a_restart(tmp_path: Path) -> None:
+async def test_an_answer_with_only_a_task_id_is_accepted_after_a_restart(tmp_path: Path) -> None:
     url_of_db = f"sqlite:///{tmp_path}/agent.db"
     task = Task()
     for script, text in ((BOOKING[:1], "Book room 12"), (BOOKING[1:], "yes")):
         async with open_saver(url_of_db) as saver, open_stores(url_of_db) as stores:
             graph = create_graph_agent(ScriptedChatModel(script), tools=[book], checkpointer=saver)
-            async with serving_here(graph, stores=stores) as url, calling(url, streaming=False) as client:
-                request = to_task(text, task.id) if task.id else message(text)
-                task = await sent(client, request)
+            async with serving_here(graph, stores=stores) as url, a2a_client(url, streaming=False) as client:
+                request = to_task(text, task.id) if task.id else message_request(text)
+                task = await send(client, request)
 
-    assert (state_of(task), words(task)) == ("TASK_STATE_COMPLETED", ["Booked."])
+    assert (state_name(task), artifact_texts(task)) == ("TASK_STATE_COMPLETED", ["Booked."])
 
 
 @pytest.mark.parametrize(("version", "binding", "streaming"), WAYS)
 async def test_a_task_of_another_conversation_is_refused(version: str, binding: str, streaming: bool) -> None:
-    with serving_ours(agent(BOOKING, tools=[book])) as url:
-        async with calling(url, streaming=streaming, version=version, binding=binding) as client:
-            async with calling(url, streaming=False) as asking:
-                waiting = await sent(asking, message("Book room 12", context_id="talk"))
+    with serving_ours(weather_agent(BOOKING, tools=[book])) as url:
+        async with a2a_client(url, streaming=streaming, version=version, binding=binding) as client:
+            async with a2a_client(url, streaming=False) as asking:
+                waiting = await send(asking, message_request("Book room 12", context_id="talk"))
             with pytest.raises(refusal(InvalidParamsError, version, binding)):
                 await came_to(client, to_task("yes", waiting.id, context_id="another"))
             still = await client.get_task(GetTaskRequest(id=waiting.id))
 
-    assert state_of(still) == "TASK_STATE_INPUT_REQUIRED"
+    assert state_name(still) == "TASK_STATE_INPUT_REQUIRED"
 
 
 @pytest.mark.parametrize(("version", "binding", "streaming"), WAYS)
-async def test_an_unknown_task_and_one_that_has_ended_take_no_message(
-    version: str, binding: str, streaming: bool
-) -> None:
-    with serving_ours(agent(["Hello."], tools=[])) as url:
-        async with calling(url, streaming=streaming, version=version, binding=binding) as client:
-            async with calling(url, streaming=False) as asking:
-                ended = await sent(asking, message("hi"))
+async def test_messages_to_unknown_and_finished_tasks_are_refused(version: str, binding: str, streaming: bool) -> None:
+    with serving_ours(weather_agent(["Hello."], tools=[])) as url:
+        async with a2a_client(url, streaming=streaming, version=version, binding=binding) as client:
+            async with a2a_client(url, streaming=False) as asking:
+                ended = await send(asking, message_request("hi"))
             with pytest.raises(refusal(TaskNotFoundError, version, binding)):
                 await came_to(client, to_task("yes", "never-was"))
             for fields in ({}, {"context_id": ended.context_id}):
@@ -121,20 +120,20 @@ async def test_an_unknown_task_and_one_that_has_ended_take_no_message(
                     await came_to(client, to_task("yes", ended.id, **fields))
             kept = await client.get_task(GetTaskRequest(id=ended.id))
 
-    assert (state_of(kept), words(kept), len(kept.history)) == ("TASK_STATE_COMPLETED", ["Hello."], 1)
+    assert (state_name(kept), artifact_texts(kept), len(kept.history)) == ("TASK_STATE_COMPLETED", ["Hello."], 1)
 
 
 @pytest.mark.parametrize(("version", "binding", "streaming"), WAYS)
-async def test_a_message_to_a_task_at_work_is_refused_at_once(version: str, binding: str, streaming: bool) -> None:
-    held = Held()
-    graph = agent([asks(("1", "hold", {})), "Done.", "Never said."], tools=[held.tool])
+async def test_a_message_to_a_running_task_is_refused_at_once(version: str, binding: str, streaming: bool) -> None:
+    held = HeldTool()
+    graph = weather_agent([asks(("1", "hold", {})), "Done.", "Never said."], tools=[held.tool])
     with serving_ours(graph) as url:
         async with (
             asyncio.timeout(60),
-            calling(url) as first,
-            calling(url, streaming=streaming, version=version, binding=binding) as second,
+            a2a_client(url) as first,
+            a2a_client(url, streaming=streaming, version=version, binding=binding) as second,
         ):
-            working = aiter(first.send_message(message("go", context_id="talk")))
+            working = aiter(first.send_message(message_request("go", context_id="talk")))
             task = (await anext(working)).task
             await held.begun.wait()
             for fields in ({}, {"context_id": "talk"}):
@@ -147,7 +146,7 @@ async def test_a_message_to_a_task_at_work_is_refused_at_once(version: str, bind
             kept = await first.get_task(GetTaskRequest(id=task.id))
 
     said = [event["content"] for event in await Session(graph, "talk").events() if event["type"] == "user_message"]
-    assert (state_of(kept), words(kept), [one.message_id for one in kept.history], said) == (
+    assert (state_name(kept), artifact_texts(kept), [one.message_id for one in kept.history], said) == (
         "TASK_STATE_COMPLETED",
         ["Done."],
         ["m-go"],
@@ -156,18 +155,18 @@ async def test_a_message_to_a_task_at_work_is_refused_at_once(version: str, bind
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_one_of_two_answers_to_one_question_is_refused(streaming: bool) -> None:
-    held = Held()
+async def test_the_second_answer_to_an_interrupt_is_refused(streaming: bool) -> None:
+    held = HeldTool()
     script = [asks(("1", "book", {"room": "12"})), asks(("2", "hold", {})), "Booked."]
-    graph = agent(script, tools=[book, held.tool])
+    graph = weather_agent(script, tools=[book, held.tool])
     with serving_ours(graph) as url:
         async with (
             asyncio.timeout(60),
-            calling(url, streaming=streaming) as one,
-            calling(url, streaming=streaming) as other,
+            a2a_client(url, streaming=streaming) as one,
+            a2a_client(url, streaming=streaming) as other,
         ):
-            async with calling(url, streaming=False) as asking:
-                waiting = await sent(asking, message("go"))
+            async with a2a_client(url, streaming=False) as asking:
+                waiting = await send(asking, message_request("go"))
             answers = [
                 asyncio.create_task(came_to(client, to_task(text, waiting.id)))
                 for client, text in ((one, "yes"), (other, "no"))
@@ -179,16 +178,16 @@ async def test_one_of_two_answers_to_one_question_is_refused(streaming: bool) ->
             held.let_go.set()
             outcomes = await asyncio.gather(*answers, return_exceptions=True)
 
-    taken = [state_of(outcome) for outcome in outcomes if isinstance(outcome, Task)]
+    taken = [state_name(outcome) for outcome in outcomes if isinstance(outcome, Task)]
     assert (type(refused), taken) == (UnsupportedOperationError, ["TASK_STATE_COMPLETED"])
 
 
 async def test_a_follow_up_in_a_tasks_session_is_no_part_of_the_task() -> None:
-    held = Held()
-    graph = agent([asks(("1", "hold", {})), "Done.", "Next."], tools=[held.tool])
-    async with asyncio.timeout(60), serving_here(graph) as url, calling(url) as client:
+    held = HeldTool()
+    graph = weather_agent([asks(("1", "hold", {})), "Done.", "Next."], tools=[held.tool])
+    async with asyncio.timeout(60), serving_here(graph) as url, a2a_client(url) as client:
         talk = Session(graph, "talk")
-        working = aiter(client.send_message(message("go", context_id="talk")))
+        working = aiter(client.send_message(message_request("go", context_id="talk")))
         task = (await anext(working)).task
         await held.begun.wait()
         await talk.follow_up("And then?")
@@ -199,7 +198,7 @@ async def test_a_follow_up_in_a_tasks_session_is_no_part_of_the_task() -> None:
         while (await talk.events())[-1]["type"] != "status" or len(await answers(talk)) < 2:
             await asyncio.sleep(0.01)
 
-    assert (state_of(kept), words(kept), await answers(talk)) == (
+    assert (state_name(kept), artifact_texts(kept), await answers(talk)) == (
         "TASK_STATE_COMPLETED",
         ["Done."],
         ["Done.", "Next."],
@@ -214,7 +213,7 @@ async def answers(talk: Session) -> list[Any]:
 @pytest.mark.parametrize("version", ["1.0", "0.3"])
 def test_json_rpc_answers_with_and_without_a_trailing_slash(path: str, version: str) -> None:
     body = {"jsonrpc": "2.0", "id": 1, **HELLO[version]}
-    with serving_ours(agent(["Hello."], tools=[])) as url, httpx.Client(trust_env=False, timeout=30) as http:
+    with serving_ours(weather_agent(["Hello."], tools=[])) as url, httpx.Client(trust_env=False, timeout=30) as http:
         answer = http.post(url + path, json=body, headers={"a2a-version": version})
 
     assert (answer.status_code, "Hello." in answer.text) == (200, True)
@@ -223,17 +222,17 @@ def test_json_rpc_answers_with_and_without_a_trailing_slash(path: str, version: 
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_progress_is_not_in_the_history(streaming: bool) -> None:
     script = [LOOKING[0], asks(("2", "book", {"room": "12"})), asks(("3", "echo", {"text": "x"})), "Booked."]
-    graph = agent(script, tools=[book, echo])
+    graph = weather_agent(script, tools=[book, echo])
     with serving_ours(graph, show_outputs=True) as url:
-        async with calling(url, streaming=streaming) as client:
+        async with a2a_client(url, streaming=streaming) as client:
             task_id = ""
-            async for event in client.send_message(message("Book room 12")):
+            async for event in client.send_message(message_request("Book room 12")):
                 task_id = event.task.id or event.status_update.task_id or task_id
             answered = await came_to(client, to_task("yes", task_id))
             newest = await client.get_task(GetTaskRequest(id=task_id, history_length=2))
 
     told = [[part.text for part in one.parts] for one in answered.history]
-    assert (state_of(answered), told, [one.message_id for one in newest.history][-1:]) == (
+    assert (state_name(answered), told, [one.message_id for one in newest.history][-1:]) == (
         "TASK_STATE_COMPLETED",
         [["Book room 12"], ["Book 12?"], ["yes"]],
         ["m-yes"],

@@ -1,4 +1,4 @@
-"""Two servers on one SQLite file, as while one replaces the other: each knows what the other is working on."""
+"""Two servers on one SQLite file, as during a rolling restart: each sees the running tasks of the other."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from a2a.types import CancelTaskRequest, GetTaskRequest, ListTasksRequest
 
-from tests.a2a.test_a2a_server import calling, message, state_of
 from tests.server.process import serving
-from tests.server.test_a2a_elsewhere import Watched
+from tests.support.a2a_client import WatchedTask, a2a_client, message_request, state_name
 from tests.support.a2a_process import AGENT, a2a_process
 from tests.support.gates import until
 
@@ -23,7 +22,7 @@ WORKING, COMPLETED, CANCELED = "TASK_STATE_WORKING", "TASK_STATE_COMPLETED", "TA
 
 @contextmanager
 def served(kind: str, folder: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """A server on the folder's database; gives its address and its process."""
+    """A server on the folder's database; yield its address and its process."""
     home = folder / name
     home.mkdir()
     database = ["--db", f"sqlite:///{folder / 'sessions.db'}"]
@@ -36,7 +35,7 @@ def served(kind: str, folder: Path, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def age_tasks(folder: Path) -> None:
-    """Make the tasks look as if nothing had been heard of them for years."""
+    """Set the last update of the tasks years back."""
     with closing(sqlite3.connect(folder / "sessions.db", timeout=30)) as connection, connection:
         old = "2020-01-01T00:00:00Z"
         changed = connection.execute("UPDATE tasks SET status = json_set(status, '$.timestamp', ?)", [old]).rowcount
@@ -44,42 +43,42 @@ def age_tasks(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["a2a", "serve"])
-async def test_a_task_at_work_in_one_server_is_at_work_for_the_other(kind: str, tmp_path: Path) -> None:
+async def test_a_running_task_is_visible_to_another_server(kind: str, tmp_path: Path) -> None:
     go = tmp_path / "go"
     with served(kind, tmp_path, "one") as (first, _), served(kind, tmp_path, "two") as (second, _):
-        async with calling(first) as one, calling(second, streaming=False) as two:
-            watched = Watched(one, message(f'!call wait_for {{"file": "{go}"}}', context_id="talk"))
+        async with a2a_client(first) as one, a2a_client(second, streaming=False) as two:
+            watched = WatchedTask(one, message_request(f'!call wait_for {{"file": "{go}"}}', context_id="talk"))
             id_ = await watched.known()
             await until((tmp_path / "go.pid").exists)
-            seen = [state_of(await two.get_task(GetTaskRequest(id=id_)))]
+            seen = [state_name(await two.get_task(GetTaskRequest(id=id_)))]
             age_tasks(tmp_path)
-            seen.append(state_of(await two.get_task(GetTaskRequest(id=id_))))
-            listed = [state_of(task) for task in (await two.list_tasks(ListTasksRequest())).tasks]
+            seen.append(state_name(await two.get_task(GetTaskRequest(id=id_))))
+            listed = [state_name(task) for task in (await two.list_tasks(ListTasksRequest())).tasks]
             go.touch()
             await watched.over
-            ended = [state_of(await client.get_task(GetTaskRequest(id=id_))) for client in (one, two)]
+            ended = [state_name(await client.get_task(GetTaskRequest(id=id_))) for client in (one, two)]
 
     assert (seen, listed, ended, watched.seen[-1][0]) == ([WORKING] * 2, [WORKING], [COMPLETED] * 2, COMPLETED)
 
 
-async def test_a_task_at_work_in_one_server_is_cancelled_through_the_other(tmp_path: Path) -> None:
+async def test_a_running_task_is_cancelled_through_another_server(tmp_path: Path) -> None:
     with served("serve", tmp_path, "one") as (first, _), served("serve", tmp_path, "two") as (second, _):
-        async with calling(first) as one, calling(second, streaming=False) as two:
+        async with a2a_client(first) as one, a2a_client(second, streaming=False) as two:
             order = f'!call wait_for {{"file": "{tmp_path / "go"}"}}'
-            watched = Watched(one, message(order, context_id="talk"))
+            watched = WatchedTask(one, message_request(order, context_id="talk"))
             id_ = await watched.known()
             await until((tmp_path / "go.pid").exists)
-            cancelled = state_of(await two.cancel_task(CancelTaskRequest(id=id_)))
+            cancelled = state_name(await two.cancel_task(CancelTaskRequest(id=id_)))
             await watched.over
 
     assert (cancelled, watched.seen[-1][0]) == (CANCELED, CANCELED)
 
 
-async def test_a_task_of_a_server_that_was_killed_has_failed_for_the_other(tmp_path: Path) -> None:
+async def test_a_task_of_a_killed_server_is_failed_by_another_server(tmp_path: Path) -> None:
     with served("a2a", tmp_path, "one") as (first, process), served("a2a", tmp_path, "two") as (second, _):
-        async with calling(first) as one, calling(second, streaming=False) as two:
+        async with a2a_client(first) as one, a2a_client(second, streaming=False) as two:
             order = f'!call wait_for {{"file": "{tmp_path / "go"}"}}'
-            watched = Watched(one, message(order, context_id="talk"))
+            watched = WatchedTask(one, message_request(order, context_id="talk"))
             id_ = await watched.known()
             await until((tmp_path / "go.pid").exists)
             process.kill()
@@ -88,4 +87,4 @@ async def test_a_task_of_a_server_that_was_killed_has_failed_for_the_other(tmp_p
             age_tasks(tmp_path)
             found = await two.get_task(GetTaskRequest(id=id_))
 
-    assert (state_of(found), "stopped while it ran" in str(found.status.message)) == ("TASK_STATE_FAILED", True)
+    assert (state_name(found), "stopped while it ran" in str(found.status.message)) == ("TASK_STATE_FAILED", True)

@@ -42,7 +42,7 @@ def database(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
 async def drop_locks(url: str) -> None:
     """Make every worker lose the locks of its sessions."""
     if url.startswith("sqlite:///"):
-        # As a person who tidies up a folder; processes that come later lock another file.
+        # As a cleanup of the folder does; later processes lock another file.
         file = Path(url.removeprefix("sqlite:///") + SUFFIX)
         await asyncio.to_thread(file.unlink, missing_ok=True)
         return
@@ -68,7 +68,7 @@ class Worker:
         self._reading = asyncio.create_task(self._read())
 
     def order(self, do: str, session: str, text: str = "") -> asyncio.Future[dict[str, Any]]:
-        """Have something done; the future gives the reply, an `error` when the worker ends without one."""
+        """Send an order; the future returns the reply, an `error` if the worker ends without one."""
         assert self.process.stdin is not None
         id_ = next(self._ids)
         reply = self._waiting[id_] = asyncio.get_running_loop().create_future()
@@ -101,7 +101,7 @@ class Attack:
         name: Its name, for the summary.
         url: The database.
         folder: Where the effects are kept.
-        seed: Makes its choices the same ones each time.
+        seed: Seed of its random choices.
     """
 
     def __init__(self, name: str, url: str, folder: Path, seed: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""An oracle that does not depend on the agent's database: a file of effects, and all that contradicts it."""
+"""An oracle independent of the agent's database: a file of effects, and the violations found by it."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def call_id(text: str) -> str:
 
 @dataclass
 class Record:
-    """What the workers reported of an attack's turns."""
+    """The workers' reports of an attack's turns."""
 
     answers: dict[Turn, str] = field(default_factory=dict)
     """The answer that was acknowledged."""
@@ -80,11 +80,11 @@ class Record:
 def violations(
     record: Record, effects: Counter[Turn], histories: Mapping[str, Sequence[BaseMessage]], turns: Sequence[Turn]
 ) -> list[str]:
-    """Everything that is not as it must be: lost and repeated work, foreign answers, false results, orphan calls.
+    """The violations: lost and repeated work, foreign answers, false results, orphan calls.
 
     Args:
-        record: What was acknowledged.
-        effects: What really happened.
+        record: The acknowledged turns.
+        effects: The actual effects.
         histories: Each session's messages.
         turns: Every turn that was ordered.
     """

@@ -1,4 +1,4 @@
-"""Workers whose clocks differ take turns of the same sessions; one comes back with its clock set back."""
+"""Workers with different clocks run turns of the same sessions; one restarts with its clock set back."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ CLOCKS_S = (0.0, -2.0, -30.0, 30.0)
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "langgraph", pytest.param("postgres", marks=on_postgres)])
-async def test_clocks_that_differ_lose_and_repeat_nothing(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+async def test_clock_skew_loses_and_repeats_no_call(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> None:
     urls: dict[str, Any] = {"sqlite": f"sqlite:///{tmp_path}/s.db", "langgraph": f"{FOREIGN}{tmp_path}/s.db"}
     url = urls.get(kind) or request.getfixturevalue("postgres_url")
     attack = Attack(f"clock skew on {kind}", url, tmp_path)

@@ -1,4 +1,4 @@
-"""Workers take turns while PostgreSQL is stopped and started again."""
+"""Workers run turns while PostgreSQL is stopped and started again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.attack, on_postgres]
 
 
 @pytest.mark.usefixtures("postgres")
-async def test_restarts_of_the_database_lose_and_repeat_nothing(tmp_path: Path) -> None:
+async def test_database_restarts_lose_and_repeat_no_call(tmp_path: Path) -> None:
     context = postgres_server()
     server = await asyncio.to_thread(context.__enter__)
     attack = Attack("database restart", server.url("postgres"), tmp_path)
@@ -51,5 +51,5 @@ async def _take_turns(
     while not over.is_set():
         reply = await attack.turn(attack.random.choice(workers), session)
         if "error" in reply:
-            # As a client does that tries again when the service is back.
+            # As a client that retries when the service is back.
             await up.wait()

@@ -1,4 +1,4 @@
-"""Sessions at work on a disk that fills up and gets room again."""
+"""Running sessions on a disk that fills up and is freed again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _mount(*words: str) -> bool:
     return subprocess.run(["mount", *words], check=False, capture_output=True).returncode == 0
 
 
-async def test_a_full_file_system_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+async def test_a_full_file_system_loses_no_acknowledged_input(tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     folder.mkdir()
     if not _mount("-t", "tmpfs", "-o", f"size={_ROUND_KB}k", "tmpfs", str(folder)):
@@ -39,7 +39,7 @@ async def test_a_full_file_system_loses_nothing_that_was_acknowledged(tmp_path: 
         await _fill(Attack("full disk", f"sqlite:///{folder}/s.db", tmp_path), resize)
 
 
-async def test_a_full_database_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+async def test_a_full_database_loses_no_acknowledged_input(tmp_path: Path) -> None:
     async def resize(worker: Worker, rounds: int) -> None:
         await worker.do("pages", "", str(_ROUND_KB * rounds // _PAGE_KB))
 

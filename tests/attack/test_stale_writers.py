@@ -13,7 +13,7 @@ pytestmark = pytest.mark.attack
 
 
 @pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=on_postgres)])
-async def test_a_worker_that_was_paused_overwrites_and_repeats_nothing(
+async def test_a_paused_worker_overwrites_and_repeats_nothing(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     url = database(kind, request, tmp_path)
@@ -33,5 +33,5 @@ async def _pause_one(attack: Attack, url: str, session: str, stale: Worker, othe
         await drop_locks(url)
         await attack.turn(other, session, "pay", "ask")
     await attack.note(session, text, await attack.answered(stale, session, turn))
-    # Whatever was left open is settled by the next turn.
+    # The next turn settles open calls.
     await attack.turn(other, session, "talk")

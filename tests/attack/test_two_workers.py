@@ -52,7 +52,7 @@ async def _kill_and_pause(attack: Attack, url: str, victim: Worker, stale: Worke
         reply = await attack.answered(victim, "killed", dying)
         await attack.note("killed", killed, reply)
         await attack.end(victim)
-        # As a person who tries to continue, or who just writes the next message.
+        # As a person who resumes, or who sends the next message.
         if "error" in reply and attack.random.random() < 0.5:
             await attack.note("killed", killed, await other.do("resume", "killed"))
         await attack.turn(other, "killed", "talk")

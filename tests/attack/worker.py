@@ -153,7 +153,7 @@ async def carry_out(graph: Any, kill: Kill, order: dict[str, Any]) -> dict[str, 
     session = Session(graph, order["session"])
     try:
         result = await (session.run(order["text"]) if order["do"] == "run" else session.resume(order["text"] or None))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the attack counts it
+    except Exception as error:  # noqa: BLE001 - the attack counts any error
         return {"error": f"{type(error).__name__}: {error}"}
     if result.interrupts:
         return {"waits": True}

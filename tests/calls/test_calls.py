@@ -1,4 +1,4 @@
-"""Reading calls from what models write, one published or seen form a row."""
+"""Calls parsed from model output, one published or observed format a row."""
 
 from __future__ import annotations
 

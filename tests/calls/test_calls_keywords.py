@@ -70,7 +70,7 @@ NAMES = st.sampled_from(keyword.kwlist) | st.sampled_from(["to", "x", "print", "
     st.sampled_from(["=", " = ", "= "]),
     st.sampled_from(sorted(FORMATS)),
 )
-def test_arguments_are_read_as_they_were_written(
+def test_argument_values_are_parsed_literally(
     first: dict[str, Any], second: dict[str, Any], equals: str, form: str
 ) -> None:
     text = FORMATS[form].format(first=written("send", first, equals), second=written("find", second, equals))
@@ -86,5 +86,5 @@ def test_an_object_behind_two_asterisks_holds_arguments() -> None:
     "text",
     ["[f(a=not (1))]", "[f(a=x if True else 2)]", "[f(a=lambda: 1)]", "[f(a==1)]", "[f(a in (1, 2))]", "[f(from)]"],
 )
-def test_python_that_is_more_than_literals_is_no_call(text: str) -> None:
+def test_python_expressions_beyond_literals_are_not_calls(text: str) -> None:
     assert read(text) == []

@@ -49,7 +49,7 @@ class Point(BaseModel):
 
 
 class Taking:
-    """An agent with tools of several types, which note what they are called with."""
+    """An agent with tools of several types, which record their arguments."""
 
     def __init__(self) -> None:
         self.took: list[Any] = []
@@ -69,7 +69,7 @@ class Taking:
 
         @tool
         async def say(x: str) -> str:
-            """Take a text, and say it."""
+            """Take a text, and return it."""
             self.took.append(x)
             return x
 
@@ -104,7 +104,7 @@ class Taking:
         *((form, value) for form in PYTHON_FORMATS.values() for value in ("1e999", "float('nan')")),
     ],
 )
-async def test_such_a_call_in_text_does_not_run(form: str, value: str, nested: str) -> None:
+async def test_a_text_call_with_a_non_json_number_does_not_run(form: str, value: str, nested: str) -> None:
     taking = Taking()
     inner = nested.format(value=value)
     if form in JSON_FORMATS.values():
@@ -136,7 +136,7 @@ def test_no_number_of_python_is_lost(form: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-async def test_such_a_call_does_not_run_and_its_siblings_do(number: float) -> None:
+async def test_a_call_with_a_non_json_number_does_not_run_but_its_siblings_do(number: float) -> None:
     taking = Taking()
     calls: list[Any] = [
         {"id": "1", "name": "take", "args": {"x": {"deep": [[number]]}}},
@@ -150,7 +150,7 @@ async def test_such_a_call_does_not_run_and_its_siblings_do(number: float) -> No
 
 
 @pytest.mark.parametrize("raw", ['{"x": NaN,}', "{x: 1e999", '{"x": [-Infinity', f'{{"x": {HUGE}}}'])
-async def test_arguments_that_a_client_could_not_read_are_repaired_as_far_as_they_can_be_used(raw: str) -> None:
+async def test_unparsed_client_arguments_are_repaired_where_possible(raw: str) -> None:
     taking = Taking()
     broken: list[Any] = [{"id": "1", "name": "take", "args": raw, "error": "no JSON", "type": "invalid_tool_call"}]
 
@@ -176,7 +176,7 @@ async def _in_a_plan(made: Callable[[str], Any]) -> tuple[list[Any], list[tuple[
     ],
     ids=["text", "tool", "damaged"],
 )
-async def test_such_a_call_of_a_plan_does_not_run_and_the_others_do(made: Callable[[str], Any]) -> None:
+async def test_a_planned_call_with_a_non_json_number_does_not_run_but_the_others_do(made: Callable[[str], Any]) -> None:
     took, results = await _in_a_plan(made)
 
     lost = "Not run: it needs 'a', which failed or was not run."
@@ -198,7 +198,7 @@ async def test_calls_in_the_place_of_a_plan_are_checked_too() -> None:
     assert (taking.took, results) == ([2], [("error", FAULT), ("success", "taken")])
 
 
-async def test_a_reference_into_such_a_number_does_not_run_its_call_and_one_to_its_text_does() -> None:
+async def test_a_reference_to_a_non_json_number_skips_its_call_but_one_to_text_runs() -> None:
     taking = Taking()
     text = plan(use("a", "say", x='{"v": [NaN]}'), use("b", "take", x="${a}"), use("c", "give", x="${a.v}"))
 
@@ -210,7 +210,7 @@ async def test_a_reference_into_such_a_number_does_not_run_its_call_and_one_to_i
 
 
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "1e999", "-inf"])
-async def test_a_text_that_a_schema_reads_as_such_a_number_does_not_run(word: str) -> None:
+async def test_text_coerced_to_a_non_json_number_does_not_run(word: str) -> None:
     taking = Taking()
     calls: list[Any] = [
         {"id": "1", "name": "measure", "args": {"x": word}},
@@ -244,7 +244,7 @@ NESTED = st.recursive(
 
 @settings(deadline=None)
 @given(NESTED, st.sampled_from(sorted(JSON_FORMATS.values())))
-def test_such_a_number_is_kept_wherever_it_is_nested(value: Any, form: str) -> None:
+def test_nested_non_json_numbers_are_preserved(value: Any, form: str) -> None:
     (call,) = parse_tool_calls(form.format(value=json.dumps([value])), ["take"])
 
     assert repr(call["arguments"]["x"]) == repr([value])

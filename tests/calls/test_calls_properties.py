@@ -1,4 +1,4 @@
-"""What holds of reading calls for every text: total, faithful, bounded."""
+"""Properties of the call parser for any text: total, faithful, bounded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from graph_agent.calls import canonical_arguments, fingerprint, parse_tool_calls, split_tool_calls
 
-# Pieces that mean something to the reader, so that texts made of them reach deep into it.
+# Fragments with a meaning to the parser, so that texts made of them reach deep into it.
 PIECES = [
     *"{}[]\"':,\\`~<>()=#/*-.1a \n\x00\ud800“”",
     *("```", "```json\n", "```python\n", "```tool_call\n", "```delegate\n", "~~~", "//", "/*", "*/", "\\u12", '\\"'),
@@ -61,7 +61,7 @@ def read(text: str, tools: list[str] | None = None) -> list[tuple[str, dict[str,
 
 @settings(deadline=None)
 @given(st.text(st.characters()) | SOUP, TOOLS)
-def test_it_never_raises_and_gives_whole_calls(text: str, tools: list[str] | None) -> None:
+def test_parsing_never_raises_and_returns_complete_calls(text: str, tools: list[str] | None) -> None:
     calls, prose = split_tool_calls(text, tools)
 
     whole = [set(call) == {"id", "name", "arguments"} and type(call["arguments"]) is dict for call in calls]
@@ -85,7 +85,7 @@ DEEP = {
 
 
 @pytest.mark.parametrize("text", list(DEEP.values()), ids=list(DEEP))
-def test_the_limits_of_the_interpreter_do_not_show(text: str) -> None:
+def test_interpreter_limits_do_not_raise(text: str) -> None:
     names = {call["name"] for call in parse_tool_calls(text, ["a"])}
 
     assert names <= {"a"}
@@ -99,7 +99,7 @@ def test_parsing_is_the_first_half_of_splitting(text: str, tools: list[str] | No
 
 @settings(deadline=None)
 @given(PROSE, CALLS, PROSE, st.none() | st.just(["other"]), st.booleans())
-def test_the_unified_format_comes_back_as_it_was(
+def test_the_unified_format_round_trips(
     before: str, calls: list[tuple[str, dict[str, Any]]], after: str, tools: list[str] | None, fenced: bool
 ) -> None:
     envelope = json.dumps({"tool_calls": [{"name": name, "arguments": arguments} for name, arguments in calls]})
@@ -110,7 +110,7 @@ def test_the_unified_format_comes_back_as_it_was(
 
 @settings(deadline=None)
 @given(st.sampled_from(TAGGED), TAG_NAME, ARGUMENTS, PROSE, PROSE)
-def test_a_tagged_call_comes_back_and_leaves_no_call_in_the_prose(
+def test_a_tagged_call_is_parsed_and_removed_from_the_prose(
     form: str, name: str, arguments: dict[str, Any], before: str, after: str
 ) -> None:
     written = json.dumps(arguments, ensure_ascii=False)
@@ -200,8 +200,8 @@ def test_work_grows_no_faster_than_the_text(unit: str) -> None:
     assert long <= 4.5 * short + 150_000
 
 
-def test_no_text_hangs_the_reader() -> None:
-    """What counting cannot see, such as a pattern that backtracks, would take hours here, not the seconds allowed."""
+def test_no_text_hangs_the_parser() -> None:
+    """Work that counting misses, such as a backtracking pattern, would take hours here, not the allowed seconds."""
     script = """
         import json, sys
         from graph_agent.calls import parse_tool_calls

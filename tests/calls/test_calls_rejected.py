@@ -1,4 +1,4 @@
-"""What is no call, and what every call has: an id, canonical arguments, a fingerprint."""
+"""Text that is not a call, and the id, canonical arguments and fingerprint of each call."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ NO_CALL: dict[str, str] = {
 
 @pytest.mark.parametrize("tools", [None, ["search", "echo"]], ids=["no names known", "name known"])
 @pytest.mark.parametrize("text", list(NO_CALL.values()), ids=list(NO_CALL))
-def test_no_call(text: str, tools: list[str] | None) -> None:
+def test_prose_without_a_call_has_no_calls(text: str, tools: list[str] | None) -> None:
     assert split_tool_calls(text, tools) == ([], text.strip())
 
 
@@ -98,7 +98,7 @@ def test_arguments_are_always_an_object(arguments: str, expected: dict[str, Any]
     assert calls == [{"id": "1", "name": "a", "arguments": expected}]
 
 
-def test_ids_are_kept_when_they_can_be() -> None:
+def test_valid_ids_are_kept() -> None:
     ids = ['"x"', '"x"', '""', "7", '"y"']
     text = ", ".join(f'{{"id": {call_id}, "name": "a", "arguments": {{}}}}' for call_id in ids)
 
@@ -148,7 +148,7 @@ def test_canonical_arguments(one: dict[str, Any] | str, other: dict[str, Any] | 
     assert (canonical_arguments(one) == canonical_arguments(other)) is equal
 
 
-def test_canonical_arguments_take_what_is_not_json() -> None:
+def test_canonical_arguments_accept_non_json_values() -> None:
     deep: dict[str, Any] = {}
     for _ in range(100_000):
         deep = {"a": deep}

@@ -1,4 +1,4 @@
-"""What an input may spend, where a structured plan would be sent back."""
+"""Budgets when a structured plan would be sent back for repair."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from graph_agent import ScriptedChatModel
-from tests.runs.test_budgets import used
-from tests.runs.test_session_steering import session
 from tests.support.agents import echo, kinds
+from tests.support.budgets import reply_with_usage
+from tests.support.sessions import new_session
 
-UNSOUND = used('{"status": "continue", "tools": []}', 90, 10)
-SAID = used("Best I can say.", 90, 10)
+UNSOUND = reply_with_usage('{"status": "continue", "tools": []}', 90, 10)
+SAID = reply_with_usage("Best I can say.", 90, 10)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ SAID = used("Best I can say.", 90, 10)
 )
 async def test_a_plan_is_not_sent_back_when_a_limit_forbids_it(limits: Any, reason: str, sentence: str) -> None:
     model = ScriptedChatModel([UNSOUND, SAID])
-    talk = session(model, echo)
+    talk = new_session(model, echo)
 
     result = await talk.run("go", context={**limits, "tool_calling": "wave"})
 

@@ -1,4 +1,4 @@
-"""Fail when a wheel lacks a part of the package, or would install anything beside it. Run with the wheel's path."""
+"""Fail when a wheel lacks a part of the package, or contains anything else. Run with the wheel's path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PACKAGE = "graph_agent"
 
 def main(wheel: str) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
-    # Beside the modules: the nodes, which are reached through a link, and what is no Python.
+    # The nodes, which are reached through a link, and files that are not Python.
     prompts = [f"{PACKAGE}/prompts/{file.name}" for file in (ROOT / PACKAGE / "prompts").glob("*.yaml")]
     missing = {f"{PACKAGE}/nodes/plan.py", f"{PACKAGE}/py.typed", *prompts} - held
     top = {name.partition("/")[0] for name in held}

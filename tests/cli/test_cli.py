@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.agents import ECHO_SCRIPT, asks
+from tests.support.cli import run_cli
 
 HOTEL = Path(__file__).parents[2] / "examples" / "hotel" / "agent.yaml"
 AGENT = """
@@ -32,26 +33,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def graph_agent(
-    folder: Path, *arguments: str, script: list[str] | None = None, given: str = "", **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """Run the command in a folder, with a scripted model or none."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")}
-    scripted = {"DEBUG_MOCK_RESPONSES": json.dumps(script)} if script is not None else {}
-    return subprocess.run(
-        [sys.executable, "-m", "graph_agent.cli", *arguments],
-        cwd=folder,
-        env={**inherited, **scripted, **environment},
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def test_a_question_shows_its_steps_and_streams_its_answer(folder: Path) -> None:
-    done = graph_agent(folder, "run", "say hello", script=ECHO_SCRIPT)
+    done = run_cli(folder, "run", "say hello", script=ECHO_SCRIPT)
 
     assert (done.returncode, done.stdout, done.stderr) == (
         0,
@@ -60,18 +43,18 @@ def test_a_question_shows_its_steps_and_streams_its_answer(folder: Path) -> None
     )
 
 
-def test_a_session_goes_on_in_another_process(folder: Path) -> None:
-    graph_agent(folder, "run", "--session", "mine", "one", script=["No more actions.", "One."])
-    graph_agent(folder, "run", "--session", "mine", "two", script=["No more actions.", "Two."])
-    graph_agent(folder, "run", "--session", "other", "one", script=["No more actions.", "One."])
+def test_a_session_continues_in_another_process(folder: Path) -> None:
+    run_cli(folder, "run", "--session", "mine", "one", script=["No more actions.", "One."])
+    run_cli(folder, "run", "--session", "mine", "two", script=["No more actions.", "Two."])
+    run_cli(folder, "run", "--session", "other", "one", script=["No more actions.", "One."])
 
-    listed = graph_agent(folder, "sessions")
+    listed = run_cli(folder, "sessions")
 
     assert (listed.stdout, (folder / "graph_agent.db").is_file()) == ("other\nmine\n", True)
 
 
-def test_with_no_question_it_is_a_conversation(folder: Path) -> None:
-    done = graph_agent(
+def test_run_without_a_question_starts_a_conversation(folder: Path) -> None:
+    done = run_cli(
         folder,
         "run",
         "--session",
@@ -99,10 +82,10 @@ def test_with_no_question_it_is_a_conversation(folder: Path) -> None:
     ],
     ids=["missing", "typo", "db", "no key", "folder"],
 )
-def test_what_the_user_must_fix_is_said_without_a_traceback(folder: Path, arguments: list[str], said: str) -> None:
+def test_user_errors_are_printed_without_a_traceback(folder: Path, arguments: list[str], said: str) -> None:
     (folder / "typo.yaml").write_text(AGENT + "modle: x\n")
 
-    done = graph_agent(folder, *arguments)
+    done = run_cli(folder, *arguments)
 
     assert (done.returncode, done.stderr.startswith("error: "), said in done.stderr, "Traceback" in done.stderr) == (
         2,
@@ -112,24 +95,24 @@ def test_what_the_user_must_fix_is_said_without_a_traceback(folder: Path, argume
     )
 
 
-def test_a_script_that_runs_dry_says_which_step(folder: Path) -> None:
-    done = graph_agent(folder, "run", "hi", script=["No more actions."])
+def test_an_exhausted_script_names_its_step(folder: Path) -> None:
+    done = run_cli(folder, "run", "hi", script=["No more actions."])
 
     said = "error: The script has 1 reply and was asked for a 2nd."
     assert (done.returncode, done.stderr.startswith(said)) == (2, True)
 
 
-def test_a_run_that_fails_says_so_and_ends_with_one(folder: Path) -> None:
+def test_a_failed_run_prints_the_error_and_exits_with_1(folder: Path) -> None:
     (folder / "agent.yaml").write_text(AGENT + "config: {model_retries: 0}\n")
 
     # Nothing listens there.
-    done = graph_agent(folder, "run", "hi", OPENAI_API_KEY="x", OPENAI_BASE_URL="http://127.0.0.1:9/v1")
+    done = run_cli(folder, "run", "hi", OPENAI_API_KEY="x", OPENAI_BASE_URL="http://127.0.0.1:9/v1")
 
     said = "The model provider did not answer as it should"
     assert (done.returncode, done.stderr.startswith(f"error: {said}"), done.stderr.count(said)) == (1, True, 1)
 
 
-def test_a_run_that_fails_tells_what_was_done_and_leaves_standard_output_to_answers(folder: Path) -> None:
+def test_a_failed_run_reports_finished_calls_on_standard_error(folder: Path) -> None:
     (folder / "agent.yaml").write_text(AGENT.replace("name:", "hooks: [failing.Failing]\nname:", 1))
     (folder / "failing.py").write_text(
         "from graph_agent import LoopHook\n\nclass Failing(LoopHook):\n"
@@ -138,7 +121,7 @@ def test_a_run_that_fails_tells_what_was_done_and_leaves_standard_output_to_answ
         "        return False, None\n"
     )
 
-    done = graph_agent(folder, "run", "hi", script=[asks(("1", "echo", {"text": "a"})), "No more actions."])
+    done = run_cli(folder, "run", "hi", script=[asks(("1", "echo", {"text": "a"})), "No more actions."])
 
     assert (done.returncode, done.stdout, done.stderr) == (
         1,
@@ -147,8 +130,8 @@ def test_a_run_that_fails_tells_what_was_done_and_leaves_standard_output_to_answ
     )
 
 
-def test_a_database_without_sessions_says_so(folder: Path) -> None:
-    done = graph_agent(folder, "sessions")
+def test_an_empty_database_is_reported(folder: Path) -> None:
+    done = run_cli(folder, "sessions")
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "There are no sessions yet.\n")
 
@@ -156,7 +139,7 @@ def test_a_database_without_sessions_says_so(folder: Path) -> None:
 def test_a_command_whose_extra_is_missing_names_it(folder: Path) -> None:
     (folder / "uvicorn.py").write_text("raise ModuleNotFoundError('away', name='uvicorn')")
 
-    done = graph_agent(folder, "a2a", PYTHONPATH=os.pathsep.join([str(folder), str(HOTEL.parents[2])]))
+    done = run_cli(folder, "a2a", PYTHONPATH=os.pathsep.join([str(folder), str(HOTEL.parents[2])]))
 
     assert (done.returncode, done.stderr) == (
         2,
@@ -191,7 +174,7 @@ def test_a_command_whose_extra_is_missing_names_it(folder: Path) -> None:
     ids=["explicit", "holiday", "two at once"],
 )
 def test_the_hotel_answers_its_questions(tmp_path: Path, question: str, steps: list[str], answer: str) -> None:
-    done = graph_agent(
+    done = run_cli(
         tmp_path,
         "run",
         "--config",
@@ -241,14 +224,14 @@ STOPPED = "\n> do it\n  step 1: tool_call work\nStopped on request\n\n" + (
 )
 
 
-def test_ctrl_c_stops_the_run_and_the_session_goes_on(working: Path) -> None:
+def test_ctrl_c_aborts_the_run_and_the_session_continues(working: Path) -> None:
     with at_work(working) as process:
         process.send_signal(signal.SIGINT)
         # The tool's thread hangs to the end.
         stdout, stderr = process.communicate(timeout=30)
         status = process.returncode
 
-    done = graph_agent(working, "run", "--session", "mine", "and now?", script=["No more actions.", "Here I am."])
+    done = run_cli(working, "run", "--session", "mine", "and now?", script=["No more actions.", "Here I am."])
 
     assert (stdout, stderr, status, done.stdout) == (
         STOPPED,
@@ -277,8 +260,8 @@ def test_a_second_ctrl_c_ends_the_wait(folder: Path) -> None:
 def test_another_process_steers_and_follows_up(working: Path) -> None:
     with at_work(working, "No more actions.", "Done.", "No more actions.", "And.") as process:
         told = [
-            graph_agent(working, "steer", "--session", "mine", "Be brief.").returncode,
-            graph_agent(working, "follow-up", "--session", "mine", "and then?").returncode,
+            run_cli(working, "steer", "--session", "mine", "Be brief.").returncode,
+            run_cli(working, "follow-up", "--session", "mine", "and then?").returncode,
         ]
         (working / "go").touch()
         stdout, _ = process.communicate(timeout=30)
@@ -292,12 +275,12 @@ def test_another_process_steers_and_follows_up(working: Path) -> None:
 
 def test_another_process_aborts(working: Path) -> None:
     with at_work(working) as process:
-        told = graph_agent(working, "abort", "--session", "mine")
+        told = run_cli(working, "abort", "--session", "mine")
         lines = [process.stdout.readline() for _ in STOPPED.splitlines()] if process.stdout else []
         (working / "go").touch()
         process.communicate(timeout=30)
         status = process.returncode
-    again = graph_agent(working, "abort", "--session", "mine")
+    again = run_cli(working, "abort", "--session", "mine")
 
     assert (told.returncode, told.stdout, "".join(lines), status, again.returncode, again.stdout) == (
         0,
@@ -314,7 +297,7 @@ def test_a_session_that_a_killed_process_left_is_aborted(working: Path) -> None:
         process.kill()
         process.wait()
 
-    told = graph_agent(working, "abort", "--session", "mine", script=["never"])
+    told = run_cli(working, "abort", "--session", "mine", script=["never"])
 
     assert (told.returncode, told.stdout) == (0, "Session mine is stopping.\n")
 
@@ -328,8 +311,10 @@ def test_a_session_that_a_killed_process_left_is_aborted(working: Path) -> None:
         (["--session", "nobody", "--db", "memory:", "x"], "is this process's alone"),
     ],
 )
-def test_what_cannot_be_said_is_one_line(folder: Path, command: str, arguments: list[str], complaint: str) -> None:
-    done = graph_agent(folder, command, *arguments)
+def test_invalid_control_commands_are_one_line_errors(
+    folder: Path, command: str, arguments: list[str], complaint: str
+) -> None:
+    done = run_cli(folder, command, *arguments)
 
     assert (done.returncode, done.stderr.count("\n"), complaint in done.stderr) == (2, 1, True)
 

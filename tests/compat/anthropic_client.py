@@ -1,4 +1,4 @@
-"""What Anthropic's client is told by a server, as JSON. Run by whichever version is to be looked at: URL, key."""
+"""Responses of a server to Anthropic's client, as JSON. Run in the environment of the client's version: URL, key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What LangChain's models for both APIs are told by a server, as JSON: URL, key."""
+"""Responses of a server to LangChain's models for both APIs, as JSON: URL, key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
-# Not among what the project itself is developed with.
+# Not among the project's development dependencies.
 ChatAnthropic: Any = import_module("langchain_anthropic").ChatAnthropic
 PLACE = {"title": "Place", "type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 BOTH = '!call look_up {"key": "k"}\n!call paint {"color": "red"}\n!call paint {"color": "blue"}'

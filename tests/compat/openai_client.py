@@ -1,4 +1,4 @@
-"""What OpenAI's client is told by a server, as JSON. Run by whichever version is to be looked at: URL, key."""
+"""Responses of a server to OpenAI's client, as JSON. Run in the environment of the client's version: URL, key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Have released clients, official and LangChain's, talk to a served agent, each in an environment of its own.
+"""Check released clients, official and LangChain's, against a served agent, each in an environment of its own.
 
 It installs them, so it needs a package index; nothing else leaves this machine. `make compat` runs it.
 """
@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def told(server: Served, folder: Path, package: str, requirements: list[str]) -> dict[str, Any]:
-    """What a client in a new environment was told by the server."""
+    """The server's responses to a client in a new environment."""
     python = _environment(folder / "".join(char for char in requirements[0] if char.isalnum()), requirements)
     script = Path(__file__).with_name(f"{package}_client.py")
     command = [python, str(script), server.url, KEY]
@@ -121,7 +121,7 @@ def _environment(folder: Path, requirements: list[str]) -> str:
 def _is_right(name: str, found: dict[str, Any]) -> bool:
     expected = TOLD[CLIENTS[name][0]]
     differs = [part for part in {**expected, **found} if found.get(part) != expected.get(part)]
-    print(f"{name}: {'as it should be' if not differs else 'not as it should be'}")  # noqa: T201 - a check says what it saw
+    print(f"{name}: {'as it should be' if not differs else 'not as it should be'}")  # noqa: T201 - a check prints its findings
     for part in differs:
         print(f"  {part}: {found.get(part)!r}\n  and not {expected.get(part)!r}")  # noqa: T201 - as above
     return not differs

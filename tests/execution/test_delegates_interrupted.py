@@ -1,4 +1,4 @@
-"""Delegates and subgraphs that write: what a crash leaves of them, with a memory of their own steps or without."""
+"""State that a crash leaves of writing delegates and subgraphs, with and without a saver of their own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def writer(ran: list[str]) -> BaseTool:
 
 
 async def stopped_within(gate: Gate, ran: list[str], *, checkpointer: Any, ledger: bool = False) -> Session:
-    """A session whose run was cancelled when its delegate had written, and stood in front of the gate."""
+    """A session whose run was cancelled after its delegate had written, while it waited at the gate."""
     script = [asks(("w", "write", {})), asks(("r", "look", {})), "No more actions.", "Written."]
     tools = [writer(ran), gated_tool(gate, "look", effect="read")]
     inner = create_graph_agent(ScriptedChatModel(script), tools=tools, checkpointer=checkpointer)
@@ -49,7 +49,7 @@ async def stopped_within(gate: Gate, ran: list[str], *, checkpointer: Any, ledge
 
 
 @pytest.mark.parametrize("ledger", [False, True])
-async def test_new_input_says_that_nobody_knows_what_a_delegate_did(ledger: bool) -> None:
+async def test_new_input_marks_an_interrupted_delegation_as_unknown(ledger: bool) -> None:
     ran: list[str] = []
     talk = await stopped_within(Gate(), ran, checkpointer=None, ledger=ledger)
 
@@ -64,7 +64,7 @@ async def test_new_input_says_that_nobody_knows_what_a_delegate_did(ledger: bool
     [(None, "Written."), (True, "Written."), (False, {"error": UNKNOWN})],
     ids=["with its caller", "its own history", "nothing kept"],
 )
-async def test_a_delegate_that_keeps_nothing_is_not_asked_twice(checkpointer: Any, outcome: Any) -> None:
+async def test_a_delegate_without_a_saver_is_not_called_twice(checkpointer: Any, outcome: Any) -> None:
     ran: list[str] = []
     talk = await stopped_within(Gate(), ran, checkpointer=checkpointer)
 
@@ -74,7 +74,7 @@ async def test_a_delegate_that_keeps_nothing_is_not_asked_twice(checkpointer: An
 
 
 @pytest.mark.parametrize("durability", [None, "sync", "async", "exit"])
-async def test_a_plain_graph_that_keeps_nothing_can_be_a_delegate(durability: Any) -> None:
+async def test_a_plain_graph_without_a_saver_can_be_a_delegate(durability: Any) -> None:
     graph: StateGraph[Any, Any, Any, Any] = StateGraph(MessagesState)
     graph.add_node("say", lambda state: {"messages": [("ai", "Said.")]})
     graph.add_edge(START, "say")
@@ -88,7 +88,7 @@ async def test_a_plain_graph_that_keeps_nothing_can_be_a_delegate(durability: An
 
 
 class SlowSaver(InMemorySaver):
-    """Takes its time to store a checkpoint, and notes when it has stored a plan's calls."""
+    """A slow saver that records when it has stored a plan's calls."""
 
     def __init__(self, order: list[str]) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ async def test_a_subgraphs_plan_is_stored_before_it_writes(durability: Any, firs
 
 
 @pytest.mark.parametrize("durability", [None, "sync", "async", "exit"])
-async def test_a_subgraph_that_keeps_nothing_runs_under_every_durability(durability: Any) -> None:
+async def test_a_subgraph_without_a_saver_runs_under_every_durability(durability: Any) -> None:
     order: list[str] = []
     model = ScriptedChatModel([asks(("w", "write", {})), "No more actions.", "Done."])
     child = create_graph_agent(model, tools=[writer(order)], checkpointer=False)

@@ -1,4 +1,4 @@
-"""What delegates used counts for who delegated, however they end: by an error, cut off, or asking a person."""
+"""Usage of delegates is counted for the caller, also after an error, a cut-off or an interrupt."""
 
 from __future__ import annotations
 
@@ -27,16 +27,14 @@ from graph_agent.a2a.wire import EXTENSION
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.session.results import DelegateProgress, Done
 from graph_agent.types import Usage
-from tests.runs.test_budgets import Clock, call, clock, used
-from tests.runs.test_session_steering import session
 from tests.support.a2a_servers import PlainAgent, serving_ours, serving_plain
 from tests.support.agents import echo
+from tests.support.budgets import Clock, call_with_usage, reply_with_usage
 from tests.support.gates import Gate, GatedModel, LateGate, gated_tool
+from tests.support.sessions import new_session
 
-__all__ = ["clock"]
-
-ASKS_R = used(("d", "delegate_to_r", {"task": "t"}), 90, 10)
-DONE = [used("No more actions.", 90, 10), used("Done.", 90, 10)]
+ASKS_R = reply_with_usage(("d", "delegate_to_r", {"task": "t"}), 90, 10)
+DONE = [reply_with_usage("No more actions.", 90, 10), reply_with_usage("Done.", 90, 10)]
 
 
 def spent(result: RunResult) -> tuple[int, int]:
@@ -45,7 +43,7 @@ def spent(result: RunResult) -> tuple[int, int]:
 
 
 def delegating(graph: Any, **options: Any) -> Session:
-    return session(ScriptedChatModel([ASKS_R, *DONE]), delegates=[GraphDelegate("r", "R.", graph)], **options)
+    return new_session(ScriptedChatModel([ASKS_R, *DONE]), delegates=[GraphDelegate("r", "R.", graph)], **options)
 
 
 def failing(model: ScriptedChatModel) -> Any:
@@ -70,8 +68,8 @@ def asking_tool(times: int = 1) -> BaseTool:
     return ask
 
 
-async def test_what_a_delegate_that_raises_has_used() -> None:
-    talk = delegating(failing(ScriptedChatModel([call(1, 200)])))
+async def test_usage_of_a_delegate_that_raises_is_counted() -> None:
+    talk = delegating(failing(ScriptedChatModel([call_with_usage(1, 200)])))
 
     result = await talk.run("go")
 
@@ -81,7 +79,7 @@ async def test_what_a_delegate_that_raises_has_used() -> None:
     )
 
 
-async def test_what_a_delegate_of_ones_own_tells_before_it_raises() -> None:
+async def test_usage_reported_by_a_custom_delegate_before_it_raises_is_counted() -> None:
     usage: Usage = {"input_tokens": 5, "output_tokens": 2, "total_tokens": 7, "model_calls": 1}
 
     class Tells:
@@ -91,7 +89,7 @@ async def test_what_a_delegate_of_ones_own_tells_before_it_raises() -> None:
             delegation.used(usage)
             raise RuntimeError("broken")
 
-    result = await session(ScriptedChatModel([ASKS_R, *DONE]), delegates=[Tells()]).run("go")
+    result = await new_session(ScriptedChatModel([ASKS_R, *DONE]), delegates=[Tells()]).run("go")
 
     assert spent(result) == (307, 4)
 
@@ -111,9 +109,9 @@ def thinking(model: ScriptedChatModel) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["plain graph", "our agent"])
-async def test_what_a_delegate_that_is_aborted_has_used(kind: str) -> None:
+async def test_usage_of_an_aborted_delegate_is_counted(kind: str) -> None:
     gate = Gate()
-    inner = GatedModel(responses=[call(1, 200), "never"], before={2: gate})
+    inner = GatedModel(responses=[call_with_usage(1, 200), "never"], before={2: gate})
     talk = delegating(thinking(inner) if kind == "plain graph" else create_graph_agent(inner, tools=[echo]))
     running = asyncio.create_task(talk.run("go " * 400))
     await gate.reached()
@@ -125,11 +123,11 @@ async def test_what_a_delegate_that_is_aborted_has_used(kind: str) -> None:
     assert (result.status, tokens > 300 + 300, calls) == ("ABORTED", True, 3)
 
 
-async def test_what_a_delegate_that_the_deadline_cuts_off_has_used(clock: Clock) -> None:
+async def test_usage_of_a_delegate_cut_off_by_the_deadline_is_counted(clock: Clock) -> None:
     gate = LateGate(lambda: clock.forward(5))
-    inner = GatedModel(responses=[call(1, 200), "never"], before={2: gate})
-    outer = clock.after(ScriptedChatModel([ASKS_R, used("Best I can say.", 90, 10)]), 1, 897)
-    talk = session(outer, delegates=[GraphDelegate("r", "R.", thinking(inner))])
+    inner = GatedModel(responses=[call_with_usage(1, 200), "never"], before={2: gate})
+    outer = clock.after(ScriptedChatModel([ASKS_R, reply_with_usage("Best I can say.", 90, 10)]), 1, 897)
+    talk = new_session(outer, delegates=[GraphDelegate("r", "R.", thinking(inner))])
 
     result = await talk.run("go " * 400, context={"deadline_s": 1000})
 
@@ -139,8 +137,12 @@ async def test_what_a_delegate_that_the_deadline_cuts_off_has_used(clock: Clock)
 
 @pytest.mark.parametrize("checkpointer", [None, True], ids=["with its caller", "its own history"])
 @pytest.mark.parametrize("times", [1, 2])
-async def test_what_a_delegate_used_before_it_asked_a_person(checkpointer: Any, times: int) -> None:
-    script = [used(("1", "ask", {}), 190, 10), used("No more actions.", 140, 10), used("Said.", 140, 10)]
+async def test_usage_of_a_delegate_before_its_interrupt_is_counted(checkpointer: Any, times: int) -> None:
+    script = [
+        reply_with_usage(("1", "ask", {}), 190, 10),
+        reply_with_usage("No more actions.", 140, 10),
+        reply_with_usage("Said.", 140, 10),
+    ]
     inner = create_graph_agent(ScriptedChatModel(script), tools=[asking_tool(times)], checkpointer=checkpointer)
     talk = delegating(inner)
 
@@ -152,19 +154,25 @@ async def test_what_a_delegate_used_before_it_asked_a_person(checkpointer: Any, 
 
 
 async def test_a_second_delegation_counts_for_itself() -> None:
-    script = [used("One.", 190, 10), used("Two.", 140, 10)]
+    script = [reply_with_usage("One.", 190, 10), reply_with_usage("Two.", 140, 10)]
     inner = create_graph_agent(ScriptedChatModel(script), checkpointer=True)
-    twice = [ASKS_R, used(("e", "delegate_to_r", {"task": "t"}), 90, 10), *DONE]
-    talk = session(ScriptedChatModel(twice), delegates=[GraphDelegate("r", "R.", inner)])
+    twice = [ASKS_R, reply_with_usage(("e", "delegate_to_r", {"task": "t"}), 90, 10), *DONE]
+    talk = new_session(ScriptedChatModel(twice), delegates=[GraphDelegate("r", "R.", inner)])
 
     result = await talk.run("go")
 
     assert (result.results, spent(result)) == ({"d": "One.", "e": "Two."}, (400 + 350, 6))
 
 
-async def test_what_a_delegates_delegate_used_before_it_asked_a_person() -> None:
+async def test_usage_of_a_nested_delegate_before_its_interrupt_is_counted() -> None:
     deepest = create_graph_agent(
-        ScriptedChatModel([used(("1", "ask", {}), 190, 10), used("No more actions.", 140, 10), used("Said.", 140, 10)]),
+        ScriptedChatModel(
+            [
+                reply_with_usage(("1", "ask", {}), 190, 10),
+                reply_with_usage("No more actions.", 140, 10),
+                reply_with_usage("Said.", 140, 10),
+            ]
+        ),
         tools=[asking_tool()],
     )
     middle = create_graph_agent(
@@ -180,8 +188,8 @@ async def test_what_a_delegates_delegate_used_before_it_asked_a_person() -> None
     assert (result.results, spent(result)) == ({"d": "Done."}, (300 + 300 + 500, 9))
 
 
-async def test_what_a_plain_graph_used_before_it_asked_a_person() -> None:
-    model = ScriptedChatModel([used("First.", 190, 10), used("Second.", 140, 10)])
+async def test_usage_of_a_plain_graph_before_its_interrupt_is_counted() -> None:
+    model = ScriptedChatModel([reply_with_usage("First.", 190, 10), reply_with_usage("Second.", 140, 10)])
 
     async def say(state: MessagesState) -> dict[str, Any]:
         return {"messages": [await model.ainvoke(state["messages"])]}
@@ -206,11 +214,15 @@ async def test_what_a_plain_graph_used_before_it_asked_a_person() -> None:
     assert (result.results, spent(result)) == ({"d": "Second."}, (300 + 350, 5))
 
 
-def test_what_a_delegate_used_before_it_asked_a_person_from_blocking_entry_points(tmp_path: Any) -> None:
+def test_usage_before_an_interrupt_is_counted_by_blocking_entry_points(tmp_path: Any) -> None:
     from langgraph.checkpoint.sqlite import SqliteSaver
     from langgraph.types import Command
 
-    script = [used(("1", "ask", {}), 190, 10), used("No more actions.", 140, 10), used("Said.", 140, 10)]
+    script = [
+        reply_with_usage(("1", "ask", {}), 190, 10),
+        reply_with_usage("No more actions.", 140, 10),
+        reply_with_usage("Said.", 140, 10),
+    ]
     inner = create_graph_agent(ScriptedChatModel(script), tools=[asking_tool()])
     config: Any = {"configurable": {"thread_id": "s1"}}
     with SqliteSaver.from_conn_string(str(tmp_path / "s.db")) as saver:
@@ -225,9 +237,13 @@ def test_what_a_delegate_used_before_it_asked_a_person_from_blocking_entry_point
     assert (usage["total_tokens"], usage["model_calls"]) == (800, 6)
 
 
-async def test_a_run_that_was_killed_counts_when_it_goes_on() -> None:
+async def test_usage_of_a_killed_run_is_counted_when_it_resumes() -> None:
     gate = Gate()
-    script = [used(("1", "work", {}), 190, 10), used("No more actions.", 140, 10), used("Said.", 140, 10)]
+    script = [
+        reply_with_usage(("1", "work", {}), 190, 10),
+        reply_with_usage("No more actions.", 140, 10),
+        reply_with_usage("Said.", 140, 10),
+    ]
     inner = create_graph_agent(ScriptedChatModel(script), tools=[gated_tool(gate, effect="read")])
     talk = delegating(inner)
     running = asyncio.create_task(talk.run("go"))
@@ -241,10 +257,10 @@ async def test_a_run_that_was_killed_counts_when_it_goes_on() -> None:
     assert (result.results, spent(result)) == ({"d": "Said."}, (800, 6))
 
 
-async def test_what_a_delegate_used_is_taken_from_the_budget() -> None:
-    inner = failing(ScriptedChatModel([call(1, 400)]))
-    outer = ScriptedChatModel([ASKS_R, used("Best I can say.", 90, 10)])
-    talk = session(outer, delegates=[GraphDelegate("r", "R.", inner)])
+async def test_usage_of_a_delegate_is_charged_to_the_budget() -> None:
+    inner = failing(ScriptedChatModel([call_with_usage(1, 400)]))
+    outer = ScriptedChatModel([ASKS_R, reply_with_usage("Best I can say.", 90, 10)])
+    talk = new_session(outer, delegates=[GraphDelegate("r", "R.", inner)])
 
     result = await talk.run("go", context={"max_tokens_total": 650})
 
@@ -262,11 +278,11 @@ def told(tokens: int, calls: int) -> dict[str, Any]:
 
 
 def remote(url: str, **options: Any) -> Session:
-    return session(ScriptedChatModel([ASKS_R, *DONE]), delegates=[A2ADelegate("r", url, **options)])
+    return new_session(ScriptedChatModel([ASKS_R, *DONE]), delegates=[A2ADelegate("r", url, **options)])
 
 
-async def test_what_a_remote_agent_used_before_and_after_it_asked_a_person() -> None:
-    script = [used(("1", "ask", {}), 190, 10), used("Said.", 140, 10)]
+async def test_usage_of_a_remote_agent_around_its_interrupt_is_counted() -> None:
+    script = [reply_with_usage(("1", "ask", {}), 190, 10), reply_with_usage("Said.", 140, 10)]
     inner = create_graph_agent(ScriptedChatModel(script), tools=[asking_tool()], checkpointer=InMemorySaver())
     with serving_ours(inner) as url:
         talk = remote(url)
@@ -276,7 +292,7 @@ async def test_what_a_remote_agent_used_before_and_after_it_asked_a_person() -> 
     assert (spent(asked), result.results, spent(result)) == ((300, 2), {"d": "Said."}, (650, 5))
 
 
-async def test_what_a_remote_agent_tells_when_it_is_told_to_stop() -> None:
+async def test_usage_reported_by_a_cancelled_remote_agent_is_counted() -> None:
     class Told(PlainAgent):
         async def cancel(self, context: RequestContext, event_queue: Any) -> None:
             updater = TaskUpdater(event_queue, context.task_id or "", context.context_id or "")
@@ -298,7 +314,7 @@ async def test_what_a_remote_agent_tells_when_it_is_told_to_stop() -> None:
     assert (result.status, spent(result)) == ("ABORTED", (150, 3))
 
 
-async def test_what_a_remote_agent_that_falls_silent_has_told() -> None:
+async def test_usage_reported_by_a_silent_remote_agent_is_counted() -> None:
     async def work(text: str, updater: TaskUpdater, context: RequestContext) -> None:
         await updater.update_status(TaskState.TASK_STATE_WORKING, metadata=told(70, 1))
         await asyncio.Event().wait()

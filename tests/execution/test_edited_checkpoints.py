@@ -1,4 +1,4 @@
-"""`update_state` on a session that a crash left in the middle of a wave: what had been begun stays begun."""
+"""`update_state` on a session that crashed during a wave: started calls stay started."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.execution.settlement import NEVER_BEGUN, UNKNOWN
-from tests.runs.test_session_abort import has_results
 from tests.support.agents import asks, marked
 from tests.support.gates import Gate
+from tests.support.sessions import wait_for_results
 
 DONE = ["No more actions.", "Done."]
 TASK = {"task": "write"}
 
 
 class Stopped:
-    """A session that was cancelled when one call had finished, and another stood in front of a gate."""
+    """A session that was cancelled after one call had finished, while another waited at a gate."""
 
     def __init__(self, *, ledger: bool = False, **marks: Any) -> None:
         """`marks` are the gated tool's."""
@@ -64,13 +64,13 @@ class Stopped:
     async def stop(self) -> None:
         run = asyncio.create_task(self.talk.run("go"))
         await self.gate.reached()
-        await has_results(self.talk, 2)
+        await wait_for_results(self.talk, 2)
         run.cancel()
         await asyncio.gather(run, return_exceptions=True)
         self.gate.open()
 
     async def edit(self, **changes: Any) -> None:
-        """Change the plan's message; by default what it says beside its calls."""
+        """Change the plan's message; by default its text."""
         await edit_plan(self.graph, self.config, **changes)
 
 
@@ -111,7 +111,7 @@ async def test_a_call_that_can_be_repeated_is_run_again_after_an_edit() -> None:
 
 
 @pytest.mark.parametrize("ledger", [False, True], ids=["no ledger", "ledger"])
-async def test_an_edit_of_calls_that_may_have_begun_does_not_run_them(ledger: bool) -> None:
+async def test_an_edit_of_possibly_started_calls_does_not_run_them(ledger: bool) -> None:
     stopped = Stopped(ledger=ledger)
     await stopped.stop()
     other = {"text": "other"}
@@ -127,7 +127,7 @@ async def test_an_edit_of_calls_that_may_have_begun_does_not_run_them(ledger: bo
 
 
 @pytest.mark.parametrize("ledger", [False, True], ids=["no ledger", "ledger"])
-async def test_new_input_after_an_edit_tells_the_truth_of_every_call(ledger: bool) -> None:
+async def test_new_input_after_an_edit_settles_every_call_truthfully(ledger: bool) -> None:
     stopped = Stopped(ledger=ledger)
     await stopped.stop()
     await stopped.edit()
@@ -145,7 +145,7 @@ async def test_new_input_after_an_edit_tells_the_truth_of_every_call(ledger: boo
     )
 
 
-async def test_an_edit_at_a_point_that_is_left_behind_does_its_work_again() -> None:
+async def test_an_edit_of_an_older_checkpoint_repeats_its_calls() -> None:
     stopped = Stopped()
     stopped.gate.open()
     await stopped.talk.run("go")
@@ -163,7 +163,7 @@ async def test_a_call_that_asked_a_person_asks_again_after_an_edit() -> None:
 
     @tool
     async def ask() -> str:
-        """Ask a person, and do as they say."""
+        """Ask a person, and return the answer."""
         ran.append(interrupt("May I?"))
         return "done"
 
@@ -183,7 +183,7 @@ async def test_a_call_that_asked_a_person_asks_again_after_an_edit() -> None:
     )
 
 
-async def test_what_a_breakpoint_held_back_is_not_begun_by_an_edit() -> None:
+async def test_an_edit_does_not_start_calls_held_by_a_breakpoint() -> None:
     stopped = Stopped()
     await stopped.graph.ainvoke({"messages": [("user", "go")]}, stopped.config, interrupt_before=["tools", "delegate"])
     await stopped.edit()

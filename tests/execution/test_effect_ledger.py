@@ -1,4 +1,4 @@
-"""The effect ledger notes each writing call when it starts, and not before."""
+"""The effect ledger records each writing call when it starts, and not before."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DONE = ["No more actions.", "Done."]
 
 
 class NotingSaver(InMemorySaver):
-    """Keeps the ids of each note, and stores none before `gate` is open."""
+    """A ledger that records the ids of each write, and stores none before `gate` is open."""
 
     def __init__(self, gate: Gate | None = None, error: Exception | None = None) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class NotingSaver(InMemorySaver):
 
 
 class Writing:
-    """A session whose wave of six writing calls stops at a gate, some at a time."""
+    """A session whose wave of six writing calls waits at a gate, some at a time."""
 
     def __init__(self, at_once: int, saver: InMemorySaver | None = None, gate: Gate | None = None) -> None:
         self.ran: list[str] = []
@@ -71,7 +71,7 @@ class Writing:
         return write
 
     async def cut_off(self, begun: int) -> None:
-        """Cancel the run when so many calls have begun."""
+        """Cancel the run after so many calls have started."""
         run = asyncio.create_task(self.talk.run("go"))
         while len(self.ran) < begun:
             await asyncio.sleep(0)
@@ -110,7 +110,7 @@ async def test_a_resumed_wave_runs_the_calls_that_had_no_slot(at_once: int) -> N
     )
 
 
-async def test_calls_that_start_at_the_same_time_share_one_note() -> None:
+async def test_calls_that_start_together_share_one_ledger_write() -> None:
     saver = NotingSaver()
     writing = Writing(4, saver)
 
@@ -119,7 +119,7 @@ async def test_calls_that_start_at_the_same_time_share_one_note() -> None:
     assert saver.notes == [IDS[:4]]
 
 
-async def test_a_finished_wave_has_noted_each_call_once() -> None:
+async def test_a_finished_wave_records_each_call_once_in_the_ledger() -> None:
     saver = NotingSaver()
     writing = Writing(2, saver)
     writing.gate.open()
@@ -129,7 +129,7 @@ async def test_a_finished_wave_has_noted_each_call_once() -> None:
     assert (sorted(id_ for ids in saver.notes for id_ in ids), writing.ran) == (IDS, IDS)
 
 
-async def test_a_call_runs_only_after_its_note_is_stored() -> None:
+async def test_a_call_runs_only_after_its_ledger_entry_is_stored() -> None:
     saver = NotingSaver(Gate())
     writing = Writing(2, saver)
     assert saver.gate is not None
@@ -144,7 +144,7 @@ async def test_a_call_runs_only_after_its_note_is_stored() -> None:
     assert (before, writing.ran) == ([], IDS)
 
 
-async def test_a_call_whose_note_cannot_be_stored_does_not_run() -> None:
+async def test_a_call_without_a_stored_ledger_entry_does_not_run() -> None:
     writing = Writing(2, NotingSaver(error=OSError("disk full")))
 
     with pytest.raises(OSError, match="disk full"):
@@ -153,7 +153,7 @@ async def test_a_call_whose_note_cannot_be_stored_does_not_run() -> None:
     assert writing.ran == []
 
 
-async def test_an_abort_before_the_note_is_stored_leaves_the_calls_unrun() -> None:
+async def test_an_abort_before_the_ledger_write_starts_no_call() -> None:
     saver = NotingSaver(Gate())
     writing = Writing(2, saver)
     assert saver.gate is not None

@@ -1,4 +1,4 @@
-"""What is left of a session after interruptions, and of a run after failures."""
+"""Sessions after interruptions, and runs after failures."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BusyError(Exception):
 
 
 class Stumbling(ScriptedChatModel):
-    """Fails as often as `failures` says, from the request numbered `first` on."""
+    """Fails `failures` times, from the request numbered `first` on."""
 
     first: int = 0
     failures: int = 0
@@ -55,7 +55,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("durability", ["sync", "async"])
-async def test_results_outlive_two_interruptions_in_a_row(durability: Any) -> None:
+async def test_results_survive_two_interruptions_in_a_row(durability: Any) -> None:
     running, planning = asyncio.Event(), asyncio.Event()
 
     @tool
@@ -111,7 +111,9 @@ class Odd(BaseException):
     ids=["exit", "base", "cancelled", "group"],
 )
 @pytest.mark.parametrize("blocking", [False, True], ids=["ainvoke", "invoke"])
-async def test_whatever_a_tool_raises_is_its_own_result(raised: BaseException, told: str, blocking: bool) -> None:
+async def test_any_tool_exception_is_an_error_result_of_its_call(
+    raised: BaseException, told: str, blocking: bool
+) -> None:
     @tool
     async def odd() -> str:
         """Raise something odd."""
@@ -152,7 +154,7 @@ BUSY = "The model provider did not answer as it should (HTTP 503: busy); try aga
     [(2, at_step_limit(1, "So far: x."), 0), (9, f"Reached maximum reasoning steps (1)\n\n{BUSY}\n\nDone: echo.", 1)],
     ids=["recovers", "fails for good"],
 )
-async def test_the_answer_at_a_limit_is_tried_again_and_said_once(
+async def test_the_answer_at_a_limit_is_retried_and_recorded_once(
     failures: int, answer: str, errors: int, streamed: bool
 ) -> None:
     model = Stumbling(responses=[ECHO_CALL, "So far: x."], first=1, failures=failures)
@@ -202,7 +204,7 @@ async def test_an_unfit_answer_at_a_limit_is_still_that_limit() -> None:
     assert (result["stop_reason"], result["structured_response"]) == ("step_limit", None)
 
 
-async def test_an_answer_of_a_given_shape_is_asked_for_once_in_direct_mode() -> None:
+async def test_a_structured_answer_is_requested_once_in_direct_mode() -> None:
     model = ScriptedChatModel(["No more actions.", '{"city": "Paris"}'])
     config = LoopConfig(finalize="direct")
     graph = create_graph_agent(model, tools=[echo], response_format=City, config=config)
@@ -212,7 +214,7 @@ async def test_an_answer_of_a_given_shape_is_asked_for_once_in_direct_mode() -> 
     assert "".join(streamed) == '{"city": "Paris"}'
 
 
-async def test_an_answer_without_words_is_asked_for_again() -> None:
+async def test_an_answer_without_text_is_requested_again() -> None:
     call_only = AIMessage("", tool_calls=[{"id": "z", "name": "echo", "args": {"text": "x"}}])
     graph = create_graph_agent(ScriptedChatModel(["No more actions.", call_only, "In words."]), tools=[echo])
 
@@ -254,7 +256,7 @@ async def test_streamed_events_have_the_place_the_history_gives_them() -> None:
     assert streamed == await session.events()
 
 
-async def test_a_session_begun_by_an_update_is_listed() -> None:
+async def test_a_session_created_by_an_update_is_listed() -> None:
     from graph_agent import SessionMemory
 
     graph = create_graph_agent(ScriptedChatModel(["x"]), checkpointer=InMemorySaver())
@@ -263,7 +265,7 @@ async def test_a_session_begun_by_an_update_is_listed() -> None:
     assert await SessionMemory(graph).list_sessions() == ["updated"]
 
 
-async def test_a_context_of_ones_own_arrives_under_a_parent() -> None:
+async def test_a_custom_context_is_passed_below_a_parent_graph() -> None:
     from langgraph.graph import END, START, MessagesState, StateGraph
 
     class Mine(AgentContext):

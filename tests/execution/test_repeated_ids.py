@@ -1,4 +1,4 @@
-"""Models that give each of their calls the same id: what is told of a call is of that call."""
+"""Models that give every call the same id: each result stays with its call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.gates import Gate, gated_tool
 DONE = ["No more actions.", "Done."]
 
 
-async def test_every_result_is_told() -> None:
+async def test_results_of_repeated_call_ids_are_all_returned() -> None:
     model = ScriptedChatModel(
         [asks(("c", "echo", {"text": "one"})), asks(("c", "fail", {})), asks(("c", "echo", {"text": "three"})), *DONE]
     )

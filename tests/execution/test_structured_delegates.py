@@ -1,4 +1,4 @@
-"""Structured answers on their way out of an agent: over A2A, and to a reader that cannot take anything back."""
+"""Structured answers of delegates: over A2A, and to a stream that cannot be retracted."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ JSON = {"cityName": "Paris", "people": 2_100_000}
 
 
 async def delegated(url: str) -> tuple[dict[str, Any], str]:
-    """The results of an agent that delegates once, and what its model was told."""
+    """The results of an agent that delegates once, and the content of its model's requests."""
     model = ScriptedChatModel([asks(("1", "delegate_to_other", {"task": "Where?"})), "Done."])
     graph = create_graph_agent(model, delegates=[A2ADelegate("other", url)], checkpointer=InMemorySaver())
     result = await Session(graph, "s1").run("go")
     return result.results, model.requests[1].messages[-1].text
 
 
-async def test_a_structured_answer_of_an_agent_elsewhere_is_the_delegations_value() -> None:
+async def test_a_structured_answer_of_a_remote_agent_is_the_delegations_value() -> None:
     other = create_graph_agent(ScriptedChatModel([TEXT]), response_format=City, checkpointer=InMemorySaver())
     with serving_ours(other) as url:
         results, told = await delegated(url)
@@ -65,7 +65,7 @@ async def test_data_is_the_value_where_an_answer_holds_nothing_else(parts: list[
     assert results == {"1": value}
 
 
-async def test_a_reader_gets_no_answer_that_may_have_to_be_replaced() -> None:
+async def test_a_delegates_structured_answer_is_not_streamed_before_validation() -> None:
     heard: list[str] = []
 
     async def hear(text: str, message_id: str | None) -> None:

@@ -127,7 +127,7 @@ async def test_any_function_compresses(hook: HistoryCompression) -> None:
     assert [m.text for m in model.requests[-1].messages if isinstance(m, ToolMessage)] == ["ONCE"]
 
 
-async def test_by_itself_it_keeps_both_ends() -> None:
+async def test_the_default_compression_keeps_head_and_tail() -> None:
     talk, model = session([reads(1), "No more actions.", "Done."], HistoryCompression(over_chars=100))
 
     await talk.run("go")
@@ -160,7 +160,7 @@ async def test_no_request_is_made_twice_and_the_answer_is_streamed() -> None:
     assert (len(model.requests), len(tokens) > 1, "".join(tokens)) == (2, True, "It begins well.")
 
 
-async def test_what_a_search_found_is_compressed_in_later_requests() -> None:
+async def test_search_results_are_compressed_in_later_requests() -> None:
     script = [asks(("s", "web_search", {"query": "x"})), reads(1), "No more actions.", "Done."]
     hooks = WebSearchInterception(lambda query: BOOK), HistoryCompression(upper, over_chars=100)
     talk, model = session(script, *hooks)
@@ -170,7 +170,7 @@ async def test_what_a_search_found_is_compressed_in_later_requests() -> None:
     assert lengths(model) == [[], [13_005], [4, 4], [4, 4]]
 
 
-async def test_other_hooks_see_what_is_sent() -> None:
+async def test_other_hooks_receive_the_compressed_request() -> None:
     seen: list[int] = []
 
     class Looks(LoopHook):
@@ -238,7 +238,7 @@ async def test_a_compression_that_fails_is_an_error_of_the_input(steps: int, sta
 
 
 @pytest.mark.parametrize("steps", [5, 1], ids=["at a plan", "at the answer"])
-async def test_a_compression_that_fails_is_skipped_where_it_says_so(steps: int) -> None:
+async def test_a_failing_compression_is_skipped_with_on_error_skip(steps: int) -> None:
     hook = HistoryCompression(broken, over_chars=100, on_error="skip")
     script = [reads(1), *["No more actions."] * (steps > 1), "Done."]
     talk, model = session(script, hook, max_steps=steps)

@@ -1,4 +1,4 @@
-"""Reruns are counted over the whole input: their number, and the calls that they were asked for."""
+"""Rerun bounds of a whole input: the number of reruns, and the calls that caused them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REPEAT = "The hook Again wants the model asked again, but the model makes the sa
 
 
 class Again(LoopHook):
-    """Wants each reply with calls again, `times` for each step, and counts those it is shown."""
+    """Requests a rerun of each reply with calls, `times` for each step, and counts the replies it sees."""
 
     def __init__(self, times: int = 1_000) -> None:
         self.times = times
@@ -78,7 +78,7 @@ async def test_the_steps_of_an_input_share_the_reruns(most: int, shown: list[tup
     assert (hook.shown, await warnings(talk), len(result.results)) == (shown, [LIMIT.format(most)], 6)
 
 
-async def test_a_call_that_a_rerun_was_asked_for_ends_the_hooks_work_also_in_a_later_step() -> None:
+async def test_a_repeated_rerun_request_ends_reruns_also_in_a_later_step() -> None:
     hook, model = Again(times=1), ScriptedChatModel([call("a"), call("b"), call("a"), call("c"), *END])
     talk = session(model, hook)
 
@@ -92,7 +92,7 @@ async def test_a_call_that_a_rerun_was_asked_for_ends_the_hooks_work_also_in_a_l
     )
 
 
-async def test_a_new_input_begins_anew() -> None:
+async def test_a_new_input_resets_the_rerun_count() -> None:
     hook, model = Again(), ScriptedChatModel([call("a"), call("a"), *END, call("a"), call("b"), call("b"), *END])
     talk = session(model, hook)
     await talk.run("go")
@@ -106,7 +106,7 @@ async def test_a_new_input_begins_anew() -> None:
 
 async def test_a_hook_without_reruns_still_replaces_the_answer() -> None:
     class Guards(Again):
-        """Wants calls again, and lets no secret out."""
+        """Requests a rerun of calls, and removes secrets from answers."""
 
         def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
             secret = "secret" in response.text
@@ -121,7 +121,7 @@ async def test_a_hook_without_reruns_still_replaces_the_answer() -> None:
     assert ((await talk.run("go")).answer, len(await warnings(talk))) == ("Withheld.", 1)
 
 
-async def test_a_hook_without_reruns_that_wants_the_answer_again_is_refused_silently() -> None:
+async def test_a_refused_rerun_of_the_answer_adds_no_second_warning() -> None:
     class Every(Again):
         def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
             return True, None
@@ -146,7 +146,7 @@ async def test_reruns_of_the_answer_count_too() -> None:
     assert (result.answer, await warnings(talk)) == ("Two.", [LIMIT.format(2).replace("Again", "Answers")])
 
 
-async def test_a_resumed_input_goes_on_counting() -> None:
+async def test_a_resumed_input_keeps_its_rerun_count() -> None:
     @tool
     def ask(text: str) -> str:
         """Ask the person."""
@@ -168,7 +168,7 @@ async def test_a_resumed_input_goes_on_counting() -> None:
     )
 
 
-async def test_hooks_behind_one_that_was_refused_are_still_asked() -> None:
+async def test_later_hooks_run_after_a_refused_rerun() -> None:
     class Guard(LoopHook):
         def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
             return any(each["arguments"].get("text") == "secret" for each in response.calls), None
@@ -186,7 +186,7 @@ async def test_hooks_behind_one_that_was_refused_are_still_asked() -> None:
     assert (result.answer, hook.shown, list(result.results.values())) == ("Blocked.", [(1, 0), (1, 1)], ["b"])
 
 
-async def test_a_reply_that_is_refused_a_rerun_goes_to_the_hooks_behind_at_once() -> None:
+async def test_a_reply_without_its_rerun_goes_to_the_later_hooks() -> None:
     class Overrides(LoopHook):
         def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
             return True, None

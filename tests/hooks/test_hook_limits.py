@@ -1,4 +1,4 @@
-"""What an input may spend, where hooks would have the model asked again."""
+"""Budgets when hooks request a rerun."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ import asyncio
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage
 
 from graph_agent import LoopConfig, LoopHook, LoopPlan, ScriptedChatModel, Session
 from graph_agent.hooks.protocol import HookRequest, HookResponse
 from graph_agent.session.results import Token
-from tests.runs.test_budgets import PRICES, Clock, call, clock, used
-from tests.runs.test_session_steering import session
 from tests.support.agents import echo, kinds
+from tests.support.budgets import PRICES, Clock, call_with_usage, plan_with_usage, reply_with_usage
 from tests.support.gates import Gate, GatedModel
-
-__all__ = ["clock"]
+from tests.support.sessions import new_session
 
 
 class Never(LoopHook):
-    """Wants every planning reply again, however it looks."""
+    """Requests a rerun of every planning reply."""
 
     def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
         return request.phase == "plan", None
@@ -29,27 +26,25 @@ class Never(LoopHook):
         return LoopPlan(run_agentic_loop=True)
 
 
-def plan(number: int, tokens: int = 100) -> AIMessage:
-    wave = f'{{"status": "continue", "tools": [{{"id": "{number}", "tool": "echo", "args": {{"text": "{number}"}}}}]}}'
-    return used(wave, tokens - 10, 10)
-
-
 async def ended(talk: Session, **context: Any) -> Any:
     """One input's end: status, reason, answer, ids of results, model calls."""
     result = await talk.run("go", context=context)
     return result.status, result.stop_reason, result.answer, list(result.results), result.usage["model_calls"]
 
 
-SAID = used("Best I can say.", 90, 10)
+SAID = reply_with_usage("Best I can say.", 90, 10)
 
 
 @pytest.mark.parametrize(
     ("mode", "script"),
-    [("native", [call(1), call(2), SAID]), ("wave", [plan(1), plan(2), SAID])],
+    [
+        ("native", [call_with_usage(1), call_with_usage(2), SAID]),
+        ("wave", [plan_with_usage(1), plan_with_usage(2), SAID]),
+    ],
 )
-async def test_a_rerun_that_the_tokens_do_not_allow_is_not_made(mode: Any, script: list[Any]) -> None:
+async def test_a_token_budget_prevents_a_rerun(mode: Any, script: list[Any]) -> None:
     model = ScriptedChatModel(script)
-    talk = session(model, echo, hooks=[Never()])
+    talk = new_session(model, echo, hooks=[Never()])
 
     # Two plans leave room for the answer, and none for a third.
     end = await ended(talk, max_tokens_total=350, tool_calling=mode)
@@ -62,11 +57,11 @@ async def test_a_rerun_that_the_tokens_do_not_allow_is_not_made(mode: Any, scrip
     )
 
 
-async def test_a_rerun_that_the_money_does_not_allow_is_not_made() -> None:
+async def test_a_cost_budget_prevents_a_rerun() -> None:
     name = {"model_name": "gpt-4o-mini"}
-    first = used(("1", "echo", {"text": "x"}), 1_000_000, 100_000, **name)
-    model = ScriptedChatModel([first, used("Best I can say.", 1_000_000, 0, **name)])
-    talk = session(model, echo, hooks=[Never()], config=LoopConfig(prices=PRICES, max_cost=0.4))
+    first = reply_with_usage(("1", "echo", {"text": "x"}), 1_000_000, 100_000, **name)
+    model = ScriptedChatModel([first, reply_with_usage("Best I can say.", 1_000_000, 0, **name)])
+    talk = new_session(model, echo, hooks=[Never()], config=LoopConfig(prices=PRICES, max_cost=0.4))
 
     end = await ended(talk)
 
@@ -75,15 +70,15 @@ async def test_a_rerun_that_the_money_does_not_allow_is_not_made() -> None:
     assert end == ("ROUND_LIMIT", "cost_limit", answer, [], 2)
 
 
-async def test_a_rerun_that_the_time_does_not_allow_is_not_made(clock: Clock) -> None:
-    model = ScriptedChatModel([call(1), "Best I can say."])
+async def test_a_deadline_prevents_a_rerun(clock: Clock) -> None:
+    model = ScriptedChatModel([call_with_usage(1), "Best I can say."])
 
     class SetsForward(Never):
         def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:
             clock.forward(950)
             return LoopPlan(run_agentic_loop=True)
 
-    end = await ended(session(model, echo, hooks=[SetsForward()]), deadline_s=1000)
+    end = await ended(new_session(model, echo, hooks=[SetsForward()]), deadline_s=1000)
 
     model.assert_spent()
     answer = "Reached the deadline (1000.0 s)\n\nBest I can say."
@@ -92,8 +87,8 @@ async def test_a_rerun_that_the_time_does_not_allow_is_not_made(clock: Clock) ->
 
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_every_rerun_is_a_turn_of_the_session(streaming: bool) -> None:
-    model = ScriptedChatModel([call(1), call(2), "Best I can say."])
-    talk = session(model, echo, hooks=[Never()], config=LoopConfig(max_turns=2))
+    model = ScriptedChatModel([call_with_usage(1), call_with_usage(2), "Best I can say."])
+    talk = new_session(model, echo, hooks=[Never()], config=LoopConfig(max_turns=2))
 
     if streaming:
         said = "".join([part.text async for part in talk.stream("go") if isinstance(part, Token)])
@@ -104,8 +99,8 @@ async def test_every_rerun_is_a_turn_of_the_session(streaming: bool) -> None:
     assert (said, await talk.status()) == ("Reached maximum model turns (2)\n\nBest I can say.", "TURN_LIMIT")
 
 
-async def test_a_wish_that_a_limit_forbids_is_told() -> None:
-    talk = session(ScriptedChatModel([call(1), "Best I can say."]), echo, hooks=[Never()])
+async def test_a_rerun_prevented_by_a_limit_is_a_warning() -> None:
+    talk = new_session(ScriptedChatModel([call_with_usage(1), "Best I can say."]), echo, hooks=[Never()])
 
     await talk.run("go", context={"max_turns": 1})
 
@@ -114,9 +109,9 @@ async def test_a_wish_that_a_limit_forbids_is_told() -> None:
     ]
 
 
-async def test_an_answer_that_a_hook_wants_replaced_is_not_given_where_a_limit_forbids_the_rerun() -> None:
-    model = ScriptedChatModel([used("A first try.", 90, 10), used("Best I can say.", 90, 10)])
-    talk = session(model, echo, hooks=[Never()], config=LoopConfig(finalize="direct"))
+async def test_an_answer_is_withheld_when_a_limit_prevents_its_rerun() -> None:
+    model = ScriptedChatModel([reply_with_usage("A first try.", 90, 10), reply_with_usage("Best I can say.", 90, 10)])
+    talk = new_session(model, echo, hooks=[Never()], config=LoopConfig(finalize="direct"))
 
     end = await ended(talk, max_tokens_total=250)
 
@@ -126,7 +121,7 @@ async def test_an_answer_that_a_hook_wants_replaced_is_not_given_where_a_limit_f
 
 
 class Once(LoopHook):
-    """Wants a reply with calls again, once."""
+    """Requests one rerun of a reply with calls."""
 
     def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
         return request.depth == 0 and bool(response.calls), None
@@ -136,10 +131,15 @@ class Once(LoopHook):
 
 
 @pytest.mark.parametrize("kills", [1, 2])
-async def test_what_a_run_used_that_was_killed_in_a_rerun_is_not_lost(kills: int) -> None:
+async def test_usage_of_a_run_killed_in_a_rerun_is_counted(kills: int) -> None:
     gates = {2 + number: Gate() for number in range(kills)}
-    replies = [*[call(9)] * (1 + kills), call(1), used("No more actions.", 90, 10), SAID]
-    talk = session(GatedModel(responses=replies, before=gates), echo, hooks=[Once()])
+    replies = [
+        *[call_with_usage(9)] * (1 + kills),
+        call_with_usage(1),
+        reply_with_usage("No more actions.", 90, 10),
+        SAID,
+    ]
+    talk = new_session(GatedModel(responses=replies, before=gates), echo, hooks=[Once()])
     for number, gate in gates.items():
         running = asyncio.create_task(talk.run("go") if number == 2 else talk.resume())
         await gate.reached()
@@ -158,10 +158,10 @@ async def test_what_a_run_used_that_was_killed_in_a_rerun_is_not_lost(kills: int
     )
 
 
-async def test_a_run_that_was_killed_in_a_rerun_has_used_its_turns() -> None:
+async def test_turns_of_a_run_killed_in_a_rerun_are_counted() -> None:
     gate = Gate()
-    model = GatedModel(responses=[call(1), call(2), "Best I can say."], before={2: gate})
-    talk = session(model, echo, hooks=[Never()], config=LoopConfig(max_turns=2))
+    model = GatedModel(responses=[call_with_usage(1), call_with_usage(2), "Best I can say."], before={2: gate})
+    talk = new_session(model, echo, hooks=[Never()], config=LoopConfig(max_turns=2))
     running = asyncio.create_task(talk.run("go"))
     await gate.reached()
     running.cancel()

@@ -1,4 +1,4 @@
-"""Loop hooks: what they may do about a planning reply, and what bounds them."""
+"""Loop hooks: their actions on a planning reply, and their bounds."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from graph_agent.planning.prompt import with_carried
 from graph_agent.session.results import Token
 from graph_agent.state.schema import Carried
 from tests.support.agents import add, asks, dialogue, echo, kinds, says
+from tests.support.hooks import DONE, RERUN, FixedPlanHook
 from tests.support.openai_stub import Failure, Reply, StubFactory, openai_stub
 
 __all__ = ["openai_stub"]
@@ -37,28 +38,9 @@ __all__ = ["openai_stub"]
 ECHO_A = asks(("c1", "echo", {"text": "a"}))
 ECHO_B = asks(("c2", "echo", {"text": "b"}))
 PLAN_A = '{"status": "continue", "tools": [{"id": "t1", "tool": "echo", "args": {"text": "a"}}]}'
-DONE = '{"status": "done", "tools": []}'
 
 
-class Does(LoopHook):
-    """Wants one thing of each reply, as often as it is asked, and notes what it was shown."""
-
-    def __init__(self, plan: LoopPlan, *, times: int = 1, on_error: Any = "fail") -> None:
-        self.plan = plan
-        self.times = times
-        self.on_error = on_error
-        self.seen: list[tuple[int, list[str]]] = []
-
-    def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
-        self.seen.append((request.depth, [call["name"] for call in response.calls]))
-        return len(self.seen) <= self.times, "context"
-
-    def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:
-        assert context == "context"
-        return self.plan
-
-
-class DoesAsync(Does):
+class DoesAsync(FixedPlanHook):
     """The same with coroutines."""
 
     async def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:  # type: ignore[override]  # a coroutine is one of the two ways
@@ -66,9 +48,6 @@ class DoesAsync(Does):
 
     async def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:  # type: ignore[override]  # as above
         return super().build_plan(context, response, request)
-
-
-RERUN = LoopPlan(run_agentic_loop=True)
 
 
 async def run(script: list[str], *hooks: Any, tools: Any = (echo,), **config: Any) -> tuple[RunResult, list[Any]]:
@@ -83,7 +62,7 @@ def told(events: list[Any], kind: str) -> list[str]:
     return [event["message"] for event in events if event["type"] == kind]
 
 
-@pytest.mark.parametrize("kind", [Does, DoesAsync], ids=["blocking", "coroutines"])
+@pytest.mark.parametrize("kind", [FixedPlanHook, DoesAsync], ids=["blocking", "coroutines"])
 @pytest.mark.parametrize(
     ("mode", "script"),
     [
@@ -92,7 +71,7 @@ def told(events: list[Any], kind: str) -> list[str]:
         ("wave", [PLAN_A, PLAN_A.replace('"a"', '"b"'), DONE, "Done."]),
     ],
 )
-async def test_a_rerun_takes_the_place_of_the_reply(kind: type[Does], mode: Any, script: list[str]) -> None:
+async def test_a_rerun_replaces_the_reply(kind: type[FixedPlanHook], mode: Any, script: list[str]) -> None:
     hook = kind(RERUN)
 
     result, events = await run(script, hook, tool_calling=mode)
@@ -106,8 +85,12 @@ async def test_a_rerun_takes_the_place_of_the_reply(kind: type[Does], mode: Any,
     )
 
 
-async def test_hooks_are_asked_in_order_until_one_wants_something() -> None:
-    first, second, third = Does(LoopPlan()), Does(RERUN), Does(LoopPlan(response_override="never"))
+async def test_hooks_run_in_order_until_one_acts() -> None:
+    first, second, third = (
+        FixedPlanHook(LoopPlan()),
+        FixedPlanHook(RERUN),
+        FixedPlanHook(LoopPlan(response_override="never")),
+    )
     third.times = 0
 
     await run([ECHO_A, "No more actions.", "Done."], first, second, third)
@@ -126,7 +109,7 @@ async def test_an_override_is_the_answer(finalize: Any) -> None:
     graph = create_graph_agent(
         model,
         tools=[echo],
-        hooks=[Does(LoopPlan(response_override="From the hook."))],
+        hooks=[FixedPlanHook(LoopPlan(response_override="From the hook."))],
         config=LoopConfig(finalize=finalize),
         checkpointer=InMemorySaver(),
     )
@@ -176,11 +159,11 @@ async def test_an_override_is_the_answer(finalize: Any) -> None:
     ],
     ids=["text beside calls", "calls alone", "no calls"],
 )
-async def test_a_loop_ended_by_a_hook(script: list[str], answer: str, conversation: list[tuple[str, str]]) -> None:
+async def test_a_hook_can_end_the_loop(script: list[str], answer: str, conversation: list[tuple[str, str]]) -> None:
     graph = create_graph_agent(
         ScriptedChatModel(script),
         tools=[echo],
-        hooks=[Does(LoopPlan(terminate=True))],
+        hooks=[FixedPlanHook(LoopPlan(terminate=True))],
         checkpointer=InMemorySaver(),
     )
     session = Session(graph, "s1")
@@ -198,7 +181,7 @@ async def test_a_loop_ended_by_a_hook(script: list[str], answer: str, conversati
 
 
 class SaysNo(LoopHook):
-    """Wants every reply again."""
+    """Requests a rerun of every reply."""
 
     def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
         return bool(response.calls), None
@@ -245,7 +228,7 @@ async def test_the_same_calls_twice_end_the_reruns() -> None:
 
 
 class Broken(LoopHook):
-    """Fails, in a way of its choice."""
+    """Raises a given exception."""
 
     def __init__(self, plan: Any, on_error: Any) -> None:
         self.plan = plan
@@ -269,7 +252,7 @@ FAULTS = [
     (ValueError("out of order"), "ValueError: out of order"),
     ("no pair", "TypeError: should_run returned True; return a pair (bool, context)"),
     ("no plan", "TypeError: build_plan returned 'no plan'; return a LoopPlan"),
-    (LoopPlan(response_override=5), "TypeError: response_override is 5; give text or an AIMessage"),  # type: ignore[arg-type]  # what is tested
+    (LoopPlan(response_override=5), "TypeError: response_override is 5; give text or an AIMessage"),  # type: ignore[arg-type]  # the invalid input under test
     (GraphInterrupt(), "GraphInterrupt: "),
     (patched(messages=["hi"]), "TypeError: A patch's messages hold 'hi'; give LangChain messages"),
     (patched(tools=[{}]), "ValueError: {} is no tool; give an OpenAI schema or a LangChain tool ("),
@@ -290,7 +273,7 @@ async def test_a_hook_that_fails_fails_the_input(plan: Any, message: str) -> Non
 
 
 @pytest.mark.parametrize(("plan", "message"), FAULTS)
-async def test_a_hook_that_fails_is_skipped_where_it_says_so(plan: Any, message: str) -> None:
+async def test_a_failing_hook_is_skipped_with_on_error_skip(plan: Any, message: str) -> None:
     result, events = await run([ECHO_A, "No more actions.", "Done."], Broken(plan, "skip"))
 
     warnings = told(events, "warning")
@@ -312,7 +295,7 @@ async def test_a_patch_changes_one_request(openai_stub: StubFactory) -> None:
         kwargs={"user": "u1"},
     )
     async with stub.chat_model() as model:
-        graph = create_graph_agent(model, tools=[echo], hooks=[Does(plan)], config=LoopConfig(temperature=0.5))
+        graph = create_graph_agent(model, tools=[echo], hooks=[FixedPlanHook(plan)], config=LoopConfig(temperature=0.5))
 
         state = await graph.ainvoke(says("go"))
 
@@ -340,7 +323,7 @@ async def test_a_patch_names_another_model(openai_stub: StubFactory) -> None:
         graph = create_graph_agent(
             model,
             tools=[echo],
-            hooks=[Does(patched(model="mine:other"))],
+            hooks=[FixedPlanHook(patched(model="mine:other"))],
             resolve=lambda given: other if given == "mine:other" else given,
         )
 
@@ -359,7 +342,7 @@ async def test_a_patch_of_the_model_leaves_the_callers_choice_of_tools(openai_st
     schema = {"type": "function", "function": {"name": "theirs", "parameters": {"type": "object", "properties": {}}}}
     async with first.chat_model() as model, second.chat_model("other") as other:
         graph = create_graph_agent(
-            model, tools=[echo], hooks=[Does(patched(model=other))], checkpointer=InMemorySaver()
+            model, tools=[echo], hooks=[FixedPlanHook(patched(model=other))], checkpointer=InMemorySaver()
         )
         context = {"client_tools": [schema], "client_tool_choice": "any"}
 
@@ -375,26 +358,26 @@ async def test_a_patch_of_the_model_leaves_the_callers_choice_of_tools(openai_st
     )
 
 
-async def test_a_rerun_goes_to_the_next_model_where_one_falls_silent(openai_stub: StubFactory) -> None:
+async def test_a_rerun_falls_back_when_its_model_times_out(openai_stub: StubFactory) -> None:
     down = Failure(503, "Try later.", type="server_error", headers={"retry-after": "0"})
     first = openai_stub(Reply(tool_calls=(("echo", {"text": "a"}),)), down)
     second = openai_stub("No more actions.", "Done.")
     async with first.chat_model() as model, second.chat_model() as spare:
         config = LoopConfig(model_retries=0, fallback_models=(spare,))
-        graph = create_graph_agent(model, tools=[echo], hooks=[Does(RERUN)], config=config)
+        graph = create_graph_agent(model, tools=[echo], hooks=[FixedPlanHook(RERUN)], config=config)
 
         state = await graph.ainvoke(says("go"))
 
     assert (state["messages"][-1].text, len(first.bodies), len(second.bodies)) == ("Done.", 2, 2)
 
 
-async def test_further_reruns_stay_with_the_model_that_took_over(openai_stub: StubFactory) -> None:
+async def test_later_reruns_stay_with_the_fallback_model(openai_stub: StubFactory) -> None:
     down = Failure(503, "Try later.", type="server_error", headers={"retry-after": "0"})
     first = openai_stub(Reply(tool_calls=(("echo", {"text": "a"}),)), down)
     second = openai_stub(Reply(tool_calls=(("echo", {"text": "b"}),)), "No more actions.", "Done.")
     async with first.chat_model() as model, second.chat_model() as spare:
         config = LoopConfig(model_retries=0, fallback_models=(spare,))
-        graph = create_graph_agent(model, tools=[echo], hooks=[Does(RERUN, times=2)], config=config)
+        graph = create_graph_agent(model, tools=[echo], hooks=[FixedPlanHook(RERUN, times=2)], config=config)
 
         state = await graph.ainvoke(says("go"))
 
@@ -404,19 +387,19 @@ async def test_further_reruns_stay_with_the_model_that_took_over(openai_stub: St
 async def test_a_rerun_that_fails_ends_the_input(openai_stub: StubFactory) -> None:
     stub = openai_stub(Reply(tool_calls=(("echo", {"text": "a"}),)), Failure(401, "No.", code="invalid_api_key"))
     async with stub.chat_model() as model:
-        graph = create_graph_agent(model, tools=[echo], hooks=[Does(RERUN)], checkpointer=InMemorySaver())
+        graph = create_graph_agent(model, tools=[echo], hooks=[FixedPlanHook(RERUN)], checkpointer=InMemorySaver())
 
         result = await Session(graph, "s1").run("go")
 
     assert (result.status, result.usage["model_calls"]) == ("FAILED", 1)
 
 
-async def test_nothing_of_a_discarded_reply_is_read(openai_stub: StubFactory) -> None:
+async def test_a_discarded_reply_is_not_streamed(openai_stub: StubFactory) -> None:
     stub = openai_stub("A first try.", "A second try.")
     async with stub.chat_model() as model:
         config = LoopConfig(finalize="direct")
         graph = create_graph_agent(
-            model, tools=[echo], hooks=[Does(RERUN)], config=config, checkpointer=InMemorySaver()
+            model, tools=[echo], hooks=[FixedPlanHook(RERUN)], config=config, checkpointer=InMemorySaver()
         )
 
         parts = [part async for part in Session(graph, "s1").stream("go")]
@@ -432,10 +415,10 @@ async def test_nothing_of_a_discarded_reply_is_read(openai_stub: StubFactory) ->
         (False, ["One two."], ["One", " two."]),
     ],
 )
-async def test_an_answer_is_streamed_where_no_hook_sees_it(
+async def test_an_answer_is_streamed_without_hooks_that_see_answers(
     openai_stub: StubFactory, sees_answers: bool, script: list[str], tokens: list[str]
 ) -> None:
-    hook = Does(RERUN)
+    hook = FixedPlanHook(RERUN)
     hook.sees_answers = sees_answers
     stub = openai_stub(*script)
     async with stub.chat_model() as model:
@@ -447,7 +430,7 @@ async def test_an_answer_is_streamed_where_no_hook_sees_it(
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-async def test_a_hooks_own_model_is_counted_and_not_read(openai_stub: StubFactory, blocking: bool) -> None:
+async def test_a_hooks_own_model_calls_are_counted_but_not_streamed(openai_stub: StubFactory, blocking: bool) -> None:
     stub, judge_stub = openai_stub("Done."), openai_stub("Fine by me.")
     async with stub.chat_model() as model, judge_stub.chat_model(streaming=True) as judge:
 
@@ -472,7 +455,7 @@ async def test_a_hooks_own_model_is_counted_and_not_read(openai_stub: StubFactor
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-async def test_an_abort_stops_a_hook_at_work(blocking: bool) -> None:
+async def test_an_abort_cancels_a_running_hook(blocking: bool) -> None:
     loop, begun, released = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
     class Blocks(LoopHook):
@@ -501,27 +484,29 @@ async def test_an_abort_stops_a_hook_at_work(blocking: bool) -> None:
 
 
 async def test_an_agent_with_nothing_to_call_may_have_to_plan_in_waves() -> None:
-    result, _ = await run(["Hello."], Does(RERUN, times=0), tools=(), tool_calling="wave")
+    result, _ = await run(["Hello."], FixedPlanHook(RERUN, times=0), tools=(), tool_calling="wave")
 
     assert (result.answer, result.status, result.usage["model_calls"]) == ("Hello.", "COMPLETED", 1)
 
 
 async def test_an_agent_with_nothing_to_call_answers_with_its_planning_reply() -> None:
-    hook = Does(RERUN)
+    hook = FixedPlanHook(RERUN)
 
     result, _ = await run(["Hello.", "Good day."], hook, tools=())
 
     assert (result.answer, hook.seen, result.usage["model_calls"]) == ("Good day.", [(0, []), (1, [])], 2)
 
 
-async def test_what_is_kept_stays_before_the_model_until_the_answer(openai_stub: StubFactory) -> None:
+async def test_kept_messages_stay_in_requests_until_the_answer(openai_stub: StubFactory) -> None:
     call = Reply(tool_calls=(("echo", {"text": "a"}),))
     stub = openai_stub("No more actions.", call, "No more actions.", "Done.", "No more actions.", "Again.")
     note = HumanMessage("A note.")
     plan = LoopPlan(run_agentic_loop=True, keep_messages=[note], request_patch=RequestPatch(messages=[note]))
     async with stub.chat_model() as model:
         config = LoopConfig(tool_calling="native")
-        graph = create_graph_agent(model, tools=[echo], hooks=[Does(plan)], config=config, checkpointer=InMemorySaver())
+        graph = create_graph_agent(
+            model, tools=[echo], hooks=[FixedPlanHook(plan)], config=config, checkpointer=InMemorySaver()
+        )
         session = Session(graph, "s1")
 
         answers = [(await session.run(text)).answer for text in ("go", "more")]
@@ -544,7 +529,7 @@ async def test_what_is_kept_stays_before_the_model_until_the_answer(openai_stub:
 
 
 @given(st.lists(st.lists(st.text(max_size=3), max_size=3), min_size=1, max_size=6))
-def test_what_is_kept_stands_where_it_was_said(said: list[list[str]]) -> None:
+def test_kept_messages_keep_their_position(said: list[list[str]]) -> None:
     """Each list is what the history got at one time; a note is kept after each."""
     history: list[AnyMessage] = []
     carried: list[Carried] = []
@@ -580,7 +565,7 @@ def test_a_patch_makes_another_request() -> None:
 
 
 async def test_the_same_message_may_override_many_replies() -> None:
-    hook = Does(LoopPlan(response_override=AIMessage("No.")), times=2)
+    hook = FixedPlanHook(LoopPlan(response_override=AIMessage("No.")), times=2)
     graph = create_graph_agent(
         ScriptedChatModel([ECHO_A, ECHO_B]), tools=[echo], hooks=[hook], checkpointer=InMemorySaver()
     )
@@ -597,7 +582,7 @@ async def test_the_same_message_may_override_many_replies() -> None:
 async def test_an_override_may_be_a_message() -> None:
     override = AIMessage("So be it.", tool_calls=[{"id": "x", "name": "echo", "args": {}, "type": "tool_call"}])
 
-    result, _ = await run([ECHO_A], Does(LoopPlan(response_override=override)))
+    result, _ = await run([ECHO_A], FixedPlanHook(LoopPlan(response_override=override)))
 
     assert result.answer == "So be it."
 
@@ -616,7 +601,7 @@ def test_middleware_is_not_imported_by_agents_without_any() -> None:
 def test_hooks_and_middleware_work_from_blocking_entry_points() -> None:
     from langchain.agents.middleware import ModelRetryMiddleware, ToolRetryMiddleware
 
-    hooks = [Does(RERUN), ModelRetryMiddleware(), ToolRetryMiddleware()]
+    hooks = [FixedPlanHook(RERUN), ModelRetryMiddleware(), ToolRetryMiddleware()]
     script = [ECHO_A, ECHO_B, "No more actions.", "Done."]
     graph = create_graph_agent(ScriptedChatModel(script), tools=[echo], hooks=hooks)
 

@@ -1,4 +1,4 @@
-"""How an input ends where a hook answers it, ends it, or fails: in every mode, and where the answer has a shape."""
+"""The end of an input that a hook answers, ends or fails: in every mode, and with a response format."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pydantic import BaseModel
 from graph_agent import LoopConfig, LoopHook, LoopPlan, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.hooks.protocol import HookRequest, HookResponse
 from graph_agent.session.results import Done, Token
-from tests.hooks.test_hooks import DONE, RERUN, Does
 from tests.support.agents import asks, echo
+from tests.support.hooks import DONE, RERUN, FixedPlanHook
 from tests.support.openai_stub import Reply, StubFactory, openai_stub
 
 __all__ = ["openai_stub"]
@@ -33,7 +33,7 @@ class City(BaseModel):
 
 
 async def ended(script: list[str], hook: LoopHook, response: Any = None, **config: Any) -> Any:
-    """An input's end, streamed: status, tokens, structured response, statuses of results, and what was warned of."""
+    """The outcome of a streamed input: status, tokens, structured response, statuses of results, and warnings."""
     model = ScriptedChatModel(script)
     graph = create_graph_agent(
         model,
@@ -59,7 +59,7 @@ async def ended(script: list[str], hook: LoopHook, response: Any = None, **confi
 
 @pytest.mark.parametrize(("mode", "reply"), [("native", CALL), ("text", CALL), ("wave", WAVE)])
 async def test_an_override_is_the_answer_in_every_mode(mode: Any, reply: str) -> None:
-    end = await ended([reply], Does(LoopPlan(response_override="From the hook.")), tool_calling=mode)
+    end = await ended([reply], FixedPlanHook(LoopPlan(response_override="From the hook.")), tool_calling=mode)
 
     assert end == ("COMPLETED", "From the hook.", None, [], [])
 
@@ -75,8 +75,10 @@ async def test_an_override_is_the_answer_in_every_mode(mode: Any, reply: str) ->
         ),
     ],
 )
-async def test_an_override_where_the_answer_has_a_shape(override: str, structured: Any, warnings: list[str]) -> None:
-    end = await ended([CALL], Does(LoopPlan(response_override=override)), City)
+async def test_an_override_is_parsed_as_a_structured_answer(
+    override: str, structured: Any, warnings: list[str]
+) -> None:
+    end = await ended([CALL], FixedPlanHook(LoopPlan(response_override=override)), City)
 
     assert end == ("COMPLETED", override, structured, [], warnings)
 
@@ -85,7 +87,9 @@ async def test_an_override_that_cannot_be_checked_in_time_stands() -> None:
     slow = {"properties": {"a": {"pattern": "^(([a-z])+.)+[A-Z]([a-z])+$"}}}
     override = '{"a": "' + "a" * 5000 + '"}'
 
-    status, answer, structured, _, [warning] = await ended([CALL], Does(LoopPlan(response_override=override)), slow)
+    status, answer, structured, _, [warning] = await ended(
+        [CALL], FixedPlanHook(LoopPlan(response_override=override)), slow
+    )
 
     assert (status, answer, structured, warning.partition(" pattern ")[0]) == (
         "COMPLETED",
@@ -109,20 +113,22 @@ async def test_an_override_that_cannot_be_checked_in_time_stands() -> None:
     ],
     ids=["native", "text", "wave", "wave without calls", "words", "direct", "only done", "nothing"],
 )
-async def test_a_loop_that_a_hook_ends(script: list[str], config: Any, answer: str, skipped: int) -> None:
-    end = await ended(script, Does(LoopPlan(terminate=True)), **config)
+async def test_a_hook_that_ends_the_loop_completes_the_input(
+    script: list[str], config: Any, answer: str, skipped: int
+) -> None:
+    end = await ended(script, FixedPlanHook(LoopPlan(terminate=True)), **config)
 
     assert end == ("COMPLETED", answer, None, ["skipped"] * skipped, [])
 
 
-async def test_a_loop_that_a_hook_ends_where_the_answer_has_a_shape() -> None:
-    end = await ended([CALL_WITH_TEXT, '{"people": 7}'], Does(LoopPlan(terminate=True)), City)
+async def test_a_hook_that_ends_the_loop_yields_a_structured_answer() -> None:
+    end = await ended([CALL_WITH_TEXT, '{"people": 7}'], FixedPlanHook(LoopPlan(terminate=True)), City)
 
     assert end == ("COMPLETED", '{"people": 7}', City(people=7), ["skipped"], [])
 
 
 class Exits(LoopHook):
-    """Ends the process, or means to."""
+    """Raises `SystemExit` or `KeyboardInterrupt`."""
 
     def __init__(self, on_error: Any) -> None:
         self.on_error = on_error
@@ -139,7 +145,7 @@ class GivesUp(Exits):
 
 
 @pytest.mark.parametrize(("kind", "name"), [(Exits, "SystemExit"), (GivesUp, "CancelledError")])
-async def test_a_hook_that_would_end_more_than_itself(kind: type[Exits], name: str) -> None:
+async def test_an_exit_raised_by_a_hook_is_a_hook_failure(kind: type[Exits], name: str) -> None:
     fault = f"The hook {kind.__name__} failed: {name}: enough"
 
     ends = [
@@ -153,10 +159,10 @@ async def test_a_hook_that_would_end_more_than_itself(kind: type[Exits], name: s
     ]
 
 
-async def test_a_rerun_that_is_refused_is_an_answer(openai_stub: StubFactory) -> None:
+async def test_a_model_refusal_in_a_rerun_is_the_answer(openai_stub: StubFactory) -> None:
     stub = openai_stub(Reply(tool_calls=(("echo", {"text": "a"}),)), Reply(refusal="Not that."))
     async with stub.chat_model() as model:
-        graph = create_graph_agent(model, tools=[echo], hooks=[Does(RERUN)], checkpointer=InMemorySaver())
+        graph = create_graph_agent(model, tools=[echo], hooks=[FixedPlanHook(RERUN)], checkpointer=InMemorySaver())
 
         result = await Session(graph, "s1").run("go")
 
@@ -171,6 +177,6 @@ async def test_a_rerun_that_is_refused_is_an_answer(openai_stub: StubFactory) ->
 async def test_a_message_that_overrides_keeps_its_blocks() -> None:
     blocks: Any = [{"type": "text", "text": "See: "}, {"type": "text", "text": "this."}]
 
-    end = await ended([CALL], Does(LoopPlan(response_override=AIMessage(blocks))))
+    end = await ended([CALL], FixedPlanHook(LoopPlan(response_override=AIMessage(blocks))))
 
     assert end[:2] == ("COMPLETED", "See: this.")

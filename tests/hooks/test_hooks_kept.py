@@ -1,4 +1,4 @@
-"""What a patched request adds is in the later requests of its input; what it rewrites or leaves out is so once."""
+"""Additions of a patched request stay in later requests of the input; other changes apply to the rerun alone."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ NOTE = HumanMessage("A note.")
         "repeated",
     ],
 )
-async def test_additions_stay_and_the_rest_is_for_the_rerun_alone(
+async def test_additions_persist_and_other_changes_apply_to_the_rerun_only(
     patch: Patch, rerun: list[str], later: list[str]
 ) -> None:
     model = ScriptedChatModel([looks_up("flod"), "No more actions.", "Done."])
@@ -202,7 +202,7 @@ async def test_a_later_rerun_of_the_same_plan_takes_back_what_an_earlier_one_add
     assert sent(model.requests[-1])[:-1] == ["human: go", "human: Without looking it up."]
 
 
-async def test_what_is_given_to_keep_and_added_as_well_is_held_once() -> None:
+async def test_messages_both_kept_and_added_are_stored_once() -> None:
     class Keeps(MyTool):
         def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan:
             plan = super().build_plan(context, response, request)
@@ -287,12 +287,14 @@ NEW: list[AnyMessage] = [calling("b"), result("b")]
         "without ids",
     ],
 )
-def test_what_a_patch_adds(patched: list[AnyMessage], added: list[tuple[int, list[AnyMessage]]]) -> None:
+def test_additions_of_a_patch_are_detected(
+    patched: list[AnyMessage], added: list[tuple[int, list[AnyMessage]]]
+) -> None:
     assert [(each.before, each.messages) for each in additions(TALK, patched)] == added
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.booleans())
-def test_what_is_inserted_anywhere_is_found_in_its_place(inserted: list[int], ids: bool) -> None:
+def test_inserted_messages_keep_their_position(inserted: list[int], ids: bool) -> None:
     """Each number is how many messages are inserted before an original; the last, behind all."""
     original = [human(f"original {n}", f"o{n}") for n in range(len(inserted) - 1)]
     rebuilt = original if ids else [human(message.text) for message in original]

@@ -1,4 +1,4 @@
-"""What hooks and middleware are shown is theirs to change: the agent keeps its own."""
+"""Hooks and middleware receive copies: their changes do not affect the agent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WEB = {
 
 
 def spoil(value: Any) -> None:
-    """Change whatever can be changed in a value, all the way down."""
+    """Mutate a value recursively."""
     if isinstance(value, dict):
         for item in value.values():
             spoil(item)
@@ -59,7 +59,7 @@ def spoil(value: Any) -> None:
 
 
 class Vandal(LoopHook):
-    """Spoils whatever it is shown."""
+    """Mutates everything it receives."""
 
     def __init__(self) -> None:
         self.tools = [copy.deepcopy(WEB)]
@@ -88,7 +88,7 @@ async def vandal_of_calls(request: ToolCallRequest, handler: Callable[[ToolCallR
 
 
 @pytest.mark.parametrize("hooks", [[Vandal], [vandal, vandal_of_calls]], ids=["loop hook", "middleware"])
-async def test_what_is_shown_can_be_spoilt_in_vain(openai_stub: StubFactory, hooks: list[Any]) -> None:
+async def test_changes_to_lent_objects_have_no_effect(openai_stub: StubFactory, hooks: list[Any]) -> None:
     class Offers(LoopHook):
         tools = (copy.deepcopy(WEB),)
 
@@ -105,7 +105,7 @@ async def test_what_is_shown_can_be_spoilt_in_vain(openai_stub: StubFactory, hoo
     assert (result.answer, "SPOILT" in str(stub.bodies), "SPOILT" in str(state)) == ("Done.", False, False)
 
 
-async def test_what_a_hook_gave_can_be_spoilt_later_in_vain(openai_stub: StubFactory) -> None:
+async def test_later_changes_to_a_hooks_plan_have_no_effect(openai_stub: StubFactory) -> None:
     note = HumanMessage([{"type": "text", "text": "A note."}])
 
     class Spoils(LoopHook):
@@ -169,7 +169,7 @@ JSON = st.recursive(
 
 
 @given(JSON, st.dictionaries(st.text(min_size=1, max_size=3), JSON, max_size=3))
-def test_a_copy_is_equal_and_nobody_elses(value: Any, arguments: dict[str, Any]) -> None:
+def test_a_copy_is_equal_and_independent(value: Any, arguments: dict[str, Any]) -> None:
     call: Any = {"name": "f", "args": arguments, "id": "1", "type": "tool_call"}
     message = AIMessage("x", id="m", tool_calls=[call], additional_kwargs={"k": value})
     whole: list[AnyMessage | Any] = [value, message]

@@ -1,4 +1,4 @@
-"""Web search behind the model's back, and hooks that an agent file names."""
+"""The shipped web search hook, and hooks named in an agent file."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def shown(body: dict[str, Any]) -> list[Any]:
     ],
     ids=["blocking", "coroutine", "gives a coroutine", "nothing", "failing"],
 )
-async def test_a_search_is_fulfilled_behind_the_models_back(openai_stub: StubFactory, search: Any, found: str) -> None:
+async def test_a_search_call_is_answered_by_the_hook(openai_stub: StubFactory, search: Any, found: str) -> None:
     stub = openai_stub(SEARCH, "No more actions.", "It turns at six.")
     async with stub.chat_model() as model:
         graph = create_graph_agent(model, hooks=[WebSearchInterception(search)])
@@ -79,7 +79,7 @@ async def test_a_search_is_fulfilled_behind_the_models_back(openai_stub: StubFac
     )
 
 
-async def test_other_calls_of_a_reply_that_searches_are_asked_for_again(openai_stub: StubFactory) -> None:
+async def test_other_calls_beside_a_search_are_requested_again(openai_stub: StubFactory) -> None:
     both = Reply(tool_calls=(("echo", {"text": "early"}), ("web_search", {"query": "tides"})))
     stub = openai_stub(both, Reply(tool_calls=(("echo", {"text": "late"}),)), "No more actions.", "Done.")
     async with stub.chat_model() as model:
@@ -133,7 +133,7 @@ async def test_a_search_without_a_query_is_an_error_for_the_model(openai_stub: S
     assert shown(stub.bodies[1])[2] == "web_search takes the query as text: {'query': '…'}, not {'q': 'tides'}."
 
 
-async def test_a_search_that_goes_round_in_a_circle_is_let_pass() -> None:
+async def test_a_repeated_search_is_passed_through() -> None:
     search = [asks((f"c{i}", "web_search", {"query": "tides"})) for i in range(2)]
     graph = create_graph_agent(
         ScriptedChatModel([*search, "No more actions.", "Done."]),

@@ -1,4 +1,4 @@
-"""The private names this package relies on: each test fails when one moves or means something else."""
+"""Private names of dependencies that this package uses: each test fails when one moves or changes its meaning."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_a_run_in_a_node_finds_the_context_around_it() -> None:
 
 
 @pytest.mark.parametrize(("given", "responses"), [({}, False), ({"use_responses_api": True}, True)])
-async def test_an_openai_model_says_which_api_it_uses(given: dict[str, Any], responses: bool) -> None:
+async def test_the_api_of_an_openai_model_is_detected(given: dict[str, Any], responses: bool) -> None:
     with OpenAIStub(Failure(400, "No.")) as stub:
         async with stub.chat_model(**given) as model:
             with suppress(APIStatusError):
@@ -106,7 +106,7 @@ async def test_an_openai_model_says_which_api_it_uses(given: dict[str, Any], res
 
 
 @pytest.mark.parametrize("by_id", [False, True])
-async def test_a_task_knows_how_many_of_its_questions_are_answered(by_id: bool) -> None:
+async def test_a_task_counts_its_answered_interrupts(by_id: bool) -> None:
     counted: list[int] = []
 
     async def task(state: State, config: RunnableConfig) -> dict[str, Any]:
@@ -127,7 +127,7 @@ async def test_a_task_knows_how_many_of_its_questions_are_answered(by_id: bool) 
     assert (counted, result["seen"]) == ([0, 1, 2], ["a", "b"])
 
 
-async def test_a_node_knows_whether_its_run_goes_on() -> None:
+async def test_a_node_detects_a_resumed_run() -> None:
     resuming: list[bool] = []
 
     async def task(state: State, config: RunnableConfig) -> dict[str, Any]:
@@ -179,7 +179,7 @@ async def test_pairs_are_stamped_where_our_reducer_stands() -> None:
     assert (first is not None, first) == (True, (await compiled.aget_state(thread())).values["messages"][0].id)
 
 
-def test_what_a_tool_wants_injected() -> None:
+def test_injected_tool_parameters_are_detected() -> None:
     @tool
     def look(
         text: str,
@@ -221,7 +221,7 @@ def test_a_tools_output_becomes_its_message() -> None:
 
 
 @pytest.mark.parametrize(("durability", "inherited"), [(None, False), ("exit", True)], ids=str)
-async def test_a_node_knows_whether_its_run_was_given_a_durability(durability: Any, inherited: bool) -> None:
+async def test_a_node_detects_an_explicit_durability(durability: Any, inherited: bool) -> None:
     found: list[bool] = []
 
     def look(state: MessagesState, config: RunnableConfig) -> None:
@@ -238,13 +238,13 @@ async def test_a_node_knows_whether_its_run_was_given_a_durability(durability: A
     assert found == [inherited]
 
 
-def test_a_parsed_pattern_tells_its_repeats() -> None:
+def test_repeats_of_a_parsed_pattern_are_found() -> None:
     [(_, (least, most, inside)), (_, members)] = parse_pattern("(?:a|b){2,3}[xy]")
 
     assert (int(least), int(most), isinstance(inside, SubPattern), len(members)) == (2, 3, True, 2)
 
 
-def test_a_closed_cache_is_of_no_more_use(tmp_path: Path) -> None:
+def test_a_closed_cache_cannot_be_used(tmp_path: Path) -> None:
     cache = SqliteCache[Any](path=str(tmp_path / "cache.db"))
 
     close_sqlite_cache(cache)
@@ -283,7 +283,7 @@ def test_checkpoint_ids_are_made_from_a_clock_that_can_be_raised() -> None:
     assert before < later < after
 
 
-async def test_a_compiled_graph_learns_of_each_checkpoint_that_it_loads() -> None:
+async def test_a_compiled_graph_observes_each_loaded_checkpoint() -> None:
     builder = StateGraph(MessagesState)
     builder.add_node("node", lambda state: {})
     builder.add_edge(START, "node")

@@ -1,4 +1,4 @@
-"""Looking again and again: what fails is told once, without its trace, and ends nothing."""
+"""Polling: a failing poll is logged once, without a traceback, and polling continues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graph_agent._internal.polling import look_again
 logger = logging.getLogger("graph_agent.tests")
 
 
-async def test_a_look_that_fails_is_told_once_until_one_works_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_poll_is_logged_once_until_it_succeeds(caplog: pytest.LogCaptureFixture) -> None:
     comes: list[Exception | None] = [
         OSError("gone"),
         OSError("gone"),

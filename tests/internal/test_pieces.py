@@ -1,4 +1,4 @@
-"""Pieces of an answer that come in quick succession."""
+"""Coalescing of answer pieces that arrive in quick succession."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEVER_S = 3600.0
 
 
 class Reader:
-    """Keeps what it is told; slow, so that the next telling may come while it is at one."""
+    """A slow sink, so that the next send may come during the current one."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -26,7 +26,7 @@ class Reader:
         self.heard.set()
 
 
-async def test_the_first_is_told_at_once_and_the_others_together() -> None:
+async def test_the_first_piece_is_sent_at_once_and_later_ones_together() -> None:
     reader = Reader()
     pieces = Pieces(reader.tell, NEVER_S)
     for piece in ("a", "b", "c"):
@@ -37,7 +37,7 @@ async def test_the_first_is_told_at_once_and_the_others_together() -> None:
     assert (before, reader.told) == (["a"], ["a", "bc"])
 
 
-async def test_what_is_held_back_is_told_when_its_time_has_come() -> None:
+async def test_held_pieces_are_sent_after_the_interval() -> None:
     reader = Reader()
     pieces = Pieces(reader.tell, 0.01)
     for piece in ("a", "b", "c"):
@@ -52,7 +52,7 @@ Step = Literal["piece", "other", "wait"]
 
 
 @given(steps=st.lists(st.sampled_from(["piece", "other", "wait"])), every_s=st.sampled_from([0.0, 1e-6, NEVER_S]))
-def test_nothing_is_lost_and_nothing_overtakes(steps: list[Step], every_s: float) -> None:
+def test_pieces_are_sent_once_and_in_order(steps: list[Step], every_s: float) -> None:
     async def run() -> list[str]:
         reader = Reader()
         pieces = Pieces(reader.tell, every_s)

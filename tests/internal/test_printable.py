@@ -1,4 +1,4 @@
-"""Text of others in the log and on the terminal: it can neither forge a line nor control the terminal."""
+"""Foreign text in the log and on the terminal: it cannot forge a line or control the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from graph_agent._internal.failure_log import log_failure
 from graph_agent._internal.printable import printable, printable_lines
 from graph_agent.server.process.command_log import log_at, log_warnings
-from tests.cli.test_cli import graph_agent
+from tests.support.cli import run_cli
 
 EVIL = "a\x1b[31m\x9b1m\r\n\u202eb\u2066c\x85d\u2028e\u2029f\ud800g\x7f\x00"
 SHOWN = r"a\x1b[31m\x9b1m\r\n\u202eb\u2066c\x85d\u2028e\u2029f\ud800g\x7f\x00"
@@ -42,9 +42,7 @@ def test_control_characters_are_escapes() -> None:
 
 
 @pytest.mark.parametrize("name", ["graph_agent.server", "uvicorn.access", "mcp.client"])
-def test_a_logged_text_of_others_is_one_line(
-    root: logging.Logger, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
+def test_logged_foreign_text_is_one_line(root: logging.Logger, capsys: pytest.CaptureFixture[str], name: str) -> None:
     log_at("info")
     logging.getLogger(name).warning("%s failed", f"/x\n2026-01-01 INFO root: forged {LOGGED}")
 
@@ -69,7 +67,7 @@ def test_each_further_line_of_a_traceback_is_indented(
     assert (len(begins), FORBIDDEN & set(err)) == (3 if level else 2, set())
 
 
-def test_secrets_are_masked_in_every_record_and_ids_in_none_of_ours(
+def test_secrets_are_masked_in_every_record_but_our_ids_are_not(
     root: logging.Logger, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log_at("info")
@@ -90,7 +88,7 @@ def folder(tmp_path: Path) -> Path:
 def test_run_prints_questions_answers_and_failed_runs_without_control_characters(folder: Path) -> None:
     said = f"one\n\ttwo {EVIL} {CODE}"
     call = {"tool_calls": [{"id": "1", "name": f"no\n> forged{EVIL}", "arguments": {}}]}
-    done = graph_agent(
+    done = run_cli(
         folder, "run", f"ask {EVIL.replace(chr(0), '')}".replace("\ud800", ""), script=[json.dumps(call), said]
     )
 
@@ -102,7 +100,7 @@ def test_run_prints_questions_answers_and_failed_runs_without_control_characters
 
 
 def test_ids_of_sessions_are_listed_one_a_line(folder: Path) -> None:
-    graph_agent(folder, "run", "--session", "mine", "one", script=["No more actions.", "One."])
+    run_cli(folder, "run", "--session", "mine", "one", script=["No more actions.", "One."])
     ids = [f"a\nforged\x1b[2J\u202e[red]{number}[/red]:smile:" for number in range(2)]
     with sqlite3.connect(folder / "graph_agent.db") as connection:
         for thread in ids:
@@ -113,7 +111,7 @@ def test_ids_of_sessions_are_listed_one_a_line(folder: Path) -> None:
             )
     connection.close()
 
-    listed = graph_agent(folder, "sessions").stdout.splitlines()
+    listed = run_cli(folder, "sessions").stdout.splitlines()
     assert sorted(listed) == [
         *(rf"a\nforged\x1b[2J\u202e[red]{number}[/red]:smile:" for number in range(2)),
         "mine",
@@ -122,7 +120,7 @@ def test_ids_of_sessions_are_listed_one_a_line(folder: Path) -> None:
 
 @pytest.mark.parametrize("db", ["host=h password='s3 cret!' user=me", "mysql://me:s3 cret!@h/db"])
 def test_the_password_of_an_address_that_cannot_be_used_is_masked(folder: Path, db: str) -> None:
-    done = graph_agent(folder, "sessions", "--db", db)
+    done = run_cli(folder, "sessions", "--db", db)
 
     assert (done.returncode, "s3" in done.stderr, "no such kind of database" in done.stderr) == (2, False, True)
 
@@ -130,7 +128,7 @@ def test_the_password_of_an_address_that_cannot_be_used_is_masked(folder: Path, 
 def test_an_unexpected_exception_is_printed_without_its_secrets_and_control_characters(folder: Path) -> None:
     (folder / "failing.py").write_text(f"raise BaseException({'host=h password=s3cret ' + EVIL!r})\n")
     (folder / "agent.yaml").write_text("name: failing\nmodel: failing:make\n")
-    done = graph_agent(folder, "run", "hello")
+    done = run_cli(folder, "run", "hello")
 
     assert (done.returncode, FORBIDDEN & set(done.stderr), "s3cret" in done.stderr, "Traceback" in done.stderr) == (
         1,
@@ -142,6 +140,6 @@ def test_an_unexpected_exception_is_printed_without_its_secrets_and_control_char
 
 @pytest.mark.parametrize("command", [["run", "hello"], ["abort"], ["steer", "hello"]], ids=" ".join)
 def test_an_id_that_is_not_utf8_is_refused_in_one_line(folder: Path, command: list[str]) -> None:
-    done = graph_agent(folder, *command, "--session", "a\udcff", script=["No more actions.", "One."])
+    done = run_cli(folder, *command, "--session", "a\udcff", script=["No more actions.", "One."])
 
     assert (done.returncode, "Traceback" in done.stderr, r"a\\udcff" in done.stderr) == (2, False, True)

@@ -1,4 +1,4 @@
-"""Addresses that a stranger has chosen are resolved once, and reached on the public network only."""
+"""Client-supplied addresses are resolved once, and connected to on the public network only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_public_address_is_allowed(address: str) -> None:
 
 
 class Resolver:
-    """Resolves every name to the next of some addresses, the last one from then on."""
+    """Resolves every name to the next of some addresses, and repeats the last."""
 
     def __init__(self, *addresses: str) -> None:
         self._addresses = list(addresses)

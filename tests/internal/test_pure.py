@@ -1,4 +1,4 @@
-"""The pure parts: cleaning, intake, and the channel of messages."""
+"""Pure functions: text cleaning, message intake, and the messages channel."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_plain_is_idempotent(value: Any) -> None:
     assert plain(plain(value)) == plain(value)
 
 
-def test_what_json_cannot_say_becomes_text() -> None:
+def test_non_json_values_become_text() -> None:
     assert as_text({1: {2}, "x": (1, b"b")}) == '{"1": "{2}", "x": [1, "b\'b\'"]}'
 
 
@@ -71,7 +71,7 @@ def result(call: str) -> ToolMessage:
     ],
     ids=["first", "two", "one taken in", "later", "none", "empty"],
 )
-def test_what_the_user_said_since(messages: list[Any], last: str, new: list[str]) -> None:
+def test_user_messages_since_a_point_are_found(messages: list[Any], last: str, new: list[str]) -> None:
     assert [message.text for message in new_user_messages(messages, last)] == new
 
 

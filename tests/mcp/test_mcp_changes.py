@@ -1,4 +1,4 @@
-"""Tools that an MCP server adds while an agent runs are offered from the next plan on."""
+"""Tools that an MCP server adds during a run are offered from the next plan on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections are checked before anything starts, and the message says what, where and the fix."""
+"""Connections are validated before any server starts; the message names the field, the value and the fix."""
 
 from __future__ import annotations
 

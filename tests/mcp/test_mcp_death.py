@@ -1,4 +1,4 @@
-"""A server that dies: what its calls say, and that the next ones work."""
+"""MCP servers that die: the result of their running calls, and the restart for the next ones."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ OVER_HTTP = pytest.mark.parametrize(
 async def test_a_killed_process_is_started_again_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with open_mcp_tools({"demo": stdio(tmp_path)}) as tools:
         os.kill(int(await text(tools, "pid")), signal.SIGKILL)
-        # Without waiting for the loop to notice: a reader may be called again.
+        # Without a turn of the loop in between: a reading call may be repeated.
         impatient = asyncio.create_task(text(tools, "pid"))
         await until(lambda: len(lines(tmp_path, "starts")) == 2)
-        impatient.cancel()  # which must not end the start that the others wait for
+        impatient.cancel()  # must not cancel the start that the others wait for
         pids = set(await asyncio.gather(*(text(tools, "pid") for _ in range(20))))
         assert list(pids) == lines(tmp_path, "starts")[1:]
 
@@ -125,7 +125,7 @@ async def test_over_http_a_restarted_server_is_used_by_the_next_call(tmp_path: P
         ("503 try later", "was running (HTTP 503 Service Unavailable", True),
     ],
 )
-async def test_a_refusal_is_said_as_it_is(
+async def test_a_refusal_is_reported_verbatim(
     shared: tuple[HttpServer, Path], caplog: pytest.LogCaptureFixture, status: str, message: str, may_have_run: bool
 ) -> None:
     server, folder = shared

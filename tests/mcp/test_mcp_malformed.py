@@ -1,4 +1,4 @@
-"""An unreadable or oversized reply fails its call at once, with what happened; the session goes on."""
+"""An unreadable or oversized reply fails its call at once, with the cause; the session continues."""
 
 from __future__ import annotations
 

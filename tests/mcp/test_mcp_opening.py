@@ -1,4 +1,4 @@
-"""Servers are opened side by side, the missing ones are named, and nothing is left when the block ends."""
+"""Servers are opened concurrently, failed ones are named, and no process is left after the block."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def test_cancelling_the_opening_ends_the_processes(tmp_path: Path) -> None
     assert gone((tmp_path / "p").read_text())
 
 
-async def test_the_servers_surroundings_are_the_connections_alone(
+async def test_a_server_receives_only_the_connections_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("SECRET", "hunter2")

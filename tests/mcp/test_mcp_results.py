@@ -1,4 +1,4 @@
-"""What comes back from a server reaches the model, the stream and the person: one server, kept open for all tests."""
+"""Results of one MCP server reach the model, the stream and the person."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_an_error_result_raises_its_text(tools: McpTools) -> None:
         await text(tools, "fails")
 
 
-async def test_without_a_callback_the_server_hears_that_elicitation_is_unsupported(tools: McpTools) -> None:
+async def test_elicitation_without_a_callback_is_reported_as_unsupported(tools: McpTools) -> None:
     with pytest.raises(ToolException, match="Elicitation not supported"):
         await text(tools, "confirm")
 
@@ -159,7 +159,7 @@ async def test_progress_outside_a_graph_is_no_error(tools: McpTools) -> None:
     assert await text(tools, "counts", to=2) == "counted"
 
 
-async def test_a_run_on_another_loop_has_its_answer_and_its_progress(tools: McpTools) -> None:
+async def test_calls_from_another_loop_return_results_and_progress(tools: McpTools) -> None:
     async def run() -> list[Any]:
         graph = counting_graph(tools)
         return [part async for part in graph.astream({"said": ""}, stream_mode=["custom", "values"])]
@@ -296,7 +296,7 @@ async def test_the_elicitation_callback_may_have_the_sdks_shape() -> None:
     assert elicitation_for("demo", None) is None
 
 
-async def test_an_agents_call_brings_its_idempotency_key(tools: McpTools) -> None:
+async def test_a_call_sends_its_idempotency_key(tools: McpTools) -> None:
     script = [asks(("c1", "key", {})), "No more actions.", "Done."]
     agent = create_graph_agent(ScriptedChatModel(script), tools=tools, checkpointer=InMemorySaver())
 

@@ -1,4 +1,4 @@
-"""Hooks and middleware that guard answers: they see the text that the user gets, in every mode, before it is shown."""
+"""Hooks and middleware that guard answers: they receive the user's text in every mode, before it is streamed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def masked(text: str) -> str:
 
 
 class Masks(LoopHook):
-    """Gives an answer of its own in place of one with an address."""
+    """Replaces an answer that contains an address."""
 
     def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
         return not response.calls and "@" in response.text, None
@@ -49,7 +49,7 @@ class MasksAsync(Masks):
 
 
 def masking() -> Any:
-    """Middleware that rewrites replies, as a user writes it."""
+    """User-defined middleware that rewrites replies."""
 
     @wrap_model_call
     async def mask(request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[Any]]) -> Any:
@@ -213,7 +213,7 @@ async def test_a_refusal_is_shown_to_hooks() -> None:
 
 
 class AsksAgain(LoopHook):
-    """Has an answer with an address composed again."""
+    """Requests a rerun of an answer that contains an address."""
 
     def __init__(self) -> None:
         self.phases: list[str] = []
@@ -252,7 +252,7 @@ async def test_a_hook_has_the_composed_answer_given_again() -> None:
     )
 
 
-async def test_a_hook_that_fails_on_the_answer_shows_nothing_of_it() -> None:
+async def test_a_hook_that_raises_on_the_answer_hides_it() -> None:
     class Breaks(LoopHook):
         def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
             if request.phase == "answer":
@@ -307,7 +307,7 @@ class CallsOnly(Masks):
     ],
 )
 @pytest.mark.parametrize("script", [["One two."], [DONE, "One two."]], ids=["direct", "composed"])
-async def test_an_answer_is_streamed_where_nothing_can_rewrite_it(guard: Any, streams: bool, script: list[str]) -> None:
+async def test_an_answer_is_streamed_without_rewriting_middleware(guard: Any, streams: bool, script: list[str]) -> None:
     graph = create_graph_agent(ScriptedChatModel(script), tools=[echo], hooks=[guard], checkpointer=InMemorySaver())
 
     parts = [part async for part in Session(graph, "s1").stream("go")]

@@ -1,4 +1,4 @@
-"""`AgentMiddleware` of the langchain package around our model requests and tool calls."""
+"""LangChain's `AgentMiddleware` around model requests and tool calls."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def test_a_fallback_model_keeps_to_the_callers_choice_of_tools(openai_stub
     )
 
 
-async def test_a_model_is_tried_again_by_middleware(openai_stub: StubFactory) -> None:
+async def test_middleware_retries_a_model(openai_stub: StubFactory) -> None:
     retry: ModelRetryMiddleware[Any, Any] = ModelRetryMiddleware(max_retries=1, initial_delay=0.0, jitter=False)
     stub = openai_stub(DOWN, CALL, DOWN, "No more actions.", DOWN, "Done.")
     async with stub.chat_model() as model:
@@ -109,7 +109,7 @@ async def test_a_model_is_tried_again_by_middleware(openai_stub: StubFactory) ->
     assert (result.answer, result.usage["model_calls"], len(stub.bodies)) == ("Done.", 3, 6)
 
 
-async def test_an_answer_that_breaks_off_is_not_begun_anew(openai_stub: StubFactory) -> None:
+async def test_a_broken_stream_is_not_restarted(openai_stub: StubFactory) -> None:
     retry: ModelRetryMiddleware[Any, Any] = ModelRetryMiddleware(
         max_retries=1, initial_delay=0.0, jitter=False, on_failure="error"
     )
@@ -166,7 +166,7 @@ async def test_an_answer_at_a_limit_comes_through_middleware(openai_stub: StubFa
     )
 
 
-async def test_what_is_personal_does_not_leave(openai_stub: StubFactory) -> None:
+async def test_personal_data_is_not_sent_to_the_model(openai_stub: StubFactory) -> None:
     @tool
     def look_up() -> str:
         """Look an address up."""
@@ -190,7 +190,7 @@ async def test_what_is_personal_does_not_leave(openai_stub: StubFactory) -> None
     )
 
 
-async def test_what_is_personal_is_not_read_in_direct_mode(openai_stub: StubFactory) -> None:
+async def test_personal_data_is_not_streamed_in_direct_mode(openai_stub: StubFactory) -> None:
     pii: Any = PIIMiddleware("email", apply_to_output=True)
     stub = openai_stub("Write to c@example.com now.")
     async with stub.chat_model() as model:
@@ -202,7 +202,7 @@ async def test_what_is_personal_is_not_read_in_direct_mode(openai_stub: StubFact
     assert [part.text for part in parts if isinstance(part, Token)] == ["Write to [REDACTED_EMAIL] now."]
 
 
-async def test_what_must_not_be_said_is_not_sent(openai_stub: StubFactory) -> None:
+async def test_blocked_personal_data_fails_before_the_request(openai_stub: StubFactory) -> None:
     stub = openai_stub()
     async with stub.chat_model() as model:
         block: Any = PIIMiddleware("email", strategy="block")
@@ -213,7 +213,7 @@ async def test_what_must_not_be_said_is_not_sent(openai_stub: StubFactory) -> No
     assert (result.status, stub.bodies) == ("FAILED", [])
 
 
-async def test_a_tool_is_tried_again_by_middleware() -> None:
+async def test_middleware_retries_a_tool() -> None:
     calls: list[str] = []
 
     @tool
@@ -355,7 +355,7 @@ async def test_tools_and_options_of_a_request_may_be_changed(openai_stub: StubFa
     assert (offered, shown) == ([(["add"], ["X"])] * 2, [([echo, add], True, True)] * 2)
 
 
-async def test_what_a_middleware_asks_by_itself_is_not_read(openai_stub: StubFactory) -> None:
+async def test_model_calls_of_middleware_are_not_streamed(openai_stub: StubFactory) -> None:
     stub, judge_stub = openai_stub("One two."), openai_stub("Fine by me.")
     async with stub.chat_model() as model, judge_stub.chat_model(streaming=True) as judge:
 
@@ -371,7 +371,7 @@ async def test_what_a_middleware_asks_by_itself_is_not_read(openai_stub: StubFac
     assert [part.text for part in parts if isinstance(part, Token)] == ["One two."]
 
 
-async def test_an_abort_reaches_through_middleware() -> None:
+async def test_an_abort_cancels_middleware() -> None:
     begun = asyncio.Event()
 
     @wrap_model_call

@@ -19,9 +19,9 @@ from graph_agent import A2ADelegate, GraphDelegate, ScriptedChatModel, Session, 
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.tools.untrusted import fenced, source_of
 from graph_agent.types import Usage
-from tests.runs.test_session_steering import history, session
 from tests.support.a2a_servers import PlainAgent, answer, serving_plain
 from tests.support.agents import asks, echo
+from tests.support.sessions import new_session, stored_messages
 
 ASKS_R = asks(("d", "delegate_to_r", {"task": "t"}))
 SCRIPT = [ASKS_R, "No more actions.", "Done."]
@@ -50,10 +50,10 @@ def retrying(**options: Any) -> Any:
 
 
 def talking(delegate: Any, *hooks: Any) -> Session:
-    return session(ScriptedChatModel(SCRIPT), delegates=[delegate], hooks=hooks)
+    return new_session(ScriptedChatModel(SCRIPT), delegates=[delegate], hooks=hooks)
 
 
-async def test_a_delegation_is_tried_again_by_middleware() -> None:
+async def test_middleware_retries_a_delegation() -> None:
     delegate = Flaky(1)
 
     result = await talking(delegate, retrying()).run("go")
@@ -78,7 +78,7 @@ async def test_a_delegate_that_keeps_failing_is_an_error_result(options: dict[st
     assert (result.results, result.usage["model_calls"]) == ({"d": {"error": told}}, 3 + 2)
 
 
-async def test_what_middleware_makes_of_a_delegation() -> None:
+async def test_middleware_can_rewrite_a_delegation_result() -> None:
     seen: list[Any] = []
 
     @wrap_tool_call
@@ -94,7 +94,7 @@ async def test_what_middleware_makes_of_a_delegation() -> None:
 
     result = await talk.run("go")
 
-    [message] = [m for m in await history(talk) if isinstance(m, ToolMessage)]
+    [message] = [m for m in await stored_messages(talk) if isinstance(m, ToolMessage)]
     assert (result.results, delegate.tasks, seen, (message.name, message.artifact)) == (
         {"d": "another! (checked)"},
         ["another"],
@@ -103,7 +103,7 @@ async def test_what_middleware_makes_of_a_delegation() -> None:
     )
 
 
-async def test_middleware_answers_in_a_delegates_place() -> None:
+async def test_middleware_can_answer_for_a_delegate() -> None:
     @wrap_tool_call
     async def instead(request: ToolCallRequest, handler: Any) -> Any:
         return ToolMessage("Not today.", tool_call_id=request.tool_call["id"] or "", status="error")
@@ -115,7 +115,7 @@ async def test_middleware_answers_in_a_delegates_place() -> None:
     assert (result.results, delegate.tasks, result.usage["model_calls"]) == ({"d": {"error": "Not today."}}, [], 3)
 
 
-async def test_a_question_of_a_graph_passes_through_middleware() -> None:
+async def test_an_interrupt_of_a_graph_passes_through_middleware() -> None:
     @tool
     def ask() -> str:
         """Ask a person."""
@@ -130,7 +130,7 @@ async def test_a_question_of_a_graph_passes_through_middleware() -> None:
     assert ([each.value for each in asked.interrupts], result.results) == (["May I?"], {"d": "Said."})
 
 
-async def test_a_question_of_a_remote_agent_passes_through_middleware() -> None:
+async def test_an_interrupt_of_a_remote_agent_passes_through_middleware() -> None:
     async def work(text: str, updater: TaskUpdater, context: RequestContext) -> None:
         if (
             context.current_task is not None
@@ -153,7 +153,7 @@ async def test_a_question_of_a_remote_agent_passes_through_middleware() -> None:
         asked = await talk.run("go")
         result = await talk.resume("yes")
 
-    [message] = [m for m in await history(talk) if isinstance(m, ToolMessage)]
+    [message] = [m for m in await stored_messages(talk) if isinstance(m, ToolMessage)]
     assert (
         [each.value["question"] for each in asked.interrupts],
         result.results,
@@ -174,7 +174,7 @@ async def test_a_call_that_cannot_be_read_is_not_wrapped() -> None:
     broken = {"id": "b", "name": "delegate_to_r", "args": "no JSON", "error": None, "type": "invalid_tool_call"}
     first = AIMessage("", invalid_tool_calls=[broken], tool_calls=[{"id": "e", "name": "echo", "args": {"text": "a"}}])
     model = ScriptedChatModel([first, "No more actions.", "Done."])
-    talk = session(model, echo, delegates=[Flaky(0)], hooks=[noting])
+    talk = new_session(model, echo, delegates=[Flaky(0)], hooks=[noting])
 
     result = await talk.run("go")
 

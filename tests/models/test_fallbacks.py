@@ -1,4 +1,4 @@
-"""A model that does not answer, over real HTTP: who is asked next, who is not, and what is told of it."""
+"""Fallback models over real HTTP: which model is tried next, and the warnings."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ async def test_the_answer_falls_back(openai_stub: StubFactory, models: Models, s
     )
 
 
-async def test_nobody_takes_over_after_the_first_token(openai_stub: StubFactory, models: Models) -> None:
+async def test_no_fallback_after_the_first_token(openai_stub: StubFactory, models: Models) -> None:
     first, second = openai_stub("No more actions.", Reply("It began well and", cut_after=3)), openai_stub("Done.")
     config = LoopConfig(model_retries=1, fallback_models=(await models.of(second, "spare"),))
     graph = create_graph_agent(
@@ -150,7 +150,7 @@ async def test_nobody_takes_over_after_the_first_token(openai_stub: StubFactory,
     ],
     ids=["key", "permission", "model"],
 )
-async def test_what_the_user_must_put_right_fails_at_once(
+async def test_configuration_errors_fail_without_fallback(
     openai_stub: StubFactory, models: Models, failure: Failure, kind: str
 ) -> None:
     first, second = openai_stub(failure), openai_stub("Done.")
@@ -170,7 +170,7 @@ async def test_what_the_user_must_put_right_fails_at_once(
     )
 
 
-async def test_when_all_fail_the_last_failure_is_told(openai_stub: StubFactory, models: Models) -> None:
+async def test_the_last_error_is_reported_when_all_models_fail(openai_stub: StubFactory, models: Models) -> None:
     spares = [await models.of(openai_stub(NO_KEY), "spare"), await models.of(openai_stub(DOWN), "last")]
     config = LoopConfig(model_retries=0, fallback_models=tuple(spares))
     graph = create_graph_agent(
@@ -196,7 +196,7 @@ async def test_when_all_fail_the_last_failure_is_told(openai_stub: StubFactory, 
     )
 
 
-async def test_a_model_that_takes_over_is_asked_in_its_own_way(openai_stub: StubFactory, models: Models) -> None:
+async def test_a_fallback_model_uses_its_own_tool_calling(openai_stub: StubFactory, models: Models) -> None:
     second = openai_stub('{"tool_calls": [{"name": "echo", "arguments": {"text": "a"}}]}', DONE, "Done.")
     spare = await models.of(second, "spare", profile={"tool_calling": False})
     config = LoopConfig(model_retries=0, fallback_models=(spare,))
@@ -208,7 +208,7 @@ async def test_a_model_that_takes_over_is_asked_in_its_own_way(openai_stub: Stub
     assert (result["messages"][-1].text, ["tools" in body for body in second.bodies]) == ("Done.", [False] * 3)
 
 
-async def test_a_provider_that_takes_no_tools_is_told_of_by_model(openai_stub: StubFactory, models: Models) -> None:
+async def test_a_tool_refusal_is_remembered_per_model(openai_stub: StubFactory, models: Models) -> None:
     no_tools = Failure(400, "spare does not support tools")
     first, second = openai_stub(CALL, DOWN, DONE, "Main again."), openai_stub(no_tools, DONE, "Done.")
     config = LoopConfig(model_retries=0, fallback_models=(await models.of(second, "spare"),))
@@ -225,9 +225,7 @@ async def test_a_provider_that_takes_no_tools_is_told_of_by_model(openai_stub: S
     )
 
 
-async def test_what_a_plan_had_cost_before_the_model_fell_silent_is_counted(
-    openai_stub: StubFactory, models: Models
-) -> None:
+async def test_usage_before_a_model_timeout_is_counted(openai_stub: StubFactory, models: Models) -> None:
     first, second = openai_stub('{"status": "continue", "tools": []}', DOWN), openai_stub(PLAN, "Done.")
     config = LoopConfig(
         model_retries=0, tool_calling="wave", fallback_models=(await models.of(second, "spare"),), temperature=0
@@ -252,12 +250,12 @@ class Silent(ScriptedChatModel):
 
 
 class Shape(BaseModel):
-    """What an answer looks like."""
+    """The schema of an answer."""
 
     word: str
 
 
-async def test_an_answer_of_a_given_shape_falls_back() -> None:
+async def test_a_structured_answer_falls_back() -> None:
     spare = ScriptedChatModel([asks(("c1", "echo", {"text": "a"})), "No more actions.", "no shape", '{"word": "yes"}'])
     config = LoopConfig(model_retries=0, fallback_models=(spare,))
 

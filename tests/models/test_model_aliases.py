@@ -1,4 +1,4 @@
-"""Names that providers accept, and the way back."""
+"""Provider-compatible aliases of tool names, and their reversal."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_round_trip(names: list[str]) -> None:
     try:
         aliases = ToolAliases(names)
     except ConfigError:
-        return  # two of them collide, and that was said
+        return  # two of them collide, which was reported
 
     sent = [aliases.to_alias(name) for name in names]
 

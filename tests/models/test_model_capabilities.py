@@ -1,4 +1,4 @@
-"""How the way of offering tools is chosen, and how a provider's refusal is recognised."""
+"""The choice of tool calling, and the detection of a provider's refusal."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ def test_auto_reads_the_profile_then_the_class(model: Any, expected: str) -> Non
 
 
 @pytest.mark.parametrize("configured", ["native", "text", "wave"])
-def test_what_is_configured_wins(configured: Literal["native", "text", "wave"]) -> None:
+def test_the_configured_tool_calling_wins(configured: Literal["native", "text", "wave"]) -> None:
     models = [ScriptedChatModel([]), Plain(), Binding(profile=CANNOT)]
 
     assert [choose_tool_calling(model, configured) for model in models] == [configured] * 3
 
 
-def test_the_default_is_for_models_that_say_nothing() -> None:
+def test_the_default_applies_to_models_without_a_profile() -> None:
     models = [Binding(), Binding(profile=CAN), Plain()]
 
     assert [choose_tool_calling(model, "auto", "wave") for model in models] == ["wave", "native", "text"]
@@ -125,7 +125,7 @@ OTHER_REFUSALS = [
     [(Failure(*refusal), True) for refusal in REJECTIONS] + [(Failure(*refusal), False) for refusal in OTHER_REFUSALS],
     ids=lambda value: value.message[:50] if isinstance(value, Failure) else str(value),
 )
-async def test_a_refusal_of_tools_is_told_from_others(
+async def test_tool_refusals_are_distinguished_from_other_errors(
     openai_stub: StubFactory, failure: Failure, expected: bool
 ) -> None:
     async with openai_stub(failure).chat_model() as model:

@@ -1,4 +1,4 @@
-"""Which model a run asks: the agent's, the configuration's, or the run's own."""
+"""The model of a run: the agent's, the configuration's, or the run's own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def named(**scripts: list[str]) -> Any:
-    """A way to find scripted models by name, each made once and asked for once."""
+    """A resolver of scripted models by name, each created once and requested once."""
     models = {f"test:{name}": ScriptedChatModel(script) for name, script in scripts.items()}
 
     def find(given: Any) -> BaseChatModel:
@@ -40,7 +40,7 @@ def named(**scripts: list[str]) -> Any:
     return find
 
 
-async def test_a_run_changes_the_model_and_it_counts_from_the_next_call() -> None:
+async def test_a_run_can_change_the_model_from_the_next_call() -> None:
     own = ScriptedChatModel([*ECHO_SCRIPT, "I am the first again."])
     graph = create_graph_agent(
         own, tools=[echo], checkpointer=InMemorySaver(), resolve=named(other=["No more actions.", "I am another."])
@@ -120,7 +120,7 @@ async def test_a_wrong_model_in_a_runs_context_is_raised_with_the_fix() -> None:
     ],
     ids=["name", "key", "object", "empty", "no list", "model", "no model"],
 )
-def test_a_configured_model_that_cannot_be_had(options: dict[str, Any], message: str) -> None:
+def test_an_unavailable_configured_model_is_an_error(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         create_graph_agent(ScriptedChatModel(["Hi."]), config=LoopConfig(**options))
 

@@ -1,4 +1,4 @@
-"""What provider errors are taken for: by shape, by wording, and from the real client over HTTP."""
+"""Classification of provider errors: by shape, by wording, and from the real client over HTTP."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_kinds(kind: str, error: BaseException) -> None:
     assert classify_model_error(error) == kind
 
 
-def test_botocore_keeps_its_facts_in_a_dict() -> None:
+def test_botocore_errors_are_read_from_their_response_dict() -> None:
     error = named("ClientError")("An error occurred (AccessDeniedException) when calling the Converse operation")
     vars(error)["response"] = {
         "Error": {"Code": "AccessDeniedException", "Message": "You may not use this model."},
@@ -147,7 +147,7 @@ def test_botocore_keeps_its_facts_in_a_dict() -> None:
         (TimeoutError(), "The model provider did not answer as it should (TimeoutError); try again later."),
     ],
 )
-def test_a_person_reads_one_sentence(error: BaseException, sentence: str) -> None:
+def test_the_error_message_is_one_sentence(error: BaseException, sentence: str) -> None:
     assert describe_model_error(error) == sentence
 
 
@@ -211,13 +211,13 @@ def test_a_long_adversarial_text_is_read_in_linear_time() -> None:
         ({}, "Slow down.", None),
     ],
 )
-def test_the_wait_that_a_provider_asks_for(headers: dict[str, str], message: str, expected: float | None) -> None:
+def test_retry_after_is_parsed(headers: dict[str, str], message: str, expected: float | None) -> None:
     error = ProviderError(429, message, response=SimpleNamespace(headers=headers, status_code=429))
 
     assert retry_after_s(error) == expected
 
 
-def test_a_date_to_wait_for_is_counted_from_now() -> None:
+def test_retry_after_dates_are_relative_to_now() -> None:
     later = email.utils.formatdate(time.time() + 100, usegmt=True)
     error = ProviderError(503, response=SimpleNamespace(headers={"retry-after": later}, status_code=503))
 
@@ -271,7 +271,7 @@ async def test_a_server_that_is_not_there_is_transient(openai_stub: StubFactory)
     assert classify_model_error(error) == "transient"
 
 
-async def test_an_address_without_http_is_not_tried_again(openai_stub: StubFactory) -> None:
+async def test_an_address_without_http_is_not_retried(openai_stub: StubFactory) -> None:
     stub = openai_stub()
     async with stub.chat_model(base_url="localhost:1/v1") as model:
         error = await error_of(model.ainvoke("hi"))

@@ -1,4 +1,4 @@
-"""Families of models without tool calling, recognised by name."""
+"""Model families without tool calling, recognised by name."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_auto_asks_a_family_without_tools_in_text(model: Any, expected: str) -> 
     assert choose_tool_calling(model, "auto") == expected
 
 
-def test_what_is_configured_counts_for_a_family_without_tools() -> None:
+def test_configuration_overrides_a_family_without_tools() -> None:
     assert choose_tool_calling(chat("phi3"), "native") == "native"
 
 

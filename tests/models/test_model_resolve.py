@@ -1,4 +1,4 @@
-"""From names to models, and the environment's model in place of any."""
+"""Resolution of model names, and the scripted model of the environment."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_nothing_is_sent_when_a_model_is_named(monkeypatch: pytest.MonkeyPatch, 
         (3, "got int"),
     ],
 )
-def test_what_cannot_be_built_says_why_and_what_to_do(spec: Any, message: str) -> None:
+def test_an_unbuildable_model_reports_the_cause_and_the_fix(spec: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve_model(spec)
 

@@ -1,4 +1,4 @@
-"""How long a model may take: to its first token and between tokens, not in all, unless that is asked for."""
+"""Model timeouts: to the first token, between tokens, and in total if configured."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ANSWER = "one two three four five"
 
 
 class Clock:
-    """The running loop's clock, which a test moves forward; timers of the loop follow it."""
+    """The running loop's clock, which a test advances; timers of the loop follow it."""
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -42,7 +42,7 @@ class Clock:
         self._ahead_s += seconds
 
     def move_from_thread(self, seconds: float) -> None:
-        """Move it, and return once it has moved."""
+        """Advance it, and return once it has advanced."""
         moved = threading.Event()
         self.loop.call_soon_threadsafe(self.move, seconds)
         self.loop.call_soon_threadsafe(moved.set)
@@ -55,12 +55,12 @@ async def clock() -> Clock:
 
 
 class Slow(ChatOpenAI):
-    """The real client, to which each chunk of a stream comes so many seconds after the one before."""
+    """The real client, with a delay of so many seconds between the chunks of a stream."""
 
     clock: Any = Field(exclude=True)
     seconds: float = 100
     taken: Any = Field(default_factory=list, exclude=True)
-    """One for each chunk that was taken in, over the life of the client and its copies."""
+    """One entry for each received chunk, over the life of the client and its copies."""
 
     async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         async for chunk in super()._astream(*args, **kwargs):
@@ -71,7 +71,7 @@ class Slow(ChatOpenAI):
 
 
 def stalls(clock: Clock, *, at: int = 0, taken: Sequence[None] = ()) -> Any:
-    """What a stub does before one of its chunks: once the client has taken in those before, it stalls."""
+    """A callback that stalls the stub before a chunk, once the client has received the earlier ones."""
     before: list[int] = []
 
     def stall(number: int) -> None:
@@ -87,7 +87,7 @@ def stalls(clock: Clock, *, at: int = 0, taken: Sequence[None] = ()) -> Any:
 
 
 async def streamed(stub: Any, kind: dict[str, Any] | None = None, **config: Any) -> dict[str, Any]:
-    """Stream one input, and gather what came of it."""
+    """Stream one input, and return its outcome."""
     async with stub.chat_model(**(kind or {})) as model:
         settings = LoopConfig(**{"max_steps": 9, "model_retries": 1, "tool_calling": "native", **config})
         graph = create_graph_agent(model, tools=[echo], config=settings, checkpointer=InMemorySaver())
@@ -135,7 +135,7 @@ async def test_a_stream_below_a_limit_is_not_cut(openai_stub: StubFactory, clock
 
 @pytest.mark.parametrize("steps", [9, 1], ids=["completed", "limit"])
 @pytest.mark.parametrize("chunk", [0, 1], ids=["nothing", "the role"])
-async def test_a_stream_that_stalls_before_its_first_token_is_sent_again(
+async def test_a_stall_before_the_first_token_is_retried(
     openai_stub: StubFactory, clock: Clock, steps: int, chunk: int
 ) -> None:
     taken: list[None] = []
@@ -150,9 +150,7 @@ async def test_a_stream_that_stalls_before_its_first_token_is_sent_again(
     assert (got["read"], got["error"], got["requests"]) == (read, "", [True] * 3)
 
 
-async def test_a_plan_that_stalls_in_the_middle_is_sent_again_because_nobody_has_read_it(
-    openai_stub: StubFactory, clock: Clock
-) -> None:
+async def test_a_stalled_plan_is_retried_if_nothing_was_streamed(openai_stub: StubFactory, clock: Clock) -> None:
     taken: list[None] = []
     stub = openai_stub(Reply(tool_calls=CALL, before=stalls(clock, at=2, taken=taken)), "No more actions.", ANSWER)
     slow = {"kind": Slow, "clock": clock, "seconds": 0, "taken": taken}
@@ -177,7 +175,7 @@ async def test_a_stream_that_stalls_after_its_first_token_ends_there(openai_stub
     )
 
 
-async def test_a_reply_that_is_not_streamed_has_its_time_for_the_whole(openai_stub: StubFactory, clock: Clock) -> None:
+async def test_the_timeout_bounds_a_whole_reply_without_streaming(openai_stub: StubFactory, clock: Clock) -> None:
     late = Reply("never read", before=stalls(clock))
     stub = openai_stub(late, late, "never asked")
     async with stub.chat_model() as model:
@@ -220,7 +218,7 @@ async def test_no_limit_is_no_limit(openai_stub: StubFactory, clock: Clock) -> N
     assert (got["read"], got["status"]) == ("Hi.", "COMPLETED")
 
 
-async def test_the_time_that_a_reader_takes_does_not_count(clock: Clock) -> None:
+async def test_time_spent_in_the_consumer_does_not_count(clock: Clock) -> None:
     read: list[str] = []
 
     async def reader(text: str, _: str | None) -> None:
@@ -235,7 +233,7 @@ async def test_the_time_that_a_reader_takes_does_not_count(clock: Clock) -> None
 
 
 class InThread(BaseChatModel):
-    """A model without asynchronous methods, whose tokens are told of in a thread."""
+    """A model without asynchronous methods, whose tokens are reported in a thread."""
 
     clock: Any = Field(exclude=True)
 
@@ -256,7 +254,7 @@ async def test_a_token_that_comes_from_a_thread_counts(clock: Clock) -> None:
     assert reply.text == ANSWER
 
 
-async def test_the_clients_own_limit_between_chunks_gives_way_unless_it_was_set(openai_stub: StubFactory) -> None:
+async def test_the_clients_chunk_timeout_is_disabled_unless_configured(openai_stub: StubFactory) -> None:
     stub = openai_stub(Failure(400))
     async with stub.chat_model() as default, stub.chat_model(stream_chunk_timeout=7.0) as chosen:
         limits = [without_client_retries(model).stream_chunk_timeout for model in (default, chosen)]  # type: ignore[attr-defined]  # of ChatOpenAI

@@ -1,4 +1,4 @@
-"""Requests to OpenAI's API are those that LangChain composes, without the `openai` package's walk through them."""
+"""Requests to OpenAI's API equal those of LangChain, without the `openai` package's traversal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model or a provider that will not answer: the user is told so, and nothing fails."""
+"""Refusals of a model or a provider: the refusal is the answer, and the input does not fail."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WARNING = "stub-model or its provider refused to answer because of the content o
 
 
 async def told_by(stub: Any, **config: Any) -> dict[str, Any]:
-    """Run one input, and gather what the user and the history are told."""
+    """Run one input, and return the answer, the events and the usage."""
     async with stub.chat_model() as model:
         graph = create_graph_agent(model, tools=[echo], config=LoopConfig(**config), checkpointer=InMemorySaver())
         session = Session(graph, "s1")
@@ -46,11 +46,11 @@ async def told_by(stub: Any, **config: Any) -> dict[str, Any]:
 )
 @pytest.mark.parametrize("mode", ["native", "text", "wave"])
 @pytest.mark.parametrize("finalize", ["auto", "compose"])
-async def test_a_plan_that_is_refused_is_answered_so(
+async def test_a_refused_plan_is_answered_with_the_refusal(
     openai_stub: StubFactory, reply: Any, answer: str, counted: int, mode: str, finalize: str
 ) -> None:
     if reply is CUT and finalize == "auto" and mode != "wave":
-        # What there is of the reply is the beginning of an answer.
+        # The partial reply is the beginning of an answer.
         answer = f"It begins\n\n{CUT_OFF}"
 
     assert await told_by(openai_stub(reply), tool_calling=mode, temperature=0, finalize=finalize) == {
@@ -99,7 +99,7 @@ async def test_a_refusal_below_a_limit(openai_stub: StubFactory, reply: Any, ans
     }
 
 
-async def test_what_was_streamed_before_a_refusal_is_in_the_answer(openai_stub: StubFactory) -> None:
+async def test_text_streamed_before_a_refusal_is_in_the_answer(openai_stub: StubFactory) -> None:
     stub = openai_stub("No more actions.", CUT)
 
     async with stub.chat_model() as model:
@@ -112,12 +112,12 @@ async def test_what_was_streamed_before_a_refusal_is_in_the_answer(openai_stub: 
 
 
 class Shape(BaseModel):
-    """What an answer looks like."""
+    """The schema of an answer."""
 
     word: str
 
 
-async def test_a_refusal_is_not_sent_back_for_want_of_its_shape() -> None:
+async def test_a_refusal_is_not_repaired_for_its_schema() -> None:
     no = AIMessage("", additional_kwargs={"refusal": "No."})
     model = ScriptedChatModel([asks(("c1", "echo", {"text": "a"})), "No more actions.", no])
     graph = create_graph_agent(model, tools=[echo], response_format=Shape, checkpointer=InMemorySaver())
@@ -144,5 +144,5 @@ async def test_a_refusal_is_not_sent_back_for_want_of_its_shape() -> None:
     ],
     ids=["stop", "none", "anthropic", "bedrock", "gemini", "responses"],
 )
-def test_how_a_reply_refuses(reply: AIMessage, told: str | None) -> None:
+def test_refusals_are_detected_in_every_form(reply: AIMessage, told: str | None) -> None:
     assert refusal_in(reply, heard=True) == told

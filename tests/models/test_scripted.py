@@ -1,4 +1,4 @@
-"""The scripted model: how replies are read, and what requests show."""
+"""The scripted model: parsing of replies, and recorded requests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tests.support.scripted_helpers import ECHO_SCHEMA, Room, RoomDict, call, ec
         ("Say {x}", "Say {x}", [], []),
     ],
 )
-def test_how_a_string_is_read(response: str, content: str, calls: list[Any], invalid: list[Any]) -> None:
+def test_a_string_is_parsed_as_a_reply(response: str, content: str, calls: list[Any], invalid: list[Any]) -> None:
     reply = ScriptedChatModel([response]).invoke("hi")
 
     assert (
@@ -51,7 +51,7 @@ def test_how_a_string_is_read(response: str, content: str, calls: list[Any], inv
     ) == (content, calls, invalid)
 
 
-def test_a_missing_id_is_made_and_is_unique() -> None:
+def test_missing_ids_are_generated_and_unique() -> None:
     response = json.dumps({"tool_calls": [{"name": "f"}, {"name": "f"}]})
     model = ScriptedChatModel([response, response], cycle=True)
 
@@ -118,7 +118,7 @@ def test_usage_is_estimated_and_never_zero(prompt: Any, response: str, usage: tu
     }
 
 
-def test_it_is_seen_as_a_model_that_takes_tools() -> None:
+def test_the_profile_supports_tool_calling() -> None:
     profile = ScriptedChatModel([]).profile
 
     assert profile == {

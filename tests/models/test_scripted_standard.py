@@ -1,4 +1,4 @@
-"""The standard unit suite that every LangChain chat model is held to."""
+"""LangChain's standard unit tests for chat models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A script's steps: given once, in order, and missed loudly."""
+"""Steps of a script: consumed once and in order, with an error for unexpected and unused ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_script_is_given_once_over_many_threads() -> None:
     assert sorted(texts, key=int) == [str(n) for n in range(200)]
 
 
-def test_a_script_that_runs_dry_says_which_step_was_asked_for() -> None:
+def test_an_exhausted_script_names_the_requested_step() -> None:
     model = ScriptedChatModel(["a", "b"])
     model.invoke("1")
     model.invoke("2")
@@ -58,7 +58,7 @@ def test_a_script_that_runs_dry_says_which_step_was_asked_for() -> None:
 @pytest.mark.parametrize(
     ("size", "asked"), [(0, "1st"), (1, "2nd"), (2, "3rd"), (3, "4th"), (10, "11th"), (11, "12th"), (20, "21st")]
 )
-def test_steps_are_counted_as_people_count(size: int, asked: str) -> None:
+def test_steps_are_numbered_from_one(size: int, asked: str) -> None:
     model = ScriptedChatModel(["x"] * size)
     for _ in range(size):
         model.invoke("x")
@@ -67,7 +67,7 @@ def test_steps_are_counted_as_people_count(size: int, asked: str) -> None:
         model.invoke("x")
 
 
-async def test_a_dry_script_is_dry_in_every_way_of_asking() -> None:
+async def test_an_exhausted_script_raises_from_every_method() -> None:
     model = ScriptedChatModel([])
 
     for ask in (model.ainvoke("x"), streamed(model), streamed(model.bind_tools([echo]))):
@@ -89,7 +89,7 @@ def test_steps_left_over_are_named() -> None:
     )
 
 
-def test_a_long_rest_is_cut() -> None:
+def test_a_long_list_of_unused_steps_is_shortened() -> None:
     with pytest.raises(ScriptError, match="and 4 more"):
         ScriptedChatModel(["x" * 1000] * 9).assert_spent()
 
@@ -107,7 +107,7 @@ def test_a_cycle_is_spent_after_one_round(asked: int, spent: bool) -> None:
             model.assert_spent()
 
 
-def test_a_cycle_begins_again_with_fresh_ids() -> None:
+def test_a_cycle_restarts_with_new_ids() -> None:
     message = AIMessage("a", id="m1", tool_calls=[{"name": "f", "args": {}, "id": "c1"}])
     model = ScriptedChatModel([message, "b"], cycle=True)
 
@@ -161,7 +161,7 @@ def test_a_reply_that_is_changed_does_not_change_the_script() -> None:
         (['{"tool_calls": ["echo"]}'], "Step 1 of the script has a tool call without a name"),
     ],
 )
-def test_what_is_no_script_is_refused(responses: Any, message: str) -> None:
+def test_an_invalid_script_is_refused(responses: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         ScriptedChatModel(responses)
 

@@ -1,4 +1,4 @@
-"""The scripted model, streamed: the same reply in every way of asking, in small pieces."""
+"""The scripted model, streamed: the same reply from every method, in small pieces."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.support.scripted_helpers import Room, call, streamed
 
 
 def content_of(message: AIMessage) -> dict[str, Any]:
-    """What a message says, without its id and what only chunks have."""
+    """A message's content, without its id and the fields of chunks."""
     dumped = message.model_dump(exclude={"id", "type", "tool_call_chunks", "chunk_position"})
     return {**dumped, "response_metadata": message.response_metadata, "usage_metadata": message.usage_metadata}
 
 
 async def in_every_way(responses: list[Any]) -> list[AIMessage]:
-    """The first reply, waited for and streamed, in both worlds, and streamed inside a waiting call."""
+    """The first reply of every method: invoke and stream, sync and async, and a stream inside an invoke."""
     waited, streaming = ScriptedChatModel(responses), ScriptedChatModel(responses, streaming=True)
     sync_stream = list(ScriptedChatModel(responses).stream("hi"))
     whole = sync_stream[0]
@@ -54,7 +54,7 @@ async def in_every_way(responses: list[Any]) -> list[AIMessage]:
         AIMessage("a", usage_metadata={"input_tokens": 7, "output_tokens": 8, "total_tokens": 15}),
     ],
 )
-async def test_a_reply_is_the_same_waited_for_and_streamed(response: str | AIMessage) -> None:
+async def test_invoke_and_stream_return_the_same_reply(response: str | AIMessage) -> None:
     first, *others = await in_every_way([response])
 
     assert [content_of(other) for other in others] == [content_of(first)] * 5
@@ -78,7 +78,7 @@ async def test_a_message_of_calls_alone_is_streamed_in_pieces() -> None:
     assert chunks[-1].chunk_position == "last"
 
 
-async def test_a_stream_gives_way_between_tokens() -> None:
+async def test_a_stream_yields_to_the_event_loop_between_tokens() -> None:
     model = ScriptedChatModel(["one two three four"])
     seen: list[str] = []
     two = asyncio.Event()
@@ -101,7 +101,7 @@ async def test_the_event_protocol_reads_it_too() -> None:
     model = ScriptedChatModel([call(content="Let me see.")])
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the protocol is in beta, and says so
+        warnings.simplefilter("ignore")  # the protocol warns that it is in beta
         stream = await model.astream_events("hi", version="v3")
         output = await stream.output
 

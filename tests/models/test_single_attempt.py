@@ -1,4 +1,4 @@
-"""The client of a model sends each request once, whoever made it: the loop's retries are the only ones."""
+"""Model clients send each request once: retries are the loop's alone."""
 
 from __future__ import annotations
 

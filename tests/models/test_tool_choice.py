@@ -1,4 +1,4 @@
-"""A caller's forced choice of a tool, where that tool is not on offer."""
+"""A client's forced tool choice when that tool is not offered."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ CALL = strict(Reply(tool_calls=(("theirs", {}),)))
 
 
 def choices(bodies: list[dict[str, Any]]) -> list[Any]:
-    """What each request says of the choice: a tool's name, a word, or nothing."""
+    """The tool choice of each request: a tool's name, a word, or None."""
     asked = [body.get("tool_choice") for body in bodies]
     return [choice["function"]["name"] if isinstance(choice, dict) else choice for choice in asked]
 
 
-async def test_a_choice_of_a_tool_that_is_withheld_gives_way_to_a_free_one(openai_stub: StubFactory) -> None:
+async def test_a_choice_of_a_withheld_tool_becomes_auto(openai_stub: StubFactory) -> None:
     other = strict(Reply(tool_calls=(("echo", {"text": "a"}),)))
     stub = openai_stub(*[CALL] * 4, other, strict("No more actions."), strict("Done."))
     async with stub.chat_model() as model:
@@ -67,7 +67,7 @@ async def test_a_choice_of_a_tool_that_is_withheld_gives_way_to_a_free_one(opena
 
 
 class Narrows(LoopHook):
-    """Takes the caller's tool away."""
+    """Removes the client's tool."""
 
     def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
         return request.depth == 0 and request.phase == "plan", None
@@ -100,7 +100,7 @@ async def test_a_choice_of_a_tool_that_was_taken_away_is_not_sent(
 
 
 @pytest.mark.parametrize(("choice", "sent"), [("a.b", "a_b"), ("any", "any"), ("gone", None), (None, None)])
-async def test_a_choice_goes_by_the_name_that_the_provider_knows(choice: str | None, sent: str | None) -> None:
+async def test_a_choice_uses_the_provider_alias(choice: str | None, sent: str | None) -> None:
     schema = {"type": "function", "function": {"name": "a.b", "description": "", "parameters": {}}}
     model = ScriptedChatModel(["x"])
 

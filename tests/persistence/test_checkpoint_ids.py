@@ -1,4 +1,4 @@
-"""Checkpoint ids where the clocks of processes differ: a new checkpoint is always the newest of its thread."""
+"""Checkpoint ids with different process clocks: a new checkpoint is always the newest of its thread."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def driver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 @pytest.mark.parametrize("offset_s", BEHIND_S)
-async def test_a_turn_of_a_process_that_is_behind_is_in_the_history(driver: Driver, offset_s: float) -> None:
+async def test_a_run_with_a_slow_clock_is_in_the_history(driver: Driver, offset_s: float) -> None:
     with process_with_clock(0):
         await driver.run(driver.agent(["One."]), says("first"), thread())
     with process_with_clock(offset_s):
@@ -115,7 +115,7 @@ async def test_a_turn_of_a_process_that_is_behind_is_in_the_history(driver: Driv
 
 
 @pytest.mark.parametrize("offset_s", BEHIND_S)
-async def test_an_answer_is_taken_once_by_a_process_that_is_behind(driver: Driver, offset_s: float) -> None:
+async def test_an_interrupt_is_answered_once_with_a_slow_clock(driver: Driver, offset_s: float) -> None:
     charged: list[str] = []
 
     @tool
@@ -156,7 +156,7 @@ async def test_going_back_to_an_older_checkpoint_makes_the_newest(driver: Driver
 
 
 @pytest.mark.parametrize("older", [False, True])
-async def test_an_update_by_a_process_that_is_behind_is_the_newest(driver: Driver, older: bool) -> None:
+async def test_an_update_with_a_slow_clock_is_the_newest(driver: Driver, older: bool) -> None:
     with process_with_clock(0):
         graph = driver.agent(["One.", "Two."])
         await driver.run(graph, says("first"), thread())
@@ -169,7 +169,7 @@ async def test_an_update_by_a_process_that_is_behind_is_the_newest(driver: Drive
     assert said == (["first", "One."] if older else ["first", "One.", "second", "Two."]) + ["Noted."]
 
 
-async def test_a_delegate_that_asks_is_answered_once_by_a_process_that_is_behind(driver: Driver) -> None:
+async def test_a_delegates_interrupt_is_answered_once_with_a_slow_clock(driver: Driver) -> None:
     answers: list[str] = []
 
     @tool
@@ -195,7 +195,7 @@ async def test_a_delegate_that_asks_is_answered_once_by_a_process_that_is_behind
     assert (answers, result["messages"][-1].text, said[-1]) == (["this"], "Done.", "Done.")
 
 
-async def test_an_agent_in_a_graph_of_another_kind_keeps_the_turn_of_a_process_that_is_behind(driver: Driver) -> None:
+async def test_an_embedded_agent_keeps_a_run_with_a_slow_clock(driver: Driver) -> None:
     def parent(script: list[str]) -> Any:
         graph = StateGraph(MessagesState)
         graph.add_node("agent", create_graph_agent(ScriptedChatModel(script)))
@@ -271,7 +271,7 @@ def test_ids_stay_above_in_every_thread() -> None:
         "ffffffff-ffff-6fff-bfff-ffffffffffff",
     ],
 )
-def test_an_id_that_tells_no_time_leaves_the_clock_alone(given: str) -> None:
+def test_an_id_without_a_timestamp_leaves_the_clock_unchanged(given: str) -> None:
     with process_with_clock(0):
         before = str(uuid6())
         keep_checkpoint_ids_above(given)

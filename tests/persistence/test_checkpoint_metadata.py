@@ -1,4 +1,4 @@
-"""What checkpoints keep of a run's `configurable`, where programs put secrets for their tools."""
+"""Checkpoints omit a run's `configurable`, which programs use for secrets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.agents import asks, says, thread
 
 CANARY = "canary-5f0d1c77"
 SECRETS = {"user_token": CANARY, "jira": CANARY, "number": 90210, "api_key": CANARY}
-"""What a program might pass to its tools in `configurable`."""
+"""Values that a program might pass to its tools in `configurable`."""
 
 
 @asynccontextmanager
@@ -58,7 +58,7 @@ async def stored(saver: BaseCheckpointSaver[Any], folder: Path) -> tuple[set[str
 
 
 @pytest.mark.parametrize("opened", [memory, own_sqlite, langgraphs_sqlite], ids=lambda opened: opened.__name__)
-async def test_nothing_of_configurable_is_stored(opened: Opened, tmp_path: Path) -> None:
+async def test_configurable_values_are_not_stored(opened: Opened, tmp_path: Path) -> None:
     seen: list[Any] = []
 
     @tool

@@ -1,4 +1,4 @@
-"""Sessions in PostgreSQL, in a real server: what they keep, how large they grow, and one run at a time in each."""
+"""Sessions in a real PostgreSQL server: durability, size, and one run at a time per session."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _stored_bytes(url: str) -> int:
 
 @dataclass
 class Stranger:
-    """What no checkpoint of ours holds."""
+    """A type that our checkpoints do not contain."""
 
     name: str
 
@@ -97,7 +97,7 @@ async def test_a_checkpoint_builds_no_type_that_is_not_allowed(postgres_url: str
     assert values["usage"] == {"name": "x"}
 
 
-async def test_text_that_postgres_has_no_place_for_is_kept_without_it(postgres_url: str) -> None:
+async def test_characters_that_postgres_cannot_store_are_removed(postgres_url: str) -> None:
     async with open_saver(postgres_url) as saver, open_store(postgres_url) as store:
         session = Session(agent(["Heard."], saver, store=store), "s1")
         await session.steer("be\x00brief")
@@ -111,7 +111,7 @@ async def test_text_that_postgres_has_no_place_for_is_kept_without_it(postgres_u
     assert (result.answer, said) == ("Heard.", ["hel\ufffdlo \ufffd", "be\ufffdbrief"])
 
 
-async def test_notes_are_read_in_order_and_forgotten(postgres_url: str) -> None:
+async def test_notes_are_read_in_order_and_deleted(postgres_url: str) -> None:
     async with open_saver(postgres_url) as saver, open_store(postgres_url) as store:
         inbox = await inbox_of(saver, store)
         notes = [new_note("steer", str(number)) for number in range(130)]
@@ -225,7 +225,7 @@ async def test_a_lock_is_taken_anew_when_the_database_has_dropped_its_connection
         assert ((await run).answer, len(before)) == ("Done.", 1)
 
 
-async def test_a_run_whose_session_went_to_another_process_is_stopped(postgres_url: str) -> None:
+async def test_a_run_stops_when_another_process_holds_its_session(postgres_url: str) -> None:
     gate = Gate()
     async with open_saver(postgres_url) as saver:
         graph = agent([asks(("1", "work", {}))], saver, tools=[gated_tool(gate)])
@@ -245,7 +245,7 @@ async def test_a_run_whose_session_went_to_another_process_is_stopped(postgres_u
                 await run
         kept = [event["type"] for event in await SessionMemory(graph).get_session_events("s1")]
 
-    # Nothing is added to what may be the other's history by now, not even that the run was stopped.
+    # Nothing is added to a history that may be the other run's by now, not even that this run was stopped.
     assert (kept, gate.cancelled) == (["user_message", "status", "plan", "tool_call"], True)
 
 
@@ -266,7 +266,7 @@ def _drop(url: str, pids: list[int]) -> None:
         connection.execute("SELECT pg_terminate_backend(pid, 5000) FROM unnest(%s::int[]) AS pid", [pids])
 
 
-async def test_the_database_may_be_gone_for_a_moment(postgres_url: str) -> None:
+async def test_a_brief_database_outage_is_survived(postgres_url: str) -> None:
     async with open_saver(postgres_url) as saver, open_store(postgres_url) as store:
         session = Session(agent(["One.", "Two."], saver, store=store), "s1")
         await session.run("first")
@@ -279,7 +279,7 @@ async def test_the_database_may_be_gone_for_a_moment(postgres_url: str) -> None:
         assert (await session.run("second")).answer == "Two."
 
 
-async def test_a_database_that_is_not_there_is_told_without_its_password(postgres: PostgresServer) -> None:
+async def test_a_missing_database_is_reported_without_its_password(postgres: PostgresServer) -> None:
     url = f"postgresql://someone:tops3cret@/nowhere?host={postgres.folder}&password=tops3cret"
 
     with pytest.raises(ConfigError, match="the database cannot be used") as told:

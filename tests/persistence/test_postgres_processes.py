@@ -1,4 +1,4 @@
-"""Several processes on one PostgreSQL database: one run a session, steered and stopped from elsewhere, killed."""
+"""Several processes on one PostgreSQL database: exclusive runs, steering, aborts and kills."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ import pytest
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.persistence.open import open_saver
-from tests.runs.test_session_abort import GO_ON, NOT_KNOWN, goes_on
-from tests.runs.test_session_steering import at_work, told
 from tests.support.fault_jobs import ALL
 from tests.support.fault_server import ForkServer, fork_server
+from tests.support.held_sessions import holder_pid, run_after_holder_killed, run_while_held
 from tests.support.postgres_server import PostgresServer, on_postgres
+from tests.support.sessions import GO_ON, NOT_KNOWN, conversation_events, start_steered_process, takes_new_input
 from tests.support.steered_run import opened
-from tests.system.test_faults_concurrent import after_the_holder_was_killed, beside_the_holder, entered
 
 pytestmark = on_postgres
 
@@ -34,9 +33,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
 async def test_a_second_run_is_refused_across_processes(server: ForkServer, postgres_url: str, tmp_path: Path) -> None:
     server.begin("hold", folder=str(tmp_path), url=postgres_url)
 
-    told = await beside_the_holder(server, tmp_path, postgres_url)
+    outcome = await run_while_held(server, tmp_path, postgres_url)
 
-    assert told == ("Mine.", 0, "Other.")
+    assert outcome == ("Mine.", 0, "Other.")
 
 
 async def test_the_lock_of_a_killed_process_is_taken_over_at_once(
@@ -44,16 +43,16 @@ async def test_the_lock_of_a_killed_process_is_taken_over_at_once(
 ) -> None:
     server.begin("hold", folder=str(tmp_path), url=postgres_url)
 
-    told = await after_the_holder_was_killed(server, tmp_path, postgres_url)
+    outcome = await run_after_holder_killed(server, tmp_path, postgres_url)
 
-    assert told == (-9, "Mine.")
+    assert outcome == (-9, "Mine.")
 
 
 async def test_a_forked_child_keeps_no_lock_of_its_killed_parent(
     server: ForkServer, postgres_url: str, tmp_path: Path
 ) -> None:
     server.begin("hold", folder=str(tmp_path), url=postgres_url, forks=True)
-    parent = await entered(tmp_path)
+    parent = await holder_pid(tmp_path)
     child = int((tmp_path / "child").read_text())
     os.kill(parent, signal.SIGKILL)
     ended = server.end()
@@ -69,13 +68,13 @@ async def test_a_forked_child_keeps_no_lock_of_its_killed_parent(
 
 
 async def test_another_process_is_steered_and_followed_up(postgres_url: str, tmp_path: Path) -> None:
-    process = await at_work(tmp_path, postgres_url)
+    process = await start_steered_process(tmp_path, postgres_url)
     async with opened(tmp_path / "s.db", [], postgres_url) as talk:
         await talk.steer("Use metres.")
         await talk.follow_up("and then?")
         (tmp_path / "go").touch()
         out, _ = await process.communicate()
-        said = await told(talk)
+        said = await conversation_events(talk)
 
     assert (json.loads(out)["answer"], said) == (
         "Done.",
@@ -90,11 +89,11 @@ async def test_another_process_is_steered_and_followed_up(postgres_url: str, tmp
 
 
 async def test_another_process_is_stopped(postgres_url: str, tmp_path: Path) -> None:
-    process = await at_work(tmp_path, postgres_url)
+    process = await start_steered_process(tmp_path, postgres_url)
     async with opened(tmp_path / "s.db", GO_ON, postgres_url) as talk:
         stopped = await talk.abort()
         out, _ = await process.communicate()
-        usable = await goes_on(talk)
+        usable = await takes_new_input(talk)
 
     assert (stopped, json.loads(out)["status"], json.loads(out)["results"], usable) == (
         True,
@@ -120,7 +119,7 @@ def empty(postgres: PostgresServer) -> Iterator[str]:
         yield url
 
 
-def test_a_killed_session_goes_on_and_tells_the_truth(
+def test_a_killed_session_resumes_and_settles_its_calls_truthfully(
     server: ForkServer, postgres: PostgresServer, empty: str, tmp_path: Path
 ) -> None:
     with postgres.database(empty) as url:

@@ -1,4 +1,4 @@
-"""A database's sessions are listed by an index, in pages, whatever their number."""
+"""Sessions of a database are listed by an index, in pages."""
 
 from __future__ import annotations
 

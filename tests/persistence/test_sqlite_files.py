@@ -1,4 +1,4 @@
-"""SQLite files that several processes open: nobody gives up because another one writes."""
+"""SQLite files opened by several processes: concurrent writes do not fail."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graph_agent.persistence.sqlite_files import Patience
 
 
 @pytest.mark.parametrize(("patience_s", "tries"), [(30.0, 3), (0.0, 1)])
-async def test_tables_that_another_process_makes_just_now_are_looked_for_again(
+async def test_table_creation_is_retried_while_another_process_creates_them(
     monkeypatch: pytest.MonkeyPatch, patience_s: float, tries: int
 ) -> None:
     monkeypatch.setattr(sqlite_files, "BUSY_S", patience_s)
@@ -34,7 +34,7 @@ async def test_tables_that_another_process_makes_just_now_are_looked_for_again(
     assert seen == ["tried"] * tries + ["given up"] * (tries < 3)
 
 
-def test_what_no_other_process_does_is_not_tried_again(tmp_path: Path) -> None:
+def test_errors_unrelated_to_concurrency_are_not_retried(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("Dear diary" * 100)
     with closing(sqlite3.connect(tmp_path / "text")) as connection, pytest.raises(sqlite3.DatabaseError) as caught:
         connection.execute("CREATE TABLE a (b)")
@@ -46,7 +46,7 @@ def test_what_no_other_process_does_is_not_tried_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("opens", [open_saver, open_store, open_tables])
-async def test_what_starts_at_once_makes_its_tables_once(opens: Any, tmp_path: Path) -> None:
+async def test_concurrent_starts_create_the_tables_once(opens: Any, tmp_path: Path) -> None:
     async def started() -> bool:
         async with opens(f"sqlite:///{tmp_path / 'shared.db'}") as opened:
             if opens is not open_tables:

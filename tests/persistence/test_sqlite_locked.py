@@ -1,4 +1,4 @@
-"""An SQLite database that another process keeps locked: one wait, and one line that names the file and the fix."""
+"""An SQLite database locked by another process: one wait, and one line that names the file and the fix."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_write_to_a_locked_database_fails_with_the_file_and_the_fix(
     )
 
 
-def test_once_a_wait_was_in_vain_the_next_ones_are_short_until_the_file_can_be_written(
+def test_after_a_lock_timeout_later_waits_are_short_until_a_write_succeeds(
     file: Path, locked: sqlite3.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     insert = "INSERT INTO said VALUES ('hello')"

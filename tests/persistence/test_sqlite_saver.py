@@ -1,4 +1,4 @@
-"""The saver of an `sqlite:///` address: LangGraph's own, on a thread that commits once for what waits together."""
+"""The saver of `sqlite:///` addresses: LangGraph's own, on a thread that commits queued writes together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.agents import says, thread
 
 
 def commits(connection: sqlite3.Connection) -> list[str]:
-    """The commits on a connection, as they come."""
+    """The commits on a connection, in order."""
     seen: list[str] = []
     connection.set_trace_callback(lambda statement: seen.append(statement) if statement == "COMMIT" else None)
     return seen
@@ -41,7 +41,7 @@ def say(connection: sqlite3.Connection, word: str) -> Callable[[], str]:
     return errand
 
 
-async def test_what_waits_together_shares_a_commit_and_what_fails_fails_alone(connection: sqlite3.Connection) -> None:
+async def test_queued_writes_share_a_commit_and_fail_alone(connection: sqlite3.Connection) -> None:
     lock = threading.Lock()
     writer = Writer(connection, lock, lambda: None)
     seen = commits(connection)
@@ -61,7 +61,7 @@ async def test_what_waits_together_shares_a_commit_and_what_fails_fails_alone(co
     )
 
 
-async def test_a_commit_that_fails_is_told_to_all_and_stores_nothing(connection: sqlite3.Connection) -> None:
+async def test_a_failed_commit_fails_every_write_in_it(connection: sqlite3.Connection) -> None:
     writer = Writer(connection, threading.Lock(), lambda: None)
     connection.execute("PRAGMA foreign_keys=ON")
     connection.execute("CREATE TABLE of (word TEXT REFERENCES said(word) DEFERRABLE INITIALLY DEFERRED)")
@@ -79,7 +79,7 @@ async def test_a_commit_that_fails_is_told_to_all_and_stores_nothing(connection:
 
 
 def fill(connection: sqlite3.Connection, pages: int = 2) -> None:
-    """Let a database grow by so many pages and no more, as on a full disk."""
+    """Limit the growth of a database to so many pages, as on a full disk."""
     [[used]] = connection.execute("PRAGMA page_count").fetchall()
     connection.execute(f"PRAGMA max_page_count={used + pages}")
 
@@ -89,7 +89,7 @@ def outcomes(told: list[Any]) -> list[Any]:
 
 
 async def together(writer: Writer, lock: threading.Lock, errands: list[tuple[Callable[[], Any], bool]]) -> list[Any]:
-    """What becomes of errands that its thread carries out in one round, each with whether it writes."""
+    """The outcomes of jobs that the thread runs in one round, each with whether it writes."""
     with lock:
         waiting = [asyncio.ensure_future(writer.do(errand, writes=writes)) for errand, writes in errands]
         await asyncio.sleep(0)
@@ -99,7 +99,7 @@ async def together(writer: Writer, lock: threading.Lock, errands: list[tuple[Cal
 FULL = "database or disk is full"
 
 
-async def test_every_errand_of_a_transaction_that_a_full_disk_ends_fails(connection: sqlite3.Connection) -> None:
+async def test_a_full_disk_fails_every_write_of_the_transaction(connection: sqlite3.Connection) -> None:
     lock = threading.Lock()
     writer = Writer(connection, lock, lambda: None)
     connection.execute("PRAGMA journal_mode=WAL")
@@ -126,7 +126,7 @@ async def test_every_errand_of_a_transaction_that_a_full_disk_ends_fails(connect
     assert (told[1:], stored) == ([FULL, FULL, FULL, "b", [("b",)]], ["b"])
 
 
-async def test_an_errand_that_fails_half_way_stores_nothing(connection: sqlite3.Connection) -> None:
+async def test_a_write_that_fails_half_way_stores_nothing(connection: sqlite3.Connection) -> None:
     writer = Writer(connection, threading.Lock(), lambda: None)
 
     def both() -> None:
@@ -140,7 +140,7 @@ async def test_an_errand_that_fails_half_way_stores_nothing(connection: sqlite3.
     assert (outcomes([*told]), stored) == (["no text", "whole"], ["whole"])
 
 
-async def test_another_connection_that_keeps_the_database_is_waited_for_once_in_a_round(tmp_path: Path) -> None:
+async def test_a_locked_database_is_waited_for_once_per_round(tmp_path: Path) -> None:
     lock = threading.Lock()
     with (
         closing(sqlite3.connect(tmp_path / "w.db", check_same_thread=False, timeout=0.2)) as connection,
@@ -165,7 +165,7 @@ async def test_another_connection_that_keeps_the_database_is_waited_for_once_in_
 
 
 @pytest.mark.parametrize(("sessions", "pages"), [(1, 40), (6, 100), (12, 20), (12, 100), (30, 60)])
-async def test_what_a_full_database_has_acknowledged_is_there(tmp_path: Path, sessions: int, pages: int) -> None:
+async def test_acknowledged_writes_of_a_full_database_are_stored(tmp_path: Path, sessions: int, pages: int) -> None:
     async with open_saver(f"sqlite:///{tmp_path}/s.db") as saver:
         assert isinstance(saver, SharedSqliteSaver)
         graph = create_graph_agent(ScriptedChatModel([f"Answer {'x' * 900}."], cycle=True), checkpointer=saver)
@@ -196,7 +196,7 @@ async def test_what_a_full_database_has_acknowledged_is_there(tmp_path: Path, se
     )
 
 
-async def test_an_errand_that_is_cancelled_before_its_turn_is_not_begun(connection: sqlite3.Connection) -> None:
+async def test_a_write_cancelled_in_the_queue_does_not_run(connection: sqlite3.Connection) -> None:
     lock = threading.Lock()
     writer = Writer(connection, lock, lambda: None)
 
@@ -213,7 +213,7 @@ async def test_an_errand_that_is_cancelled_before_its_turn_is_not_begun(connecti
 
 
 @pytest.mark.parametrize("used", [True, False])
-async def test_a_saver_that_was_left_refuses_instead_of_keeping_who_asks(tmp_path: Path, used: bool) -> None:
+async def test_a_closed_saver_refuses_requests_instead_of_hanging(tmp_path: Path, used: bool) -> None:
     async with open_saver(f"sqlite:///{tmp_path / 'x.db'}") as saver:
         if used:
             await saver.aget_tuple(thread())

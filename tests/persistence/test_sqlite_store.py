@@ -22,7 +22,7 @@ async def test_a_setup_that_was_cut_off_is_made_good(tmp_path: Path) -> None:
     assert [item.value for item in [found] if item] == [{"v": 1}]
 
 
-async def test_two_processes_that_read_and_write_at_once_are_not_in_each_others_way(tmp_path: Path) -> None:
+async def test_two_processes_read_and_write_concurrently(tmp_path: Path) -> None:
     file = tmp_path / "store.db"
     async with open_sqlite_store(file) as one, open_sqlite_store(file) as two:
         await one.setup()
@@ -36,7 +36,7 @@ async def test_two_processes_that_read_and_write_at_once_are_not_in_each_others_
                 told.append(found)
             return told
 
-        # What a store puts together for its callers: reading, and writing, in one batch.
+        # As a store batches them: reads and writes together.
         before = await asyncio.gather(work(one, "one"), work(two, "two"))
         after = [await store.aget((name,), "99") for store, name in ((one, "two"), (two, "one"))]
 

@@ -1,4 +1,4 @@
-"""Stored bytes build the listed types only, whichever encoding they are in."""
+"""Stored bytes build only the listed types, in every encoding."""
 
 from __future__ import annotations
 

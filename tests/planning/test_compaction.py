@@ -1,4 +1,4 @@
-"""A conversation too long for its model: what goes, what stays, and that no provider could refuse the rest."""
+"""Compaction of a conversation too long for its model: omitted and kept messages, in an order providers accept."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def ids(messages: Sequence[AnyMessage]) -> list[str | None]:
     return ["note" if message.additional_kwargs.get(NOTE_MARK) else message.id for message in messages]
 
 
-def test_old_waves_are_left_out_and_told_of() -> None:
+def test_old_waves_are_omitted_with_a_note() -> None:
     history = [
         said("Where is the harbour?", "u1"),
         *wave("a", "north " * 300, "south " * 300),
@@ -75,7 +75,7 @@ def test_earlier_questions_and_answers_are_shortened_in_the_note() -> None:
     )
 
 
-def test_what_the_user_said_during_the_work_keeps_the_question_it_is_about() -> None:
+def test_steering_keeps_the_question_it_belongs_to() -> None:
     history = [said("Find it.", "u1"), *wave("a", "x" * 9_000), said("In red.", "u2"), *wave("b", "y" * 90)]
 
     made = compact(history)
@@ -110,7 +110,7 @@ def test_a_mark_that_is_not_in_the_history_changes_nothing() -> None:
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[AnyMessage]:
-    """A conversation as the loop stores it: inputs, waves with all their results, words in between, answers."""
+    """A conversation as the loop stores it: inputs, waves with all their results, steering, answers."""
     texts = st.integers(0, 3_000).map(lambda size: "word " * (size // 5))
     messages: list[AnyMessage] = [SYSTEM] if draw(st.booleans()) else []
     for turn in range(draw(st.integers(1, 5))):
@@ -125,7 +125,7 @@ def conversations(draw: st.DrawFn) -> list[AnyMessage]:
 
 
 def orphans(messages: Sequence[AnyMessage]) -> list[str]:
-    """Calls without a result right behind them, and results without a call."""
+    """Calls without a result directly after them, and results without a call."""
     open_: list[str] = []
     wrong: list[str] = []
     for message in messages:
@@ -142,7 +142,7 @@ def orphans(messages: Sequence[AnyMessage]) -> list[str]:
 
 @UNHURRIED
 @given(conversations(), st.none() | st.integers(100, 5_000))
-def test_whatever_goes_the_rest_is_a_conversation(messages: list[AnyMessage], window: int | None) -> None:
+def test_any_compaction_leaves_a_valid_conversation(messages: list[AnyMessage], window: int | None) -> None:
     made = compact(messages, window)
 
     if made is None:

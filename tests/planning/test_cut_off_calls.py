@@ -1,4 +1,4 @@
-"""A call that was cut off, by its time limit or by its server's death: whether it took effect is known only of some."""
+"""Calls cut off by a timeout or a dead server: whether the effect is unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A reply that was cut off: none of its calls is run, and an answer that ends in the middle says so."""
+"""Replies that were cut off: none of their calls is run, and a partial answer is marked."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def disk() -> Disk:
 
 
 async def ended(stub: Any, disk: Disk, *, streamed: bool, **config: Any) -> dict[str, Any]:
-    """Take one input to its end, and gather what became of it."""
+    """Run one input, and return its outcome."""
     async with stub.chat_model() as model:
         settings = LoopConfig(**{"finalize": "compose", "tool_calling": "native", "temperature": 0, **config})
         graph = create_graph_agent(model, tools=[disk.write], config=settings, checkpointer=InMemorySaver())
@@ -198,7 +198,7 @@ async def test_a_plan_that_is_cut_off_twice_fails_and_runs_nothing(openai_stub: 
     ],
     ids=["no reason", "no reason, at a comma", "within a string", "complete", "a bracket forgotten"],
 )
-async def test_a_stream_that_ends_inside_a_call_is_cut_off_whatever_its_provider_says(
+async def test_a_stream_that_ends_inside_a_call_is_cut_off_despite_its_finish_reason(
     openai_stub: StubFactory, disk: Disk, arguments: str, finish: str, files: dict[str, str]
 ) -> None:
     stub = openai_stub(Reply(tool_calls=(("write", arguments),), finish=finish), "No more actions.", "So.")
@@ -273,7 +273,7 @@ async def test_a_delegation_that_was_cut_off_is_not_sent() -> None:
     ],
     ids=str,
 )
-def test_what_cut_a_reply_off(metadata: dict[str, Any], expected: str | None) -> None:
+def test_the_cause_of_a_cut_off_reply_is_detected(metadata: dict[str, Any], expected: str | None) -> None:
     assert cut_off(AIMessage("…", response_metadata=metadata)) == expected
 
 
@@ -329,7 +329,7 @@ WARNING = f"The answer was cut off {AFTER_7}. A larger max_output_tokens allows 
     ],
     ids=["compose", "direct", "text", "wave", "limit"],
 )
-async def test_an_answer_that_was_cut_off_says_so_in_the_result(
+async def test_a_cut_off_answer_is_marked_in_the_result(
     openai_stub: StubFactory, streamed: bool, config: dict[str, Any], before: list[Any]
 ) -> None:
     stub = openai_stub(*before, Reply("It begins well and", finish="length"))
@@ -355,7 +355,7 @@ async def test_an_answer_that_was_cut_off_says_so_in_the_result(
     )
 
 
-async def test_a_whole_answer_says_nothing_of_it(openai_stub: StubFactory) -> None:
+async def test_a_complete_answer_has_no_mark(openai_stub: StubFactory) -> None:
     async with openai_stub("No more actions.", "Done.").chat_model() as model:
         config = LoopConfig(finalize="compose", tool_calling="native")
         session = Session(create_graph_agent(model, tools=[echo], config=config, checkpointer=InMemorySaver()), "s1")
@@ -366,7 +366,7 @@ async def test_a_whole_answer_says_nothing_of_it(openai_stub: StubFactory) -> No
 
 
 class Shape(BaseModel):
-    """What an answer looks like."""
+    """The schema of an answer."""
 
     words: list[str]
 
@@ -388,7 +388,7 @@ async def test_a_structured_answer_that_was_cut_off_is_not_mended(openai_stub: S
     )
 
 
-async def test_a_delegates_answer_that_was_cut_off_says_so() -> None:
+async def test_a_delegates_cut_off_answer_is_marked() -> None:
     half = AIMessage("It begins", response_metadata={"finish_reason": "length"})
     inner = create_graph_agent(ScriptedChatModel([half]))
     model = ScriptedChatModel([asks(("d", "delegate_to_r", {"task": "Tell."})), "No more actions.", "So."])

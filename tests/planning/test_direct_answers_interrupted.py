@@ -1,4 +1,4 @@
-"""Steering, follow-ups, aborts and budgets that meet an answer which planning streams."""
+"""Steering, follow-ups, aborts and budgets during an answer streamed by planning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An empty answer is asked for once more; then what was done is the answer, and the input has failed."""
+"""An empty answer is requested again once; then the input fails with a report of the finished calls."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ CASES: list[tuple[dict[str, Any], list[str], Any]] = [
 @pytest.mark.parametrize(("config", "before", "tools"), CASES)
 @pytest.mark.parametrize("empty", ["", " \n\t", "<think>What now?</think>\n"])
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
-async def test_an_answer_that_stays_empty_is_an_account(
+async def test_a_repeatedly_empty_answer_is_replaced_by_a_report(
     config: dict[str, Any], before: list[str], tools: Any, empty: str, streamed: bool
 ) -> None:
     result, events = await run([*before, empty, empty], streamed=streamed, tools=tools, config=config)
@@ -71,7 +71,7 @@ async def test_an_answer_that_stays_empty_is_an_account(
 
 @pytest.mark.parametrize(("config", "before", "tools"), CASES)
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
-async def test_an_empty_answer_is_asked_for_once_more(
+async def test_an_empty_answer_is_requested_again_once(
     config: dict[str, Any], before: list[str], tools: Any, streamed: bool
 ) -> None:
     result, events = await run([*before, " ", "Here it is."], streamed=streamed, tools=tools, config=config)
@@ -86,7 +86,7 @@ async def test_an_empty_answer_is_asked_for_once_more(
 
 
 @pytest.mark.parametrize("tools", [(), (echo,)], ids=["no tools", "tools"])
-async def test_a_structured_answer_that_stays_empty_is_an_account(tools: Any) -> None:
+async def test_a_repeatedly_empty_structured_answer_is_replaced_by_a_report(tools: Any) -> None:
     result, events = await run(["", ""], streamed=False, tools=tools, response_format=City)
 
     errors = [event["kind"] for event in events if event["type"] == "error"]

@@ -1,4 +1,4 @@
-"""An input that fails: its last message says what failed and what was done, or its run raises a typed error."""
+"""Failed inputs: the last message reports the error and the finished calls, or the run raises a typed error."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def agent(model: Any, **config: Any) -> Any:
     ],
     ids=["plan", "direct", "text", "wave", "second plan", "answer"],
 )
-async def test_the_last_message_says_what_failed_and_what_was_done(
+async def test_the_last_message_reports_the_error_and_the_finished_calls(
     openai_stub: StubFactory, kind: str, before: list[Any], done: str, config: dict[str, Any]
 ) -> None:
     failure, error = KINDS[kind]
@@ -99,7 +99,7 @@ async def test_the_last_message_says_what_failed_and_what_was_done(
     )
 
 
-def test_a_blocking_invoke_shows_it_too() -> None:
+def test_a_blocking_invoke_returns_the_failure_report() -> None:
     graph = create_graph_agent(Refusing(responses=["never"]))
 
     state = graph.invoke(says("hi"))
@@ -108,7 +108,7 @@ def test_a_blocking_invoke_shows_it_too() -> None:
 
 
 class UnauthorizedError(Exception):
-    """What a provider raises."""
+    """The exception of a provider."""
 
     status_code = 401
 
@@ -128,7 +128,7 @@ class Refusing(ScriptedChatModel):
         yield
 
 
-async def test_later_requests_hold_it_in_short_and_without_the_providers_words(openai_stub: StubFactory) -> None:
+async def test_later_requests_contain_a_short_report_without_provider_text(openai_stub: StubFactory) -> None:
     stub = openai_stub(CALL, NO_KEY, "No more actions.", "Hello.")
     async with stub.chat_model() as model:
         session = Session(agent(model), "s1")
@@ -175,7 +175,7 @@ async def test_what_was_streamed_before_the_failure_stays_in_front_of_the_report
     )
 
 
-async def test_readers_of_the_message_stream_see_it_once(openai_stub: StubFactory) -> None:
+async def test_the_message_stream_contains_the_report_once(openai_stub: StubFactory) -> None:
     async with openai_stub(CALL, NO_KEY).chat_model() as model:
         shown = [
             (message.type, message.text, metadata["langgraph_node"])
@@ -229,7 +229,7 @@ class Failing(LoopHook):
         raise ValueError("no such thing")
 
 
-async def test_whatever_fails_an_input_is_reported() -> None:
+async def test_every_failure_of_an_input_is_reported() -> None:
     hooked = create_graph_agent(
         ScriptedChatModel([asks(("1", "echo", {"text": "a"}))]), tools=[echo], hooks=[Failing()]
     )
@@ -263,7 +263,7 @@ async def test_a_structured_answer_that_does_not_fit_below_a_limit_keeps_the_lim
     )
 
 
-async def test_the_note_on_a_long_history_holds_no_words_of_a_provider(openai_stub: StubFactory) -> None:
+async def test_the_compaction_note_contains_no_provider_text(openai_stub: StubFactory) -> None:
     too_long = Failure(400, "maximum context length is 10 tokens", code="context_length_exceeded")
     stub = openai_stub(NO_KEY, too_long, "No more actions.", "Hello.", "No more actions.", "Hello again.")
     async with stub.chat_model() as model:
@@ -275,7 +275,7 @@ async def test_the_note_on_a_long_history_holds_no_words_of_a_provider(openai_st
     assert (result.answer, [text for text in sent if "provider" in text or "***" in text]) == ("Hello again.", [])
 
 
-async def test_the_report_can_be_worded(openai_stub: StubFactory) -> None:
+async def test_the_report_text_is_configurable(openai_stub: StubFactory) -> None:
     async with openai_stub(NO_KEY).chat_model() as model:
         graph = create_graph_agent(model, prompts={"failure": "Leider ging das nicht ({{ kind }})."})
 
@@ -297,10 +297,10 @@ RAISED = (ModelFailedError, BAD_KEY, "auth", f"This request failed. {BAD_KEY}", 
 
 async def _gather(stream: Any, parts: list[Any]) -> None:
     async for part in stream:
-        parts.append(part)  # noqa: PERF401 - those before the error are what the test is after
+        parts.append(part)  # noqa: PERF401 - the test checks the parts before the error
 
 
-async def test_a_failure_raises_where_that_is_asked_for() -> None:
+async def test_a_failure_raises_with_on_failure_raise() -> None:
     graph = create_graph_agent(
         Refusing(responses=["never"]), config=LoopConfig(on_failure="raise"), checkpointer=InMemorySaver()
     )
@@ -349,7 +349,7 @@ async def test_a_failure_that_is_raised_is_stored_first_and_the_session_goes_on(
     )
 
 
-async def test_what_is_no_providers_fault_raises_the_wider_error() -> None:
+async def test_a_failure_outside_the_provider_raises_run_failed_error() -> None:
     graph = create_graph_agent(
         ScriptedChatModel([asks(("1", "echo", {"text": "a"}))]),
         tools=[echo],
@@ -372,7 +372,7 @@ async def test_a_limit_and_an_abort_raise_nothing(openai_stub: StubFactory) -> N
 
 
 @pytest.mark.parametrize("on_failure", ["answer", "raise"])
-async def test_a_delegate_that_fails_tells_what_failed_and_what_it_did(on_failure: Any) -> None:
+async def test_a_failed_delegate_reports_the_error_and_its_finished_calls(on_failure: Any) -> None:
     class Later(ScriptedChatModel):
         """A model that answers once."""
 

@@ -1,4 +1,4 @@
-"""What a failure of somebody else's code leaves behind: a text that names each cause, and a log without secrets."""
+"""Failures of foreign code: the message names each cause, and the log contains no secret."""
 
 from __future__ import annotations
 

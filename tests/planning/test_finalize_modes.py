@@ -1,4 +1,4 @@
-"""Which reply is the answer under `finalize`, how many model calls that takes, and how it is streamed."""
+"""The modes of `finalize`: which reply is the answer, the number of model calls, and streaming."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SENTINELS = [
 
 
 async def streamed(script: list[str], **config: Any) -> tuple[str, str, int]:
-    """What the message stream shows as text, the answer, and the number of model calls."""
+    """The text of the message stream, the answer, and the number of model calls."""
     model = ScriptedChatModel(script)
     graph = create_graph_agent(model, tools=[echo], config=LoopConfig(**config), checkpointer=InMemorySaver())
     shown = [chunk.text async for chunk, _ in graph.astream(says("hi"), thread(), stream_mode="messages")]
@@ -91,7 +91,7 @@ async def test_a_direct_answer_is_streamed_without_the_sentinel(reply: str, show
     assert await streamed([reply]) == (shown, shown.replace("|", ""), 1)
 
 
-async def test_text_before_calls_is_streamed_and_told_as_plan_text() -> None:
+async def test_text_before_calls_is_streamed_and_repeated_as_plan_text() -> None:
     model = ScriptedChatModel([asks(("c1", "echo", {"text": "x"}), content="Let me see."), "It says x."])
     graph = create_graph_agent(model, tools=[echo], checkpointer=InMemorySaver())
 
@@ -182,7 +182,7 @@ async def test_a_planning_reply_that_fits_the_response_format_is_the_answer(
 
 @pytest.mark.parametrize("tool_calling", ["native", "text", "wave"])
 @pytest.mark.parametrize(("finalize", "told"), [("auto", True), ("direct", True), ("compose", False)])
-async def test_planning_is_told_of_the_response_format_where_it_may_answer(
+async def test_the_planning_prompt_includes_the_response_format_if_planning_may_answer(
     tool_calling: Any, finalize: Any, told: bool
 ) -> None:
     model = ScriptedChatModel([PLANNED_OSLO if tool_calling == "wave" else OSLO, OSLO])

@@ -1,4 +1,4 @@
-"""Repeating calls: found at the end of any history, for any window, and nowhere else."""
+"""Loop detection: repeated calls at the end of any history, for any window."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_loop_at_the_end(calls: str, window: int, max_period: int, loop: tup
 
 
 def oracle(calls: str, window: int, max_period: int) -> tuple[str, int] | None:
-    """The definition, written out: by building what the end would have to look like."""
+    """The definition, implemented directly: build the expected end of the history and compare."""
     seen = calls[max(0, len(calls) - window) :]
     for period in range(1, max_period + 1):
         pattern = seen[len(seen) - period :] if period <= len(seen) else None
@@ -76,7 +76,7 @@ def oracle(calls: str, window: int, max_period: int) -> tuple[str, int] | None:
 
 @settings(deadline=None)
 @given(st.text(alphabet="abc", max_size=30), st.integers(2, 14), st.integers(1, 5))
-def test_what_is_found_is_what_the_definition_says(calls: str, window: int, max_period: int) -> None:
+def test_detection_agrees_with_its_definition(calls: str, window: int, max_period: int) -> None:
     assert found(calls, window=window, max_period=max_period) == oracle(calls, window, max_period)
 
 
@@ -103,7 +103,7 @@ def test_any_repeated_pattern_is_found_in_any_window_that_holds_it(
 
 @settings(deadline=None)
 @given(st.lists(st.integers(), unique=True, max_size=30), st.integers(2, 40), st.integers(1, 10))
-def test_nothing_is_found_where_nothing_repeats(calls: list[int], window: int, max_period: int) -> None:
+def test_calls_without_repetition_are_no_loop(calls: list[int], window: int, max_period: int) -> None:
     assert find_loop([str(call) for call in calls], window=window, max_period=max_period) is None
 
 
@@ -216,7 +216,7 @@ def test_results_that_do_not_change(
 
 
 def history(*calls: tuple[str, str], results: bool = True) -> list[dict[str, Any]]:
-    """The events of an input with one wave a call, each `(name, argument)`; the result is `<name> says <argument>`."""
+    """The events of an input with one wave a call, each `(name, argument)`; the result contains both."""
     events = [event("user_message", 0, content="go")]
     for step, (name, argument) in enumerate(calls, 1):
         key = "task" if name.startswith("delegate_to_") else "key"
@@ -267,7 +267,7 @@ def test_a_wave_is_read_in_call_order() -> None:
     assert recent_calls(events, marks, 2).fingerprints == [named("look", id_) for id_ in "bc"]
 
 
-def test_equal_calls_of_one_wave_are_no_circle() -> None:
+def test_equal_calls_of_one_wave_are_no_loop() -> None:
     def wave(step: int) -> list[Any]:
         calls: list[Call] = [{"id": f"{step}{n}", "name": "look", "arguments": {"key": "a"}} for n in range(3)]
         return [
@@ -287,7 +287,7 @@ def test_equal_calls_of_one_wave_are_no_circle() -> None:
     )
 
 
-def test_ids_of_content_blocks_do_not_tell_results_apart() -> None:
+def test_content_block_ids_do_not_distinguish_results() -> None:
     def wave(step: int, text: str) -> list[Any]:
         content: Any = [create_text_block(text), "a bare text"]
         call: Call = {"id": f"c{step}", "name": "look", "arguments": {}}

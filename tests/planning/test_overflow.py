@@ -1,4 +1,4 @@
-"""A conversation that outgrows its model, over real HTTP: shortened as often as it helps, and a clear end."""
+"""Conversations that outgrow the model's window, over real HTTP: repeated shortening, and a clear failure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STORY, SECOND, THIRD, FOURTH = (Reply(tool_calls=(("story", {"part": part}),)) f
 
 @tool
 def story(part: int) -> str:
-    """Tell a long story."""
+    """Return a long story."""
     return f"Part {part}. Once upon a time. " * 200
 
 
@@ -56,7 +56,7 @@ async def agents() -> AsyncIterator[Agents]:
 
 
 def shape(body: dict[str, Any]) -> list[str]:
-    """A request's messages: roles, the note told apart, calls and results by their ids."""
+    """A request's messages: roles, with the note marked, and calls and results by their ids."""
     told = []
     for message in body["messages"]:
         text = message.get("content") or ""
@@ -78,7 +78,7 @@ COMPACTED = (
 )
 
 
-async def test_what_is_too_long_is_shortened_once_and_stays_so(openai_stub: StubFactory, agents: Agents) -> None:
+async def test_an_overlong_request_is_shortened_once_for_the_input(openai_stub: StubFactory, agents: Agents) -> None:
     stub = openai_stub(
         STORY, SECOND, THIRD, TOO_LONG, FOURTH, "No more actions.", "The end.", "No more actions.", "Yes."
     )
@@ -162,11 +162,11 @@ class Window:
         return TOO_LONG if self.sizes[-1] > self._chars else self._replies.pop(0)
 
     def times(self, requests: int) -> list[Any]:
-        """What a stub is given to serve so many requests with this."""
+        """The replies for a stub that serves so many requests with this."""
         return [self] * requests
 
 
-async def test_one_input_is_shortened_as_often_as_it_takes(openai_stub: StubFactory, agents: Agents) -> None:
+async def test_one_input_is_shortened_repeatedly_until_it_fits(openai_stub: StubFactory, agents: Agents) -> None:
     window = Window(15_000, *[Reply(tool_calls=(("story", {"part": n}),)) for n in range(8)], "Enough.", "The end.")
     session = await agents.of(openai_stub(*window.times(40)))
 
@@ -241,9 +241,7 @@ async def test_a_result_below_a_limit_is_cut_too(openai_stub: StubFactory, agent
     assert (result.answer, result.status) == (at_step_limit(1, "What I have."), "ROUND_LIMIT")
 
 
-async def test_when_nothing_more_can_be_left_out_the_input_ends_with_what_was_read(
-    openai_stub: StubFactory, agents: Agents
-) -> None:
+async def test_an_input_that_cannot_be_shortened_fails_with_a_report(openai_stub: StubFactory, agents: Agents) -> None:
     stub = openai_stub(STORY, SECOND, *[TOO_LONG] * 40)
     session = await agents.of(stub)
 
@@ -326,7 +324,7 @@ async def test_an_input_that_is_too_long_by_itself_ends_at_once_and_not_the_sess
     )
 
 
-async def test_a_nearly_full_window_is_told_of_once_an_input(openai_stub: StubFactory, agents: Agents) -> None:
+async def test_a_nearly_full_window_is_a_warning_once_per_input(openai_stub: StubFactory, agents: Agents) -> None:
     stub = openai_stub(
         *[
             Reply(tool_calls=(("echo", {"text": "a"}),), prompt_tokens=799),

@@ -221,7 +221,7 @@ async def test_another_request_is_planned_anew(cache: BaseCache[Any], changed: d
     model.assert_spent()
 
 
-async def test_other_words_are_planned_anew(cache: BaseCache[Any]) -> None:
+async def test_different_text_is_planned_again(cache: BaseCache[Any]) -> None:
     model = ScriptedChatModel([PLAN, "First.", PLAN, "Second."])
     await session(cache, model, "s1").run("go")
 

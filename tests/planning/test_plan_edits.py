@@ -1,4 +1,4 @@
-"""A person edits planned calls at a breakpoint: what runs is what the messages have then."""
+"""Edits of planned calls at a breakpoint: the edited messages decide which calls run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.edit_agent import (
 
 
 class Edit:
-    """A change of the two calls of `TWO`: how it is made, what comes of it, and what the events tell of it."""
+    """A change of the two calls of `TWO`: the edit, its outcome, and its events."""
 
     def __init__(
         self,
@@ -150,7 +150,7 @@ async def test_the_calls_that_run_are_those_of_the_message_as_it_is(edit: Edit, 
 
     told, expected = await agent.told(*KINDS), edit.told
     if as_node not in (None, "plan"):
-        # `plan` announces then what has changed before any of it runs.
+        # `plan` then records the change before any call runs.
         told, expected = sorted(told, key=repr), sorted(expected, key=repr)
     assert (found, told) == (edit.expected, expected)
 
@@ -275,7 +275,7 @@ async def test_a_later_step_with_the_same_ids_is_edited_too() -> None:
     )
 
 
-async def test_a_person_may_put_an_answer_in_the_place_of_a_plan() -> None:
+async def test_a_plan_can_be_replaced_by_an_answer() -> None:
     agent = EditedAgent([TWO])
     planned = await agent.stand()
     await agent.edit(AIMessage("I will not.", id=planned.id))
@@ -290,7 +290,7 @@ async def test_a_person_may_put_an_answer_in_the_place_of_a_plan() -> None:
     )
 
 
-async def test_other_words_in_the_place_of_a_plan_are_a_new_input() -> None:
+async def test_a_user_message_that_replaces_a_plan_is_a_new_input() -> None:
     agent = EditedAgent([TWO, asks(THIRD), *DONE])
     planned = await agent.stand()
     await agent.edit(RemoveMessage(id=planned.id or ""), HumanMessage("do the third"))
@@ -301,7 +301,7 @@ async def test_other_words_in_the_place_of_a_plan_are_a_new_input() -> None:
     assert (found, events) == (ended(["three"], {"3": "wrote three"}), ["go", "do the third"])
 
 
-async def test_words_that_a_person_adds_to_a_plan_stand_behind_its_results() -> None:
+async def test_messages_added_to_a_plan_follow_its_results() -> None:
     agent = EditedAgent([TWO, *DONE])
     await agent.stand()
     await agent.edit(HumanMessage("be quick"))
@@ -412,7 +412,7 @@ async def test_a_call_whose_tool_asks_a_person_runs_with_the_edited_arguments() 
 
 
 class Asking:
-    """A delegate that asks a person, and notes whose tasks are withdrawn."""
+    """A delegate that interrupts, and records the withdrawn tasks."""
 
     name = "d"
     description = "Asks."
@@ -432,7 +432,7 @@ class Asking:
 
 
 @pytest.mark.parametrize("as_node", [None, "delegate"])
-async def test_a_delegate_whose_call_a_person_answers_is_told_that_no_answer_comes(as_node: str | None) -> None:
+async def test_a_delegation_denied_by_a_person_withdraws_its_open_question(as_node: str | None) -> None:
     delegate = Asking()
     agent = EditedAgent([asks(("1", "delegate_to_d", {"task": "help"})), *DONE], delegate=delegate)
     await agent.talk.run("go")

@@ -1,4 +1,4 @@
-"""A person edits the calls of a structured wave, or any calls at all."""
+"""Edits of structured waves, and of arbitrary calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repeated calls: a true notice to the model; the tools withheld and the input ended only where results repeat too."""
+"""Repeated calls: a notice to the model; tools withheld and the input ended only if results repeat too."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def giving(results: Iterator[Any], name: str = "fetch", **marks: Any) -> BaseToo
 
 
 def same(count: int) -> list[str]:
-    """Waves of the same call; neither key order, nor `1` beside `1.0`, nor white space tells them apart."""
+    """Waves of the same call; they are equal despite key order, `1` and `1.0`, and white space."""
     spelt: list[dict[str, Any]] = [{"a": 1, "b": 2}, {"b": 2, "a": 1.0}, {"a": 1, "b": 2.0}]
     return [asks((f"c{n}", "add", spelt[n % 3])) for n in range(count)]
 
@@ -64,12 +64,12 @@ async def detected(talk: Session) -> list[tuple[list[str], int, str]]:
 
 
 async def notices(talk: Session) -> list[str]:
-    """What is in the history for the model alone."""
+    """The messages of the history that are for the model alone."""
     state = await talk._graph.aget_state(talk._config)
     return [m.text for m in state.values["messages"] if (m.id or "").startswith(NOT_SHOWN)]
 
 
-async def test_equal_results_are_warned_of_then_lose_the_tool_then_end_the_input() -> None:
+async def test_equal_results_lead_to_a_warning_then_withhold_the_tool_then_end_the_input() -> None:
     talk, model = session([*same(5), "What I know."], [add, echo])
 
     result = await talk.run("go")
@@ -97,8 +97,8 @@ async def test_equal_results_are_warned_of_then_lose_the_tool_then_end_the_input
 
 
 @pytest.mark.parametrize("period", [1, 2, 3])
-async def test_different_results_of_equal_calls_are_one_notice_and_no_more(period: int) -> None:
-    """A cursor, read alone or in turn with others that give the same each time."""
+async def test_different_results_of_equal_calls_cause_one_notice_only(period: int) -> None:
+    """A cursor, read alone or alternating with tools whose results are constant."""
     cursor = giving(f"page {n}" for n in count())
     turn = [("fetch", {}), ("echo", {"text": "a"}), ("echo", {"text": "b"})][:period]
     script = [asks((f"c{n}", *turn[n % period])) for n in range(5 * period)]
@@ -187,7 +187,7 @@ async def test_equal_calls_of_a_wave_are_compared_by_all_their_results() -> None
     assert await detected(talk) == [(["fetch"], 3, "calls")]
 
 
-async def test_the_next_input_begins_anew() -> None:
+async def test_the_next_input_resets_detection() -> None:
     talk, model = session([*same(4), "No more actions.", "One.", *same(1), "No more actions.", "Two."], [add, echo])
     await talk.run("go")
 

@@ -1,4 +1,4 @@
-"""Servers that ignore tools: a call as text, or the sentinel with nothing done, is asked for once more in text."""
+"""Servers that ignore tools: a call as text, or a sentinel without calls, is requested again in text mode."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WRITTEN = {
     "tag after prose": f"Let me see.\n<tool_call>{BARE}</tool_call>",
 }
 UNKNOWN: Any = {}
-"""The profile of a model of which nothing is known."""
+"""The profile of an unknown model."""
 
 
 def texts(*replies: str) -> list[str | AIMessage]:
@@ -62,7 +62,7 @@ def warnings(events: list[Any]) -> list[str]:
 
 @pytest.mark.parametrize("form", WRITTEN)
 @pytest.mark.parametrize("profile", [None, UNKNOWN], ids=["known", "unknown"])
-async def test_a_call_written_as_text_is_asked_for_in_text(form: str, profile: Any) -> None:
+async def test_a_call_written_as_text_is_requested_again_in_text_mode(form: str, profile: Any) -> None:
     script = texts(WRITTEN[form], WRITTEN["bare"], "It says a.")
 
     result, model, events = await run(script, profile=profile)
@@ -79,7 +79,7 @@ async def test_a_call_written_as_text_is_asked_for_in_text(form: str, profile: A
     assert result.usage["model_calls"] == 3
 
 
-async def test_the_sentinel_with_nothing_done_is_asked_about_in_text(openai_stub: StubFactory) -> None:
+async def test_a_sentinel_without_calls_is_checked_in_text_mode(openai_stub: StubFactory) -> None:
     stub = openai_stub("No more actions.", Reply(WRITTEN["envelope"]), "It says a.", "Hello.")
     async with stub.chat_model() as model:
         graph = create_graph_agent(model, tools=[echo], checkpointer=InMemorySaver())
@@ -117,13 +117,13 @@ async def test_a_model_with_nothing_to_do_answers_all_the_same(finalize: Any, sc
     )
 
 
-async def test_a_model_that_is_known_to_take_tools_is_believed() -> None:
+async def test_a_sentinel_of_a_model_with_a_tool_profile_is_accepted() -> None:
     result, model, events = await run(["No more actions.", "Hello."])
 
     assert (result.answer, [bool(r.tools) for r in model.requests], warnings(events)) == ("Hello.", [True, True], [])
 
 
-async def test_a_model_that_has_called_a_tool_is_believed_in_later_inputs() -> None:
+async def test_a_model_that_has_called_a_tool_is_not_asked_again() -> None:
     model = ScriptedChatModel([*ECHO_SCRIPT, "No more actions.", "Hello."], profile=UNKNOWN)
     graph = create_graph_agent(model, tools=[echo], checkpointer=InMemorySaver())
     session = Session(graph, "s1")

@@ -1,4 +1,4 @@
-"""The assembled requests, held against what is written in `tests/snapshots/`, and prompts of one's own."""
+"""Snapshots of the assembled requests, and custom prompts."""
 
 from __future__ import annotations
 

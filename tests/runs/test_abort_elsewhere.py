@@ -1,4 +1,4 @@
-"""Aborting a session that another process may run, where its saver cannot tell: neither SQLite nor memory."""
+"""Aborts of sessions that another process may run, with savers that have no locks: neither SQLite nor memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SharedSaver(InMemorySaver):
 
 
 class HeldStore(InMemoryStore):
-    """A store that each operation waits in front of."""
+    """A store whose operations wait at a gate."""
 
     def __init__(self, gate: Gate) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ async def test_a_run_elsewhere_is_reached_through_the_store() -> None:
     )
 
 
-async def test_a_session_that_nobody_runs_is_settled_when_nobody_hears() -> None:
+async def test_aborting_a_session_left_by_a_cancelled_run_settles_it() -> None:
     saver, store, gate = SharedSaver(), InMemoryStore(), Gate()
     run = asyncio.create_task(session(saver, store, gate).run("go"))
     await gate.reached()
@@ -74,7 +74,7 @@ async def test_a_session_that_nobody_runs_is_settled_when_nobody_hears() -> None
     assert (stopped, await talk.status(), store.search(("graph_agent", "inbox"))) == (True, SessionStatus.ABORTED, [])
 
 
-async def test_who_is_cancelled_during_a_runs_last_look_does_not_go_on() -> None:
+async def test_a_cancel_during_the_final_poll_propagates() -> None:
     gate, over = Gate(), asyncio.Event()
 
     async def run() -> None:
@@ -83,7 +83,7 @@ async def test_who_is_cancelled_during_a_runs_last_look_does_not_go_on() -> None
             over.set()
 
     task = asyncio.create_task(run())
-    # Whoever sets it goes on, up to the run's wait for the look, before this does.
+    # The task that sets it continues first, up to the run's wait for the poll.
     await over.wait()
     task.cancel()
     gate.open()

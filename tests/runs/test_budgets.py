@@ -1,10 +1,8 @@
-"""What an input may spend: seconds, tokens and money, the answer's share included, and what a delegate gets of it."""
+"""Budgets of an input: time, tokens and cost, the reserve for the answer, and the share of delegates."""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,24 +18,11 @@ from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import ConfigError
 from graph_agent.models.estimate import ESTIMATED
 from graph_agent.types import SessionStatus
-from tests.runs.test_session_steering import history, session
 from tests.support.agents import asks, dialogue, echo
+from tests.support.budgets import PRICES, Clock, call_with_usage, reply_with_usage
 from tests.support.gates import Gate, GatedModel, gated_tool, until
 from tests.support.openai_stub import OpenAIStub, Reply
-
-PRICES: Any = {"gpt-4o": {"input": 2.5, "output": 10.0}, "gpt-4o-mini": {"input": 0.15, "output": 0.6}}
-
-
-def used(content: str | tuple[str, str, dict[str, Any]], input_: int, output: int, **metadata: Any) -> AIMessage:
-    """A reply, or a call, that took so many tokens."""
-    calls = [] if isinstance(content, str) else [{"id": content[0], "name": content[1], "args": content[2]}]
-    total: Any = {"input_tokens": input_, "output_tokens": output, "total_tokens": input_ + output}
-    text = content if isinstance(content, str) else ""
-    return AIMessage(text, tool_calls=calls, usage_metadata=total, response_metadata=metadata)
-
-
-def call(number: int, tokens: int = 100) -> AIMessage:
-    return used((str(number), "echo", {"text": f"{number}"}), tokens - 10, 10)
+from tests.support.sessions import new_session, stored_messages
 
 
 async def ended(talk: Session, **context: Any) -> Any:
@@ -46,40 +31,10 @@ async def ended(talk: Session, **context: Any) -> Any:
     return result.status, result.stop_reason, result.answer, list(result.results), [c["id"] for c in result.pending]
 
 
-class Clock:
-    """The clock that deadlines are measured by; it stands still until it is set forward."""
-
-    now = 0.0
-
-    def forward(self, seconds: float) -> None:
-        self.now += seconds
-
-    def after(self, model: ScriptedChatModel, replies: int, seconds: float) -> ScriptedChatModel:
-        """The model, which sets the clock forward with its reply of that number."""
-        clock = self
-
-        class Slow(type(model)):  # type: ignore[misc]  # whatever it is, slower
-            def _reply(self, *args: Any, **kwargs: Any) -> AIMessage:
-                reply: AIMessage = super()._reply(*args, **kwargs)
-                if len(self.requests) == replies:
-                    clock.forward(seconds)
-                return reply
-
-        model.__class__ = Slow
-        return model
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("graph_agent.runs.run.time", SimpleNamespace(monotonic=lambda: clock.now, time_ns=time.time_ns))
-    return clock
-
-
 async def test_a_deadline_in_a_plan_leaves_time_for_the_answer(clock: Clock) -> None:
     gate = Gate()
-    model = clock.after(GatedModel(responses=[call(1), "Best I can say."], before={2: gate}), 1, 899)
-    run = asyncio.create_task(ended(session(model, echo), deadline_s=1000))
+    model = clock.after(GatedModel(responses=[call_with_usage(1), "Best I can say."], before={2: gate}), 1, 899)
+    run = asyncio.create_task(ended(new_session(model, echo), deadline_s=1000))
     await gate.reached()
     await until(lambda: gate.cancelled)
     gate.open()
@@ -94,7 +49,7 @@ async def test_a_deadline_in_a_wave_ends_its_calls(clock: Clock) -> None:
     wave = asks(("1", "work", {}), ("2", "look", {}), ("3", "echo", {"text": "x"}))
     model = clock.after(ScriptedChatModel([wave, "No more actions.", "Done."]), 1, 898)
 
-    result = await session(model, *tools).run("go", context={"deadline_s": 1000})
+    result = await new_session(model, *tools).run("go", context={"deadline_s": 1000})
 
     because = "the time for this input ran out"
     assert (gate.cancelled, result.results) == (
@@ -117,16 +72,16 @@ async def test_a_deadline_that_passed_in_a_wave_leads_to_the_answer(clock: Clock
         clock.forward(950)
         return "late"
 
-    talk = session(ScriptedChatModel([asks(("1", "slow", {})), "Best I can say."]), slow)
+    talk = new_session(ScriptedChatModel([asks(("1", "slow", {})), "Best I can say."]), slow)
 
     answer = "Reached the deadline (1000.0 s)\n\nBest I can say."
     assert await ended(talk, deadline_s=1000) == (SessionStatus.ROUND_LIMIT, "deadline", answer, ["1"], [])
 
 
-async def test_a_deadline_in_the_answer_keeps_what_was_said(clock: Clock) -> None:
+async def test_a_deadline_in_the_answer_keeps_the_streamed_text(clock: Clock) -> None:
     gate = Gate()
     model = clock.after(GatedModel(responses=["No more actions.", "Half an answer."], within={2: gate}), 1, 997)
-    talk = session(model, echo)
+    talk = new_session(model, echo)
 
     texts = [part.text async for part in talk.stream("go", context={"deadline_s": 1000}) if part.type == "token"]
 
@@ -141,9 +96,9 @@ async def test_a_deadline_in_the_answer_keeps_what_was_said(clock: Clock) -> Non
 
 
 async def test_a_deadline_that_has_passed_leaves_no_time_for_an_answer(clock: Clock) -> None:
-    model = clock.after(ScriptedChatModel([call(1)]), 1, 1001)
+    model = clock.after(ScriptedChatModel([call_with_usage(1)]), 1, 1001)
 
-    ended_ = await ended(session(model, echo), deadline_s=1000)
+    ended_ = await ended(new_session(model, echo), deadline_s=1000)
 
     assert (ended_[1:3], len(model.requests)) == (
         ("deadline", "Reached the deadline (1000.0 s)\n\nNot begun: echo."),
@@ -153,8 +108,8 @@ async def test_a_deadline_that_has_passed_leaves_no_time_for_an_answer(clock: Cl
 
 async def test_a_token_budget_stops_before_the_plan_that_would_pass_it() -> None:
     # A plan takes 100, and the answer will take no less: 300 have room for one plan after the first, not for two.
-    model = ScriptedChatModel([call(1), call(2), used("Best I can say.", 90, 10)])
-    talk = session(model, echo)
+    model = ScriptedChatModel([call_with_usage(1), call_with_usage(2), reply_with_usage("Best I can say.", 90, 10)])
+    talk = new_session(model, echo)
 
     assert await ended(talk, max_tokens_total=350) == (
         SessionStatus.ROUND_LIMIT,
@@ -166,10 +121,12 @@ async def test_a_token_budget_stops_before_the_plan_that_would_pass_it() -> None
 
 
 async def test_a_reserve_is_kept_for_the_answer() -> None:
-    model = ScriptedChatModel([call(1), call(2), call(3), used("Best I can say.", 90, 10)])
-    roomy = await ended(session(model, echo), max_tokens_total=499, answer_reserve=0.0)
-    model = ScriptedChatModel([call(1), call(2), used("Best I can say.", 90, 10)])
-    kept = await ended(session(model, echo), max_tokens_total=499, answer_reserve=0.5)
+    model = ScriptedChatModel(
+        [call_with_usage(1), call_with_usage(2), call_with_usage(3), reply_with_usage("Best I can say.", 90, 10)]
+    )
+    roomy = await ended(new_session(model, echo), max_tokens_total=499, answer_reserve=0.0)
+    model = ScriptedChatModel([call_with_usage(1), call_with_usage(2), reply_with_usage("Best I can say.", 90, 10)])
+    kept = await ended(new_session(model, echo), max_tokens_total=499, answer_reserve=0.5)
 
     assert (roomy[3], kept[3]) == (["1", "2", "3"], ["1", "2"])
 
@@ -179,7 +136,7 @@ async def test_calls_that_waited_are_pending_when_the_budget_ends() -> None:
         '{"status": "done", "action": "a", "tools": [{"id": "a", "tool": "echo", "args": {"text": "x"}},'
         ' {"id": "b", "tool": "echo", "args": {"text": "${a}"}, "needs": ["a"]}]}'
     )
-    talk = session(ScriptedChatModel([used(plan, 990, 10), "Best I can say."]), echo)
+    talk = new_session(ScriptedChatModel([reply_with_usage(plan, 990, 10), "Best I can say."]), echo)
 
     result = await talk.run("go", context={"tool_calling": "wave", "max_tokens_total": 1500})
 
@@ -191,9 +148,9 @@ async def test_calls_that_waited_are_pending_when_the_budget_ends() -> None:
 
 
 async def test_a_budget_that_is_used_up_leaves_no_model_call_for_the_answer() -> None:
-    model = ScriptedChatModel([call(1, 400)])
+    model = ScriptedChatModel([call_with_usage(1, 400)])
 
-    ended_ = await ended(session(model, echo), max_tokens_total=350)
+    ended_ = await ended(new_session(model, echo), max_tokens_total=350)
 
     assert (ended_, len(model.requests)) == (
         (
@@ -207,15 +164,17 @@ async def test_a_budget_that_is_used_up_leaves_no_model_call_for_the_answer() ->
     )
 
 
-async def test_a_session_that_is_steered_on_and_on_keeps_to_its_budget() -> None:
+async def test_repeated_steering_stays_within_the_budget() -> None:
     class Steered(ScriptedChatModel):
         async def _agenerate(self, *args: Any, **kwargs: Any) -> Any:
             if len(self.requests) < 8:
                 await talk.steer("And this.")
             return await super()._agenerate(*args, **kwargs)
 
-    model = Steered(responses=[*[used("No more actions.", 90, 10)] * 3, used("Best I can say.", 90, 10)])
-    talk = session(model, echo)
+    model = Steered(
+        responses=[*[reply_with_usage("No more actions.", 90, 10)] * 3, reply_with_usage("Best I can say.", 90, 10)]
+    )
+    talk = new_session(model, echo)
 
     assert (await ended(talk, max_tokens_total=450, max_steps=50), len(model.requests)) == (
         (SessionStatus.ROUND_LIMIT, "token_limit", "Reached the token budget (450 tokens)\n\nBest I can say.", [], []),
@@ -227,8 +186,14 @@ async def test_the_repairs_of_an_answer_keep_to_the_budget() -> None:
     class City(BaseModel):
         people: int
 
-    model = ScriptedChatModel([call(1), used("No more actions.", 90, 10), *[used("No object.", 90, 10)] * 3])
-    talk = session(model, echo, response_format=City)
+    model = ScriptedChatModel(
+        [
+            call_with_usage(1),
+            reply_with_usage("No more actions.", 90, 10),
+            *[reply_with_usage("No object.", 90, 10)] * 3,
+        ]
+    )
+    talk = new_session(model, echo, response_format=City)
 
     assert (await ended(talk, max_tokens_total=400, answer_reserve=0), len(model.requests)) == (
         (SessionStatus.ROUND_LIMIT, "token_limit", "Reached the token budget (400 tokens)\n\nDone: echo.", ["1"], []),
@@ -236,9 +201,9 @@ async def test_the_repairs_of_an_answer_keep_to_the_budget() -> None:
     )
 
 
-async def test_an_answer_that_says_nothing_is_not_asked_for_again_where_nothing_is_left() -> None:
-    model = ScriptedChatModel([used("No more actions.", 90, 10), call(1), "In words."])
-    talk = session(model, echo)
+async def test_an_empty_answer_is_not_requested_again_without_budget() -> None:
+    model = ScriptedChatModel([reply_with_usage("No more actions.", 90, 10), call_with_usage(1), "In words."])
+    talk = new_session(model, echo)
 
     assert (await ended(talk, max_tokens_total=200, answer_reserve=0), len(model.requests)) == (
         (SessionStatus.ROUND_LIMIT, "token_limit", "Reached the token budget (200 tokens)", [], []),
@@ -247,13 +212,13 @@ async def test_an_answer_that_says_nothing_is_not_asked_for_again_where_nothing_
 
 
 async def test_a_session_goes_on_with_a_larger_budget() -> None:
-    model = ScriptedChatModel([call(1, 400), "No more actions.", "All of it."])
-    talk = session(model, echo)
+    model = ScriptedChatModel([call_with_usage(1, 400), "No more actions.", "All of it."])
+    talk = new_session(model, echo)
     await talk.run("go", context={"max_tokens_total": 350})
 
     result = await talk.run("go on", context={"max_tokens_total": 100_000})
 
-    assert (result.status, dialogue(await history(talk))) == (
+    assert (result.status, dialogue(await stored_messages(talk))) == (
         SessionStatus.COMPLETED,
         [
             ("human", "go"),
@@ -267,8 +232,17 @@ async def test_a_session_goes_on_with_a_larger_budget() -> None:
 
 
 async def test_each_input_has_the_whole_budget() -> None:
-    model = ScriptedChatModel([call(1), call(2), used("One.", 90, 10), call(3), call(4), used("Two.", 90, 10)])
-    talk = session(model, echo, config=LoopConfig(max_tokens_total=350))
+    model = ScriptedChatModel(
+        [
+            call_with_usage(1),
+            call_with_usage(2),
+            reply_with_usage("One.", 90, 10),
+            call_with_usage(3),
+            call_with_usage(4),
+            reply_with_usage("Two.", 90, 10),
+        ]
+    )
+    talk = new_session(model, echo, config=LoopConfig(max_tokens_total=350))
 
     assert [(await ended(talk))[1:4], (await ended(talk))[1:4]] == [
         ("token_limit", "Reached the token budget (350 tokens)\n\nOne.", ["1", "2"]),
@@ -278,9 +252,9 @@ async def test_each_input_has_the_whole_budget() -> None:
 
 async def test_cost_is_counted_and_limited() -> None:
     name = {"model_name": "gpt-4o-mini-2024-07-18"}
-    first = used(("1", "echo", {"text": "x"}), 1_000_000, 100_000, **name)
-    model = ScriptedChatModel([first, used("Best I can say.", 1_000_000, 0, **name)])
-    talk = session(model, echo, config=LoopConfig(prices=PRICES, max_cost=0.4))
+    first = reply_with_usage(("1", "echo", {"text": "x"}), 1_000_000, 100_000, **name)
+    model = ScriptedChatModel([first, reply_with_usage("Best I can say.", 1_000_000, 0, **name)])
+    talk = new_session(model, echo, config=LoopConfig(prices=PRICES, max_cost=0.4))
 
     result = await talk.run("go")
 
@@ -293,7 +267,7 @@ async def test_cost_is_counted_and_limited() -> None:
 
 
 async def test_no_price_means_no_cost() -> None:
-    result = await session(ScriptedChatModel(["One."])).run("go")
+    result = await new_session(ScriptedChatModel(["One."])).run("go")
 
     assert result.cost is None
 
@@ -333,7 +307,7 @@ def test_a_cost_limit_needs_prices() -> None:
 
 
 class Silent(ScriptedChatModel):
-    """A provider that does not say what its replies took."""
+    """A provider that reports no usage."""
 
     def _reply(self, *args: Any, **kwargs: Any) -> AIMessage:
         message = super()._reply(*args, **kwargs)
@@ -342,7 +316,7 @@ class Silent(ScriptedChatModel):
 
 
 @pytest.mark.parametrize("mode", ["native", "text", "wave"])
-async def test_a_token_budget_holds_where_the_provider_tells_no_usage(mode: Any) -> None:
+async def test_a_token_budget_holds_without_reported_usage(mode: Any) -> None:
     first = (
         '{"status": "continue", "action": "a", "tools": [{"id": "1", "tool": "echo", "args": {"text": "x"}}]}'
         if mode == "wave"
@@ -351,7 +325,7 @@ async def test_a_token_budget_holds_where_the_provider_tells_no_usage(mode: Any)
         else AIMessage(asks(("1", "echo", {"text": "x"})))
     )
     model = Silent(responses=[first, "Best I can say."])
-    talk = session(model, echo)
+    talk = new_session(model, echo)
 
     result = await talk.run("go " * 2000, context={"max_tokens_total": 5000, "tool_calling": mode})
 
@@ -365,18 +339,18 @@ async def test_a_token_budget_holds_where_the_provider_tells_no_usage(mode: Any)
 
 @pytest.mark.parametrize("budget", [{}, {"max_tokens_total": 100_000}], ids=["no budget", "budget"])
 async def test_usage_is_estimated_only_where_a_budget_needs_it(budget: Any) -> None:
-    talk = session(Silent(responses=[asks(("1", "echo", {"text": "x"})), "No more actions.", "Done."]), echo)
+    talk = new_session(Silent(responses=[asks(("1", "echo", {"text": "x"})), "No more actions.", "Done."]), echo)
 
     result = await talk.run("go", context=budget)
 
-    marks = [m.response_metadata.get(ESTIMATED, False) for m in await history(talk) if m.type == "ai"]
+    marks = [m.response_metadata.get(ESTIMATED, False) for m in await stored_messages(talk) if m.type == "ai"]
     assert (result.usage["total_tokens"] > 0, marks) == (bool(budget), [bool(budget)] * 2)
 
 
-async def test_a_cost_limit_holds_where_a_real_server_tells_no_usage() -> None:
+async def test_a_cost_limit_holds_without_usage_from_a_server() -> None:
     with OpenAIStub(Reply(tool_calls=(("echo", {"text": "x"}),)), "Best I can say.") as stub:
         async with stub.chat_model(streaming=True, stream_usage=False) as model:
-            talk = session(model, echo, config=LoopConfig(tool_calling="native"))  # type: ignore[arg-type]  # any chat model
+            talk = new_session(model, echo, config=LoopConfig(tool_calling="native"))  # type: ignore[arg-type]  # any chat model
 
             result = await talk.run(
                 "go " * 4000, context={"max_cost": 0.007, "prices": {"stub": {"input": 1.0, "output": 1.0}}}
@@ -391,13 +365,13 @@ async def test_a_cost_limit_holds_where_a_real_server_tells_no_usage() -> None:
 
 def delegating(inner: ScriptedChatModel, outer: list[Any], *tools: Any, **options: Any) -> Session:
     delegate = GraphDelegate("r", "R.", create_graph_agent(inner, tools=list(tools) or [echo]))
-    return session(ScriptedChatModel(outer), delegates=[delegate], **options)
+    return new_session(ScriptedChatModel(outer), delegates=[delegate], **options)
 
 
-async def test_a_delegates_tokens_count_and_it_gets_what_is_left() -> None:
-    inner = ScriptedChatModel([call(1), call(2), used("Found.", 90, 10)])
-    wave = used(("d", "delegate_to_r", {"task": "t"}), 90, 10)
-    talk = delegating(inner, [wave, used("Best I can say.", 90, 10)])
+async def test_a_delegates_tokens_count_and_it_receives_the_remaining_budget() -> None:
+    inner = ScriptedChatModel([call_with_usage(1), call_with_usage(2), reply_with_usage("Found.", 90, 10)])
+    wave = reply_with_usage(("d", "delegate_to_r", {"task": "t"}), 90, 10)
+    talk = delegating(inner, [wave, reply_with_usage("Best I can say.", 90, 10)])
 
     result = await talk.run("go", context={"max_tokens_total": 560})
 
@@ -424,7 +398,7 @@ async def test_delegates_of_one_wave_share_what_is_left() -> None:
         tool_calls=[{"id": str(n), "name": "delegate_to_n", "args": {"task": "t"}} for n in range(2)],
         usage_metadata={"input_tokens": 90, "output_tokens": 10, "total_tokens": 100},
     )
-    talk = session(ScriptedChatModel([wave, "No more actions.", "Done."]), delegates=[Noting()])
+    talk = new_session(ScriptedChatModel([wave, "No more actions.", "Done."]), delegates=[Noting()])
 
     await talk.run("go", context={"max_tokens_total": 10_000, "answer_reserve": 0.1})
 
@@ -446,7 +420,7 @@ async def test_a_delegate_ends_before_the_deadline_of_the_run_it_is_part_of(cloc
     inner = ScriptedChatModel([asks(("1", "work", {})), "Found so far."])
     outer = clock.after(ScriptedChatModel([asks(("d", "delegate_to_r", {"task": "t"})), "No more.", "Done."]), 1, 880)
     graph = create_graph_agent(inner, tools=[work], config=LoopConfig(answer_reserve=0.9))
-    talk = session(outer, delegates=[GraphDelegate("r", "R.", graph)])
+    talk = new_session(outer, delegates=[GraphDelegate("r", "R.", graph)])
 
     result = await talk.run("go", context={"deadline_s": 1000, "answer_reserve": 0.1})
 
@@ -462,7 +436,7 @@ async def test_waiting_for_a_person_does_not_use_the_time(clock: Clock) -> None:
         clock.forward(400)
         return str(interrupt("May I?"))
 
-    talk = session(ScriptedChatModel([asks(("1", "ask", {})), "No more actions.", "Done."]), ask)
+    talk = new_session(ScriptedChatModel([asks(("1", "ask", {})), "No more actions.", "Done."]), ask)
     await talk.run("go", context={"deadline_s": 1000})
     clock.forward(100_000)
 
@@ -494,7 +468,7 @@ def test_when_a_budget_is_met(spent: Spent, met: str | None, nothing_left: str |
     assert (first and first[0], last and last[0]) == (met, nothing_left)
 
 
-def test_what_is_left_is_never_less_than_nothing() -> None:
+def test_the_remaining_budget_is_never_negative() -> None:
     settings = LoopConfig(deadline_s=10, max_tokens_total=1000, max_cost=1, prices=PRICES)
 
     assert left_to_delegate(Spent(seconds=99, tokens=9999, cost=99), settings) == Left(0.0, 0, 0.0)

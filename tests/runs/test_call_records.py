@@ -1,4 +1,4 @@
-"""What a session says of each call: before, while, and after it runs, and when nobody can tell."""
+"""The reported state of each call: before, during and after its run, and after a crash."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from langgraph.types import interrupt
 
 from graph_agent import LoopConfig, ScriptedChatModel
 from graph_agent.session.call_records import CallRecord
-from tests.runs.test_session_abort import has_results
-from tests.runs.test_session_steering import at_work, session
 from tests.support.agents import asks, echo
 from tests.support.gates import Gate, gated_tool
+from tests.support.sessions import new_session, start_steered_process, wait_for_results
 from tests.support.steered_run import opened
 
 DONE = ["No more actions.", "Done."]
@@ -26,7 +25,7 @@ def records(*states: tuple[str, str, Any]) -> list[CallRecord]:
 
 
 async def test_a_session_without_input_has_no_calls() -> None:
-    assert await session(ScriptedChatModel([])).calls() == []
+    assert await new_session(ScriptedChatModel([])).calls() == []
 
 
 async def test_the_states_of_a_wave_that_runs() -> None:
@@ -40,10 +39,10 @@ async def test_the_states_of_a_wave_that_runs() -> None:
     )
     model = ScriptedChatModel([plan, "Done."])
     config = LoopConfig(tool_calling="wave", max_parallel_calls=1)
-    talk = session(model, echo, gated_tool(gate), gated_tool(gate, "later"), config=config)
+    talk = new_session(model, echo, gated_tool(gate), gated_tool(gate, "later"), config=config)
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
-    await has_results(talk, 2)
+    await wait_for_results(talk, 2)
 
     meanwhile = await talk.calls()
     gate.open()
@@ -58,9 +57,9 @@ async def test_the_states_of_a_wave_that_runs() -> None:
     )
 
 
-async def test_only_the_newest_inputs_calls_are_told() -> None:
+async def test_only_calls_of_the_newest_input_are_returned() -> None:
     script = [asks(("1", "echo", {"text": "x"})), *DONE, asks(("2", "echo", {"text": "y"})), *DONE]
-    talk = session(ScriptedChatModel(script), echo)
+    talk = new_session(ScriptedChatModel(script), echo)
     await talk.run("one")
 
     await talk.run("two")
@@ -77,15 +76,15 @@ async def test_only_the_newest_inputs_calls_are_told() -> None:
     ],
     ids=["no ledger", "ledger", "reading"],
 )
-async def test_what_is_known_after_a_run_was_cut_off(ledger: bool, marks: Any, states: tuple[Any, Any]) -> None:
+async def test_call_states_after_a_run_was_cut_off(ledger: bool, marks: Any, states: tuple[Any, Any]) -> None:
     gate = Gate()
     wave = asks(("1", "work", {}), ("2", "later", {}), ("3", "echo", {"text": "x"}))
     config = LoopConfig(effect_ledger=ledger)
     tools = gated_tool(gate, **marks), gated_tool(Gate(), "later", **marks), echo
-    talk = session(ScriptedChatModel([wave]), *tools, config=config)
+    talk = new_session(ScriptedChatModel([wave]), *tools, config=config)
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
-    await has_results(talk, 1)
+    await wait_for_results(talk, 1)
     run.cancel()
     await asyncio.gather(run, return_exceptions=True)
 
@@ -99,7 +98,7 @@ async def test_a_call_that_waits_for_a_person_has_started() -> None:
         return str(interrupt("May I?"))
 
     wave = asks(("1", "echo", {"text": "x"}), ("2", "ask", {}))
-    talk = session(ScriptedChatModel([wave, *DONE]), echo, ask)
+    talk = new_session(ScriptedChatModel([wave, *DONE]), echo, ask)
     await talk.run("go")
     waiting = await talk.calls()
 
@@ -111,8 +110,8 @@ async def test_a_call_that_waits_for_a_person_has_started() -> None:
     )
 
 
-async def test_the_calls_of_another_process_and_what_its_death_leaves(tmp_path: Path) -> None:
-    process = await at_work(tmp_path)
+async def test_call_states_of_another_process_before_and_after_its_death(tmp_path: Path) -> None:
+    process = await start_steered_process(tmp_path)
     async with opened(tmp_path / "s.db", DONE) as talk:
         meanwhile = await talk.calls()
         process.kill()

@@ -1,4 +1,4 @@
-"""Streams that are left before their end: the session is free for its next input."""
+"""Streams that are abandoned: the session accepts its next input."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ async def test_a_run_from_inside_a_loop_over_the_sessions_stream_is_refused() ->
     assert isinstance(parts[-1], Done)
 
 
-async def test_a_run_that_nobody_stopped_still_makes_the_session_busy() -> None:
+async def test_an_unstopped_run_keeps_the_session_busy() -> None:
     waiting = Waiting()
     running = asyncio.create_task(waiting.session().run("first"))
     await waiting.began.wait()

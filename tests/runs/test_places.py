@@ -1,4 +1,4 @@
-"""Where sessions are kept and guarded: whichever saver, whichever way in."""
+"""The database identity of savers, for locks and inboxes."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ async def test_a_blocking_run_guards_the_file_of_an_asynchronous_saver(tmp_path:
         assert (await place_of(saver), (tmp_path / f"s.db{SUFFIX}").exists()) == (tmp_path / "s.db", True)
 
 
-async def test_the_saver_of_an_address_says_itself_where_it_is(tmp_path: Path) -> None:
+async def test_a_saver_opened_by_url_has_its_database_identity(tmp_path: Path) -> None:
     async with open_saver(f"sqlite:///{tmp_path}/s.db") as saver:
         assert (place_of_blocking(saver), await place_of(saver)) == (tmp_path / "s.db",) * 2
 
 
-def test_a_place_that_cannot_be_asked_for_now_is_asked_for_again(tmp_path: Path) -> None:
+def test_a_database_identity_unknown_at_first_is_queried_again(tmp_path: Path) -> None:
     async def opened() -> AsyncSqliteSaver:
         async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "s.db")) as saver:
             return saver

@@ -1,4 +1,4 @@
-"""Locks in PostgreSQL that are lost during a run: by a restart, a partition, a process that was paused."""
+"""PostgreSQL locks lost during a run: by a restart, a partition, or a paused process."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ async def test_a_run_over_a_saver_without_a_fence_ends_when_its_lock_is_lost(pos
         with pytest.raises(SessionLostError):
             await run
 
-        # Whether another process had it meanwhile cannot be told; the next run has a lock again.
+        # Another process may have held it meanwhile; the next run acquires it again.
         assert (await Session(agent(["Next."], saver), "s1").run("and now?")).answer == "Next."
 
 
@@ -98,7 +98,7 @@ async def own_server() -> AsyncIterator[tuple[PostgresServer, str]]:
         await asyncio.to_thread(context.__exit__, None, None, None)
 
 
-async def test_a_run_ends_at_once_when_the_database_is_gone_and_the_next_tells_the_truth() -> None:
+async def test_a_run_ends_when_the_database_is_gone_and_the_next_settles_its_calls() -> None:
     gate, began = Gate(), list[float]()
     async with own_server() as (server, url), open_saver(url) as saver:
         graph = agent([WORK, *DONE, "No more actions.", "After."], saver, gated_tool(gate))
@@ -114,7 +114,7 @@ async def test_a_run_ends_at_once_when_the_database_is_gone_and_the_next_tells_t
         answer = (await Session(graph, "s1").run("and now?")).answer
         results = [m.text for m in (await graph.aget_state(thread())).values["messages"] if m.type == "tool"]
 
-    # Long before a wait for the database would have been given up.
+    # Long before a database timeout.
     assert (gate.cancelled, answer, ["not known" in text for text in results], took_s < 20) == (
         *(True, "After."),
         [True],
@@ -157,7 +157,7 @@ async def test_a_run_whose_lock_is_behind_a_stalled_proxy_is_stopped_and_begins_
     assert ran == ["first"]
 
 
-async def test_a_paused_process_adds_nothing_to_what_was_said_meanwhile(postgres_url: str, tmp_path: Path) -> None:
+async def test_a_paused_process_does_not_write_over_newer_messages(postgres_url: str, tmp_path: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.support.steered_run", str(tmp_path / "s.db"), postgres_url),
         cwd=Path(__file__).parents[2],
@@ -203,7 +203,7 @@ async def test_a_writer_that_stalls_in_a_transaction_does_not_block_the_session(
     assert (answer, ended) == ("Two.", True)
 
 
-async def test_connections_notice_that_they_are_cut_off(postgres_url: str) -> None:
+async def test_a_cut_connection_is_detected(postgres_url: str) -> None:
     given = f"{postgres_url}&keepalives_idle=7"
     async with open_saver(given) as saver:
         assert isinstance(saver, SharedPostgresSaver)

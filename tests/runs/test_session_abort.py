@@ -1,4 +1,4 @@
-"""Stopping a session's run, from anywhere and at any moment: what it says, what it leaves, and that it goes on."""
+"""Aborts of a run from any task, thread or process at any moment, and the session afterwards."""
 
 from __future__ import annotations
 
@@ -27,42 +27,32 @@ from graph_agent.runs.inbox import Note, StoreInbox
 from graph_agent.session.control import SessionCommands
 from graph_agent.session.results import Token
 from graph_agent.types import SessionStatus
-from tests.runs.test_session_steering import at_work, history, session
 from tests.support.agents import asks, dialogue, echo, marked, says, thread
 from tests.support.gates import Gate, GatedModel, gated_tool, nothing_under_way, until
 from tests.support.mcp_servers.running import lines, stdio
+from tests.support.sessions import (
+    GO_ON,
+    NOT_BEGUN,
+    NOT_KNOWN,
+    READING,
+    new_session,
+    start_steered_process,
+    stored_messages,
+    takes_new_input,
+    wait_for_results,
+)
 from tests.support.steered_run import opened
 
 WORK = asks(("1", "work", {}))
-GO_ON = ["No more actions.", "Here I am."]
-NOT_BEGUN = "Not run: the run was stopped before this call was begun."
-NOT_KNOWN = (
-    "Stopped before it had finished: the run was stopped. It is not known whether it took effect; check before "
-    "repeating it."
-)
-READING = "Stopped before it had finished: the run was stopped. It only reads, so nothing was changed."
-
-
-async def has_results(talk: Session, count: int) -> None:
-    """Return when so many calls of the wave that runs have a result in the checkpoint."""
-    async with asyncio.timeout(30):
-        while sum(bool(task.result) for task in (await talk._graph.aget_state(thread())).tasks) < count:
-            await asyncio.sleep(0.002)
-
-
-async def goes_on(talk: Session) -> bool:
-    """Whether the session takes another input, and nothing of the last is left in this process."""
-    left = nothing_under_way()
-    return left and (await talk.run("still there?")).answer == "Here I am."
 
 
 async def test_a_sibling_task_stops_a_wave() -> None:
     gate = Gate()
     wave = asks(("1", "echo", {"text": "x"}), ("2", "work", {}))
-    talk = session(ScriptedChatModel([wave, *GO_ON]), echo, gated_tool(gate))
+    talk = new_session(ScriptedChatModel([wave, *GO_ON]), echo, gated_tool(gate))
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
-    await has_results(talk, 1)
+    await wait_for_results(talk, 1)
 
     stopped = await talk.abort()
     result = await run
@@ -75,9 +65,9 @@ async def test_a_sibling_task_stops_a_wave() -> None:
         result.answer,
         result.results,
         result.pending,
-        dialogue(await history(talk)),
+        dialogue(await stored_messages(talk)),
         [event["type"] for event in await talk.events()][-4:],
-        await goes_on(talk),
+        await takes_new_input(talk),
     ) == (
         True,
         True,
@@ -100,7 +90,7 @@ async def test_a_sibling_task_stops_a_wave() -> None:
 
 async def test_a_run_is_stopped_while_the_model_plans() -> None:
     gate = Gate()
-    talk = session(GatedModel(responses=[WORK, *GO_ON][1:], before={1: gate}), echo)
+    talk = new_session(GatedModel(responses=[WORK, *GO_ON][1:], before={1: gate}), echo)
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
 
@@ -108,7 +98,7 @@ async def test_a_run_is_stopped_while_the_model_plans() -> None:
     result = await run
     gate.open()
 
-    assert (gate.cancelled, result.status, result.answer, await goes_on(talk)) == (
+    assert (gate.cancelled, result.status, result.answer, await takes_new_input(talk)) == (
         True,
         SessionStatus.ABORTED,
         "Stopped on request",
@@ -116,9 +106,9 @@ async def test_a_run_is_stopped_while_the_model_plans() -> None:
     )
 
 
-async def test_what_was_said_of_an_answer_is_kept() -> None:
+async def test_the_streamed_part_of_an_answer_is_kept() -> None:
     gate = Gate()
-    talk = session(GatedModel(responses=["No more actions.", "Half an answer.", *GO_ON], within={2: gate}), echo)
+    talk = new_session(GatedModel(responses=["No more actions.", "Half an answer.", *GO_ON], within={2: gate}), echo)
     tokens: list[str] = []
 
     async def listen() -> None:
@@ -133,7 +123,7 @@ async def test_what_was_said_of_an_answer_is_kept() -> None:
     await run
 
     result = await talk._result()
-    assert (tokens[0], result.answer, result.status, await goes_on(talk)) == (
+    assert (tokens[0], result.answer, result.status, await takes_new_input(talk)) == (
         "Half",
         "Half\n\nStopped on request",
         SessionStatus.ABORTED,
@@ -148,19 +138,24 @@ def _in_a_thread(work: Callable[[], Any]) -> Any:
 @pytest.mark.parametrize("store", [None, InMemoryStore()], ids=["memory", "store"])
 async def test_another_thread_stops_a_run(store: Any) -> None:
     gate = Gate()
-    talk = session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate), store=store)
+    talk = new_session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate), store=store)
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
 
     stopped = await _in_a_thread(talk.abort)
     result = await run
 
-    assert (stopped, result.status, gate.cancelled, await goes_on(talk)) == (True, SessionStatus.ABORTED, True, True)
+    assert (stopped, result.status, gate.cancelled, await takes_new_input(talk)) == (
+        True,
+        SessionStatus.ABORTED,
+        True,
+        True,
+    )
 
 
 def test_a_blocking_run_is_stopped_from_another_thread() -> None:
     gate = Gate()
-    talk = session(ScriptedChatModel([WORK]), gated_tool(gate))
+    talk = new_session(ScriptedChatModel([WORK]), gated_tool(gate))
 
     def stop() -> None:
         async def when_reached() -> None:
@@ -193,7 +188,7 @@ async def test_a_tools_child_process_is_killed() -> None:
                 await asyncio.shield(process.wait())
         return "slept"
 
-    talk = session(ScriptedChatModel([asks(("1", "shell", {})), *GO_ON]), shell)
+    talk = new_session(ScriptedChatModel([asks(("1", "shell", {})), *GO_ON]), shell)
     run = asyncio.create_task(talk.run("go"))
     await until(lambda: children)
 
@@ -201,7 +196,7 @@ async def test_a_tools_child_process_is_killed() -> None:
     result = await run
     await until(lambda: not psutil.pid_exists(children[0]))
 
-    assert (result.results, await goes_on(talk)) == ({"1": {"error": NOT_KNOWN}}, True)
+    assert (result.results, await takes_new_input(talk)) == ({"1": {"error": NOT_KNOWN}}, True)
 
 
 async def test_a_blocking_tool_is_not_waited_for() -> None:
@@ -214,22 +209,22 @@ async def test_a_blocking_tool_is_not_waited_for() -> None:
         finished.set()
         return "never heard"
 
-    talk = session(ScriptedChatModel([asks(("1", "block", {})), *GO_ON]), block)
+    talk = new_session(ScriptedChatModel([asks(("1", "block", {})), *GO_ON]), block)
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
 
     await talk.abort()
     result = await run
-    usable = await goes_on(talk)
+    usable = await takes_new_input(talk)
     gate.open()
     await until(finished.is_set)
 
     assert (result.status, result.results, usable) == (SessionStatus.ABORTED, {"1": {"error": NOT_KNOWN}}, True)
 
 
-async def test_an_mcp_server_is_told_that_its_call_is_cancelled(tmp_path: Path) -> None:
+async def test_an_mcp_server_receives_the_cancellation(tmp_path: Path) -> None:
     async with open_mcp_tools({"demo": stdio(tmp_path)}) as tools:
-        talk = session(ScriptedChatModel([asks(("1", "hang", {})), *GO_ON]), *tools)
+        talk = new_session(ScriptedChatModel([asks(("1", "hang", {})), *GO_ON]), *tools)
         run = asyncio.create_task(talk.run("go"))
         await until(lambda: lines(tmp_path, "effects") == ["hanging"])
 
@@ -237,14 +232,14 @@ async def test_an_mcp_server_is_told_that_its_call_is_cancelled(tmp_path: Path) 
         result = await run
         await until(lambda: lines(tmp_path, "effects") == ["hanging", "cancelled"])
 
-        assert (result.results, await goes_on(talk)) == ({"1": {"error": NOT_KNOWN}}, True)
+        assert (result.results, await takes_new_input(talk)) == ({"1": {"error": NOT_KNOWN}}, True)
 
 
 async def test_calls_that_wait_for_a_slot_are_not_begun_and_those_that_read_change_nothing() -> None:
     gate, other = Gate(), Gate()
     wave = asks(("1", "look", {}), ("2", "work", {}))
     tools = gated_tool(gate, "look", effect="read"), gated_tool(other)
-    talk = session(ScriptedChatModel([wave, *GO_ON]), *tools, config=LoopConfig(max_parallel_calls=1))
+    talk = new_session(ScriptedChatModel([wave, *GO_ON]), *tools, config=LoopConfig(max_parallel_calls=1))
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
 
@@ -270,7 +265,7 @@ async def test_a_session_that_waits_for_a_person_is_settled(marks: Any, told: st
 
     wave = asks(("1", "echo", {"text": "x"}), ("2", "order", {}))
     config = LoopConfig(effect_ledger=ledger)
-    talk = session(ScriptedChatModel([wave, *GO_ON]), echo, marked(order, **marks), config=config)
+    talk = new_session(ScriptedChatModel([wave, *GO_ON]), echo, marked(order, **marks), config=config)
     waiting = await talk.run("go")
 
     stopped = await talk.abort()
@@ -282,7 +277,7 @@ async def test_a_session_that_waits_for_a_person_is_settled(marks: Any, told: st
         result.status,
         result.results,
         result.interrupts,
-        await goes_on(talk),
+        await takes_new_input(talk),
     ) == (["May I?"], True, SessionStatus.ABORTED, {"1": "x", "2": {"error": told}}, [], True)
 
 
@@ -294,7 +289,7 @@ async def test_a_session_that_was_cut_off_in_a_wave_is_settled(ledger: bool) -> 
     gate = Gate()
     wave = asks(("1", "work", {}), ("2", "later", {}))
     options: dict[str, Any] = {"config": LoopConfig(effect_ledger=ledger, max_parallel_calls=1)}
-    talk = session(ScriptedChatModel([wave, *GO_ON]), gated_tool(gate), gated_tool(Gate(), "later"), **options)
+    talk = new_session(ScriptedChatModel([wave, *GO_ON]), gated_tool(gate), gated_tool(Gate(), "later"), **options)
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
     run.cancel()
@@ -303,7 +298,7 @@ async def test_a_session_that_was_cut_off_in_a_wave_is_settled(ledger: bool) -> 
     stopped = await talk.abort()
     result = await talk._result()
 
-    assert (stopped, result.status, result.results, await goes_on(talk)) == (
+    assert (stopped, result.status, result.results, await takes_new_input(talk)) == (
         True,
         SessionStatus.ABORTED,
         {"1": {"error": NOT_KNOWN}, "2": {"error": NEVER_BEGUN if ledger else NOT_KNOWN}},
@@ -312,11 +307,11 @@ async def test_a_session_that_was_cut_off_in_a_wave_is_settled(ledger: bool) -> 
 
 
 async def test_another_process_is_stopped_through_its_database(tmp_path: Path) -> None:
-    process = await at_work(tmp_path)
+    process = await start_steered_process(tmp_path)
     async with opened(tmp_path / "s.db", GO_ON) as talk:
         stopped = await talk.abort()
         out, _ = await process.communicate()
-        usable = await goes_on(talk)
+        usable = await takes_new_input(talk)
 
     assert (stopped, json.loads(out), usable) == (
         True,
@@ -330,7 +325,7 @@ async def test_another_process_is_stopped_through_its_database(tmp_path: Path) -
 
 
 async def test_another_process_cannot_be_stopped_without_a_store(tmp_path: Path) -> None:
-    process = await at_work(tmp_path)
+    process = await start_steered_process(tmp_path)
     async with open_saver(f"sqlite:///{tmp_path}/s.db") as saver:
         graph = create_graph_agent(ScriptedChatModel([]), checkpointer=saver)
 
@@ -341,19 +336,19 @@ async def test_another_process_cannot_be_stopped_without_a_store(tmp_path: Path)
     await process.communicate()
 
 
-async def test_another_process_is_stopped_where_nothing_but_the_store_tells_of_it() -> None:
+async def test_another_process_is_stopped_through_the_store_alone() -> None:
     gate, store, one, other = Gate(), InMemoryStore(), InMemorySaver(), InMemorySaver()
     # Two savers over the same threads, as of two processes on one server's database.
     other.storage, other.writes, other.blobs = one.storage, one.writes, one.blobs
-    talk = session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate), checkpointer=one, store=store)
-    elsewhere = session(ScriptedChatModel([]), gated_tool(gate), checkpointer=other, store=store)
+    talk = new_session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate), checkpointer=one, store=store)
+    elsewhere = new_session(ScriptedChatModel([]), gated_tool(gate), checkpointer=other, store=store)
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
 
     stopped = await elsewhere.abort()
     result = await run
 
-    assert (stopped, gate.cancelled, result.status, result.results, await goes_on(talk)) == (
+    assert (stopped, gate.cancelled, result.status, result.results, await takes_new_input(talk)) == (
         True,
         True,
         SessionStatus.ABORTED,
@@ -362,19 +357,19 @@ async def test_another_process_is_stopped_where_nothing_but_the_store_tells_of_i
     )
 
 
-async def test_an_abort_that_nobody_hears_is_taken_back() -> None:
+async def test_an_abort_without_a_listener_is_withdrawn() -> None:
     @tool
     async def ask() -> str:
         """Ask a person."""
         return str(interrupt("Sure?"))
 
     store = InMemoryStore()
-    talk = session(ScriptedChatModel([asks(("1", "ask", {})), *GO_ON]), ask, store=store)
+    talk = new_session(ScriptedChatModel([asks(("1", "ask", {})), *GO_ON]), ask, store=store)
     await talk.run("go")
 
     stopped = await talk.abort()
 
-    assert (stopped, await talk.status(), store.search(("graph_agent",)), await goes_on(talk)) == (
+    assert (stopped, await talk.status(), store.search(("graph_agent",)), await takes_new_input(talk)) == (
         True,
         SessionStatus.ABORTED,
         [],
@@ -382,30 +377,30 @@ async def test_an_abort_that_nobody_hears_is_taken_back() -> None:
     )
 
 
-async def test_the_clock_of_whoever_stops_a_run_may_be_behind() -> None:
+async def test_an_abort_works_with_a_slow_clock() -> None:
     gate, store = Gate(), InMemoryStore()
     inbox = StoreInbox(store)
     long_ago = Note(f"{5:020d}-left", "abort")
     await inbox.add("s1", long_ago)
-    talk = session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate), store=store)
+    talk = new_session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate), store=store)
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
 
     await inbox.add("s1", Note(f"{7:020d}-behind", "abort"))
     result = await run
 
-    assert (result.status, await inbox.read("s1"), await goes_on(talk)) == (SessionStatus.ABORTED, [], True)
+    assert (result.status, await inbox.read("s1"), await takes_new_input(talk)) == (SessionStatus.ABORTED, [], True)
 
 
 async def test_a_session_that_a_killed_process_left_is_settled(tmp_path: Path) -> None:
-    process = await at_work(tmp_path)
+    process = await start_steered_process(tmp_path)
     process.kill()
     await process.communicate()
 
     async with opened(tmp_path / "s.db", GO_ON) as talk:
         stopped = await talk.abort()
         result = await talk._result()
-        usable = await goes_on(talk)
+        usable = await takes_new_input(talk)
 
     assert (stopped, result.status, result.results, (tmp_path / "log").read_text(), usable) == (
         True,
@@ -417,11 +412,11 @@ async def test_a_session_that_a_killed_process_left_is_settled(tmp_path: Path) -
 
 
 async def test_there_is_nothing_to_stop_in_an_idle_session() -> None:
-    talk = session(ScriptedChatModel(["One.", *GO_ON[1:]]))
+    talk = new_session(ScriptedChatModel(["One.", *GO_ON[1:]]))
     before = await talk.abort()
     await talk.run("one")
 
-    assert (before, await talk.abort(), await talk.status(), await goes_on(talk)) == (
+    assert (before, await talk.abort(), await talk.status(), await takes_new_input(talk)) == (
         False,
         False,
         SessionStatus.COMPLETED,
@@ -433,14 +428,14 @@ async def test_a_delegates_run_is_stopped_with_it() -> None:
     gate = Gate()
     inner = create_graph_agent(ScriptedChatModel([WORK]), tools=[gated_tool(gate)])
     wave = asks(("1", "delegate_to_r", {"task": "t"}))
-    talk = session(ScriptedChatModel([wave, *GO_ON]), delegates=[GraphDelegate("r", "R.", inner)])
+    talk = new_session(ScriptedChatModel([wave, *GO_ON]), delegates=[GraphDelegate("r", "R.", inner)])
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
 
     await talk.abort()
     result = await run
 
-    assert (gate.cancelled, result.status, list(result.results), await goes_on(talk)) == (
+    assert (gate.cancelled, result.status, list(result.results), await takes_new_input(talk)) == (
         True,
         SessionStatus.ABORTED,
         ["1"],
@@ -448,13 +443,13 @@ async def test_a_delegates_run_is_stopped_with_it() -> None:
     )
 
 
-async def test_a_cancelled_run_can_be_gone_on_with() -> None:
+async def test_a_cancelled_run_can_be_resumed() -> None:
     gate = Gate()
     wave = asks(("1", "echo", {"text": "x"}), ("2", "look", {}))
-    talk = session(ScriptedChatModel([wave, *GO_ON]), echo, gated_tool(gate, "look", effect="read"))
+    talk = new_session(ScriptedChatModel([wave, *GO_ON]), echo, gated_tool(gate, "look", effect="read"))
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
-    await has_results(talk, 1)
+    await wait_for_results(talk, 1)
     run.cancel()
     await asyncio.gather(run, return_exceptions=True)
     left = nothing_under_way()
@@ -472,7 +467,7 @@ async def test_a_cancelled_run_can_be_gone_on_with() -> None:
 
 async def test_a_writing_call_of_a_cancelled_run_is_not_run_again() -> None:
     gate = Gate()
-    talk = session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate))
+    talk = new_session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate))
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
     run.cancel()
@@ -484,9 +479,9 @@ async def test_a_writing_call_of_a_cancelled_run_is_not_run_again() -> None:
     assert (result.status, result.results) == (SessionStatus.COMPLETED, {"1": {"error": UNKNOWN}})
 
 
-async def test_a_drained_run_can_be_gone_on_with() -> None:
+async def test_a_drained_run_can_be_resumed() -> None:
     gate, control = Gate(), RunControl()
-    talk = session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate))
+    talk = new_session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate))
     run = asyncio.create_task(talk._graph.ainvoke(says("go"), thread(), control=control))
     await gate.reached()
 
@@ -505,9 +500,9 @@ async def test_a_drained_run_can_be_gone_on_with() -> None:
     )
 
 
-async def test_a_stream_that_nobody_reads_to_its_end_can_be_gone_on_with() -> None:
+async def test_an_abandoned_stream_can_be_resumed() -> None:
     gate = Gate()
-    talk = session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate, effect="read"))
+    talk = new_session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate, effect="read"))
     parts = talk.stream("go")
     await anext(parts)
     await parts.aclose()
@@ -521,14 +516,14 @@ async def test_a_stream_that_nobody_reads_to_its_end_can_be_gone_on_with() -> No
 
 async def test_an_abort_that_comes_twice_is_one() -> None:
     gate = Gate()
-    talk = session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate))
+    talk = new_session(ScriptedChatModel([WORK, *GO_ON]), gated_tool(gate))
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
 
     stopped = list(await asyncio.gather(talk.abort(), talk.abort()))
     result = await run
 
-    assert (stopped, result.status, await talk.abort(), await goes_on(talk)) == (
+    assert (stopped, result.status, await talk.abort(), await takes_new_input(talk)) == (
         [True, True],
         SessionStatus.ABORTED,
         False,
@@ -559,4 +554,4 @@ async def test_a_run_that_begins_while_a_stopped_one_is_settled_is_stopped(monke
     stopped = await talk.abort()
     result = await begun[0]
 
-    assert (stopped, result.status, await goes_on(talk)) == (True, SessionStatus.ABORTED, True)
+    assert (stopped, result.status, await takes_new_input(talk)) == (True, SessionStatus.ABORTED, True)

@@ -1,4 +1,4 @@
-"""Locks of sessions in an SQLite file: an error where they cannot be taken, and access for all who use the database."""
+"""Session locks of SQLite files: errors if they cannot be acquired, and access for all users of the database."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_process_without_file_descriptors_takes_no_session(tmp_path: Path) -> 
     assert locks.take(place, "s1").result()
 
 
-async def test_a_session_is_idle_where_nobody_could_write_a_lock(tmp_path: Path) -> None:
+async def test_a_session_without_a_lock_file_is_idle(tmp_path: Path) -> None:
     async with open_saver(f"sqlite:///{tmp_path}/s.db") as saver:
         await saver.aget_tuple({"configurable": {"thread_id": "s1"}})
 
@@ -184,7 +184,7 @@ def told(process: subprocess.Popen[str]) -> Any:
 
 @pytest.fixture
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database of user 3001 that the group 4000 may write, in a folder that anybody can reach."""
+    """A database of user 3001 that the group 4000 may write, in a folder open to all users."""
     folder = tmp_path_factory.mktemp("shared")
     for above in [folder, *folder.parents][:4]:
         if above.stat().st_uid == os.geteuid() and str(above) != "/tmp":
@@ -235,7 +235,7 @@ def test_a_lock_file_that_is_removed_guards_again_from_the_next_run_on(tmp_path:
     place = tmp_path / "s.db"
     held = [locks.take(place, session_id).result() for session_id in ("s1", "s2")]
     lock_file(place).unlink()
-    # Locks of one process do not stand in each other's way: another process has to hold one.
+    # Locks of one process do not conflict: another process has to hold one.
     with subprocess.Popen(
         [sys.executable, "-c", _HOLD, str(place)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as thief:

@@ -1,10 +1,9 @@
-"""Steering and following up: what is said to a session at work, in order, each word once."""
+"""Steering and follow-ups of a running session: delivered once and in order."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -20,37 +19,18 @@ from graph_agent.persistence.open import open_saver, open_store
 from graph_agent.runs.inbox import MemoryInbox, StoreInbox, new_note
 from graph_agent.state.messages import STEERING_MARK
 from tests.support.agents import asks, dialogue, echo, kinds
-from tests.support.gates import Gate, GatedModel, gated_tool, until
+from tests.support.gates import Gate, GatedModel, gated_tool
+from tests.support.sessions import conversation_events, new_session, start_steered_process, stored_messages
 from tests.support.steered_run import opened
 
 WORK = asks(("1", "work", {}))
 ECHO = asks(("2", "echo", {"text": "x"}))
 
 
-def session(model: ScriptedChatModel, *tools: Any, **options: Any) -> Session:
-    options.setdefault("checkpointer", InMemorySaver())
-    return Session(create_graph_agent(model, tools=list(tools), **options), "s1")
-
-
-async def told(talk: Session) -> list[tuple[str, Any]]:
-    """What the user said, and how, by the session's events."""
-    events: list[Any] = [*await talk.events()]
-    return [
-        (event["type"], event["content"])
-        for event in events
-        if event["type"] in ("user_message", "steering", "agent_response")
-    ]
-
-
-async def history(talk: Session) -> list[Any]:
-    state = await talk._graph.aget_state({"configurable": {"thread_id": talk.id}})
-    return list(state.values["messages"])
-
-
-async def test_words_said_while_a_wave_runs_come_before_the_next_plan() -> None:
+async def test_steering_during_a_wave_is_delivered_before_the_next_plan() -> None:
     gate = Gate()
     model = ScriptedChatModel([WORK, "No more actions.", "Done."])
-    talk = session(model, gated_tool(gate))
+    talk = new_session(model, gated_tool(gate))
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
 
@@ -59,7 +39,7 @@ async def test_words_said_while_a_wave_runs_come_before_the_next_plan() -> None:
     gate.open()
     await run
 
-    messages = await history(talk)
+    messages = await stored_messages(talk)
     steered = [message for message in messages if STEERING_MARK in message.additional_kwargs]
     assert (
         dialogue(messages),
@@ -87,10 +67,10 @@ async def test_words_said_while_a_wave_runs_come_before_the_next_plan() -> None:
     )
 
 
-async def test_words_said_while_the_model_plans_come_before_the_next_plan() -> None:
+async def test_steering_during_planning_is_delivered_before_the_next_plan() -> None:
     gate = Gate()
     model = GatedModel(responses=[ECHO, "No more actions.", "Done."], before={1: gate})
-    talk = session(model, echo)
+    talk = new_session(model, echo)
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
 
@@ -98,16 +78,16 @@ async def test_words_said_while_the_model_plans_come_before_the_next_plan() -> N
     gate.open()
     await run
 
-    assert (dialogue(await history(talk)), len(model.requests)) == (
+    assert (dialogue(await stored_messages(talk)), len(model.requests)) == (
         [("human", "go"), ("ai", ""), ("tool", "x"), ("human", "Be brief."), ("ai", "Done.")],
         3,
     )
 
 
-async def test_words_said_as_the_model_says_it_is_done_make_it_plan_again() -> None:
+async def test_steering_at_the_sentinel_causes_another_plan() -> None:
     gate = Gate()
     model = GatedModel(responses=["No more actions.", ECHO, "No more actions.", "Done."], before={1: gate})
-    talk = session(model, echo)
+    talk = new_session(model, echo)
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
 
@@ -115,7 +95,7 @@ async def test_words_said_as_the_model_says_it_is_done_make_it_plan_again() -> N
     gate.open()
     await run
 
-    assert dialogue(await history(talk)) == [
+    assert dialogue(await stored_messages(talk)) == [
         ("human", "go"),
         ("human", "Echo first."),
         ("ai", ""),
@@ -124,38 +104,38 @@ async def test_words_said_as_the_model_says_it_is_done_make_it_plan_again() -> N
     ]
 
 
-async def test_words_said_to_an_idle_session_come_with_the_next_input() -> None:
-    talk = session(ScriptedChatModel(["No more actions.", "One.", "No more actions.", "Two."]), echo)
+async def test_steering_of_an_idle_session_is_delivered_with_the_next_input() -> None:
+    talk = new_session(ScriptedChatModel(["No more actions.", "One.", "No more actions.", "Two."]), echo)
     await talk.run("one")
 
     await talk.steer("Be brief.")
     before = await talk._control.pending("steer")
     await talk.run("two")
 
-    assert (before, await talk._control.pending("steer"), dialogue(await history(talk))) == (
+    assert (before, await talk._control.pending("steer"), dialogue(await stored_messages(talk))) == (
         ["Be brief."],
         [],
         [("human", "one"), ("ai", "One."), ("human", "two"), ("human", "Be brief."), ("ai", "Two.")],
     )
 
 
-async def test_words_said_before_a_session_began_come_with_its_first_input() -> None:
-    talk = session(ScriptedChatModel(["No more actions.", "One."]), echo)
+async def test_steering_of_a_new_session_is_delivered_with_its_first_input() -> None:
+    talk = new_session(ScriptedChatModel(["No more actions.", "One."]), echo)
 
     await talk.steer("Be brief.")
     await talk.run("one")
 
-    assert dialogue(await history(talk)) == [("human", "one"), ("human", "Be brief."), ("ai", "One.")]
+    assert dialogue(await stored_messages(talk)) == [("human", "one"), ("human", "Be brief."), ("ai", "One.")]
 
 
-async def test_words_wait_until_a_wave_of_several_levels_is_done() -> None:
+async def test_steering_is_delivered_after_all_levels_of_a_wave() -> None:
     gate = Gate()
     plan = (
         '{"status": "done", "action": "a", "tools": [{"id": "a", "tool": "work", "args": {}},'
         ' {"id": "b", "tool": "echo", "args": {"text": "${a}"}, "needs": ["a"]}]}'
     )
     model = ScriptedChatModel([plan, '{"status": "done", "action": "b", "tools": []}', "Done."])
-    talk = session(model, gated_tool(gate), echo)
+    talk = new_session(model, gated_tool(gate), echo)
     run = asyncio.create_task(talk.run("go", context={"tool_calling": "wave"}))
     await gate.reached()
 
@@ -163,7 +143,7 @@ async def test_words_wait_until_a_wave_of_several_levels_is_done() -> None:
     gate.open()
     await run
 
-    assert dialogue(await history(talk)) == [
+    assert dialogue(await stored_messages(talk)) == [
         ("human", "go"),
         ("ai", ""),
         ("tool", "worked"),
@@ -176,7 +156,7 @@ async def test_words_wait_until_a_wave_of_several_levels_is_done() -> None:
 async def test_follow_ups_are_inputs_of_the_same_run_one_after_the_other() -> None:
     gate = Gate()
     script = [WORK, "No more actions.", "One.", "No more actions.", "Two.", "No more actions.", "Three."]
-    talk = session(ScriptedChatModel(script), gated_tool(gate))
+    talk = new_session(ScriptedChatModel(script), gated_tool(gate))
     run = asyncio.create_task(talk.run("one"))
     await gate.reached()
 
@@ -186,7 +166,11 @@ async def test_follow_ups_are_inputs_of_the_same_run_one_after_the_other() -> No
     result = await run
     answers = [result.answer, *(followed.answer for followed in result.follow_ups)]
 
-    assert (answers, await told(talk), [event["type"] for event in await talk.events()].count("status")) == (
+    assert (
+        answers,
+        await conversation_events(talk),
+        [event["type"] for event in await talk.events()].count("status"),
+    ) == (
         ["One.", "Two.", "Three."],
         [
             ("user_message", "one"),
@@ -201,21 +185,27 @@ async def test_follow_ups_are_inputs_of_the_same_run_one_after_the_other() -> No
 
 
 async def test_a_follow_up_to_an_idle_session_comes_after_its_next_answer() -> None:
-    talk = session(ScriptedChatModel(["One.", "Two."]))
+    talk = new_session(ScriptedChatModel(["One.", "Two."]))
 
     await talk.follow_up("two")
     result = await talk.run("one")
 
-    assert (result.answer, [followed.answer for followed in result.follow_ups], dialogue(await history(talk))) == (
+    assert (
+        result.answer,
+        [followed.answer for followed in result.follow_ups],
+        dialogue(await stored_messages(talk)),
+    ) == (
         "One.",
         ["Two."],
         [("human", "one"), ("ai", "One."), ("human", "two"), ("ai", "Two.")],
     )
 
 
-async def test_an_abort_leaves_follow_ups_for_after_the_next_answer() -> None:
+async def test_an_abort_keeps_follow_ups_until_the_next_answer() -> None:
     gate = Gate()
-    talk = session(ScriptedChatModel([WORK, "No more actions.", "One.", "No more actions.", "Two."]), gated_tool(gate))
+    talk = new_session(
+        ScriptedChatModel([WORK, "No more actions.", "One.", "No more actions.", "Two."]), gated_tool(gate)
+    )
     run = asyncio.create_task(talk.run("zero"))
     await gate.reached()
     await talk.follow_up("two")
@@ -224,7 +214,7 @@ async def test_an_abort_leaves_follow_ups_for_after_the_next_answer() -> None:
     aborted = await run
     result = await talk.run("one")
 
-    assert (aborted.status, aborted.follow_ups, result.answer, dialogue(await history(talk))[-3:]) == (
+    assert (aborted.status, aborted.follow_ups, result.answer, dialogue(await stored_messages(talk))[-3:]) == (
         "ABORTED",
         (),
         "One.",
@@ -232,11 +222,11 @@ async def test_an_abort_leaves_follow_ups_for_after_the_next_answer() -> None:
     )
 
 
-async def test_an_abort_beside_the_answer_leaves_follow_ups_for_after_the_next_one() -> None:
+async def test_an_abort_during_the_answer_keeps_follow_ups_queued() -> None:
     talks: list[Session] = []
 
     class Stopping(InMemorySaver):
-        """Stops the session between the plan that is its answer and that answer's end."""
+        """Stops the session between the start and the end of the answer that its plan gives."""
 
         async def aput(self, config: Any, checkpoint: Any, metadata: Any, new_versions: Any) -> Any:
             outcome = checkpoint["channel_values"].get("loop", {}).get("outcome")
@@ -246,7 +236,7 @@ async def test_an_abort_beside_the_answer_leaves_follow_ups_for_after_the_next_o
             return stored
 
     model = ScriptedChatModel(["One.", "Two.", "And."])
-    talk = session(model, echo, checkpointer=Stopping(), config=LoopConfig(finalize="direct"))
+    talk = new_session(model, echo, checkpointer=Stopping(), config=LoopConfig(finalize="direct"))
     talks.append(talk)
     await talk.follow_up("and")
 
@@ -254,32 +244,32 @@ async def test_an_abort_beside_the_answer_leaves_follow_ups_for_after_the_next_o
     queued = await talk._control.pending("follow_up")
     await talk.run("two")
 
-    assert (first.answer, queued, [content for _, content in await told(talk)]) == (
+    assert (first.answer, queued, [content for _, content in await conversation_events(talk)]) == (
         "One.",
         ["and"],
         ["one", "One.", "two", "Two.", "and", "And."],
     )
 
 
-async def test_savers_of_one_file_share_what_is_said(tmp_path: Path) -> None:
+async def test_savers_of_one_file_share_their_inbox(tmp_path: Path) -> None:
     gate, url = Gate(), f"sqlite:///{tmp_path}/s.db"
     async with open_saver(url) as saver, open_saver(url) as another:
         model = ScriptedChatModel([WORK, "No more actions.", "Done."])
-        talk = session(model, gated_tool(gate), checkpointer=saver)
+        talk = new_session(model, gated_tool(gate), checkpointer=saver)
         run = asyncio.create_task(talk.run("go"))
         await gate.reached()
 
-        await session(model, checkpointer=another).steer("Turn left.")
+        await new_session(model, checkpointer=another).steer("Turn left.")
         gate.open()
         await run
 
-        assert ("steering", "Turn left.") in await told(talk)
+        assert ("steering", "Turn left.") in await conversation_events(talk)
 
 
-async def test_a_session_in_another_process_is_not_told_what_it_could_never_hear(tmp_path: Path) -> None:
-    process = await at_work(tmp_path)
+async def test_notes_to_another_process_without_a_store_are_refused(tmp_path: Path) -> None:
+    process = await start_steered_process(tmp_path)
     async with open_saver(f"sqlite:///{tmp_path}/s.db") as saver:
-        talk = session(ScriptedChatModel([]), checkpointer=saver)
+        talk = new_session(ScriptedChatModel([]), checkpointer=saver)
         refused: list[str] = []
         for say in (talk.steer("left"), talk.follow_up("left"), talk.configure(temperature=0)):
             with pytest.raises(InputError) as caught:
@@ -295,7 +285,7 @@ async def test_a_session_in_another_process_is_not_told_what_it_could_never_hear
     assert refused == [why] * 3
 
 
-async def test_an_inbox_keeps_nothing_of_a_session_whose_notes_are_forgotten() -> None:
+async def test_an_inbox_drops_sessions_without_notes() -> None:
     inbox = MemoryInbox()
     notes = [new_note("steer", "one"), new_note("steer", "two")]
     for note in notes:
@@ -311,7 +301,7 @@ async def test_an_inbox_keeps_nothing_of_a_session_whose_notes_are_forgotten() -
 
 async def test_another_thread_with_its_own_loop_steers() -> None:
     gate = Gate()
-    talk = session(ScriptedChatModel([WORK, "No more actions.", "Done."]), gated_tool(gate), store=InMemoryStore())
+    talk = new_session(ScriptedChatModel([WORK, "No more actions.", "Done."]), gated_tool(gate), store=InMemoryStore())
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
 
@@ -321,7 +311,7 @@ async def test_another_thread_with_its_own_loop_steers() -> None:
     gate.open()
     await run
 
-    assert ("steering", "From a thread.") in await told(talk)
+    assert ("steering", "From a thread.") in await conversation_events(talk)
 
 
 async def test_another_thread_steers_through_a_database(tmp_path: Path) -> None:
@@ -329,16 +319,16 @@ async def test_another_thread_steers_through_a_database(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/s.db"
     async with open_saver(url) as saver, open_store(url) as store:
         model = ScriptedChatModel([WORK, "No more actions.", "Done."])
-        talk = session(model, gated_tool(gate), checkpointer=saver, store=store)
+        talk = new_session(model, gated_tool(gate), checkpointer=saver, store=store)
         run = asyncio.create_task(talk.run("go"))
         await gate.reached()
 
-        # It meets the run's own looks into the store, on another loop.
+        # It runs concurrently with the run's own polls of the store, on another loop.
         for number in range(10):
             await asyncio.to_thread(asyncio.run, talk.steer(str(number)))
         gate.open()
         await run
-        said = await told(talk)
+        said = await conversation_events(talk)
 
     assert [content for kind, content in said if kind == "steering"] == [str(number) for number in range(10)]
 
@@ -349,8 +339,8 @@ async def test_two_graphs_with_one_store_reach_each_others_runs(tmp_path: Path, 
     url = f"sqlite:///{tmp_path}/s.db" if sqlite else "memory:"
     async with open_saver(url) as saver, open_store(url) as store:
         model = ScriptedChatModel([WORK, "No more actions.", "Done.", "No more actions.", "And."])
-        talk = session(model, gated_tool(gate), checkpointer=saver, store=store)
-        other = session(ScriptedChatModel([]), checkpointer=InMemorySaver(), store=store)
+        talk = new_session(model, gated_tool(gate), checkpointer=saver, store=store)
+        other = new_session(ScriptedChatModel([]), checkpointer=InMemorySaver(), store=store)
         run = asyncio.create_task(talk.run("go"))
         await gate.reached()
 
@@ -358,7 +348,7 @@ async def test_two_graphs_with_one_store_reach_each_others_runs(tmp_path: Path, 
         await other.follow_up("and then?")
         gate.open()
         await run
-        said = await told(talk)
+        said = await conversation_events(talk)
 
     assert said == [
         ("user_message", "go"),
@@ -370,12 +360,12 @@ async def test_two_graphs_with_one_store_reach_each_others_runs(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("when", ["taken in, not stored", "stored, not forgotten"])
-async def test_words_are_delivered_once_over_a_cancelled_run(when: str) -> None:
+async def test_steering_is_delivered_once_across_a_cancelled_run(when: str) -> None:
     gate = Gate()
     script = [ECHO, asks(("3", "echo", {"text": "y"})), "No more actions.", "Done.", "No more actions.", "Again."]
     model = GatedModel(responses=script, before={1 if when == "taken in, not stored" else 2: gate})
     store = InMemoryStore()
-    talk = session(model, echo, store=store)
+    talk = new_session(model, echo, store=store)
     await talk.steer("Be brief.")
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
@@ -388,15 +378,15 @@ async def test_words_are_delivered_once_over_a_cancelled_run(when: str) -> None:
     await talk.steer("Once more.")
     await talk.run("again")
 
-    assert (waiting, [content for kind, content in await told(talk) if kind == "steering"]) == (
+    assert (waiting, [content for kind, content in await conversation_events(talk) if kind == "steering"]) == (
         ["Be brief."],
         ["Be brief.", "Once more."],
     )
 
 
-async def test_what_was_delivered_is_forgotten_by_the_next_run() -> None:
+async def test_delivered_notes_are_deleted_by_the_next_run() -> None:
     store = InMemoryStore()
-    talk = session(ScriptedChatModel(["One.", "Two."]), store=store)
+    talk = new_session(ScriptedChatModel(["One.", "Two."]), store=store)
     await talk.steer("Be brief.")
     await talk.run("one")
     kept = len(await StoreInbox(store).read("s1"))
@@ -420,8 +410,8 @@ async def test_any_session_id_has_its_own_box_in_the_store(session_id: str) -> N
 
 
 @pytest.mark.parametrize("text", ["", " \n", None])
-async def test_nothing_said_is_refused(text: Any) -> None:
-    talk = session(ScriptedChatModel([]))
+async def test_an_empty_note_is_refused(text: Any) -> None:
+    talk = new_session(ScriptedChatModel([]))
 
     with pytest.raises(InputError, match="text that is not empty"):
         await talk.steer(text)
@@ -429,9 +419,9 @@ async def test_nothing_said_is_refused(text: Any) -> None:
         await talk.follow_up(text)
 
 
-def test_a_blocking_run_hears_what_is_said() -> None:
+def test_a_blocking_run_receives_steering() -> None:
     gate = Gate()
-    talk = session(ScriptedChatModel([WORK, "No more actions.", "Done."]), gated_tool(gate), store=InMemoryStore())
+    talk = new_session(ScriptedChatModel([WORK, "No more actions.", "Done."]), gated_tool(gate), store=InMemoryStore())
 
     def steer() -> None:
         async def when_reached() -> None:
@@ -449,25 +439,15 @@ def test_a_blocking_run_hears_what_is_said() -> None:
     assert dialogue(result["messages"])[-2:] == [("human", "Be brief."), ("ai", "Done.")]
 
 
-async def at_work(folder: Path, *url: str) -> asyncio.subprocess.Process:
-    """Another process, in the middle of a session's wave."""
-    process = await asyncio.create_subprocess_exec(
-        *[sys.executable, "-m", "tests.support.steered_run", str(folder / "s.db"), *url], stdout=asyncio.subprocess.PIPE
-    )
-    log = folder / "log"
-    await until(lambda: bool(log.exists() and log.read_text()) or process.returncode is not None)
-    return process
-
-
 async def test_another_process_is_steered_and_followed_up_through_its_database(tmp_path: Path) -> None:
-    process = await at_work(tmp_path)
+    process = await start_steered_process(tmp_path)
     async with opened(tmp_path / "s.db", []) as talk:
         await talk.steer("Use metres.")
         await talk.steer("And be brief.")
         await talk.follow_up("and then?")
         (tmp_path / "go").touch()
         out, _ = await process.communicate()
-        said = await told(talk)
+        said = await conversation_events(talk)
 
     assert (json.loads(out)["answer"], said) == (
         "Done.",
@@ -482,8 +462,8 @@ async def test_another_process_is_steered_and_followed_up_through_its_database(t
     )
 
 
-async def test_words_outlive_a_killed_process_and_are_delivered_once(tmp_path: Path) -> None:
-    process = await at_work(tmp_path)
+async def test_steering_survives_a_killed_process_and_is_delivered_once(tmp_path: Path) -> None:
+    process = await start_steered_process(tmp_path)
     async with opened(tmp_path / "s.db", ["No more actions.", "Done.", "No more actions.", "And."]) as talk:
         await talk.steer("Be brief.")
         await talk.follow_up("and then?")
@@ -492,7 +472,7 @@ async def test_words_outlive_a_killed_process_and_are_delivered_once(tmp_path: P
         (tmp_path / "go").touch()
 
         await talk.resume()
-        said = await told(talk)
+        said = await conversation_events(talk)
 
     assert said == [
         ("user_message", "go"),

@@ -1,7 +1,7 @@
-"""Runs that have lost their session without noticing: nothing of theirs is stored once another run has continued it.
+"""Runs that have lost their session: nothing is stored after another run has continued it.
 
 Two runs of one session are let into one process here, as if a lock had been lost: each has a saver of its own, and the
-savers are taken for different databases.
+savers are treated as different databases.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ async def said(graph: Any) -> list[tuple[str, str]]:
 
 
 async def stored_results(saver: Any) -> list[str]:
-    """The texts of all tool messages that are stored beside any checkpoint."""
+    """The texts of all tool messages in the pending writes of any checkpoint."""
     return [
         message.text
         async for found in saver.alist(thread())
@@ -82,7 +82,7 @@ async def stored_results(saver: Any) -> list[str]:
 
 
 async def begun(graph: Any, gate: Gate, given: Any = None, config: Any = None) -> asyncio.Task[Any]:
-    """A run that stands in front of a gate."""
+    """A run that waits at a gate."""
     run = asyncio.create_task(graph.ainvoke(given or says("go"), config or thread()))
     await gate.reached()
     return run
@@ -124,7 +124,7 @@ async def test_of_two_runs_that_resume_from_one_checkpoint_the_later_one_counts(
     assert (between, (await owner).answer) == ([], "Done.")
 
 
-async def test_a_call_that_may_write_is_not_begun_once_the_session_is_lost(savers: tuple[Any, Any]) -> None:
+async def test_a_writing_call_does_not_start_after_the_session_is_lost(savers: tuple[Any, Any]) -> None:
     gate, ran = Gate(), list[str]()
 
     @tool
@@ -172,7 +172,7 @@ async def test_a_result_that_comes_after_another_run_has_loaded_the_session_is_r
             await asyncio.sleep(0.002)
     held.open()
 
-    # The one that came late has the session; the other has seen a state that is not the newest any more.
+    # The later run has the session; the other has loaded a state that is outdated.
     with pytest.raises(SessionLostError, match="has written beside checkpoint"):
         await taking
     gates[1].open()
@@ -293,7 +293,7 @@ async def test_a_session_that_was_deleted_does_not_come_back(savers: tuple[Any, 
     assert [found async for found in savers[1].alist(thread())] == []
 
 
-async def test_an_edit_from_elsewhere_is_not_overwritten(savers: tuple[Any, Any]) -> None:
+async def test_an_external_edit_is_not_overwritten(savers: tuple[Any, Any]) -> None:
     gate = Gate()
     stale = await begun(agent([WORK, *DONE], savers[0], [gated_tool(gate)]), gate)
     other = agent([], savers[1], [gated_tool(gate)])
@@ -306,7 +306,7 @@ async def test_an_edit_from_elsewhere_is_not_overwritten(savers: tuple[Any, Any]
     assert (await said(other))[-1] == ("ai", "Noted.")
 
 
-async def test_an_edit_of_a_session_at_work_is_refused_and_its_run_goes_on(tmp_path: Path) -> None:
+async def test_an_edit_of_a_running_session_is_refused(tmp_path: Path) -> None:
     gate = Gate()
     note = {"messages": [AIMessage("Noted.")]}
     async with open_saver(f"sqlite:///{tmp_path}/s.db") as saver:
@@ -334,7 +334,7 @@ async def test_an_edit_by_a_tool_of_its_own_session_is_refused(tmp_path: Path) -
     assert (result.answer, "is running already" in result.results["1"]["error"]) == ("Done.", True)
 
 
-async def test_what_a_person_bases_on_an_older_checkpoint_is_stored(processes: Processes) -> None:
+async def test_an_edit_of_an_older_checkpoint_is_stored(processes: Processes) -> None:
     asked: list[str] = []
 
     @tool
@@ -388,7 +388,7 @@ async def test_many_results_at_once_are_all_admitted(savers: tuple[Any, Any]) ->
 async def run_past_the_end(
     savers: tuple[Any, Any], script: list[str], monkeypatch: pytest.MonkeyPatch, *tools: BaseTool
 ) -> tuple[asyncio.Task[Any], Any]:
-    """A session's run, and another that takes a turn between the end of the first and the reading of its result."""
+    """A session's run, and another that runs between the end of the first and the read of its result."""
     gate = Gate()
     graph, other = agent(script, savers[0], list(tools)), agent(["Mine."], savers[1], [])
     read = graph.aget_state

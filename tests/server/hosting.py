@@ -1,4 +1,4 @@
-"""A server's inside without its HTTP, for tests that must hold a run at one point."""
+"""The chat handler without HTTP, for tests that hold a run at one point."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MINE: dict[str, Any] = {
     "type": "function",
     "function": {"name": "mine", "parameters": {"type": "object", "properties": {}}},
 }
-"""A tool of the caller's."""
+"""A client tool."""
 
 
 @asynccontextmanager
@@ -43,12 +43,12 @@ async def running(graph: CompiledAgentGraph) -> AsyncIterator[Runs]:
 
 
 def ask(*messages: AnyMessage, **fields: Any) -> Ask:
-    """A request; it says hello where it says nothing."""
+    """A chat request; its message is "hello" by default."""
     return replace(Ask(list(messages) or [HumanMessage("hello")]), **fields)
 
 
 def with_results(calls: list[dict[str, Any]], words: Any = "", **fields: Any) -> Ask:
-    """A request that goes on with the results of a caller's own tools, and words, or blocks, beside them."""
+    """A request that continues with the results of client tools, and optional text or blocks."""
     called = AIMessage("", tool_calls=[{"id": call["id"], "name": call["name"], "args": {}} for call in calls])
     results = [ToolMessage(f"did {call['name']}", tool_call_id=call["id"]) for call in calls]
     said = [HumanMessage(words)] if words else []
@@ -56,12 +56,12 @@ def with_results(calls: list[dict[str, Any]], words: Any = "", **fields: Any) ->
 
 
 async def begun(host: Host, given: Ask) -> Running:
-    """A request's run, which nobody stops but the test."""
+    """A request's run, which only the test stops."""
     return Running(host, await turn_for(host, NOBODY, given), Metrics(), streams=False)
 
 
 async def outcome_of(running: Running) -> Outcome:
-    """What a run comes to; raises what the caller would be told in its place."""
+    """The outcome of a run; raises the problem that its client would receive."""
     while True:
         part = await running.part()
         if isinstance(part, Ended):

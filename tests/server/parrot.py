@@ -1,9 +1,9 @@
-"""A model that does what the user's last message says, so that one server can play every part of a test.
+"""A model that executes the commands in the user's last message, so that one server serves all tests.
 
 `!call NAME {…}` lines ask for calls, all in one wave; `!then NAME {…}` lines for one more wave, when the first has its
-results; `!pid` answers with the process's number; `!options` answers with the request's options; `!fail KIND` fails;
-`!wait FILE` goes on when a file is there; `!endless` has an answer without end.
-Anything else is said back, with the results of the calls.
+results; `!pid` answers with the process id; `!options` answers with the request's options; `!fail KIND` fails;
+`!wait FILE` waits for a file; `!endless` has an endless answer.
+Anything else is echoed, with the results of the calls.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ORDER = re.compile(r"^!(call|then) (\S+) (\{.*\})$", re.MULTILINE)
 
 
 class RefusedError(Exception):
-    """What a provider refuses with."""
+    """The error of a refusing provider."""
 
     def __init__(self, message: str, status_code: int = 401) -> None:
         super().__init__(message)
@@ -147,7 +147,7 @@ async def look_up(key: str) -> str:
 
 @tool
 async def wait_for(file: str) -> str:
-    """Wait until a file is there; beside it, `.pid` holds the id of the process that waits."""
+    """Wait until a file exists; the file with the suffix `.pid` then contains the id of the waiting process."""
     with open(f"{file}.pid", "w") as told:  # noqa: ASYNC230 - a few bytes
         told.write(str(os.getpid()))
     await _until_there(file)
@@ -162,7 +162,7 @@ async def vault(runtime: ToolRuntime[AgentContext, Any]) -> str:
 
 
 def digest(secret: str) -> str:
-    """What tells one secret from another and does not give it away."""
+    """A short digest that identifies a secret without revealing it."""
     return hashlib.sha256(secret.encode()).hexdigest()[:8]
 
 

@@ -27,6 +27,8 @@ PARROT = {
     "tools": ["tests.server.parrot:look_up", "tests.server.parrot:wait_for"],
     "config": {"model_retries": 0},
 }
+COMPOSING_PARROT = {**PARROT, "config": {"model_retries": 0, "finalize": "compose"}}
+"""The parrot, with every answer composed by a second request."""
 
 
 @dataclass
@@ -42,7 +44,7 @@ class Served:
         return httpx.Client(base_url=self.url, trust_env=False, timeout=60, **options)
 
     def term(self) -> None:
-        """Ask it to stop."""
+        """Send SIGTERM."""
         self.process.send_signal(signal.SIGTERM)
 
     def kill_all(self) -> None:
@@ -100,7 +102,7 @@ def refused(folder: Path, options: Sequence[str], *, agent: dict[str, Any] | Non
 
 
 def eventually(condition: Callable[[], Any], within_s: float = 60) -> None:
-    """Wait for a state; fails where it does not come in time."""
+    """Wait for a condition; fail after `within_s` seconds."""
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "what was waited for has not come"
@@ -114,7 +116,7 @@ def _environment(given: dict[str, str]) -> dict[str, str]:
 
 
 def _address(served: Served, begins: int) -> str:
-    """Where the server listens, as it says in its log from a place on."""
+    """The server's address, parsed from its log from an offset on."""
     deadline = time.monotonic() + UP_WITHIN_S
     while time.monotonic() < deadline and served.process.poll() is None:
         if found := re.search(rb"Uvicorn running on (http://\S+)", served.log.read_bytes()[begins:]):

@@ -4,68 +4,42 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from a2a.client import A2ACardResolver, Client, ClientConfig, ClientFactory
-from a2a.types import CancelTaskRequest, GetTaskRequest, Message, Part, Role, SendMessageRequest, Task
+from a2a.types import CancelTaskRequest, GetTaskRequest
 from a2a.utils.constants import TransportProtocol
 from a2a.utils.errors import TaskNotFoundError
 
-from tests.server.process import PARROT, Served, serving
+from tests.server.process import COMPOSING_PARROT, Served, serving
+from tests.support.a2a_client import a2a_client, send_text, task_text
 
 ANNA, BERT = "anna-0123456789abcdef", "bert-0123456789abcdef"
-AGENT = {**PARROT, "config": {"model_retries": 0, "finalize": "compose"}}
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     environment = {"GRAPH_AGENT_API_KEYS": f"anna:{ANNA},bert:{BERT}"}
     options = ["--set", "max_body_bytes=100000"]
-    with serving(tmp_path_factory.mktemp("a2a"), *options, agent=AGENT, environment=environment) as server:
+    with serving(tmp_path_factory.mktemp("a2a"), *options, agent=COMPOSING_PARROT, environment=environment) as server:
         yield server
-
-
-@asynccontextmanager
-async def calling(url: str, key: str, binding: TransportProtocol = TransportProtocol.JSONRPC) -> AsyncIterator[Client]:
-    headers = {"authorization": f"Bearer {key}"}
-    async with httpx.AsyncClient(trust_env=False, headers=headers, timeout=60) as http:
-        card = await A2ACardResolver(http, url).get_agent_card()
-        config = ClientConfig(httpx_client=http, supported_protocol_bindings=[binding])
-        yield ClientFactory(config).create(card)
-
-
-async def said(client: Client, text: str, context_id: str = "") -> Task:
-    message = Message(message_id="m", role=Role.ROLE_USER, parts=[Part(text=text)], context_id=context_id)
-    task = Task()
-    async for event in client.send_message(SendMessageRequest(message=message)):
-        if event.HasField("task"):
-            task.CopyFrom(event.task)
-    return await client.get_task(GetTaskRequest(id=task.id))
-
-
-def text_of(task: Task) -> str:
-    """What a task came to; of one that came to nothing, what its status says."""
-    return "".join(part.text for artifact in task.artifacts for part in artifact.parts) or str(task.status)
 
 
 @pytest.mark.parametrize("binding", [TransportProtocol.JSONRPC, TransportProtocol.HTTP_JSON])
 async def test_the_sdks_client_is_answered_on_the_servers_own_port(shared: Served, binding: TransportProtocol) -> None:
-    async with calling(shared.url, ANNA, binding) as client:
-        task = await said(client, "hi")
+    async with a2a_client(shared.url, ANNA, binding=binding) as client:
+        task = await send_text(client, "hi")
 
-    assert text_of(task) == "You said: hi"
+    assert task_text(task) == "You said: hi"
 
 
 async def test_a_conversation_is_a_session_of_its_keys_own(shared: Served) -> None:
-    async with calling(shared.url, ANNA) as anna, calling(shared.url, BERT) as bert:
-        own = await said(anna, "mine", "talk")
-        other = await said(bert, "yours", "talk")
-        reaching = await said(bert, "hello", "../anna/talk")
+    async with a2a_client(shared.url, ANNA) as anna, a2a_client(shared.url, BERT) as bert:
+        own = await send_text(anna, "mine", "talk")
+        other = await send_text(bert, "yours", "talk")
+        reaching = await send_text(bert, "hello", "../anna/talk")
         refusals = []
         for request in (bert.get_task(GetTaskRequest(id=own.id)), bert.cancel_task(CancelTaskRequest(id=own.id))):
             with pytest.raises(TaskNotFoundError) as told:
@@ -74,14 +48,14 @@ async def test_a_conversation_is_a_session_of_its_keys_own(shared: Served) -> No
     with shared.http(headers={"x-api-key": ANNA}) as http:
         answer = http.get("/sessions/talk").json()["answer"]
 
-    assert (text_of(other), text_of(reaching), answer) == ("You said: yours", "You said: hello", "You said: mine")
+    assert (task_text(other), task_text(reaching), answer) == ("You said: yours", "You said: hello", "You said: mine")
     assert refusals == [TaskNotFoundError] * 2
 
 
 def test_tasks_at_work_are_bounded_for_each_key_also_when_their_requests_were_answered(tmp_path: Path) -> None:
     environment = {"GRAPH_AGENT_API_KEYS": f"anna:{ANNA},bert:{BERT}"}
     options = ["--set", "concurrent_requests=1"]
-    with serving(tmp_path, *options, agent=AGENT, environment=environment) as server, server.http() as http:
+    with serving(tmp_path, *options, agent=COMPOSING_PARROT, environment=environment) as server, server.http() as http:
 
         def rpc(key: str, method: str, params: dict[str, Any]) -> Any:
             body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
@@ -135,13 +109,13 @@ def test_json_rpc_answers_with_and_without_a_trailing_slash(shared: Served, path
 
 
 async def test_tasks_are_in_the_agents_own_database_for_every_worker(tmp_path: Path) -> None:
-    with serving(tmp_path, "--workers", "2", agent=AGENT) as server:
-        async with calling(server.url, "none") as client:
-            task = await said(client, "hi", "kept")
-            found = [text_of(await client.get_task(GetTaskRequest(id=task.id))) for _ in range(8)]
-    with serving(tmp_path, agent=AGENT) as server:
-        async with calling(server.url, "none") as client:
-            found.append(text_of(await client.get_task(GetTaskRequest(id=task.id))))
+    with serving(tmp_path, "--workers", "2", agent=COMPOSING_PARROT) as server:
+        async with a2a_client(server.url, "none") as client:
+            task = await send_text(client, "hi", "kept")
+            found = [task_text(await client.get_task(GetTaskRequest(id=task.id))) for _ in range(8)]
+    with serving(tmp_path, agent=COMPOSING_PARROT) as server:
+        async with a2a_client(server.url, "none") as client:
+            found.append(task_text(await client.get_task(GetTaskRequest(id=task.id))))
         with server.http() as http:
             events = http.get("/memory/sessions/kept/events").json()["events"]
 

@@ -1,4 +1,4 @@
-"""Who may come in, how much of it, and what they may see."""
+"""Admission: keys, limits and the isolation of callers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def body(text: str, **fields: Any) -> dict[str, Any]:
     return {"model": "parrot", "messages": [{"role": "user", "content": text}], **fields}
 
 
-def test_both_header_styles_open_the_door(guarded: Served) -> None:
+def test_both_header_styles_authenticate(guarded: Served) -> None:
     with (
         openai.OpenAI(base_url=f"{guarded.url}/v1", api_key=ANNA, max_retries=0) as one,
         anthropic.Anthropic(base_url=guarded.url, api_key=ANNA, max_retries=0) as two,
@@ -55,7 +55,7 @@ def test_both_header_styles_open_the_door(guarded: Served) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {"x-api-key": "wrong"}, {"authorization": f"Basic {ANNA}"}])
-def test_strangers_are_turned_away_in_each_apis_shape(guarded: Served, headers: dict[str, str]) -> None:
+def test_unauthenticated_requests_are_refused_in_each_apis_format(guarded: Served, headers: dict[str, str]) -> None:
     with guarded.http(headers=headers) as http:
         # A body that is no JSON: nothing of it is read.
         answers = [http.post(path, content=b"{") for path in (CHAT, "/v1/messages", "/sessions/s/abort")]
@@ -88,14 +88,14 @@ def test_a_key_sees_its_own_sessions_only(guarded: Served) -> None:
 
 
 @pytest.mark.parametrize("session", ["../anna/private", "anna/private", "a b", "x" * 129, "é"])
-def test_a_session_id_cannot_reach_into_anothers(guarded: Served, session: str) -> None:
+def test_a_session_id_gives_no_access_to_another_keys_session(guarded: Served, session: str) -> None:
     with guarded.http(headers={"x-api-key": BERT}) as http:
         answer = http.post(CHAT, json=body("hi", metadata={"session_id": session}))
 
     assert answer.status_code == 400
 
 
-def test_too_many_at_the_same_time_are_told_when_to_come_back(guarded: Served, tmp_path: Path) -> None:
+def test_excess_concurrent_requests_receive_retry_after(guarded: Served, tmp_path: Path) -> None:
     go = tmp_path / "go"
     with guarded.http(headers={"x-api-key": ANNA}) as anna, guarded.http(headers={"x-api-key": BERT}) as bert:
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
@@ -199,7 +199,7 @@ def test_keys_that_cannot_be_used_are_refused_without_showing_them(tmp_path: Pat
     ]
 
 
-def test_a_files_lines_are_keys_and_what_its_comments_say_is_none(tmp_path: Path) -> None:
+def test_comments_of_a_key_file_are_not_keys(tmp_path: Path) -> None:
     file = tmp_path / "keys"
     file.write_text(f"\ufeffanna:{ANNA}\n# once: bert, who-had-this-key-here\n\r\n  {BERT},\r\n", encoding="utf-8")
 
@@ -208,7 +208,7 @@ def test_a_files_lines_are_keys_and_what_its_comments_say_is_none(tmp_path: Path
     assert keys == ["0123456789abcdef", ANNA, f"{BERT},"]
 
 
-def test_a_caller_without_a_key_sees_no_keys_sessions() -> None:
+def test_a_caller_without_a_key_sees_no_keyed_sessions() -> None:
     nobody, anna = Caller(""), Caller("anna")
 
     assert [nobody.session(thread) for thread in ("s", "anna/s", "/parked/t")] == ["s", None, None]

@@ -1,4 +1,4 @@
-"""`max_agentic_loops` in a request's body: honoured up to what the agent allows, and refused beyond it."""
+"""`max_agentic_loops` in a request body: applied up to the agent's own bound, and refused above it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graph_agent.hooks.protocol import HookRequest, HookResponse
 from tests.server.process import PARROT, Served, serving
 
 TOKENS = 15
-"""What the parrot says that each of its replies took."""
+"""The usage that the parrot reports for each reply."""
 CHAT: dict[str, Any] = {"model": "parrot", "messages": [{"role": "user", "content": "hi"}]}
 PATHS: dict[str, dict[str, Any]] = {"/v1/chat/completions": CHAT, "/v1/messages": {**CHAT, "max_tokens": 100}}
 
@@ -64,9 +64,7 @@ def test_a_request_may_lower_the_reruns(
         (True, "max_agentic_loops: Input should be a valid integer"),
     ],
 )
-def test_a_request_that_asks_for_what_it_cannot_have_is_refused(
-    hooked: Served, path: str, asked: Any, message: str
-) -> None:
+def test_an_invalid_rerun_limit_is_refused(hooked: Served, path: str, asked: Any, message: str) -> None:
     with hooked.http() as http:
         answer = http.post(path, json={**PATHS[path], "max_agentic_loops": asked})
 

@@ -9,7 +9,7 @@ import anthropic
 import pytest
 
 from tests.server.process import Served
-from tests.server.test_openai import ODD, PIXEL
+from tests.support.chat_client import ODD, PIXEL
 
 
 def user(text: Any) -> Any:
@@ -88,7 +88,7 @@ def test_an_answer_has_the_shape_that_was_asked_for(anthropic_client: anthropic.
     assert json.loads(answer.content[0].text) == {"city": "Bergen"}
 
 
-def test_what_a_system_message_among_the_others_says_is_an_instruction(
+def test_a_system_message_among_others_is_an_instruction(
     anthropic_client: anthropic.Anthropic,
 ) -> None:
     said: Any = [user("hi"), {"role": "assistant", "content": "hello"}, {"role": "system", "content": "Now in rhymes."}]
@@ -97,7 +97,7 @@ def test_what_a_system_message_among_the_others_says_is_an_instruction(
     assert json.loads(answer.content[0].text)["system"][0].split("\n\n")[1:3] == ["Be brief.", "Now in rhymes."]
 
 
-def test_a_reply_that_was_cut_says_so(anthropic_client: anthropic.Anthropic) -> None:
+def test_a_truncated_reply_has_its_finish_reason(anthropic_client: anthropic.Anthropic) -> None:
     assert ask(anthropic_client, user("!length")).stop_reason == "max_tokens"
 
 

@@ -1,4 +1,4 @@
-"""Bad input: whatever the OpenAPI allows, whatever it forbids, and a corpus of damage; no 500, and no lost session."""
+"""Bad input from the OpenAPI document and from a corpus of damaged requests: no status 500, and no lost session."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from schemathesis import Case, GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 
 from tests.server.process import Served
-from tests.server.test_sessions import CHAT, answer, body, chat
+from tests.support.chat_client import CHAT, answer, body, chat
 
 load_all_checks()
 _CHECKS = ["status_code_conformance", "content_type_conformance", "response_schema_conformance"]
@@ -57,9 +57,9 @@ def test_every_operation_is_described(served: Served) -> None:
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["fits", "does not fit"])
 @pytest.mark.parametrize("label", OPERATIONS)
-def test_the_openapi_is_true(served: Served, label: str, mode: GenerationMode) -> None:
+def test_responses_conform_to_the_openapi_document(served: Served, label: str, mode: GenerationMode) -> None:
     operation = operations(served)[label]
-    # Only /ready may say 503, and does so after the failures that other tests ask for.
+    # Only /ready may return 503, and does so after failures that other tests cause.
     checks = CHECKS.get_by_names(_CHECKS if label == "GET /ready" else ["not_a_server_error", *_CHECKS])
 
     @given(case=operation.as_strategy(generation_mode=mode))
@@ -72,13 +72,13 @@ def test_the_openapi_is_true(served: Served, label: str, mode: GenerationMode) -
     )
     def holds(case: Case) -> None:
         if isinstance(case.body, dict) and "model" in case.body and mode is GenerationMode.POSITIVE:
-            case.body = {**case.body, "model": "parrot"}  # or nothing but the model's name would be looked at
+            case.body = {**case.body, "model": "parrot"}  # else every request would fail at the model's name
         case.call_and_validate(checks=checks, timeout=60)
 
     try:
         holds()
     except Unsatisfiable:
-        assert mode is GenerationMode.NEGATIVE  # what takes nothing cannot be given anything wrong
+        assert mode is GenerationMode.NEGATIVE  # an operation without input has no invalid input
 
 
 MESSAGE = {"role": "user", "content": "hi"}
@@ -155,7 +155,7 @@ def test_damage_is_a_400_in_the_apis_own_shape(served: Served, path: str, sent: 
     "text",
     ["\ud800 alone", "a\x00b", "\u202e\u0000\uffff", "🙂" * 1000, "data: [DONE]\n\n", "\r\n", "1\u20282\u20293\x854"],
 )
-def test_odd_text_is_said_again_and_the_session_stays_whole(served: Served, text: str) -> None:
+def test_odd_text_is_echoed_and_the_session_stays_valid(served: Served, text: str) -> None:
     session = f"odd-{abs(hash(text))}"
     with served.http() as http:
         content = json.dumps({"model": "parrot", "messages": [{"role": "user", "content": text}], "stream": True})
@@ -248,7 +248,7 @@ def test_broken_http_breaks_nothing(served: Served, request_text: str) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_pattern_that_would_not_end_is_the_callers_fault(served: Served, stream: bool) -> None:
+def test_a_catastrophic_pattern_is_a_client_error(served: Served, stream: bool) -> None:
     schema = {"type": "object", "properties": {"a": {"pattern": "^(([a-z])+.)+[A-Z]([a-z])+$"}}}
     shape = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     order = [{"role": "user", "content": '!json {"a": "' + "a" * 5000 + '"}'}]

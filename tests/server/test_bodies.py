@@ -1,4 +1,4 @@
-"""Bodies whose values would hold the event loop are refused before they are parsed; large legal ones pass."""
+"""Bodies that would block the event loop are refused before parsing; large legal bodies pass."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def client(folder: Path, **settings: Any) -> AsyncIterator[httpx.AsyncClie
         ('"\x00"', 400, "a NUL byte"),
     ],
 )
-async def test_every_route_refuses_what_would_hold_the_loop(
+async def test_every_route_refuses_bodies_that_block_the_event_loop(
     tmp_path: Path, path: str, value: str, status: int, reason: str
 ) -> None:
     body = (ROUTES[path] % value).encode()

@@ -1,4 +1,4 @@
-"""The caller's own tools: handed back, and gone on with, beside the server's."""
+"""Client tools: their calls are returned to the client, and the next request continues with the results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def event_types(served: Served, session: str) -> list[str]:
 
 
 @pytest.mark.parametrize("session", [None, "tools-kept"])
-def test_a_mixed_wave_goes_on_where_it_stopped(
+def test_a_mixed_wave_resumes_with_the_clients_results(
     openai_client: openai.OpenAI, served: Served, session: str | None
 ) -> None:
     headers = {"X-Session-Id": session} if session else {}
@@ -99,7 +99,7 @@ def test_two_waves_of_the_callers_tools(openai_client: openai.OpenAI) -> None:
     assert last.message.content.endswith("paint said: painted red; paint said: painted blue")
 
 
-def test_what_is_no_longer_kept_is_answered_from_the_request(openai_client: openai.OpenAI) -> None:
+def test_results_of_an_unknown_parked_request_are_answered_from_its_history(openai_client: openai.OpenAI) -> None:
     call = {"id": "call_" + "0" * 32, "type": "function", "function": {"name": "paint", "arguments": "{}"}}
     result = {"role": "tool", "tool_call_id": call["id"], "content": "painted green"}
     answer = ask(openai_client, [user("go"), {"role": "assistant", "tool_calls": [call]}, result])
@@ -113,7 +113,7 @@ def test_a_parked_request_is_gone_once_it_is_answered(openai_client: openai.Open
     messages += [choice.message.model_dump(exclude_none=True), *results(choice.message)]
     answers = [ask(openai_client, messages).choices[0].message.content for _ in range(2)]
 
-    # The second is told from the request's own history, which has not seen what the server's tool said.
+    # The second is composed from the request's own history, which lacks the result of the server's tool.
     assert ["look_up said" in answer for answer in answers] == [True, False]
 
 
@@ -129,7 +129,7 @@ def test_the_callers_tools_are_called_one_at_a_time_on_request(openai_client: op
     )
 
 
-def test_so_it_is_in_anthropics_words(anthropic_client: anthropic.Anthropic) -> None:
+def test_client_tools_work_over_the_messages_api(anthropic_client: anthropic.Anthropic) -> None:
     tool: Any = {"name": "paint", "input_schema": PAINT["parameters"]}
     choice: Any = {"type": "auto", "disable_parallel_tool_use": True}
     answer = anthropic_client.messages.create(
@@ -139,7 +139,7 @@ def test_so_it_is_in_anthropics_words(anthropic_client: anthropic.Anthropic) -> 
     assert [block.input for block in answer.content if block.type == "tool_use"] == [{"color": "red"}]
 
 
-def test_a_client_that_begins_a_thread_is_told_to_send_it_all(anthropic_client: anthropic.Anthropic) -> None:
+def test_the_anthropic_tool_runner_completes_a_mixed_wave(anthropic_client: anthropic.Anthropic) -> None:
     @anthropic.beta_tool
     def paint(color: str) -> str:
         """Paint."""
@@ -154,7 +154,7 @@ def test_a_client_that_begins_a_thread_is_told_to_send_it_all(anthropic_client: 
     assert block.text.endswith("look_up said: the value of k; paint said: painted red; paint said: painted blue")
 
 
-def test_words_beside_the_results_are_heard(anthropic_client: anthropic.Anthropic) -> None:
+def test_text_beside_tool_results_reaches_the_model(anthropic_client: anthropic.Anthropic) -> None:
     tool: Any = {"name": "paint", "input_schema": PAINT["parameters"]}
     given: dict[str, Any] = {"model": "parrot", "max_tokens": 50, "tools": [tool]}
     order = user('!call look_up {"key": "k"}\n!call paint {"color": "red"}')
@@ -225,7 +225,7 @@ def test_a_tool_that_is_not_on_offer_any_more_is_not_called(
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(
+def test_invalid_client_tool_messages_are_refused(
     openai_client: openai.OpenAI, messages: list[Any], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(openai.BadRequestError) as error:

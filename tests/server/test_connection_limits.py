@@ -1,4 +1,4 @@
-"""What a connection may send outside of request bodies, and for how long, to both commands that serve."""
+"""Limits of connections outside of request bodies, in size and time, for both serving commands."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def statuses(told: bytes) -> list[int]:
     ],
     ids=["short", "headers", "value", "name", "target", "empty lines", "chunk extension", "trailers", "trailer"],
 )
-def test_what_is_no_body_is_bounded_and_the_client_receives_431(server: Server, head: bytes, piece: bytes) -> None:
+def test_request_heads_are_bounded_with_status_431(server: Server, head: bytes, piece: bytes) -> None:
     before = server.peak()
     with server.connected() as connection:
         connection.sendall(head)
@@ -177,7 +177,7 @@ def test_half_a_request_is_answered_408_and_an_idle_connection_closed(
         assert statuses(received(connection)) == answers
 
 
-def test_headers_that_trickle_are_late_all_the_same(hasty: Server) -> None:
+def test_trickling_headers_time_out(hasty: Server) -> None:
     told = b""
     with hasty.connected() as connection:
         connection.sendall(CARD)

@@ -1,4 +1,4 @@
-"""Credentials of a served agent: from its file and from headers, for one request's tools and nothing else."""
+"""Credentials of a served agent: from its file and from headers, for the tools of one request."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pytest
 
 from tests.server.parrot import digest
 from tests.server.process import PARROT, Served, refused, serving
-from tests.server.test_sessions import body, chat, events, until
 from tests.support.a2a_process import a2a_process
+from tests.support.chat_client import body, chat, events, wait_for_event
 
 CANARY, OWN = "canary-5f0d1c77-of-a-user", "canary-90b2e4aa-of-the-agent"
 VAULT = "!call vault {}"
@@ -92,12 +92,12 @@ def test_a_follow_up_has_no_credentials_of_the_request_before_it(vault: Served, 
     order = f'!call wait_for {{"file": "{go}"}}\n!call vault {{}}'
     with vault.http() as http, concurrent.futures.ThreadPoolExecutor(1) as pool:
         asked = pool.submit(http.post, "/v1/chat/completions", json=body(order), headers={"X-Session-Id": "f", **MINE})
-        until(http, "f", "tool_call")
+        wait_for_event(http, "f", "tool_call")
         brought = http.post("/sessions/f/follow_up", json={"text": VAULT}, headers=MINE)
         followed = http.post("/sessions/f/follow_up", json={"text": VAULT})
         go.touch()
         first = asked.result().text
-        until(http, "f", "agent_response", 2)
+        wait_for_event(http, "f", "agent_response", 2)
         results = [event["content"] for event in events(http, "f", type="tool_result") if event["name"] == "vault"]
 
     assert (brought.status_code, "credentials never are (token)" in brought.text, followed.status_code) == (

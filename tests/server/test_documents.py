@@ -1,4 +1,4 @@
-"""Documents in messages, as both APIs have them."""
+"""Documents in messages of both APIs."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_document_is_among_what_a_tool_brings(anthropic_client: anthropic.Anth
         ),
     ],
 )
-def test_what_is_no_document_is_refused(served: Served, path: str, part: dict[str, Any], message: str) -> None:
+def test_an_invalid_document_is_refused(served: Served, path: str, part: dict[str, Any], message: str) -> None:
     with served.http() as http:
         answer = http.post(path, json={"model": "parrot", "max_tokens": 9, "messages": user(part)})
 

@@ -1,4 +1,4 @@
-"""Ways around the door: other pages, other paths, half requests, and other routes to the model."""
+"""Attempts to bypass admission: cross-origin requests, other paths, partial requests and other routes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         ({"host": "evil.example:8000"}, 403),
     ],
 )
-def test_without_keys_no_page_of_elsewhere_reaches_a_session(
+def test_cross_origin_requests_without_keys_reach_no_session(
     small: Served, headers: dict[str, str], status: int
 ) -> None:
     with small.http(headers=headers) as http:
@@ -64,7 +64,7 @@ def test_half_a_request_is_not_waited_for_on_a_connection_in_use_either(small: S
     assert rest.split(b"\r\n")[0] == b"HTTP/1.1 408 Request Timeout"
 
 
-def test_bodies_are_bounded_while_they_come_and_those_of_strangers_are_not_read(tmp_path: Path) -> None:
+def test_bodies_are_bounded_while_read_and_unauthenticated_ones_are_not_read(tmp_path: Path) -> None:
     def half(connection: socket.socket, path: str) -> None:
         head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\nx-api-key: {KEY if path != '/health' else ''}\r\n"
         connection.sendall(f"{head}content-type: application/json\r\ncontent-length: 14\r\n\r\n{{".encode())
@@ -94,7 +94,7 @@ def test_bodies_are_bounded_while_they_come_and_those_of_strangers_are_not_read(
     assert (stranger, other, health, first) == (b"405", 429, 200, b"404")
 
 
-def test_going_on_with_a_session_and_counting_tokens_are_requests(small: Served) -> None:
+def test_resuming_and_counting_tokens_count_as_requests(small: Served) -> None:
     counted = {"model": "parrot", "messages": [{"role": "user", "content": "hi"}]}
     with small.http() as http:
         answers = [http.post("/sessions/none/resume") for _ in range(2)]
@@ -103,7 +103,7 @@ def test_going_on_with_a_session_and_counting_tokens_are_requests(small: Served)
     assert [answer.status_code for answer in answers] == [404, 429, 429]
 
 
-async def test_the_door_is_shut_wherever_the_application_is_mounted() -> None:
+async def test_admission_holds_wherever_the_application_is_mounted() -> None:
     keys = (ApiKey(name="anna", key=SecretStr(KEY)),)
     inner = create_app(of_file(ROOT / "examples/hotel/agent.yaml"), settings=ServerSettings(keys=keys))
     outer = FastAPI()
@@ -132,7 +132,7 @@ def test_no_callers_request_alone_makes_the_model_count_as_down(kind: str, count
 @pytest.mark.parametrize(
     ("keys", "optional"), [((), [{}]), ((ApiKey(name="anna", key=SecretStr(KEY)),), [])], ids=["open", "keys"]
 )
-def test_the_openapi_says_whether_a_key_is_needed(keys: tuple[ApiKey, ...], optional: list[Any]) -> None:
+def test_the_openapi_declares_required_keys(keys: tuple[ApiKey, ...], optional: list[Any]) -> None:
     described = create_app(of_file(ROOT / "examples/hotel/agent.yaml"), settings=ServerSettings(keys=keys)).openapi()
     open_to_all = [path for path, one in described["paths"].items() if one.get("get", {}).get("security") == []]
 

@@ -1,4 +1,4 @@
-"""A run that fails, seen from the server: an error with its category, whatever the agent does with failures."""
+"""Failed runs over HTTP: an error with its category, whatever `on_failure` is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.agents import asks, echo
 
 
 class OverloadedError(Exception):
-    """What a provider fails with."""
+    """The error of a failing provider."""
 
     status_code = 529
 

@@ -1,4 +1,4 @@
-"""What does not fit is told by the fields that the client knows, and by nothing of ours."""
+"""Validation errors name the client's fields, and no internal ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def user(content: Any) -> dict[str, Any]:
         (ANTHROPIC, user([IMAGE]), f"messages.0.content.0.content.1.type: {BLOCKS}"),
     ],
 )
-def test_a_fault_is_told_by_its_field(served: Served, path: str, fields: dict[str, Any], message: str) -> None:
+def test_a_fault_names_its_field(served: Served, path: str, fields: dict[str, Any], message: str) -> None:
     with served.http() as http:
         answer = http.post(path, json={"model": "parrot", "max_tokens": 9, **fields})
 

@@ -1,4 +1,4 @@
-"""Follow-ups over HTTP: the request that asked first gets its own answer, and the follow-up's is the follow-up's."""
+"""Follow-ups over HTTP: the request and its follow-up each have their own answer."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ from graph_agent import create_graph_agent
 from graph_agent.server.chat.turns import turn_for
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.history import SessionMemory
-from tests.a2a.test_a2a_server import message
 from tests.server.hosting import MINE, NOBODY, ask, outcome_of, running
 from tests.server.process import Served, eventually, serving
-from tests.server.test_a2a import calling
-from tests.server.test_sessions import body, chat, events, until
+from tests.support.a2a_client import a2a_client, message_request
 from tests.support.agents import asks
+from tests.support.chat_client import body, chat, events, wait_for_event
 from tests.support.gates import Gate, GatedModel, gated_tool
 
 
@@ -71,19 +70,19 @@ def dialogue(http: httpx.Client, session: str) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-def test_the_request_that_asked_first_gets_its_own_answer(
+def test_the_first_request_receives_its_own_answer(
     workers: Served, tmp_path: Path, way: Callable[[Served, str, str], str]
 ) -> None:
     go = tmp_path / "go"
     session, first = way.__name__, f'!call wait_for {{"file": "{go}"}}'
     with workers.http() as http, concurrent.futures.ThreadPoolExecutor(1) as pool:
         asked = pool.submit(way, workers, session, first)
-        until(http, session, "tool_call")
+        wait_for_event(http, session, "tool_call")
         for text in ("And then?", "And after that?"):
             http.post(f"/sessions/{session}/follow_up", json={"text": text})
         go.touch()
         answer = asked.result()
-        until(http, session, "agent_response", 3)
+        wait_for_event(http, session, "agent_response", 3)
         said = dialogue(http, session)
 
     own = f"You said: {first}; wait_for said: {go} is there"
@@ -106,14 +105,14 @@ def test_a_request_is_answered_before_its_follow_up(served: Served, tmp_path: Pa
     go, then = tmp_path / "go", tmp_path / "then"
     with served.http() as http, concurrent.futures.ThreadPoolExecutor(1) as pool:
         asked = pool.submit(chat, http, "early", f'!call wait_for {{"file": "{go}"}}', stream=True)
-        until(http, "early", "tool_call")
+        wait_for_event(http, "early", "tool_call")
         http.post("/sessions/early/follow_up", json={"text": f'!call wait_for {{"file": "{then}"}}'})
         go.touch()
         first = asked.result().text
-        until(http, "early", "tool_call", 2)
+        wait_for_event(http, "early", "tool_call", 2)
         during = [http.get("/sessions/early").json()["status"], chat(http, "early", "me too").status_code]
         then.touch()
-        until(http, "early", "agent_response", 2)
+        wait_for_event(http, "early", "agent_response", 2)
 
     assert (str(go) in first, str(then) in first, during) == (True, False, ["RUNNING", 429])
 
@@ -122,11 +121,11 @@ def test_a_follow_up_is_aborted_and_its_session_goes_on(served: Served, tmp_path
     go, never = tmp_path / "go", tmp_path / "never"
     with served.http() as http, concurrent.futures.ThreadPoolExecutor(1) as pool:
         asked = pool.submit(chat, http, "ended", f'!call wait_for {{"file": "{go}"}}')
-        until(http, "ended", "tool_call")
+        wait_for_event(http, "ended", "tool_call")
         http.post("/sessions/ended/follow_up", json={"text": f'!call wait_for {{"file": "{never}"}}'})
         go.touch()
         asked.result()
-        until(http, "ended", "tool_call", 2)
+        wait_for_event(http, "ended", "tool_call", 2)
         http.post("/sessions/ended/abort")
         eventually(lambda: http.get("/sessions/ended").json()["status"] == "ABORTED")
         eventually(lambda: chat(http, "ended", "go on").status_code == 200)
@@ -134,7 +133,7 @@ def test_a_follow_up_is_aborted_and_its_session_goes_on(served: Served, tmp_path
         assert http.get("/sessions/ended").json()["status"] == "COMPLETED"
 
 
-def test_a_session_that_is_resumed_says_where_its_own_input_is(served: Served, tmp_path: Path) -> None:
+def test_a_resumed_session_returns_its_own_answer(served: Served, tmp_path: Path) -> None:
     paint = {"type": "function", "function": {"name": "paint"}}
     go = tmp_path / "go"
     with served.http() as http:
@@ -142,20 +141,20 @@ def test_a_session_that_is_resumed_says_where_its_own_input_is(served: Served, t
         http.post("/sessions/answers/follow_up", json={"text": f"!wait {go}"})
         done = http.post("/sessions/answers/resume", json={"answer": {"content": "painted", "status": "success"}})
         go.touch()
-        until(http, "answers", "agent_response", 2)
+        wait_for_event(http, "answers", "agent_response", 2)
 
     assert (done.json()["status"], done.json()["answer"].endswith("paint said: painted")) == ("COMPLETED", True)
 
 
-def test_a_follow_up_under_way_stops_with_the_server_and_goes_on(tmp_path: Path) -> None:
+def test_a_running_follow_up_stops_with_the_server_and_resumes(tmp_path: Path) -> None:
     go, then = tmp_path / "go", tmp_path / "then"
     with serving(tmp_path) as server, server.http() as http, concurrent.futures.ThreadPoolExecutor(1) as pool:
         asked = pool.submit(chat, http, "s", f'!call wait_for {{"file": "{go}"}}')
-        until(http, "s", "tool_call")
+        wait_for_event(http, "s", "tool_call")
         http.post("/sessions/s/follow_up", json={"text": f'!call wait_for {{"file": "{then}"}}'})
         go.touch()
         asked.result()
-        until(http, "s", "tool_call", 2)
+        wait_for_event(http, "s", "tool_call", 2)
         server.term()
         then.touch()
         server.process.wait(60)
@@ -170,10 +169,10 @@ def test_a_follow_up_under_way_stops_with_the_server_and_goes_on(tmp_path: Path)
 async def test_a_task_gets_the_answer_to_its_own_message(served: Served, tmp_path: Path) -> None:
     go = tmp_path / "go"
     with served.http() as http:
-        async with calling(served.url, "none") as client:
-            begun = aiter(client.send_message(message(f'!call wait_for {{"file": "{go}"}}', context_id="task")))
+        async with a2a_client(served.url, "none") as client:
+            begun = aiter(client.send_message(message_request(f'!call wait_for {{"file": "{go}"}}', context_id="task")))
             task_id = (await anext(begun)).task.id
-            await asyncio.to_thread(until, http, "task", "tool_call")
+            await asyncio.to_thread(wait_for_event, http, "task", "tool_call")
             await asyncio.to_thread(http.post, "/sessions/task/follow_up", json={"text": "And then?"})
             go.touch()
             pieces: dict[str, str] = {}
@@ -181,7 +180,7 @@ async def test_a_task_gets_the_answer_to_its_own_message(served: Served, tmp_pat
                 for part in event.artifact_update.artifact.parts:
                     before = pieces.get(task_id, "") if event.artifact_update.append else ""
                     pieces[task_id] = before + part.text
-            await asyncio.to_thread(until, http, "task", "agent_response", 2)
+            await asyncio.to_thread(wait_for_event, http, "task", "agent_response", 2)
             with pytest.raises(Exception, match="terminal"):
                 await anext(aiter(client.subscribe(SubscribeToTaskRequest(id=task_id))))
         said = dialogue(http, "task")

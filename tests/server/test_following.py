@@ -1,4 +1,4 @@
-"""Following a session's events: told as they are stored, bounded, and ended with a word."""
+"""Following a session's events: sent as they are stored, bounded, and closed with an end event."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.event_reader import EventReader
 from tests.server.hosting import NOBODY, answered, ask, running
 from tests.server.process import serving
-from tests.server.test_sessions import chat
+from tests.support.chat_client import chat
 
 KINDS = ["user_message", "status", "plan", "agent_response", "status"]
 
@@ -31,7 +31,7 @@ def followed(http: httpx.Client, session: str, **params: Any) -> Iterator[Iterat
         yield (json.loads(line[6:]) for line in stream.iter_lines() if line.startswith("data: "))
 
 
-async def test_what_is_stored_here_is_told_without_looking_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_events_of_this_process_are_followed_without_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feeds, "LOOK_S", 3600.0)
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(["one", "two"]))) as runs:
         await answered(runs.host, ask(session_id="s"))
@@ -51,7 +51,7 @@ async def test_what_is_stored_here_is_told_without_looking_for_it(monkeypatch: p
     )
 
 
-async def test_a_session_that_is_deleted_before_the_first_look_is_told_as_gone() -> None:
+async def test_a_session_deleted_before_the_first_poll_is_reported_gone() -> None:
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(["one"]))) as runs:
         await answered(runs.host, ask(session_id="s"))
         sessions = Sessions(runs, NOBODY)
@@ -62,7 +62,7 @@ async def test_a_session_that_is_deleted_before_the_first_look_is_told_as_gone()
     assert told == ['event: end\ndata: {"type":"end","reason":"deleted","after":-1}\n\n']
 
 
-def test_a_server_that_stops_says_so_to_those_who_follow(tmp_path: Path) -> None:
+def test_a_stopping_server_notifies_its_followers(tmp_path: Path) -> None:
     with serving(tmp_path) as server, server.http() as http:
         chat(http, "s", "one")
         with followed(http, "s") as events:
@@ -87,7 +87,7 @@ def test_a_session_that_is_deleted_ends_the_stream(tmp_path: Path) -> None:
     assert (seen, rest) == (4, [{"type": "end", "reason": "deleted", "after": 4}])
 
 
-def test_what_another_process_stores_is_told_too(tmp_path: Path) -> None:
+def test_checkpoints_of_another_process_are_followed(tmp_path: Path) -> None:
     with serving(tmp_path) as one, serving(tmp_path) as two, one.http() as http, two.http() as other:
         chat(http, "s", "one")
         with followed(http, "s", after=4, type="agent_response") as events:
@@ -97,7 +97,7 @@ def test_what_another_process_stores_is_told_too(tmp_path: Path) -> None:
     assert (seen["seq"], seen["content"]) == (8, "You said: one / two")
 
 
-def test_a_key_follows_so_many_streams_and_no_more(tmp_path: Path) -> None:
+def test_followed_streams_are_bounded_per_key(tmp_path: Path) -> None:
     with serving(tmp_path, "--set", "event_streams=1") as server, server.http() as http:
         chat(http, "s", "one")
         with followed(http, "s") as events:

@@ -1,4 +1,4 @@
-"""A server whose database is full: callers are told so, and the session tells the truth when there is room again."""
+"""A server with a full database: callers receive the error, and the session settles its calls once there is space."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def source(graph: CompiledAgentGraph, file: Path) -> AgentSource:
 
 
 def resize(saver: Any, pages: int) -> None:
-    """Let the database grow by so many pages and no more; all it wants for a negative number."""
+    """Limit the growth of the database to so many pages; no limit for a negative number."""
     assert isinstance(saver, SharedSqliteSaver)
     [[used]] = saver.conn.execute("PRAGMA page_count").fetchall()
     saver.conn.execute(f"PRAGMA max_page_count={used + pages if pages >= 0 else 1 << 30}")
@@ -122,7 +122,7 @@ def _while_handling(error: BaseException) -> BaseException:
     try:
         try:
             raise error
-        except BaseException:  # noqa: BLE001 - any may be the reason of another
+        except BaseException:  # noqa: BLE001 - any of them may be the cause of another
             raise ValueError("cannot commit - no transaction is active")  # noqa: B904 - as a library leaves it
     except ValueError as raised:
         return raised
@@ -140,7 +140,7 @@ def _while_handling(error: BaseException) -> BaseException:
         (psycopg.OperationalError("the connection is lost"), False),
     ],
 )
-def test_a_full_disk_is_told_from_other_failures(error: BaseException, full: bool) -> None:
+def test_a_full_disk_is_distinguished_from_other_failures(error: BaseException, full: bool) -> None:
     assert (is_out_of_space(error), problem_of_failure(error).status) == (full, 507 if full else 500)
 
 

@@ -1,4 +1,4 @@
-"""Worker processes whose temporary folder is full, or gone: requests are answered, and each process counts alone."""
+"""Workers whose temporary folder is full or missing: requests are answered, and limits count per process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from graph_agent.server.admission.shared_limits import SharedLimits
 from graph_agent.server.process import shared_folder, workers
 from graph_agent.server.process.metric_files import ReservedFile
 from tests.server.process import Served, serving
-from tests.server.test_sessions import CHAT, body
+from tests.support.chat_client import CHAT, body
 from tests.support.small_disk import fill, small_disk
 
 

@@ -1,4 +1,4 @@
-"""Requests that are refused, stopped or sent again: a session does what it was asked to do, once."""
+"""Requests that are refused, stopped or repeated: a session executes each once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def test_a_request_that_is_refused_as_busy_leaves_the_other_alone() -> Non
     async with asyncio.timeout(30), running(graph) as runs:
         first = await begun(runs.host, ask(session_id="s"))
         await gate.reached()
-        # It leaves before its run has heard that the session is busy.
+        # It leaves before its run has received the busy error.
         async with runs.run(await turn_for(runs.host, NOBODY, ask(session_id="s")), streams=True) as second:
             pass
         gate.open()
@@ -38,7 +38,7 @@ async def test_a_request_that_is_refused_as_busy_leaves_the_other_alone() -> Non
     assert (second.ended, outcome.status, outcome.text) == (True, "COMPLETED", "Done.")
 
 
-async def test_a_client_that_leaves_while_the_first_plan_is_made_aborts_its_session() -> None:
+async def test_a_disconnect_during_the_first_plan_aborts_the_session() -> None:
     gate = Gate()
     async with asyncio.timeout(30), running(create_graph_agent(GatedModel(["Done."], before={1: gate}))) as runs:
         async with runs.run(await turn_for(runs.host, NOBODY, ask(session_id="s")), streams=False):
@@ -49,7 +49,7 @@ async def test_a_client_that_leaves_while_the_first_plan_is_made_aborts_its_sess
 
 
 @pytest.mark.parametrize("session", [None, "s"])
-async def test_words_beside_results_are_heard_once_however_often_they_are_sent(session: str | None) -> None:
+async def test_repeated_text_beside_results_is_delivered_once(session: str | None) -> None:
     gate = Gate()
     script = [asks(("c1", "mine", {}), ("c2", "work", {})), "No more actions.", "Done."]
     model = GatedModel(script, before={2: gate})
@@ -89,7 +89,7 @@ async def test_an_image_beside_results_reaches_the_model(session: str | None) ->
 
 @pytest.mark.parametrize("session", [None, "s"])
 @pytest.mark.parametrize("how", ["drain", "cancel"])
-async def test_results_that_a_stopped_run_had_taken_in_go_on(session: str | None, how: str) -> None:
+async def test_delivered_results_of_a_stopped_run_are_resumed(session: str | None, how: str) -> None:
     gate = Gate()
     model = GatedModel([CALLS_MINE, asks(("c2", "work", {})), "No more actions.", "Done."])
     graph = create_graph_agent(model, tools=[gated_tool(gate, idempotent=True)])
@@ -113,7 +113,7 @@ async def test_results_that_a_stopped_run_had_taken_in_go_on(session: str | None
     assert [asked.count(text) for text in ("did mine", "worked", "Be quick.")] == [1, 1, 1]
 
 
-async def test_results_that_a_stopped_run_had_not_taken_in_go_on_with_the_words_beside_them() -> None:
+async def test_undelivered_results_and_text_of_a_stopped_run_are_resumed() -> None:
     async with (
         asyncio.timeout(30),
         running(create_graph_agent(model := GatedModel([CALLS_MINE, "No more actions.", "Done."]))) as runs,
@@ -130,7 +130,7 @@ async def test_results_that_a_stopped_run_had_not_taken_in_go_on_with_the_words_
     assert (outcome.text, asked.count("did mine"), asked.count("Be quick.")) == ("Done.", 1, 1)
 
 
-async def test_a_request_that_was_stopped_before_its_calls_were_told_is_forgotten() -> None:
+async def test_a_request_cancelled_before_its_calls_were_sent_stores_nothing() -> None:
     gate = Gate()
     model = GatedModel([CALLS_MINE], before={1: gate})
     async with asyncio.timeout(30), running(create_graph_agent(model)) as runs:
@@ -145,7 +145,7 @@ async def test_a_request_that_was_stopped_before_its_calls_were_told_is_forgotte
 
 
 @pytest.mark.parametrize("session", ["s", None], ids=["deleted", "swept"])
-async def test_no_run_begins_in_what_is_being_thrown_away(session: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_run_starts_in_a_session_being_discarded(session: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     model = GatedModel([CALLS_MINE, "No more actions.", "Done."])
     told: list[str] = []
     async with asyncio.timeout(30), running(create_graph_agent(model)) as runs:

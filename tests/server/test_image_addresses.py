@@ -1,4 +1,4 @@
-"""An image's address is refused where the model's client would connect to it from this process."""
+"""Image addresses are refused if the model's client would fetch them from this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What large requests leave behind: nothing that others would have to make room for, or wait for."""
+"""Memory after large requests: no cycles and no unbounded caches."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_the_cycles_of_large_bodies_are_collected(size: int, left: bool) -
     assert is_left == left
 
 
-def test_what_runs_bring_is_kept_as_long_as_it_is_not_much(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contexts_of_runs_are_cached_within_a_size_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deps, "_with", lambda parts, context: context)
     parts: Any = SimpleNamespace(context_schema=AgentContext, variants={})
 

@@ -1,4 +1,4 @@
-"""Clients that go away, and ends that go wrong: nobody is left waiting, and nothing is left behind."""
+"""Disconnected clients and failing cleanup: no request hangs, and nothing leaks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def ask(**fields: object) -> Ask:
     return replace(Ask([HumanMessage("hello")]), **fields)  # type: ignore[arg-type]  # a test's short way
 
 
-async def test_a_client_that_leaves_unread_all_that_was_said_holds_nothing_up(
+async def test_a_client_that_reads_nothing_blocks_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("graph_agent.server.chat.run._MOST_WAITING", 1)
@@ -49,14 +49,14 @@ async def test_a_client_that_leaves_unread_all_that_was_said_holds_nothing_up(
         runs = Runs(host, Metrics())
         turn = await turn_for(host, Caller(""), ask())
         async with asyncio.timeout(30), runs.run(turn, streams=True) as running:
-            # The run is over, and waits for room to say so.
+            # The run is over, and waits for space to report it.
             while not running.ended:
                 await asyncio.sleep(0)
 
     assert running.ended
 
 
-async def test_an_answer_is_told_though_tidying_up_fails(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_answer_is_sent_although_cleanup_fails(caplog: pytest.LogCaptureFixture) -> None:
     async def broken(thread: str) -> None:
         raise OSError(f"no disk for {thread} sk-secretsecretsecret")
 
@@ -72,7 +72,7 @@ async def test_an_answer_is_told_though_tidying_up_fails(caplog: pytest.LogCaptu
     assert (last.outcome.text, "secretsecret" in caplog.text, "no disk" in caplog.text) == ("fine", False, True)
 
 
-async def test_a_failure_of_ours_leaves_no_secret_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_internal_error_logs_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     async with hosting("fine") as host:
         turn = replace(await turn_for(host, Caller(""), ask()), given={"messages": object()})
         running = Running(host, turn, Metrics(), streams=False)

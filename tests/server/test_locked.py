@@ -1,4 +1,4 @@
-"""A server whose database another process keeps locked."""
+"""A server whose database is locked by another process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tests.server.process import PARROT, serving
-from tests.server.test_sessions import answer, chat
+from tests.support.chat_client import answer, chat
 
 MODULE = """
 from graph_agent.persistence import sqlite_connection

@@ -1,4 +1,4 @@
-"""The log of a server process: each step of a run where it is asked for, in every worker."""
+"""The log of server processes: the steps of a run if configured, in every worker."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.server.process import PARROT, eventually, serving
-from tests.server.test_sessions import chat
+from tests.support.chat_client import chat
 
 
 @pytest.mark.parametrize("options", [["-v"], ["--log-level", "INFO"], ["-v", "--workers", "2"]], ids=" ".join)
-def test_the_steps_of_a_run_are_logged_where_asked_for(tmp_path: Path, options: list[str]) -> None:
+def test_run_steps_are_logged_if_configured(tmp_path: Path, options: list[str]) -> None:
     with serving(tmp_path, *options) as server, server.http() as http:
         chat(http, "s1", "hello")
         log = server.log.read_text()

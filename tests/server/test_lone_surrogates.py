@@ -1,4 +1,4 @@
-"""Half a character, such as an escaped lone surrogate, in requests: a refusal that names the field, and never a 500."""
+"""Lone surrogates in requests: an error that names the field, and never status 500."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from graph_agent._internal.text import find_lone_surrogate
 from tests.server.process import Served, eventually
-from tests.server.test_sessions import CHAT
+from tests.support.chat_client import CHAT
 
 HALF = "\ud800"
 MESSAGE = {"messageId": "m", "role": "ROLE_USER", "parts": [{"text": "hi"}]}

@@ -1,4 +1,4 @@
-"""A client with another address in mind is told which of its settings leads here."""
+"""Requests to an unknown path: the error names the client setting that leads to the right one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BASE = "give the client a base URL that ends in /v1."
         ("/v1/embeddings", ""),
     ],
 )
-def test_the_way_is_told_where_it_is_known(served: Served, path: str, way: str) -> None:
+def test_a_404_suggests_the_path_if_known(served: Served, path: str, way: str) -> None:
     with served.http() as http:
         answer = http.post(path, json={})
 

@@ -9,9 +9,7 @@ import openai
 import pytest
 
 from tests.server.process import Served
-
-PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-ODD = """It's "x" é None\n\t{not: json} 🙂"""
+from tests.support.chat_client import ODD, PIXEL
 
 
 def user(text: Any) -> Any:
@@ -47,7 +45,7 @@ def test_a_stream_adds_up_to_the_answer_and_ends_in_its_usage(openai_client: ope
     assert [chunk.usage.total_tokens if chunk.usage else None for chunk in chunks][-2:] == [None, 30]
 
 
-def test_the_request_is_the_history_and_nothing_is_kept(openai_client: openai.OpenAI, served: Served) -> None:
+def test_a_request_without_a_session_stores_nothing(openai_client: openai.OpenAI, served: Served) -> None:
     with served.http() as http:
         before = http.get("/memory/sessions").json()
         answer = ask(openai_client, user("one"), {"role": "assistant", "content": "yes"}, user("two"))
@@ -87,7 +85,7 @@ def test_the_options_reach_the_model(openai_client: openai.OpenAI) -> None:
     ids=["alone", "behind the assistant"],
 )
 @pytest.mark.parametrize("role", ["system", "developer"])
-def test_a_last_system_message_is_answered_where_nothing_else_is_to_be(
+def test_a_final_system_message_is_answered_if_alone(
     openai_client: openai.OpenAI, role: str, before: list[Any], said: str
 ) -> None:
     answer = ask(
@@ -103,7 +101,7 @@ def test_a_system_message_behind_the_users_is_an_instruction(openai_client: open
     assert json.loads(answer.choices[0].message.content)["system"][0].split("\n\n")[1] == "Be brief."
 
 
-def test_an_option_of_zero_is_an_option(openai_client: openai.OpenAI) -> None:
+def test_zero_is_a_valid_option_value(openai_client: openai.OpenAI) -> None:
     answer = ask(openai_client, user("!options"), temperature=0, top_p=0)
 
     assert json.loads(answer.choices[0].message.content)["options"] == {
@@ -126,11 +124,11 @@ def test_an_answer_has_the_shape_that_was_asked_for(openai_client: openai.OpenAI
     assert json.loads(said) == {"city": "Bergen"}
 
 
-def test_a_reply_that_was_cut_says_so(openai_client: openai.OpenAI) -> None:
+def test_a_truncated_reply_has_its_finish_reason(openai_client: openai.OpenAI) -> None:
     assert ask(openai_client, user("!length")).choices[0].finish_reason == "length"
 
 
-def test_the_servers_own_tools_run_unseen(openai_client: openai.OpenAI) -> None:
+def test_server_tools_run_without_being_returned(openai_client: openai.OpenAI) -> None:
     choice = ask(openai_client, user('!call look_up {"key": "k"}')).choices[0]
 
     assert (choice.message.content.endswith("look_up said: the value of k"), choice.message.tool_calls) == (True, None)
@@ -205,7 +203,7 @@ def test_an_error_in_mid_stream_ends_it_as_an_error(openai_client: openai.OpenAI
     assert ("".join(said), body["category"]) == ("You said: one …break", "auth")
 
 
-def test_a_session_that_failed_says_what_failed(openai_client: openai.OpenAI, served: Served) -> None:
+def test_a_failed_session_reports_its_error(openai_client: openai.OpenAI, served: Served) -> None:
     with pytest.raises(openai.APIStatusError):
         ask(openai_client, user("!fail auth"), extra_headers={"X-Session-Id": "failed-1"})
 

@@ -1,4 +1,4 @@
-"""litellm, and the `llm` command, as people have them; and the hotel agent inside `langgraph dev`'s app."""
+"""litellm and the `llm` command, as installed, and the hotel agent inside the app of `langgraph dev`."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_llm_command_asks_and_streams(served: Served, tmp_path: Path) -> Non
     assert said == ["You said: hello there"] * 2
 
 
-def test_the_hotel_agent_answers_and_says_how_its_servers_are(tmp_path: Path) -> None:
+def test_the_hotel_agent_answers_and_reports_its_servers(tmp_path: Path) -> None:
     hotel = yaml.safe_load((ROOT / "examples" / "hotel" / "agent.yaml").read_text())
     agent = {
         **hotel,

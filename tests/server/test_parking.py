@@ -1,4 +1,4 @@
-"""Requests that wait for their caller's own tools: how long, and how many."""
+"""Requests parked for client tools: their lifetime and their number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def parked(host: Host) -> list[str]:
     return sorted(item.value["thread"] for item in await host.store.asearch(("graph_agent", "parked")))
 
 
-async def test_each_callers_oldest_requests_go_first_and_nobody_elses() -> None:
+async def test_parked_requests_are_evicted_per_caller_oldest_first() -> None:
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel([]))) as runs:
         host = replace(runs.host, settings=ServerSettings(parked_requests=2))
         for thread in ("bert/parked/1", "anna/parked/1", "anna/parked/2", "anna/parked/3", "/parked/1"):
@@ -27,7 +27,7 @@ async def test_each_callers_oldest_requests_go_first_and_nobody_elses() -> None:
         assert (gone, await parked(host)) == (1, ["/parked/1", "anna/parked/2", "anna/parked/3", "bert/parked/1"])
 
 
-async def test_what_has_waited_long_enough_goes_unless_it_is_at_work() -> None:
+async def test_expired_parked_requests_are_evicted_unless_running() -> None:
     gate = Gate()
     model = GatedModel(["No more actions.", "Done."], before={1: gate})
     async with asyncio.timeout(30), running(create_graph_agent(model)) as runs:

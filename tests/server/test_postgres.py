@@ -12,10 +12,17 @@ import httpx
 import pytest
 from a2a.types import GetTaskRequest
 
-from tests.server.process import serving
-from tests.server.test_a2a import AGENT, calling, said, text_of
-from tests.server.test_sessions import chat, events, until
-from tests.server.test_stopping import abort_from_elsewhere, one_more, orders, until_at_work
+from tests.server.process import COMPOSING_PARROT, serving
+from tests.support.a2a_client import a2a_client, send_text, task_text
+from tests.support.chat_client import (
+    abort_through_other_process,
+    chat,
+    events,
+    send_until_accepted,
+    slow_tool_orders,
+    wait_for_event,
+    wait_for_slow_tool,
+)
 from tests.support.postgres_server import on_postgres
 
 pytestmark = on_postgres
@@ -29,12 +36,12 @@ def fresh(url: str) -> httpx.Client:
 def test_several_processes_serve_one_session(postgres_url: str, tmp_path: Path) -> None:
     options = ["--workers", "2", "--db", postgres_url]
     with serving(tmp_path, *options) as server, concurrent.futures.ThreadPoolExecutor(8) as pool:
-        for future in [pool.submit(one_more, server.url, f"message {i}") for i in range(8)]:
+        for future in [pool.submit(send_until_accepted, server.url, f"message {i}") for i in range(8)]:
             future.result()
         with server.http() as http:
             told = [event["content"] for event in events(http, "shared", type="user_message")]
             kinds = [event["type"] for event in events(http, "shared")]
-        aborted = abort_from_elsewhere(server.url, tmp_path, pool)
+        aborted = abort_through_other_process(server.url, tmp_path, pool)
 
     assert (sorted(told), kinds, aborted) == (
         [f"message {i}" for i in range(8)],
@@ -51,8 +58,8 @@ def test_a_busy_session_is_refused_and_steered_through_every_process(postgres_ur
         server.http() as http,
         concurrent.futures.ThreadPoolExecutor(1) as pool,
     ):
-        running = pool.submit(chat, http, "kept", orders(tmp_path))
-        until(http, "kept", "tool_call")
+        running = pool.submit(chat, http, "kept", slow_tool_orders(tmp_path))
+        wait_for_event(http, "kept", "tool_call")
         for i in range(12):
             with fresh(server.url) as other:
                 refused.append(chat(other, "kept", "me too").status_code)
@@ -77,7 +84,7 @@ def test_after_a_kill_of_every_process_a_session_is_resumed(postgres_url: str, t
         concurrent.futures.ThreadPoolExecutor(1) as pool,
     ):
         running = pool.submit(chat, http, "kept", order)
-        until_at_work(tmp_path)
+        wait_for_slow_tool(tmp_path)
         server.kill_all()
         with pytest.raises(httpx.HTTPError):
             running.result()
@@ -87,7 +94,7 @@ def test_after_a_kill_of_every_process_a_session_is_resumed(postgres_url: str, t
         resumed = http.post("/sessions/kept/resume").json()
         results = [(one["name"], one["status"]) for one in events(http, "kept", type="tool_result")]
 
-    # The second call may have run when the process was killed, and nobody can say.
+    # The second call may have run before the process was killed, so its state is unknown.
     assert (before, resumed["status"], resumed["pending"], results) == (
         "RUNNING",
         "COMPLETED",
@@ -100,8 +107,8 @@ def test_one_killed_process_leaves_its_session_to_the_other(postgres_url: str, t
     answers = list[int]()
     with serving(tmp_path, "--workers", "2", "--db", postgres_url) as server, server.http() as http:
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            running = pool.submit(chat, http, "kept", orders(tmp_path))
-            until_at_work(tmp_path)
+            running = pool.submit(chat, http, "kept", slow_tool_orders(tmp_path))
+            wait_for_slow_tool(tmp_path)
             os.kill(int((tmp_path / "go.pid").read_text()), signal.SIGKILL)
             with pytest.raises(httpx.HTTPError):
                 running.result()
@@ -111,19 +118,19 @@ def test_one_killed_process_leaves_its_session_to_the_other(postgres_url: str, t
                 with fresh(server.url) as other:
                     answers.append(chat(other, "kept", "and now?").status_code)
             except httpx.HTTPError:
-                time.sleep(0.05)  # it met the process that was killed, and is begun anew just now
+                time.sleep(0.05)  # it reached the killed process, which is restarting
 
     assert answers == [200]
 
 
 async def test_a2a_tasks_are_seen_through_every_process(postgres_url: str, tmp_path: Path) -> None:
     name = "a conversation " + "x" * 100
-    with serving(tmp_path, "--workers", "2", "--db", postgres_url, agent=AGENT) as server:
-        async with calling(server.url, "none") as client:
-            task = await said(client, "hi", name)
+    with serving(tmp_path, "--workers", "2", "--db", postgres_url, agent=COMPOSING_PARROT) as server:
+        async with a2a_client(server.url, "none") as client:
+            task = await send_text(client, "hi", name)
         found = []
         for _ in range(8):
-            async with calling(server.url, "none") as client:
-                found.append(text_of(await client.get_task(GetTaskRequest(id=task.id))))
+            async with a2a_client(server.url, "none") as client:
+                found.append(task_text(await client.get_task(GetTaskRequest(id=task.id))))
 
     assert found == ["You said: hi"] * 8

@@ -1,4 +1,4 @@
-"""What is answered fits the types that the official clients publish, which they themselves do not check."""
+"""Responses fit the types that the official clients publish but do not check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether requests can be answered, and how long one may have to wait to be told."""
+"""Readiness probes: their result and their duration."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ async def test_a_server_whose_disk_is_full_is_not_ready_until_there_is_space(
         async with ready_on(f"sqlite:///{disk / 's.db'}") as (ready, host):
             before = (await ready.checks())["database"]
             filler = fill(disk)
-            # What a failed write leaves of its space is no space for another.
+            # Space left by a failed write is not enough for another.
             with pytest.raises(sqlite3.OperationalError):
                 await host.store.aput(("a",), "key", {"text": "x" * 500_000})
             full = (await ready.checks())["database"]
@@ -275,7 +275,7 @@ DOWN = {
 STARTS = "import pathlib\nwith pathlib.Path(__file__).with_name('starts').open('a') as starts:\n    starts.write('x')\n"
 
 
-def test_many_who_ask_at_once_start_a_server_that_is_down_once(tmp_path: Path) -> None:
+def test_concurrent_probes_restart_a_dead_server_once(tmp_path: Path) -> None:
     (tmp_path / "down.py").write_text(STARTS)
     with serving(tmp_path, agent=DOWN, up="/health") as server, server.http() as http:
         at_start = (tmp_path / "starts").stat().st_size

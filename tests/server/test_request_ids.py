@@ -1,4 +1,4 @@
-"""Both official clients find a request's id where they look for it."""
+"""Both official clients find the request id."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 SAID: Any = [{"role": "user", "content": "hi"}]
 
 
-def test_openais_client_knows_each_requests_id(openai_client: openai.OpenAI) -> None:
+def test_openais_client_receives_request_ids(openai_client: openai.OpenAI) -> None:
     answer = openai_client.chat.completions.create(model="parrot", messages=SAID)
     listed = openai_client.models.list()
     with openai_client.chat.completions.create(model="parrot", messages=SAID, stream=True) as stream:
@@ -23,7 +23,7 @@ def test_openais_client_knows_each_requests_id(openai_client: openai.OpenAI) -> 
     assert (len(set(ids)), {str(id_)[:4] for id_ in ids}) == (4, {"req_"})
 
 
-def test_anthropics_client_knows_each_requests_id(anthropic_client: anthropic.Anthropic) -> None:
+def test_anthropics_client_receives_request_ids(anthropic_client: anthropic.Anthropic) -> None:
     given: dict[str, Any] = {"model": "parrot", "messages": SAID}
     answer = anthropic_client.messages.create(max_tokens=9, **given)
     counted = anthropic_client.messages.count_tokens(**given)

@@ -1,4 +1,4 @@
-"""`resume` of a session, whatever it stopped at and whatever it is given."""
+"""`resume` of a session, at any point and with any answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def work() -> str:
 @pytest.mark.parametrize(
     "answer", ["red", {"0" * 32: "red"}, {"color": "red"}], ids=["no id", "an unknown id", "a mapping without ids"]
 )
-async def test_an_answer_that_is_to_nothing_the_session_asks_is_refused(answer: Any) -> None:
+async def test_an_answer_to_another_interrupt_is_refused(answer: Any) -> None:
     model = ScriptedChatModel([asks(("c1", "choose", {"what": "color"}), ("c2", "choose", {"what": "size"}))])
     async with asyncio.timeout(30), running(create_graph_agent(model, tools=[choose])) as runs:
         await answered(runs.host, ask(session_id="s"))
@@ -47,7 +47,7 @@ async def test_an_answer_that_is_to_nothing_the_session_asks_is_refused(answer: 
         assert (told.value.kind, await sessions.info("s")) == ("conflict", before)
 
 
-async def test_an_answer_to_a_session_that_asks_nothing_is_refused() -> None:
+async def test_an_answer_without_an_open_interrupt_is_refused() -> None:
     model = ScriptedChatModel([asks(("c1", "work", {})), "No more actions.", "Done."])
     async with asyncio.timeout(30), running(create_graph_agent(model, tools=[work])) as runs:
         await _lost_behind(runs.host, stored=2)
@@ -58,7 +58,7 @@ async def test_an_answer_to_a_session_that_asks_nothing_is_refused() -> None:
 
 
 @pytest.mark.parametrize("stored", range(1, 6))
-async def test_a_session_goes_on_whose_step_was_over_and_not_stored(stored: int) -> None:
+async def test_a_session_resumes_after_an_unstored_step(stored: int) -> None:
     model = ScriptedChatModel([asks(("c1", "work", {})), "No more actions.", "Done."])
     async with asyncio.timeout(30), running(create_graph_agent(model, tools=[work])) as runs:
         await _lost_behind(runs.host, stored)
@@ -67,7 +67,7 @@ async def test_a_session_goes_on_whose_step_was_over_and_not_stored(stored: int)
     assert (info["status"], info["answer"]) == ("COMPLETED", "Done.")
 
 
-async def test_what_the_user_follows_up_with_has_an_answer_and_a_usage_of_its_own() -> None:
+async def test_a_follow_up_has_its_own_answer_and_usage() -> None:
     script = [_used(asked=1000), _used("No more actions."), _used("Done."), _used("Next.", asked=50)]
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(script))) as runs:
         waiting = await answered(runs.host, ask(client_tools=[MINE], session_id="s"))

@@ -1,4 +1,4 @@
-"""Sessions that the server keeps: over the chat APIs, and with a hand on them from outside."""
+"""Server sessions: over the chat APIs, and controlled over the session routes."""
 
 from __future__ import annotations
 
@@ -9,41 +9,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-import httpx
 import openai
 import pytest
 
-from tests.server.process import Served, eventually, serving
-
-CHAT = "/v1/chat/completions"
-
-
-def body(*messages: Any, **fields: Any) -> dict[str, Any]:
-    said = [{"role": "user", "content": one} if isinstance(one, str) else one for one in messages]
-    return {"model": "parrot", "messages": said, **fields}
-
-
-def chat(http: httpx.Client, session: str, *messages: Any, **fields: Any) -> httpx.Response:
-    return http.post(CHAT, json=body(*messages, **fields), headers={"X-Session-Id": session})
-
-
-def answer(response: httpx.Response) -> str:
-    return str(response.json()["choices"][0]["message"]["content"])
-
-
-def events(http: httpx.Client, session: str, **params: Any) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = http.get(f"/memory/sessions/{session}/events", params=params).json()["events"]
-    return found
-
-
-def until(http: httpx.Client, session: str, event_type: str, count: int = 1) -> None:
-    """Wait until a session's history has an event of a type."""
-
-    def is_there() -> bool:
-        found = http.get(f"/memory/sessions/{session}/events", params={"type": event_type})
-        return found.is_success and len(found.json()["events"]) >= count
-
-    eventually(is_there)
+from tests.server.process import Served, serving
+from tests.support.chat_client import CHAT, answer, body, chat, events, wait_for_event
 
 
 def test_only_new_messages_are_added(served: Served) -> None:
@@ -59,7 +29,7 @@ def test_only_new_messages_are_added(served: Served) -> None:
     assert first.headers["x-session-id"] == "grows"
 
 
-def test_a_history_that_is_brought_along_begins_the_session(served: Served) -> None:
+def test_a_sent_history_starts_the_session(served: Served) -> None:
     with served.http() as http:
         last = chat(http, "brought", "one", {"role": "assistant", "content": "yes"}, "two")
 
@@ -108,7 +78,7 @@ def test_a_session_is_steered_and_followed_up_while_it_works(served: Served, tmp
     go = tmp_path / "go"
     with served.http() as http, concurrent.futures.ThreadPoolExecutor(1) as pool:
         running = pool.submit(chat, http, "steered", f'!call wait_for {{"file": "{go}"}}')
-        until(http, "steered", "tool_call")
+        wait_for_event(http, "steered", "tool_call")
         second = chat(http, "steered", "me too")
         deleted = http.delete("/sessions/steered")
         told = [
@@ -117,7 +87,7 @@ def test_a_session_is_steered_and_followed_up_while_it_works(served: Served, tmp
         ]
         go.touch()
         first = running.result()
-        until(http, "steered", "user_message", 2)
+        wait_for_event(http, "steered", "user_message", 2)
         kinds = [event["type"] for event in events(http, "steered", type=["steering", "user_message"])]
 
     assert ([one.status_code for one in told], second.status_code, deleted.status_code) == ([202, 202], 429, 409)
@@ -127,7 +97,7 @@ def test_a_session_is_steered_and_followed_up_while_it_works(served: Served, tmp
 def test_a_session_is_aborted(served: Served, tmp_path: Path) -> None:
     with served.http() as http, concurrent.futures.ThreadPoolExecutor(1) as pool:
         running = pool.submit(chat, http, "aborted", f'!call wait_for {{"file": "{tmp_path / "never"}"}}')
-        until(http, "aborted", "tool_call")
+        wait_for_event(http, "aborted", "tool_call")
         accepted = http.post("/sessions/aborted/abort")
         status = running.result().status_code
         info = http.get("/sessions/aborted").json()
@@ -150,7 +120,7 @@ def test_a_client_that_goes_away_aborts_its_session(served: Served, tmp_path: Pa
     with served.http() as http:
         with socket.create_connection((host, int(port))) as leaving:
             leaving.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
-            until(http, session, "tool_call")
+            wait_for_event(http, session, "tool_call")
         while http.get(f"/sessions/{session}").json()["status"] == "RUNNING":
             time.sleep(0.01)
         status = http.get(f"/sessions/{session}").json()["status"]
@@ -201,7 +171,7 @@ def test_a_deleted_session_is_gone(served: Served) -> None:
     assert (deleted, [one.status_code for one in after], "gone" in listed) == (204, [404, 404, 404], False)
 
 
-def test_a_new_session_hears_nothing_that_was_said_to_a_deleted_one_of_its_name(served: Served) -> None:
+def test_a_new_session_receives_no_notes_of_a_deleted_one(served: Served) -> None:
     with served.http() as http:
         chat(http, "again", "one")
         for what in ("steer", "follow_up"):
@@ -212,7 +182,7 @@ def test_a_new_session_hears_nothing_that_was_said_to_a_deleted_one_of_its_name(
     assert answer(new) == "You said: two"
 
 
-def test_what_is_counted(tmp_path: Path) -> None:
+def test_metrics_count_runs_steps_and_tools(tmp_path: Path) -> None:
     with serving(tmp_path) as server, server.http() as http:
         http.post(CHAT, json=body('!call look_up {"key": "k"}'))
         http.post(CHAT, json=body("!fail auth"))

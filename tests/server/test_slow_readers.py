@@ -1,4 +1,4 @@
-"""Readers that do not read, requests that are half there, and pages of other origins."""
+"""Clients that stop reading, partial requests, and cross-origin requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pydantic import SecretStr
 from graph_agent.server import ServerSettings, create_app, of_file
 from graph_agent.server.admission.keys import ApiKey
 from tests.server.process import ROOT, Served, serving
-from tests.server.test_sessions import CHAT, answer, body, chat, until
+from tests.support.chat_client import CHAT, answer, body, chat, wait_for_event
 
 PAGE = "https://my.page"
 ASKS = {"access-control-request-method": "POST", "access-control-request-headers": "authorization,content-type"}
@@ -49,7 +49,7 @@ def ended(http: httpx.Client, session: str) -> str:
     return str(status)
 
 
-def test_a_reader_that_stops_reading_is_left_and_its_session_is_sound(impatient: Served) -> None:
+def test_a_stalled_reader_is_disconnected_and_its_session_stays_valid(impatient: Served) -> None:
     content = json.dumps(body("!endless", stream=True)).encode()
     with impatient.http() as http, sent(impatient, content, "x-session-id: slow") as connection:
         status = ended(http, "slow")
@@ -87,7 +87,7 @@ def test_a_request_that_ends_in_its_middle_begins_nothing(impatient: Served, how
 def test_a_client_that_closes_its_half_behind_the_request_is_gone(impatient: Served, tmp_path: Path) -> None:
     content = json.dumps(body(f'!call wait_for {{"file": "{tmp_path / "never"}"}}')).encode()
     with impatient.http() as http, sent(impatient, content, "x-session-id: halved") as connection:
-        until(http, "halved", "tool_call")
+        wait_for_event(http, "halved", "tool_call")
         connection.shutdown(socket.SHUT_WR)
         status = ended(http, "halved")
 
@@ -114,7 +114,7 @@ def test_another_origin_is_refused_where_one_is_configured(impatient: Served) ->
     assert found == [(400, None), (403, None)]
 
 
-async def test_with_keys_a_page_asks_without_one_and_is_told_why_it_is_refused() -> None:
+async def test_a_cross_origin_request_without_a_key_receives_the_reason() -> None:
     settings = ServerSettings(keys=(KEY,), cors_origins=(PAGE,))
     transport = httpx.ASGITransport(create_app(of_file(ROOT / "examples/hotel/agent.yaml"), settings=settings))
     async with httpx.AsyncClient(transport=transport, base_url="http://here", headers={"origin": PAGE}) as http:

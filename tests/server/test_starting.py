@@ -1,4 +1,4 @@
-"""What whoever starts a server is told: what it takes, and why it does not start."""
+"""Server start: accepted settings, and errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graph_agent.server.process.startup_errors import STARTUP_FAILURE
 from tests.server.process import PARROT, refused
 
 
-def test_a_port_that_is_taken(tmp_path: Path) -> None:
+def test_an_occupied_port_is_reported(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
 
@@ -27,7 +27,7 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_an_agent_that_cannot_be_built(tmp_path: Path, workers: str) -> None:
+def test_an_unbuildable_agent_is_reported(tmp_path: Path, workers: str) -> None:
     agent = {**PARROT, "tools": ["tests.server.parrot:lok_up"]}
     options = ["--db", f"sqlite:///{tmp_path}/sessions.db", "--workers", workers]
 
@@ -37,7 +37,7 @@ def test_an_agent_that_cannot_be_built(tmp_path: Path, workers: str) -> None:
     assert (status, said in log, "Traceback" in log) == (STARTUP_FAILURE, True, False)
 
 
-def test_the_settings_that_are_listed_are_what_can_be_set() -> None:
+def test_the_listed_settings_are_the_accepted_ones() -> None:
     lines = [line for line in told_settings().splitlines() if not line.startswith(" ")]
 
     assert settings_from(lines) == ServerSettings()
@@ -53,7 +53,7 @@ def test_the_settings_that_are_listed_are_what_can_be_set() -> None:
     ],
     ids=["no value", "keys", "no YAML", "out of range"],
 )
-def test_a_setting_that_cannot_be(entry: str, said: str) -> None:
+def test_an_invalid_setting_is_refused(entry: str, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
         settings_from([entry])
 

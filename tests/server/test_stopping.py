@@ -1,11 +1,9 @@
-"""Stopping, being killed, and starting again; several processes on one database."""
+"""Stops, kills and restarts, and several processes on one database."""
 
 from __future__ import annotations
 
 import concurrent.futures
-import json
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +12,29 @@ import psutil  # type: ignore[import-untyped] # it has no types of its own
 import pytest
 
 from tests.server.process import eventually, serving
-from tests.server.test_sessions import CHAT, answer, body, chat, until
+from tests.support.chat_client import (
+    abort_through_other_process,
+    answer,
+    chat,
+    is_up,
+    send_until_accepted,
+    slow_tool_orders,
+    wait_for_event,
+    wait_for_slow_tool,
+)
 
 STOPPED = -signal.SIGTERM
-"""How uvicorn ends when it has stopped as it was asked to: by the signal, raised once more."""
+"""The exit status of uvicorn after a clean stop: it raises the signal again."""
 
 
-def orders(folder: Path) -> str:
-    return f'!call wait_for {{"file": "{folder / "go"}"}}\n!then look_up {{"key": "k"}}'
-
-
-def test_sigterm_lets_a_session_come_to_its_next_boundary(tmp_path: Path) -> None:
+def test_sigterm_stops_a_session_at_its_next_boundary(tmp_path: Path) -> None:
     with serving(tmp_path) as server, server.http() as http, concurrent.futures.ThreadPoolExecutor(2) as pool:
-        whole = pool.submit(chat, http, "kept", orders(tmp_path))
-        stream = pool.submit(chat, http, "streamed", orders(tmp_path), stream=True)
-        until(http, "kept", "tool_call")
-        until(http, "streamed", "tool_call")
+        whole = pool.submit(chat, http, "kept", slow_tool_orders(tmp_path))
+        stream = pool.submit(chat, http, "streamed", slow_tool_orders(tmp_path), stream=True)
+        wait_for_event(http, "kept", "tool_call")
+        wait_for_event(http, "streamed", "tool_call")
         server.term()
-        eventually(lambda: not httpx_is_up(server.url))
+        eventually(lambda: not is_up(server.url))
         (tmp_path / "go").touch()
         told = whole.result()
         streamed = stream.result().text
@@ -52,14 +55,6 @@ def test_sigterm_lets_a_session_come_to_its_next_boundary(tmp_path: Path) -> Non
     assert answer(went_on).startswith("You said: ")
 
 
-def httpx_is_up(url: str) -> bool:
-    try:
-        httpx.get(f"{url}/health", trust_env=False)
-    except httpx.HTTPError:
-        return False
-    return True
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_second_sigterm_stops_at_once(tmp_path: Path, workers: int) -> None:
     with (
@@ -67,10 +62,10 @@ def test_a_second_sigterm_stops_at_once(tmp_path: Path, workers: int) -> None:
         server.http() as http,
         concurrent.futures.ThreadPoolExecutor(1) as pool,
     ):
-        running = pool.submit(chat, http, "kept", orders(tmp_path))
-        until_at_work(tmp_path)
+        running = pool.submit(chat, http, "kept", slow_tool_orders(tmp_path))
+        wait_for_slow_tool(tmp_path)
         server.term()
-        eventually(lambda: not httpx_is_up(server.url))
+        eventually(lambda: not is_up(server.url))
         server.term()
         told = running.result()
         status = server.process.wait(30)
@@ -78,18 +73,22 @@ def test_a_second_sigterm_stops_at_once(tmp_path: Path, workers: int) -> None:
         went_on = chat(http, "kept", "hello")
 
     stopped = STOPPED if workers == 1 else 0
-    assert (told.status_code, status, answer(went_on)) == (503, stopped, f"You said: {orders(tmp_path)} / hello")
+    assert (told.status_code, status, answer(went_on)) == (
+        503,
+        stopped,
+        f"You said: {slow_tool_orders(tmp_path)} / hello",
+    )
 
 
-def test_a_signal_to_all_processes_of_a_server_is_one_wish(tmp_path: Path) -> None:
+def test_a_signal_to_every_process_counts_once(tmp_path: Path) -> None:
     with (
         serving(tmp_path, "--workers", "2") as server,
         server.http() as http,
         concurrent.futures.ThreadPoolExecutor(1) as pool,
     ):
-        running = pool.submit(chat, http, "kept", orders(tmp_path))
-        until_at_work(tmp_path)
-        # As a terminal does it, and an init system; the parent passes it on to the workers once more.
+        running = pool.submit(chat, http, "kept", slow_tool_orders(tmp_path))
+        wait_for_slow_tool(tmp_path)
+        # As terminals and init systems do; the parent then forwards it to the workers once more.
         for process in [*psutil.Process(server.process.pid).children(), psutil.Process(server.process.pid)]:
             process.send_signal(signal.SIGTERM)
         eventually(lambda: "Terminated child process" in server.log.read_text())
@@ -103,19 +102,13 @@ def test_a_signal_to_all_processes_of_a_server_is_one_wish(tmp_path: Path) -> No
     assert resumed["answer"].endswith(f"wait_for said: {tmp_path / 'go'} is there; look_up said: the value of k")
 
 
-def until_at_work(folder: Path) -> None:
-    """Wait until the tool of `orders` is at work; when its call is told, its run may still be stopped before it."""
-    told = folder / "go.pid"
-    eventually(lambda: told.exists() and told.read_text())
-
-
 @pytest.mark.parametrize("how", ["resume", "input"])
 def test_after_a_kill_a_session_goes_on(tmp_path: Path, how: str) -> None:
     with serving(tmp_path) as server, server.http() as http, concurrent.futures.ThreadPoolExecutor(1) as pool:
         running = pool.submit(
             chat, http, "kept", f'!call look_up {{"key": "k"}}\n!then wait_for {{"file": "{tmp_path / "go"}"}}'
         )
-        until_at_work(tmp_path)
+        wait_for_slow_tool(tmp_path)
         server.process.kill()
         with pytest.raises(httpx.HTTPError):
             running.result()
@@ -129,7 +122,7 @@ def test_after_a_kill_a_session_goes_on(tmp_path: Path, how: str) -> None:
         info = http.get("/sessions/kept").json()
         results = http.get("/memory/sessions/kept/events", params={"type": "tool_result"}).json()["events"]
 
-    # The second call may have run when the process was killed, and nobody can say.
+    # The second call may have run before the process was killed, so its state is unknown.
     assert (before, info["status"], info["pending"]) == ("RUNNING", "COMPLETED", [])
     assert [(one["name"], one["status"]) for one in results] == [("look_up", "success"), ("wait_for", "unknown")]
 
@@ -137,47 +130,13 @@ def test_after_a_kill_a_session_goes_on(tmp_path: Path, how: str) -> None:
 def test_several_processes_serve_one_session(tmp_path: Path) -> None:
     with serving(tmp_path, "--workers", "2") as server, concurrent.futures.ThreadPoolExecutor(8) as pool:
         with server.http() as http:
-            until_busy = [pool.submit(one_more, server.url, f"message {i}") for i in range(8)]
+            until_busy = [pool.submit(send_until_accepted, server.url, f"message {i}") for i in range(8)]
             for future in until_busy:
                 future.result()
             said = http.get("/memory/sessions/shared/events", params={"type": "user_message"}).json()["events"]
             events: list[Any] = http.get("/memory/sessions/shared/events").json()["events"]
-        aborted = abort_from_elsewhere(server.url, tmp_path, pool)
+        aborted = abort_through_other_process(server.url, tmp_path, pool)
 
     assert sorted(event["content"] for event in said) == [f"message {i}" for i in range(8)]
     assert [event["type"] for event in events] == ["user_message", "status", "plan", "agent_response", "status"] * 8
     assert aborted == "ABORTED"
-
-
-def one_more(url: str, text: str) -> None:
-    """Send one message to the shared session, again while it is busy; each on a connection of its own."""
-    while True:
-        with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
-            response = chat(http, "shared", text)
-        if response.status_code == 200:
-            return
-        assert response.status_code == 429
-        time.sleep(0.02)
-
-
-def abort_from_elsewhere(url: str, folder: Path, pool: concurrent.futures.Executor) -> str:
-    """Abort a run through as many connections as it takes to meet the process that does not run it."""
-    running = pool.submit(
-        httpx.post,
-        f"{url}{CHAT}",
-        json=body(orders(folder)),
-        headers={"X-Session-Id": "far"},
-        timeout=60,
-        trust_env=False,
-    )
-    with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
-        until(http, "far", "tool_call")
-    seen: list[str] = []
-    for _ in range(20):
-        with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
-            seen.append(http.get("/sessions/far").json()["status"])
-            http.post("/sessions/far/abort")
-    assert seen, json.dumps(seen)
-    running.result()
-    with httpx.Client(base_url=url, trust_env=False, timeout=60) as http:
-        return str(http.get("/sessions/far").json()["status"])

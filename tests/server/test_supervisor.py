@@ -1,4 +1,4 @@
-"""The process that watches a server's workers."""
+"""The supervisor of a server's workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.server.process import eventually
 
 
 def swallow(pipe: Connection, asked: Path) -> None:
-    """A worker that takes the question whether it is alive, and never answers."""
+    """A worker that accepts a liveness check, and never answers."""
     pipe.recv()
     asked.touch()
     time.sleep(600)

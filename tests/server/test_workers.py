@@ -1,4 +1,4 @@
-"""Several worker processes of one server: limits and counts are those of all of them."""
+"""Several workers of one server: limits and metrics are shared."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from graph_agent.server.admission.limits import Limits
 from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.admission.shared_limits import SharedLimits
 from tests.server.process import Served, eventually, refused, serving
-from tests.server.test_stopping import httpx_is_up
+from tests.support.chat_client import is_up
 
 CHAT = "/v1/chat/completions"
 CALLERS = ["held", "rated", "killed", *(f"scout{i}" for i in range(40))]
@@ -94,7 +94,7 @@ def test_limits_and_counts_are_those_of_all_workers(two: Served, tmp_path: Path)
     assert held == [(429, 1.0)] * 2
 
 
-def test_what_a_killed_worker_held_is_given_back(two: Served, tmp_path: Path) -> None:
+def test_slots_of_a_killed_worker_are_released(two: Served, tmp_path: Path) -> None:
     with one_client_each(two) as (clients, _):
         (pid, doomed), (_, other) = clients.items()
         with waiting(two, "killed", tmp_path / "never", doomed):
@@ -102,7 +102,7 @@ def test_what_a_killed_worker_held_is_given_back(two: Served, tmp_path: Path) ->
             refused_before = say(other, "killed", "hi").status_code
             os.kill(pid, signal.SIGKILL)
         eventually(lambda: say(other, "killed", "hi").status_code == 200)
-        # Its successor, which counts nothing of it, is there.
+        # Its successor, with a count of zero, is up.
         eventually(lambda: counted(other, "graph_agent_requests_under_way") == 0)
 
     assert refused_before == 429
@@ -166,7 +166,7 @@ def test_both_kinds_of_limits_count_alike(tmp_path: Path, shared: bool) -> None:
 
 @contextmanager
 def waiting(server: Served, caller: str, file: Path, http: httpx.Client | None = None) -> Iterator[None]:
-    """A request that is under way until a file is there, or its worker is gone."""
+    """A request that runs until a file exists, or its worker is gone."""
     with server.http() as own, ThreadPoolExecutor(1) as pool:
         request = pool.submit(say, http or own, caller, f"!wait {file}")
         yield
@@ -176,7 +176,7 @@ def waiting(server: Served, caller: str, file: Path, http: httpx.Client | None =
 def test_workers_stop_when_the_process_that_started_them_is_killed(tmp_path: Path) -> None:
     with serving(tmp_path, "--workers", "2") as server:
         server.process.kill()
-        while httpx_is_up(server.url):
+        while is_up(server.url):
             time.sleep(0.05)
     with serving(tmp_path) as again, again.http() as http:
         assert http.get("/ready").status_code == 200

@@ -1,4 +1,4 @@
-"""An answer is for the question that is open when it is given, and for nothing else."""
+"""An answer applies only to the interrupt that is open when it is given."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def session(*wave: tuple[str, str, dict[str, Any]], tools: tuple[Any, ...] = (as
     return Session(create_graph_agent(model, tools=tools, checkpointer=InMemorySaver()), "s1")
 
 
-async def test_an_answer_is_refused_when_nothing_is_asked() -> None:
+async def test_an_answer_is_refused_without_an_open_interrupt() -> None:
     gate = Gate()
     talk = session(("1", "work", {}), tools=(gated_tool(gate),))
     run = asyncio.create_task(talk.run("go"))
@@ -58,7 +58,7 @@ async def test_an_answer_is_not_kept_for_the_next_question() -> None:
     assert ([question.value for question in asked.interrupts], result.results) == (["second?"], {"1": "yes, no"})
 
 
-async def test_an_answer_to_a_question_of_before_is_refused() -> None:
+async def test_an_answer_to_an_earlier_interrupt_is_refused() -> None:
     model = ScriptedChatModel([asks(("1", "ask", {"about": "a"})), asks(("2", "ask", {"about": "b"})), *DONE])
     talk = Session(create_graph_agent(model, tools=[ask], checkpointer=InMemorySaver()), "s1")
     first = (await talk.run("go")).interrupts[0]
@@ -68,7 +68,7 @@ async def test_an_answer_to_a_question_of_before_is_refused() -> None:
         await talk.resume({first.id: "yes"})
 
 
-async def test_one_answer_to_several_questions_is_refused() -> None:
+async def test_one_answer_to_several_interrupts_is_refused() -> None:
     talk = session(("1", "ask", {"about": "a"}), ("2", "ask", {"about": "b"}))
     await talk.run("go")
 
@@ -76,7 +76,7 @@ async def test_one_answer_to_several_questions_is_refused() -> None:
         await talk.resume("yes")
 
 
-async def test_a_question_that_has_its_answer_is_not_open_any_more() -> None:
+async def test_an_answered_interrupt_is_closed() -> None:
     talk = session(("1", "ask", {"about": "a"}), ("2", "ask", {"about": "b"}))
     first, second = (await talk.run("go")).interrupts
 

@@ -1,4 +1,4 @@
-"""New events of a session are read from the last position on, and are those that the whole session has."""
+"""Incremental reads of a session's events equal the complete history."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_readings_at_every_superstep_add_up_to_the_history() -> None:
     assert (read_events(read, "s1"), await reader.read()) == (await whole(graph), ())
 
 
-async def test_a_reading_does_not_read_what_was_read() -> None:
+async def test_an_incremental_read_skips_earlier_events() -> None:
     saver = CountingSaver()
     graph = make(saver)
     await graph.ainvoke(says("go"), thread())

@@ -10,11 +10,11 @@ from graph_agent import ScriptedChatModel, Session
 from graph_agent.errors import ConfigError, SessionBusyError
 from graph_agent.runs.run import Run
 from graph_agent.session.results import Done, RunResult, Token
-from tests.runs.test_session_steering import session
+from tests.support.sessions import new_session
 
 
 async def test_a_stream_ends_each_input_before_it_begins_the_next() -> None:
-    talk = session(ScriptedChatModel(["One.", "Two."]))
+    talk = new_session(ScriptedChatModel(["One.", "Two."]))
     await talk.follow_up("two")
 
     parts = [part async for part in talk.stream("one") if isinstance(part, Token | Done)]
@@ -27,7 +27,7 @@ async def test_a_stream_ends_each_input_before_it_begins_the_next() -> None:
 
 
 async def test_a_stream_that_is_left_at_its_own_answer_leaves_the_follow_up_queued() -> None:
-    talk = session(ScriptedChatModel(["One.", "Two."]))
+    talk = new_session(ScriptedChatModel(["One.", "Two."]))
     await talk.follow_up("two")
     async with aclosing(talk.stream("one")) as parts:
         async for part in parts:
@@ -41,7 +41,7 @@ async def test_a_stream_that_is_left_at_its_own_answer_leaves_the_follow_up_queu
 
 
 async def test_a_run_of_the_bare_graph_ends_with_its_own_answer() -> None:
-    talk = session(ScriptedChatModel(["One.", "Two."]))
+    talk = new_session(ScriptedChatModel(["One.", "Two."]))
     await talk.follow_up("two")
 
     state = await talk._graph.ainvoke({"messages": [("user", "one")]}, {"configurable": {"thread_id": "s1"}})
@@ -58,7 +58,7 @@ async def test_a_follow_up_that_raises_leaves_the_answer_before_it(caplog: pytes
             raise ConfigError("There is no prompt left.")
         return text
 
-    talk = session(ScriptedChatModel(["One."]), system_prompt=prompt)
+    talk = new_session(ScriptedChatModel(["One."]), system_prompt=prompt)
     await talk.follow_up("two")
 
     result = await talk.run("one")
@@ -77,7 +77,7 @@ async def test_a_result_is_read_before_another_run_can_begin() -> None:
                 refused.append("two")
             return await super()._result(run)
 
-    talk = session(ScriptedChatModel(["One."]))
+    talk = new_session(ScriptedChatModel(["One."]))
     result = await Reading(talk._graph, "s1").run("one")
 
     assert (result.answer, refused) == ("One.", ["two"])

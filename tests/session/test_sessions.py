@@ -1,4 +1,4 @@
-"""Sessions: runs, streams, memory over restarts, time travel, and delegation."""
+"""Sessions: runs, streams, persistence, time travel, and delegation."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ async def test_the_parts_of_a_stream() -> None:
     ]
 
 
-async def test_what_was_planned_and_not_run_is_pending() -> None:
+async def test_planned_calls_that_did_not_run_are_pending() -> None:
     talk = session([asks(("1", "echo", {"text": "x"}))], tools=[echo], config=LoopConfig(on_limit="message"))
     await talk._graph.ainvoke(says("go"), thread(recursion_limit=3))
 
@@ -320,7 +320,7 @@ async def test_delegations_and_tools_of_one_wave_run_side_by_side() -> None:
     ],
     ids=["unknown", "no task"],
 )
-async def test_a_delegation_that_cannot_be_is_an_error_result(call: Any, answer: str) -> None:
+async def test_an_invalid_delegation_is_an_error_result(call: Any, answer: str) -> None:
     delegate = GraphDelegate("r", "R.", create_graph_agent(ScriptedChatModel(["never"])))
 
     result = await session([asks(call), "No more actions.", "Done."], delegates=[delegate]).run("go")
@@ -432,7 +432,7 @@ async def test_a_cancelled_run_leaves_a_session_that_resumes() -> None:
 
     @tool
     async def slow() -> str:
-        """Wait to be let go."""
+        """Wait to be released."""
         starts.append("slow")
         running.set()
         await go.wait()
@@ -452,7 +452,7 @@ async def test_a_cancelled_run_leaves_a_session_that_resumes() -> None:
 
 async def test_the_events_of_a_warning_at_construction() -> None:
     class Tools(list[Any]):
-        failed = {"pms": "connection refused"}  # noqa: RUF012 - what a list of MCP tools looks like
+        failed = {"pms": "connection refused"}  # noqa: RUF012 - as on a list of MCP tools
 
     talk = session(["No more actions.", "Hello."], tools=Tools([echo]))
     await talk.run("hi")

@@ -1,4 +1,4 @@
-"""What `Session.stream` passes on beside the agent's own work: what tools write, and what delegates do."""
+"""Parts of `Session.stream` that tools and delegates emit."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def text_of(given: list[Part] | list[RunPart]) -> str:
 
 
 @pytest.mark.parametrize("given", [writes, writes_blocking, writes_by_its_runtime], ids=lambda given: given.name)
-async def test_what_a_tool_writes_is_passed_on(given: BaseTool) -> None:
+async def test_custom_stream_data_of_tools_is_passed_on(given: BaseTool) -> None:
     talk = session([asks(("c1", given.name, {"text": "a"})), *END], tools=[given])
 
     seen = [part for part in await parts(talk) if isinstance(part, Custom | Progress | CallState)]
@@ -109,7 +109,7 @@ LOOKALIKES: list[Any] = [
 ]
 
 
-async def test_what_only_looks_like_the_loops_own_is_the_tools() -> None:
+async def test_tool_data_that_resembles_progress_is_custom_data() -> None:
     @tool
     async def imitates() -> str:
         """Write what looks like progress."""
@@ -122,9 +122,9 @@ async def test_what_only_looks_like_the_loops_own_is_the_tools() -> None:
     assert [part.data for part in await parts(talk) if isinstance(part, Custom)] == LOOKALIKES
 
 
-def test_the_parts_are_a_closed_union_told_apart_by_type() -> None:
+def test_the_parts_are_a_closed_union_discriminated_by_type() -> None:
     with pytest.raises(FrozenInstanceError):
-        Custom(1).data = 2  # type: ignore[misc]  # what is tested
+        Custom(1).data = 2  # type: ignore[misc]  # the invalid input under test
 
     assert [part.__dataclass_fields__["type"].default for part in get_args(Part)] == [
         "token",
@@ -163,7 +163,7 @@ def uncompiled(**options: Any) -> CompiledStateGraph[Any, Any, Any, Any]:
     ],
     ids=["inherits", "keeps nothing", "keeps with its parent", "a saver of its own"],
 )
-async def test_what_a_delegate_does_is_passed_on_under_its_name(compiled: Any) -> None:
+async def test_delegate_parts_carry_the_delegates_name(compiled: Any) -> None:
     talk = session([DELEGATES, *END], delegates=[GraphDelegate("r", "R.", compiled())])
 
     seen = await parts(talk)
@@ -218,7 +218,7 @@ async def test_parts_come_while_the_delegate_is_at_work() -> None:
     assert last < answered
 
 
-async def test_delegates_of_one_wave_are_told_apart() -> None:
+async def test_delegates_of_one_wave_are_distinguished() -> None:
     wave = asks(("d1", "delegate_to_r", {"task": "x"}), ("d2", "delegate_to_q", {"task": "y"}))
     delegates = [GraphDelegate(name, "D.", researcher("No more actions.")) for name in "rq"]
     talk = session([wave, *END], delegates=delegates)
@@ -293,7 +293,7 @@ async def test_a_graph_of_any_kind_is_passed_on() -> None:
     assert (text_of(theirs), others, text_of(seen)) == ("Thought so.", [Custom({"thinking": True})], "Done.")
 
 
-async def test_a_delegate_is_not_streamed_where_nobody_watches() -> None:
+async def test_a_delegate_is_not_streamed_without_a_consumer() -> None:
     model = Counting(responses=["Thought so."])
     talk = session([DELEGATES, *END], delegates=[GraphDelegate("r", "R.", foreign(model))])
 

@@ -1,4 +1,4 @@
-"""Answers of a given shape: instances of the class that was given, held to it by the provider where it can."""
+"""Structured answers: instances of the given class, enforced by the provider where possible."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def test_the_answer_is_an_instance_of_the_class_and_plain_json_in_the_stat
 
 
 class Doubled(BaseModel):
-    """What a dump of an object alone would lose, or add."""
+    """Fields that a plain dump would lose or add."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -140,7 +140,7 @@ async def test_an_answer_stored_under_an_earlier_class_stays_plain() -> None:
     assert typed_result(stored, newer, None).structured_response == {"name": "Bergen"}
 
 
-async def test_a_schema_that_a_run_brings_is_not_the_agents_class() -> None:
+async def test_an_answer_to_a_runs_own_schema_is_plain() -> None:
     talk = session(ScriptedChatModel([TEXT]), City)
 
     result = await talk.run("go", context={"response_schema": JSON_SCHEMA})
@@ -149,7 +149,7 @@ async def test_a_schema_that_a_run_brings_is_not_the_agents_class() -> None:
 
 
 async def of_stub(stub: OpenAIStub, *, stream: bool, shape: Any = City, **options: Any) -> tuple[list[str], RunResult]:
-    """What one run comes to against a stub, with its tokens."""
+    """The outcome of one run against a stub, with its tokens."""
     profile = options.pop("profile", PROFILE)
     async with stub.chat_model(profile=profile, **options.pop("model", {})) as model:
         talk = session(model, shape, **options)
@@ -226,7 +226,7 @@ async def test_a_planning_reply_that_was_streamed_and_does_not_fit_is_replaced(o
     )
 
 
-async def test_an_answer_that_looks_like_a_call_is_an_answer_where_it_has_the_shape(openai_stub: StubFactory) -> None:
+async def test_an_answer_that_resembles_a_call_is_an_answer_if_it_fits_the_schema(openai_stub: StubFactory) -> None:
     class Call(BaseModel):
         name: str
         arguments: dict[str, str]
@@ -360,7 +360,7 @@ async def test_a_reply_that_was_cut_off_is_repaired(openai_stub: StubFactory) ->
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-async def test_a_limit_is_told_above_the_structure(openai_stub: StubFactory, stream: bool) -> None:
+async def test_the_limit_sentence_precedes_the_structure(openai_stub: StubFactory, stream: bool) -> None:
     stub = openai_stub(Reply(tool_calls=(("echo", {"text": "a"}),)), TEXT)
 
     tokens, result = await of_stub(stub, stream=stream, tools=[echo], config=LoopConfig(max_steps=1))

@@ -1,4 +1,4 @@
-"""Faults in an agent file: each is one line that names the file, the field, what was given, and the fix."""
+"""Errors in an agent file: one line that names the file, the field, the value and the fix."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def session() -> Session:
 )
 async def test_a_context_that_does_not_fit_is_refused_by_field(context: object, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        await session().run("hello", context=context)  # type: ignore[arg-type]  # what the test is about
+        await session().run("hello", context=context)  # type: ignore[arg-type]  # the broken hint is under test
 
     assert str(caught.value).startswith(message)
 
@@ -242,9 +242,9 @@ def test_a_context_built_by_hand_suggests_the_nearest_field() -> None:
 
 
 @pytest.mark.parametrize("given", [[5], [{"rol": "user"}], [object()]], ids=["number", "mapping", "object"])
-async def test_messages_that_are_none_are_refused_with_what_was_given(given: list[object]) -> None:
+async def test_invalid_messages_are_refused_with_the_given_value(given: list[object]) -> None:
     with pytest.raises(InputError, match=r"A run takes messages, such as HumanMessage\('hello'\); got \["):
-        await session().run(given)  # type: ignore[arg-type]  # what the test is about
+        await session().run(given)  # type: ignore[arg-type]  # the broken hint is under test
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ async def test_a_prompt_function_that_gives_no_text_is_named(prompt: object, mes
     graph = create_graph_agent(
         ScriptedChatModel(["Hello."]),
         tools=[echo],
-        system_prompt=prompt,  # type: ignore[arg-type]  # what the test is about
+        system_prompt=prompt,  # type: ignore[arg-type]  # the broken hint is under test
         checkpointer=InMemorySaver(),
     )
 

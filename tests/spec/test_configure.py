@@ -1,4 +1,4 @@
-"""Changing a session's configuration while it goes on: what counts, from when, and for how long."""
+"""Configuration changes of a running session: their effect, start and duration."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.config import LoopConfig, ReasoningEffort
 from graph_agent.errors import ConfigError
 from graph_agent.runs.inbox import Note, new_note
-from tests.runs.test_session_steering import session
 from tests.support.agents import asks, at_step_limit, echo
 from tests.support.gates import Gate, GatedModel, gated_tool
 from tests.support.openai_stub import OpenAIStub, Reply
+from tests.support.sessions import new_session
 
 WORK = asks(("1", "work", {}))
 DONE = ["No more actions.", "Done."]
 
 
 def options(model: ScriptedChatModel, name: str) -> list[Any]:
-    """What each request was given of one option."""
+    """The value of one option in each request."""
     return [request.kwargs.get(name) for request in model.requests]
 
 
 async def changed_in_the_wave(model: ScriptedChatModel, **fields: Any) -> Session:
     """A session whose configuration was changed while its first wave ran."""
     gate = Gate()
-    talk = session(model, gated_tool(gate), echo)
+    talk = new_session(model, gated_tool(gate), echo)
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
     await talk.configure(**fields)
@@ -61,7 +61,7 @@ async def test_an_option_reaches_the_next_model_call_and_lasts(fields: Any, name
 async def test_a_change_made_while_the_model_plans_counts_from_the_next_call() -> None:
     gate = Gate()
     model = GatedModel(responses=DONE, before={1: gate})
-    talk = session(model, echo)
+    talk = new_session(model, echo)
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
 
@@ -80,7 +80,7 @@ async def test_fewer_steps_end_the_input_at_once() -> None:
 
 async def test_more_steps_let_it_go_on() -> None:
     gate = Gate()
-    talk = session(ScriptedChatModel([WORK, asks(("2", "echo", {"text": "x"})), *DONE]), gated_tool(gate), echo)
+    talk = new_session(ScriptedChatModel([WORK, asks(("2", "echo", {"text": "x"})), *DONE]), gated_tool(gate), echo)
     run = asyncio.create_task(talk.run("go", context={"max_steps": 1}))
     await gate.reached()
 
@@ -111,7 +111,7 @@ async def test_a_later_inputs_own_context_wins() -> None:
 
 async def test_an_idle_session_takes_a_change_in_with_its_next_input() -> None:
     model = ScriptedChatModel([*DONE, *DONE])
-    talk = session(model, echo)
+    talk = new_session(model, echo)
     await talk.run("one")
 
     await talk.configure(reasoning_effort="high", temperature=0.0)
@@ -154,8 +154,8 @@ async def test_changes_reach_a_real_server() -> None:
         ({"credentials": {"key": "secret"}}, "may not store them"),
     ],
 )
-async def test_what_cannot_be_is_refused_and_nothing_is_sent(fields: dict[str, Any], complaint: str) -> None:
-    talk = session(ScriptedChatModel([]))
+async def test_invalid_options_are_refused_before_sending(fields: dict[str, Any], complaint: str) -> None:
+    talk = new_session(ScriptedChatModel([]))
 
     with pytest.raises(ConfigError, match=complaint):
         await talk.configure(**fields)
@@ -172,8 +172,8 @@ async def test_what_cannot_be_is_refused_and_nothing_is_sent(fields: dict[str, A
     ],
     ids=["value", "no mapping", "credentials"],
 )
-async def test_a_note_from_elsewhere_that_cannot_be_is_a_warning(note: Callable[[], Note]) -> None:
-    talk = session(ScriptedChatModel(DONE), echo, store=InMemoryStore())
+async def test_an_invalid_note_of_another_process_is_a_warning(note: Callable[[], Note]) -> None:
+    talk = new_session(ScriptedChatModel(DONE), echo, store=InMemoryStore())
     await talk._control._send(note())
 
     result = await talk.run("go")

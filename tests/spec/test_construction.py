@@ -1,4 +1,4 @@
-"""Wrong configuration gets one clear error, when the agent is built."""
+"""Wrong configuration raises one clear error when the agent is built."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def with_a_class(plain: Plain) -> str:
 
 
 def with_a_broken_hint(text: Nowhere) -> str:  # type: ignore[name-defined]  # noqa: F821 - what the test is about
-    """Take what is not defined."""
+    """Take an undefined type."""
     return ""
 
 
@@ -134,7 +134,7 @@ def pretender() -> str:
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
-def test_parts_that_do_not_fit(options: dict[str, Any], message: str) -> None:
+def test_mismatched_parts_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         create_graph_agent(ScriptedChatModel(["x"]), **options)
 
@@ -152,7 +152,7 @@ def test_parts_that_do_not_fit(options: dict[str, Any], message: str) -> None:
         ),
     ],
 )
-def test_a_configuration_that_cannot_be(values: dict[str, Any], message: str) -> None:
+def test_an_invalid_configuration_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         LoopConfig(**values)
 
@@ -186,7 +186,7 @@ def test_the_context_has_every_field_of_the_configuration() -> None:
     ],
     ids=["none", "empty", "mapping", "model", "unset", "foreign mapping", "foreign object"],
 )
-def test_what_a_run_brings_is_laid_over_what_was_built(brought: Any, steps: int) -> None:
+def test_the_runs_context_overrides_the_built_configuration(brought: Any, steps: int) -> None:
     assert effective_config(LoopConfig(max_steps=7), brought) == LoopConfig(max_steps=steps)
 
 
@@ -230,7 +230,7 @@ def test_a_subclass_of_the_context_keeps_its_own_fields() -> None:
     ],
     ids=["typo", "missing", "yaml", "text", "config", "alias", "both names", "path", "delegate", "local"],
 )
-def test_an_agent_file_that_cannot_be(tmp_path: Path, content: str, message: str) -> None:
+def test_an_invalid_agent_file_is_refused(tmp_path: Path, content: str, message: str) -> None:
     file = tmp_path / "agent.yaml"
     file.write_text(content, encoding="utf-8")
 
@@ -247,7 +247,7 @@ def test_an_agent_file_bounds_the_steps_under_either_name(tmp_path: Path, name: 
 
     spec = load_spec(file)
 
-    # What A2A clients' runs take where the file sets nothing must not be laid over it.
+    # The defaults of A2A runs must not override the file's values.
     assert (spec.loop_config(), "max_steps" in a2a_context_of(spec)) == (LoopConfig(max_steps=8), False)
 
 
@@ -296,7 +296,7 @@ def test_an_agent_file_bounds_the_steps_under_either_name(tmp_path: Path, name: 
         "secret",
     ],
 )
-async def test_an_agent_that_cannot_be_opened(
+async def test_an_agent_that_fails_to_open_reports_the_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, message: str
 ) -> None:
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
@@ -345,7 +345,7 @@ def test_the_facade() -> None:
 
 def test_the_facade_has_nothing_else() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        graph_agent.nothing  # noqa: B018 - the access is what is tested
+        graph_agent.nothing  # noqa: B018 - the access is under test
 
 
 def test_a_second_copy_of_the_nodes_is_refused() -> None:
@@ -355,7 +355,7 @@ def test_a_second_copy_of_the_nodes_is_refused() -> None:
         importlib.import_module("nodes")
 
 
-async def test_what_is_kept_for_the_values_of_runs_is_bounded() -> None:
+async def test_caches_of_run_values_are_bounded() -> None:
     graph = create_graph_agent(ScriptedChatModel(["No more actions.", "Done."], cycle=True), tools=[echo])
     node: Any = graph.nodes["plan"].bound
     parts = node.afunc.__wrapped__.keywords["parts"]
@@ -366,7 +366,7 @@ async def test_what_is_kept_for_the_values_of_runs_is_bounded() -> None:
     assert (len(parts.client._bound), len(parts._instructions)) == (64, 64)
 
 
-def test_the_oldest_gives_way() -> None:
+def test_the_oldest_cache_entry_is_evicted() -> None:
     kept: Bounded[str, str] = Bounded(2)
 
     made = [kept.get(key, lambda key=key: key * 2) for key in ["a", "b", "a", "c"]]  # type: ignore[misc]  # bound at once

@@ -1,4 +1,4 @@
-"""Where credentials come from: an agent file, the command line, and what a run brings."""
+"""Sources of credentials: an agent file, the command line, and a run's context."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from langchain_core.tools import tool
 from langgraph.graph import END, START, MessagesState, StateGraph
-from langgraph.prebuilt import ToolRuntime
 from pydantic import SecretStr
 
 from graph_agent import AgentContext, GraphDelegate, ScriptedChatModel, create_graph_agent
@@ -19,19 +17,12 @@ from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
 from graph_agent.errors import ConfigError
 from graph_agent.spec.agent_file import load_spec, open_agent
 from graph_agent.spec.credentials import read_credentials, sources_from
-from tests.cli.test_cli import graph_agent
 from tests.server.process import ROOT
 from tests.support.agents import asks, says, thread
+from tests.support.cli import run_cli
+from tests.support.unlock_agent import UNLOCK, unlock
 
 CANARY, OWN = "canary-5f0d1c77", "canary-own-90b2"
-UNLOCK = asks(("1", "unlock", {}))
-
-
-@tool
-def unlock(runtime: ToolRuntime[AgentContext, Any]) -> str:
-    """Name the credentials that there are, each with the end of its value."""
-    credentials = runtime.context.credentials
-    return ", ".join(f"{name} ends in {secret.get_secret_value()[-4:]}" for name, secret in credentials.items())
 
 
 def agent(**options: Any) -> CompiledAgentGraph:
@@ -57,7 +48,7 @@ def unlocked(state: dict[str, Any]) -> str:
     ],
     ids=["none", "no credentials", "another", "the same", "an object"],
 )
-async def test_an_agents_own_credentials_are_below_what_a_run_brings(context: Any, found: str) -> None:
+async def test_a_runs_credentials_override_the_agents(context: Any, found: str) -> None:
     assert unlocked(await agent().ainvoke(says("go"), context=context)) == found
 
 
@@ -114,16 +105,12 @@ async def test_an_agents_own_credentials_go_along_to_a_local_delegate() -> None:
 
 
 def file(folder: Path, **content: Any) -> Path:
-    """An agent file whose agent unlocks."""
-    (folder / "parts.py").write_text("from tests.spec.test_credentials_given import make, unlock\n")
+    """An agent file whose agent calls `unlock`."""
+    (folder / "parts.py").write_text("from tests.support.unlock_agent import make, unlock\n")
     path = folder / "agent.yaml"
     agent = {"name": "a", "model": "parts:make", "tools": ["parts:unlock"], "db": "memory:", **content}
     path.write_text(yaml.safe_dump(agent))
     return path
-
-
-def make() -> ScriptedChatModel:
-    return ScriptedChatModel([UNLOCK, "No more actions.", "Done."])
 
 
 async def test_an_agent_file_names_the_variables_of_its_credentials(
@@ -210,7 +197,7 @@ def test_the_command_line_adds_to_the_file(tmp_path: Path, options: list[str], f
     calls = json.dumps({"tool_calls": [{"name": "unlock", "arguments": {}}]})
     environment = {"DOOR": OWN, "KEY": CANARY, "PYTHONPATH": str(ROOT)}
 
-    done = graph_agent(
+    done = run_cli(
         tmp_path,
         "run",
         *options,

@@ -1,4 +1,4 @@
-"""`response_format` in an agent file: a class, a schema file or a schema, and what is wrong with any other value."""
+"""`response_format` in an agent file: a class, a schema file or a schema, and errors for other values."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_an_agent_file_gives_the_answer_its_shape(folder: Path, given: Any
         ({"$ref": "#/$defs/none"}, "response_format refers to '#/$defs/none', which is not in it"),
     ],
 )
-async def test_what_is_no_shape_is_refused_with_its_place(folder: Path, given: Any, fault: str) -> None:
+async def test_an_invalid_response_format_is_refused_with_its_location(folder: Path, given: Any, fault: str) -> None:
     path = agent_file(folder, given)
 
     with pytest.raises(ConfigError) as refused:

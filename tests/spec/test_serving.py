@@ -1,4 +1,4 @@
-"""An agent file made into a factory that a server calls at each request."""
+"""A factory of an agent file that a server calls at each request."""
 
 from __future__ import annotations
 

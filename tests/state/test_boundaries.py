@@ -1,4 +1,4 @@
-"""A run that stops at the end of a step has begun nothing of the next one, and says so to the run that goes on."""
+"""A run stopped at a step boundary has started nothing of the next step, and the resumed run relies on it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _in_thread(function: Any) -> Any:
     return run
 
 
-async def test_new_input_at_a_breakpoint_says_that_nothing_was_begun() -> None:
+async def test_new_input_at_a_breakpoint_reports_calls_as_not_started() -> None:
     ran: list[str] = []
     graph = agent([WRITE, "No more actions.", "Fine."], ran)
     await graph.ainvoke(says("go"), thread(), interrupt_before=["tools"])
@@ -93,7 +93,7 @@ async def test_a_call_begun_after_a_breakpoint_and_lost_is_not_begun_again() -> 
 
     @tool
     async def write() -> str:
-        """Change something, and never say so."""
+        """Change something, and never return."""
         ran.append("write")
         begun.set()
         await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""The session's status: every change there is, where it shows, and that no other can be written."""
+"""The session status: every allowed change, where it is visible, and the refusal of others."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from langgraph.errors import InvalidUpdateError
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.state.channels import ENDED, NEXT, StatusChannel, check_change, status_event
 from graph_agent.types import STATUS_OF, SessionStatus
-from tests.runs.test_session_steering import session
 from tests.support.agents import asks, echo, says, thread
 from tests.support.gates import Gate, gated_tool
+from tests.support.sessions import new_session
 
 S = SessionStatus
 EVERY = [(before, after) for before in S for after in S]
@@ -46,7 +46,7 @@ async def ending(status: SessionStatus) -> Session:
     model = ScriptedChatModel(script)
     if status is S.FAILED:
         model = _FailsOnce(responses=[*script])
-    talk = session(model, echo, gated_tool(gate))
+    talk = new_session(model, echo, gated_tool(gate))
     run = asyncio.create_task(talk.run("one", context=limits.get(status)))
     if status is S.ABORTED:
         await gate.reached()
@@ -82,7 +82,7 @@ async def test_each_end_shows_everywhere_and_new_input_takes_it_back(status: Ses
 
 async def test_a_session_is_created_before_its_first_input_and_runs_while_it_works() -> None:
     gate = Gate()
-    talk = session(ScriptedChatModel([asks(("1", "work", {})), "No more actions.", "Done."]), gated_tool(gate))
+    talk = new_session(ScriptedChatModel([asks(("1", "work", {})), "No more actions.", "Done."]), gated_tool(gate))
     created = await talk.status()
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
@@ -127,7 +127,7 @@ def test_the_channel_takes_what_is_allowed_and_nothing_else(before: SessionStatu
 
 
 @given(st.lists(st.sampled_from(list(S)), max_size=12))
-def test_whatever_is_written_only_allowed_changes_are_held(written: list[SessionStatus]) -> None:
+def test_only_allowed_status_changes_are_stored(written: list[SessionStatus]) -> None:
     held, at = channel(S.CREATED), S.CREATED
     for status in written:
         try:
@@ -142,7 +142,7 @@ def test_whatever_is_written_only_allowed_changes_are_held(written: list[Session
 
 
 @given(st.sampled_from(list(S)), st.text() | st.integers() | st.none())
-def test_what_is_no_status_is_refused(before: SessionStatus, written: Any) -> None:
+def test_an_unknown_status_is_refused(before: SessionStatus, written: Any) -> None:
     if written in set(S):
         return
     with pytest.raises(InvalidUpdateError, match="is no session status"):
@@ -174,7 +174,7 @@ async def test_an_update_from_outside_cannot_write_another(as_node: str | None, 
 
 
 async def test_every_stop_at_a_limit_names_its_reason() -> None:
-    talk = session(ScriptedChatModel([ECHO, "So far."]), echo, config=LoopConfig(max_steps=1))
+    talk = new_session(ScriptedChatModel([ECHO, "So far."]), echo, config=LoopConfig(max_steps=1))
 
     result = await talk.run("go")
 

@@ -1,4 +1,4 @@
-"""`graph-agent a2a`, a process of its own."""
+"""`graph-agent a2a` in a process of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AGENT = {**PARROT, "config": {"model_retries": 0, "finalize": "compose"}}
 
 @contextmanager
 def a2a_process(folder: Path, *options: str, agent: dict[str, Any] | None = None) -> Iterator[tuple[str, Any]]:
-    """`graph-agent a2a`, a process of its own; gives its address and the process."""
+    """`graph-agent a2a` in a process of its own; yield its address and the process."""
     file = folder / "agent.yaml"
     file.write_text(yaml.safe_dump(agent or AGENT))
     command = [sys.executable, "-m", "graph_agent.cli", "a2a", "--config", str(file), "--port", "0", *options]

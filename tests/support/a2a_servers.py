@@ -1,4 +1,4 @@
-"""Real A2A servers on free loopback ports, ours and plain ones of the SDK, for the tests of delegation."""
+"""Real A2A servers on free loopback ports: ours, and plain ones of the SDK."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ App = Callable[..., Awaitable[None]]
 
 @contextmanager
 def serving(make: Callable[[str], Any]) -> Iterator[str]:
-    """Serve an application from a thread with a loop of its own; gives its address.
+    """Serve an application from a thread with a loop of its own; yield its address.
 
     Args:
         make: Makes the application of its address.
@@ -44,7 +44,7 @@ def serving(make: Callable[[str], Any]) -> Iterator[str]:
             await plain_startup(sockets)
             started.set()
 
-        server.startup = startup  # type: ignore[method-assign]  # uvicorn tells nobody when it has started
+        server.startup = startup  # type: ignore[method-assign]  # uvicorn has no event for its start
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([listener])), daemon=True)
         thread.start()
         assert started.wait(20)
@@ -82,10 +82,10 @@ Work = Callable[[str, TaskUpdater, RequestContext], Awaitable[None]]
 
 
 class PlainAgent(AgentExecutor):
-    """An agent of the SDK that is none of ours: it does what a function says.
+    """A plain agent of the SDK, driven by a function.
 
     Args:
-        work: Takes the text of the message, and what updates the task.
+        work: Takes the text of the message, the updater of the task, and the request.
     """
 
     def __init__(self, work: Work) -> None:

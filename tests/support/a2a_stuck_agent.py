@@ -1,4 +1,4 @@
-"""A process with an agent that begins every task and ends none: it prints its address, and waits to be killed."""
+"""A process with an agent that starts every task and ends none: it prints its address, and waits to be killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.a2a_servers import PlainAgent, serving_plain
 
 
 async def stuck(text: str, updater: TaskUpdater, context: RequestContext) -> None:
-    """Say that the work has begun, and no more."""
+    """Report that the work has started, and never end."""
     await updater.start_work(updater.new_agent_message([Part(text="begun")]))
     await asyncio.Event().wait()
 

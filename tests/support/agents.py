@@ -1,4 +1,4 @@
-"""What most tests need to build an agent: scripted replies, and tools whose steps a test can wait for."""
+"""Scripted replies and tools for the agents of most tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ECHO_SCRIPT = [
 
 @tool
 def echo(text: str) -> str:
-    """Say the text again."""
+    """Repeat the text."""
     return text
 
 
@@ -33,7 +33,7 @@ def marked(given: BaseTool, **marks: Any) -> BaseTool:
 
 
 def finishing_in_reverse() -> tuple[BaseTool, BaseTool]:
-    """Two tools, `slow` and `fast`, to be called in one wave: the first ends only when the second has."""
+    """Two tools for one wave: `slow` ends only after `fast`."""
     second_done = asyncio.Event()
 
     @tool
@@ -52,7 +52,7 @@ def finishing_in_reverse() -> tuple[BaseTool, BaseTool]:
 
 
 def at_step_limit(steps: int, answer: str) -> str:
-    """A model's answer at the limit of steps, as it is given."""
+    """The complete answer at the step limit, from the model's own."""
     hint = f"Raise `max_steps` (now {steps}) in the agent's configuration to allow more steps."
     return f"Reached maximum reasoning steps ({steps})\n\n{answer}\n\n{hint}"
 

@@ -15,7 +15,7 @@ _time, _time_ns = time.time, time.time_ns
 
 @contextmanager
 def process_with_clock(offset_s: float) -> Iterator[None]:
-    """While within, this process is another one as far as checkpoint ids go: with a clock of its own, and no past.
+    """Simulate another process for checkpoint ids: its own clock, and no earlier ids.
 
     Args:
         offset_s: Seconds that its wall clock is ahead; negative where it is behind.

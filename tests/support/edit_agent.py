@@ -1,4 +1,4 @@
-"""An agent that stands at a breakpoint after its plan, for tests that edit the plan there."""
+"""An agent stopped at a breakpoint after its plan, for tests that edit the plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BREAKPOINTS: list[dict[str, Any]] = [{"interrupt_before": ["tools", "delegate"]}
 
 
 class EditedAgent:
-    """An agent whose tools log what they run with, and a session that stands at a breakpoint after its plan."""
+    """An agent whose tools log their arguments, and a session stopped at a breakpoint after its plan."""
 
     def __init__(
         self, script: Sequence[str], *, effect: str = "write", delegate: Any = None, tools: Any = (), **config: Any
@@ -61,7 +61,7 @@ class EditedAgent:
         return next(message for message in reversed(messages) if isinstance(message, AIMessage))
 
     async def plan_of_the_history(self) -> AIMessage:
-        """The model's message with calls that the history ends with."""
+        """The last model message with calls."""
         messages = (await self.graph.aget_state(thread())).values["messages"]
         return next(m for m in reversed(messages) if isinstance(m, AIMessage) and m.tool_calls)
 
@@ -69,7 +69,7 @@ class EditedAgent:
         await self.graph.aupdate_state(thread(), {"messages": list(messages)}, as_node=as_node)
 
     async def end(self, **options: Any) -> dict[str, Any]:
-        """Resume; what ran, the results, and what the requests and the history hold that they may not."""
+        """Resume; return the executed calls, the results, and the violations in requests and history."""
         await self.graph.ainvoke(None, thread(), **options)
         return await self.found()
 
@@ -85,7 +85,7 @@ class EditedAgent:
         }
 
     async def told(self, *kinds: str) -> list[tuple[Any, ...]]:
-        """The events of some kinds, each by its type, id and what it holds."""
+        """The events of some types, each by its type, id and content."""
         events: list[Any] = await self.talk.events()
         return [
             (entry["type"], entry["id"], entry.get("arguments", entry.get("content", entry.get("task"))))

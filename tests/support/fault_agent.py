@@ -1,6 +1,6 @@
-"""An agent that can be stopped at every move: its tools keep a log of their own, and its model goes on by the history.
+"""An agent that can be stopped at every boundary; its tools keep their own log, and its model continues by the history.
 
-Whatever interests a fault calls `reach` with a few words: each boundary of the saver, each stage of a tool, each
+Every possible fault point calls `reach` with a short text: each boundary of the saver, each stage of a tool, each
 request to the model. `reach` may kill the process or cancel the run.
 """
 
@@ -50,11 +50,11 @@ ANSWER = "All is done."
 
 
 def nothing(_: str) -> None:
-    """Let the run go on."""
+    """Do not interrupt the run."""
 
 
 def file_log(path: Path) -> Log:
-    """A log in a file, which no crash of its writer can undo."""
+    """A log in a file, which survives a crash of its writer."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def note(stage: str, id_: str) -> None:
@@ -64,7 +64,7 @@ def file_log(path: Path) -> Log:
 
 
 def read_log(path: Path) -> list[tuple[str, str]]:
-    """What a log holds, each `(stage, call id)`; empty for one that nobody has written."""
+    """The entries of a log, each `(stage, call id)`; empty if there is no file."""
     lines = path.read_text().splitlines() if path.exists() else []
     return [(stage, id_) for stage, _, id_ in (line.partition(" ") for line in lines)]
 
@@ -137,7 +137,7 @@ def _native(wave: Wave) -> str:
 
 
 class _Watched(BaseCheckpointSaver[Any]):
-    """Says when it is about to write, and when it has written."""
+    """A saver that calls `reach` before and after each write."""
 
     reach: Reach = staticmethod(nothing)
 
@@ -165,7 +165,7 @@ class WatchedSaver(_Watched, SharedSqliteSaver):
 async def open_watched_saver(file: Path) -> AsyncIterator[WatchedSaver]:
     """Open one on a file, and close it on leaving."""
     with closing(sqlite3.connect(file, timeout=BUSY_S, check_same_thread=False)) as connection:
-        # No power is cut here, and what a killed process has written stays with the system.
+        # No power failure is simulated; the system keeps the writes of a killed process.
         connection.execute("PRAGMA synchronous=OFF")
         saver = WatchedSaver(file, connection, strict_serializer())
         try:

@@ -1,4 +1,4 @@
-"""What a process of the kill tests does: run a session until it is killed, or go on with one that was."""
+"""Jobs of the kill tests' processes: run a session until it is killed, or resume one that was."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tests.support.fault_agent import (
 from tests.support.fault_truth import before, untrue
 
 ALL = -1
-"""Where to kill a run that is to reach its end."""
+"""The value of `kill_at` for a run that is not killed."""
 
 
 @asynccontextmanager
@@ -84,7 +84,7 @@ async def _saver(folder: Path, url: str) -> AsyncIterator[WatchedSaver | Watched
 
 
 def warm_up() -> None:
-    """Have everything imported and compiled that a job needs, without a thread left behind."""
+    """Import and compile everything that a job needs, and leave no thread behind."""
     for structured in (False, True):
         graph = create_graph_agent(
             GoesOn(responses=[], structured=structured),
@@ -122,7 +122,7 @@ def run_to(folder: str, variant: dict[str, Any], kill_at: int, url: str = "") ->
 
 
 def go_on(folder: str, variant: dict[str, Any], ways: list[str], urls: dict[str, str] | None = None) -> None:
-    """Go on with a session that was killed, in several ways, each on a copy; `faults` then holds what was wrong.
+    """Resume a killed session in several ways, each on a copy; the file `faults` then lists the violations.
 
     Args:
         folder: Where the session is kept.
@@ -142,7 +142,7 @@ def go_on(folder: str, variant: dict[str, Any], ways: list[str], urls: dict[str,
 
 
 def hold(folder: str, url: str = "", forks: bool = False) -> None:
-    """Run a session that stays in a tool: the file `entered` then holds this process's id, and `leave` lets it go.
+    """Run a session that waits in a tool: the file `entered` then contains this process's id, and `leave` releases it.
 
     Args:
         folder: Where these files are, and the database.
@@ -153,7 +153,7 @@ def hold(folder: str, url: str = "", forks: bool = False) -> None:
 
     @tool
     async def stay() -> str:
-        """Stay until let go."""
+        """Wait for the file `leave`."""
         if forks:
             _fork_child(Path(folder, "child"))
         entered.with_suffix(".new").write_text(str(os.getpid()))
@@ -186,7 +186,7 @@ async def _go_on(folder: Path, variant: dict[str, Any], how: str, url: str) -> l
         stopped = await graph.aget_state(config)
         stored = before(stopped.values.get("messages", []), await at.aget_tuple(config))
         if how == "abort":
-            # Only a session that has begun, and is not at its end, can be stopped.
+            # Only a started and unfinished session can be aborted.
             assert await session.abort() == ((await session.status()) == "ABORTED"), await session.status()
         if how in ("input", "abort"):
             await session.run("go on")
@@ -203,6 +203,6 @@ async def _go_on(folder: Path, variant: dict[str, Any], how: str, url: str) -> l
     if how == "resume" and variant["ledger"]:
         begun = {id_ for _, id_ in killed} | stored.noted
         undone = [m for m in messages if m.type == "tool" and m.status == "error" and m.tool_call_id not in begun]
-        # What needs a call that failed is not run.
+        # Calls that need a failed call are not run.
         faults += [f"{m.tool_call_id} was not run: {m.text}" for m in undone if "it needs" not in m.text]
     return faults

@@ -1,4 +1,4 @@
-"""A process that has imported everything and forks for each job: what makes hundreds of killed processes affordable."""
+"""A process that has imported everything and forks for each job, so that hundreds of killed processes are cheap."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ForkServer:
         self._errors = errors
 
     def begin(self, job: str, **arguments: Any) -> None:
-        """Have a job begun, without waiting for its end."""
+        """Start a job, without waiting for its end."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([job, arguments]) + "\n")
         self._process.stdin.flush()

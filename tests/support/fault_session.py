@@ -40,7 +40,7 @@ class Watched:
         self.begin("s1")
 
     def begin(self, session_id: str) -> None:
-        """Begin another session with the same agent, and a log of its own.
+        """Start another session with the same agent, and a log of its own.
 
         Only where no thread of a tool may still be writing the last one's.
         """
@@ -49,12 +49,12 @@ class Watched:
         self.log = []
 
     async def stored(self) -> Before:
-        """What the session's stop has left."""
+        """The stored state after the session was stopped."""
         values = (await self.graph.aget_state(self.config)).values
         return before(values.get("messages", []), await self.saver.aget_tuple(self.config))
 
     async def go_on(self, how: str) -> RunResult:
-        """Bring a session that was stopped to its end: by `resume`, or by new `input`."""
+        """Complete a stopped session: by `resume`, or by new `input`."""
         state = await self.graph.aget_state(self.config)
         if how == "resume" and state.tasks:
             return await self.session.resume()
@@ -63,7 +63,7 @@ class Watched:
         return await self.session.run("go on")
 
     async def untrue(self, stored: Before, *, ledger: bool) -> list[str]:
-        """Everything in the session that is not as it must be at the end of its input; see `fault_truth.untrue`."""
+        """The violations in the session at the end of its input; see `fault_truth.untrue`."""
         values = (await self.graph.aget_state(self.config)).values
         messages = values["messages"]
         faults = untrue(messages, values["events"], self.log, stored, ledger=ledger)
@@ -73,7 +73,7 @@ class Watched:
 
 
 async def turns(task: asyncio.Task[Any], count: int) -> None:
-    """Let the event loop turn so often, or until a task is done."""
+    """Yield to the event loop `count` times, or until a task is done."""
     for _ in range(count):
         if task.done():
             return

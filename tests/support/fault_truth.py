@@ -1,4 +1,4 @@
-"""What must hold of a session after any fault, whatever it was: judged by the tools' own log."""
+"""Invariants of a session after any fault, checked against the tools' own log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Results = dict[str, tuple[str, str]]
 
 @dataclass
 class Before:
-    """What was stored when a session stopped."""
+    """The stored state of a stopped session."""
 
     results: Results = field(default_factory=dict)
     """Results of finished calls, those of a wave's finished tasks included."""
@@ -30,7 +30,7 @@ class Before:
 
 
 def before(messages: Sequence[AnyMessage], stopped: CheckpointTuple | None) -> Before:
-    """Read what was stored."""
+    """Read the stored state."""
     found = Before(
         results={message.tool_call_id: (message.status, message.text) for message in _results(messages)},
         planned={call["id"] or "" for message in messages for call in getattr(message, "tool_calls", [])},
@@ -51,14 +51,14 @@ def untrue(
     *,
     ledger: bool = False,
 ) -> list[str]:
-    """Everything in a session at its end that is not as it must be; empty for a sound one.
+    """The violations in a session at its end; empty for a valid one.
 
     Args:
         messages: The history.
         events: The session's events.
         log: The tools' own log, over every run.
-        stored: What was stored when the session last stopped.
-        ledger: Whether the writing calls were noted before they ran.
+        stored: The stored state when the session last stopped.
+        ledger: Whether the ledger recorded the writing calls.
     """
     stored = stored or Before()
     results = {message.tool_call_id: (message.status, message.text) for message in _results(messages)}
@@ -93,7 +93,7 @@ def _twice(log: Sequence[tuple[str, str]]) -> list[str]:
     return [
         f"{id_} wrote, and has {stage} {times} times in its log"
         for (stage, id_), times in ran.items()
-        # What asks a person begins again when they have answered; what it does after that it does once.
+        # A tool with an interrupt starts again after the answer; its later effects happen once.
         if times > 1 and _writes_once(id_) and not (tool_of(id_) == "ask" and stage == "start")
     ]
 
@@ -101,7 +101,7 @@ def _twice(log: Sequence[tuple[str, str]]) -> list[str]:
 def _lie(
     id_: str, result: tuple[str, str], log: Sequence[tuple[str, str]], stored: Before, *, ledger: bool
 ) -> str | None:
-    """What a result says that its call's log does not."""
+    """Results that contradict the log of their call."""
     status, text = result
     started, ended = ("start", id_) in log, ("end", id_) in log
     said = f"{id_} is told as {text!r}, "
@@ -117,7 +117,7 @@ def _lie(
 
 
 def _told_apart(messages: Sequence[AnyMessage], events: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Where the events tell of other results, or in another order, than the messages do."""
+    """Differences of results or order between the events and the messages."""
     shown = [(message.tool_call_id, message.text) for message in _results(messages)]
     told = [(event["id"], event["content"]) for event in events if event["type"] == "tool_result"]
     return [] if shown == told else [f"messages have {shown}, events have {told}"]

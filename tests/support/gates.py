@@ -1,4 +1,4 @@
-"""Points at which a test holds a model or a tool, and lets it go when it has seen enough."""
+"""Gates at which a test holds a model or a tool."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from graph_agent.runs.registry import _under_way
 
 
 class Gate:
-    """A door in a coroutine's or a thread's way; any loop and any thread may use it."""
+    """A gate that blocks coroutines and threads; usable from any loop and any thread."""
 
     def __init__(self) -> None:
         self._reached = threading.Event()
         self._open = threading.Event()
         self.cancelled = False
-        """Whether somebody was cancelled in front of it."""
+        """Whether a waiting coroutine was cancelled."""
 
     async def passing(self) -> None:
-        """Wait in front of it until it is open."""
+        """Wait until it is open."""
         self._reached.set()
         try:
             while not self._open.is_set():
@@ -43,12 +43,12 @@ class Gate:
         self._open.set()
 
     async def reached(self) -> None:
-        """Return when somebody stands in front of it."""
+        """Wait until a coroutine or thread waits at it."""
         await until(self._reached.is_set)
 
 
 class LateGate(Gate):
-    """A gate that takes its time: `late` is called when somebody leaves it, in whatever way."""
+    """A gate that calls `late` whenever a coroutine stops waiting at it, also by cancellation."""
 
     def __init__(self, late: Callable[[], object]) -> None:
         super().__init__()
@@ -69,12 +69,12 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 class GatedModel(ScriptedChatModel):
-    """A scripted model that stops in front of a gate before some of its replies, or in the middle of one."""
+    """A scripted model that waits at a gate before some of its replies, or within one."""
 
     before: dict[int, Gate] = Field(default={}, exclude=True)
     """Number of a request, from 1 → the gate before its reply."""
     within: dict[int, Gate] = Field(default={}, exclude=True)
-    """Number of a request, from 1 → the gate behind the first chunk of its reply; where it is streamed."""
+    """Number of a request, from 1 → the gate after the first chunk of its streamed reply."""
 
     def __init__(self, responses: Sequence[str | AIMessage], **kwargs: Any) -> None:
         super().__init__(responses, **kwargs)
@@ -98,7 +98,7 @@ class GatedModel(ScriptedChatModel):
 
 
 def gated_tool(gate: Gate, name: str = "work", **marks: Any) -> BaseTool:
-    """A tool that stands in front of a gate, and then is done."""
+    """A tool that waits at a gate, and then returns."""
 
     async def work() -> str:
         """Work."""

@@ -1,4 +1,4 @@
-"""A program whose agent runs blocking code that never returns, for tests of how its process ends.
+"""A program whose agent runs blocking code that never returns, for tests of its exit.
 
 `python -m tests.support.hung_run SECONDS KIND…`: the time limit of each run, and what hangs in it (see `AGENTS`).
 """
@@ -97,6 +97,6 @@ async def main(seconds: float, kinds: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    # A shell that starts its jobs in the background has them ignore the signal.
+    # Background jobs of a shell ignore the signal.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     asyncio.run(main(float(sys.argv[1]), sys.argv[2:]))

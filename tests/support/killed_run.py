@@ -1,4 +1,4 @@
-"""A process that stops dead in the middle of a wave: started by `test_foundations`, killed by itself."""
+"""A process that kills itself during a wave, started by `test_foundations`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def main(path: str) -> None:
 
     @tool
     async def endless() -> str:
-        """Never finish; watch for the moment to die instead."""
+        """Never finish; wait for the moment to kill the process."""
         await _die_when_stored(path)
         return "unreachable"
 

@@ -38,7 +38,7 @@ class Reply:
     error_after: int | None = None
     """Streaming only: send an error event after so many chunks. None: no error."""
     finish: str | None = None
-    """Why the reply ended; None for `tool_calls` or `stop`, and an empty one for a reply that does not say."""
+    """The finish reason; None for `tool_calls` or `stop`, an empty string for none."""
     refusal: str | None = None
     prompt_tokens: int = 11
     before: Callable[[int], object] | None = field(default=None, compare=False)
@@ -239,10 +239,10 @@ def _deltas(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 async def error_of(call: Awaitable[object]) -> Exception:
-    """Await a call that must fail, and give what it raised."""
+    """Await a call that must fail, and return the exception."""
     try:
         await call
-    except Exception as error:  # noqa: BLE001 - which one it is, is what the test asks
+    except Exception as error:  # noqa: BLE001 - the test checks the type
         return error
     raise AssertionError("The call succeeded.")
 

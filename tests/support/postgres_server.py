@@ -1,4 +1,4 @@
-"""A real PostgreSQL server for the tests: made in a temporary folder, reached through a socket there, stopped after."""
+"""A real PostgreSQL server in a temporary folder, reached through a Unix socket."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PostgresServer:
         return f"postgresql://{_USER}@/{database}?host={self.folder}"
 
     def stop(self) -> None:
-        """Stop it at once; whoever is connected is sent away."""
+        """Stop it at once, and disconnect all clients."""
         self.process.send_signal(signal.SIGINT)
         self.process.wait(30)
 
@@ -62,10 +62,10 @@ class PostgresServer:
 
     @contextmanager
     def database(self, like: str = "") -> Iterator[str]:
-        """A database of its own for one test; gives its address.
+        """A database of its own for one test; yield its address.
 
         Args:
-            like: The address of one to copy; whoever is connected there is sent away.
+            like: The address of a database to copy; its clients are disconnected.
         """
         name = f"test_{next(self._numbers)}"
         template = like.partition("@/")[2].partition("?")[0] or "template1"
@@ -83,7 +83,7 @@ class PostgresServer:
 
 @contextmanager
 def postgres_server() -> Iterator[PostgresServer]:
-    """Run a server as long as the context lasts, as another user where we are root: it refuses to be root's."""
+    """Run a server for the context, as another user if this process is root, which PostgreSQL refuses."""
     bin_ = binaries()
     assert bin_ is not None
     # Short, as a socket's path may have 107 bytes only; and where the other user can get in.

@@ -1,4 +1,4 @@
-"""What the tests of the scripted model share."""
+"""Helpers of the scripted model's tests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def call(name: str = "echo", **extra: Any) -> str:
 
 @tool
 def echo(text: str) -> str:
-    """Say it again."""
+    """Repeat the text."""
     return text
 
 
@@ -25,7 +25,7 @@ ECHO_SCHEMA = {
     "type": "function",
     "function": {
         "name": "echo",
-        "description": "Say it again.",
+        "description": "Repeat the text.",
         "parameters": {"properties": {"text": {"type": "string"}}, "required": ["text"], "type": "object"},
     },
 }

@@ -1,4 +1,4 @@
-"""A small file system for a test, which is full as soon as the test wants it."""
+"""A small file system that a test can fill up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def small_disk(folder: Path, kilobytes: int) -> Iterator[Path]:
 
 
 def fill(folder: Path) -> Path:
-    """Write until there is no space left; gives the file that takes it."""
+    """Write until there is no space left; return the file."""
     file = folder / "filler"
     with file.open("ab", buffering=0) as filler:
         try:

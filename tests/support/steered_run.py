@@ -1,6 +1,6 @@
-"""A process that runs a session until it is told, started by the tests of steering, aborting and taking over.
+"""A process that runs a session until it is released, for the tests of steering, aborts and takeovers.
 
-`python -m tests.support.steered_run DATABASE [URL]` runs an agent whose tool writes `at work` to the file `log` beside
+`python -m tests.support.steered_run DATABASE [URL]` runs an agent whose tool writes `at work` to the file `log` next to
 the database, and then waits for a file named `go`; it prints the session's result as JSON. With an address, the session
 is kept there, and the file names a place only.
 """
@@ -28,8 +28,8 @@ async def opened(path: Path, script: list[str], url: str = "") -> AsyncIterator[
     """The session of a database, with its agent.
 
     Args:
-        path: The database's file; what the tool needs is beside it.
-        script: What the model says.
+        path: The database's file; the tool's files are next to it.
+        script: The model's replies.
         url: The address of another database than the file.
     """
 

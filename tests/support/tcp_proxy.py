@@ -1,4 +1,4 @@
-"""A TCP proxy before PostgreSQL's socket that can stop passing anything on, as a proxy on a broken network does."""
+"""A TCP proxy for PostgreSQL's socket that can stop forwarding, as in a network partition."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Proxy:
         self._begin(self._accept)
 
     def stall(self, only: bytes = b"") -> None:
-        """Pass nothing on any more, in both directions, and keep every connection open.
+        """Stop forwarding in both directions, and keep every connection open.
 
         Args:
             only: Only on connections whose first packet holds this.

@@ -1,4 +1,4 @@
-"""What the tests of wave planning share: plans, an agent that makes them, and how its requests and history read."""
+"""Helpers of the wave planning tests: plans, an agent that makes them, and readers of its requests and history."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def waves(model: Any, *, settings: dict[str, Any] | None = None, **options: Any)
 
 
 def plan_requests(model: ScriptedChatModel) -> list[list[BaseMessage]]:
-    """The messages of each planning request; the request for the answer is told by its last message."""
+    """The messages of each planning request; the request for the answer is recognised by its last message."""
     return [
         request.messages
         for request in model.requests
@@ -44,7 +44,7 @@ def plan_requests(model: ScriptedChatModel) -> list[list[BaseMessage]]:
 
 
 def results_told(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
-    """The results that a request tells, one mapping of call id → result for each wave."""
+    """The results in a request, one mapping of call id → result for each wave."""
     texts = [message.text for message in messages if isinstance(message, HumanMessage)]
     return [json.loads(text)["results"] for text in texts if text.startswith('{"results"')]
 

@@ -1,4 +1,4 @@
-"""The oracle of the attacks reports each kind of violation, and none of a sound record."""
+"""The attack oracle reports each kind of violation, and none for a valid record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A call that a person has let go on takes effect once, whatever becomes of the run that brought the answer."""
+"""A call approved by a person takes effect once, whatever happens to the resumed run."""
 
 from __future__ import annotations
 

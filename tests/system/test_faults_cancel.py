@@ -1,4 +1,4 @@
-"""A session that is cancelled, or aborted, at every turn of the event loop goes on and tells the truth."""
+"""A session cancelled or aborted at any turn of the event loop resumes and settles its calls truthfully."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EVERY = {"blocking": 7}
 
 
 async def cancelled(task: asyncio.Task[Any]) -> bool:
-    """Cancel a task and wait for its end; False when it had come to its own."""
+    """Cancel a task and wait for its end; False if it had already ended."""
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task

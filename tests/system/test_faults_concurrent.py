@@ -1,11 +1,9 @@
-"""One run at a time in a session: in one process, and in several on one database."""
+"""One run at a time in a session, within a process and across processes on one database."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,12 +16,12 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
-from graph_agent.errors import InputError, SessionBusyError
+from graph_agent.errors import SessionBusyError
 from graph_agent.persistence.open import open_saver
 from graph_agent.runs.registry import is_idle
 from tests.support.agents import asks, says, thread
 from tests.support.fault_server import ForkServer, fork_server
-from tests.support.gates import until
+from tests.support.held_sessions import run_after_holder_killed, run_while_held
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +31,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
 
 
 class Door:
-    """A tool that stays until it is let go."""
+    """A tool that waits until it is released."""
 
     def __init__(self) -> None:
         self.entered, self.open = threading.Event(), threading.Event()
 
         @tool
         async def stay() -> str:
-            """Stay until let go."""
+            """Wait for the file `leave`."""
             self.entered.set()
             while not self.open.is_set():
                 await asyncio.sleep(0)
@@ -71,45 +69,10 @@ async def test_a_second_run_is_refused_in_one_process(first: str) -> None:
     assert said == ["go"]
 
 
-async def entered(folder: Path) -> int:
-    """The id of the process that holds the session, once it does."""
-    await until((folder / "entered").exists)
-    return int((folder / "entered").read_text())
-
-
-async def beside_the_holder(server: ForkServer, folder: Path, database: str) -> tuple[str, int, str]:
-    """Run sessions while another process holds one, which refuses a second run and an abort.
-
-    Returns the answer of another session meanwhile, how the process ended, and the session's answer after it.
-    """
-    await entered(folder)
-    async with open_saver(database) as saver:
-        graph = create_graph_agent(ScriptedChatModel(["Mine.", "Other."]), checkpointer=saver)
-        with pytest.raises(SessionBusyError):
-            await Session(graph, "s1").run("me too")
-        with pytest.raises(InputError, match="Store"):
-            await Session(graph, "s1").abort()
-        beside = await Session(graph, "s2").run("hello")
-        (folder / "leave").touch()
-        ended = server.end()
-        after = await Session(graph, "s1").run("now me")
-    return beside.answer, ended, after.answer
-
-
-async def after_the_holder_was_killed(server: ForkServer, folder: Path, database: str) -> tuple[int, str]:
-    """Kill the process that holds a session; gives how it ended, and what the session answers then."""
-    os.kill(await entered(folder), signal.SIGKILL)
-    ended = server.end()
-    async with open_saver(database) as saver:
-        graph = create_graph_agent(ScriptedChatModel(["Mine."]), checkpointer=saver)
-        result = await Session(graph, "s1").run("now me")
-    return ended, result.answer
-
-
 async def test_a_second_run_is_refused_across_processes(server: ForkServer, tmp_path: Path) -> None:
     server.begin("hold", folder=str(tmp_path))
 
-    told = await beside_the_holder(server, tmp_path, f"sqlite:///{tmp_path}/sessions.db")
+    told = await run_while_held(server, tmp_path, f"sqlite:///{tmp_path}/sessions.db")
 
     assert told == ("Mine.", 0, "Other.")
 
@@ -117,7 +80,7 @@ async def test_a_second_run_is_refused_across_processes(server: ForkServer, tmp_
 async def test_the_lock_of_a_killed_process_is_taken_over_at_once(server: ForkServer, tmp_path: Path) -> None:
     server.begin("hold", folder=str(tmp_path))
 
-    told = await after_the_holder_was_killed(server, tmp_path, f"sqlite:///{tmp_path}/sessions.db")
+    told = await run_after_holder_killed(server, tmp_path, f"sqlite:///{tmp_path}/sessions.db")
 
     assert told == (-9, "Mine.")
 

@@ -1,4 +1,4 @@
-"""A session of three waves, killed at every boundary, and gone on with in another process."""
+"""A session of three waves, killed at every boundary and resumed in another process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
 
 
 def boundaries(server: ForkServer, folder: Path, variant: dict[str, Any]) -> int:
-    """How many boundaries a run has that nobody kills."""
+    """The number of boundaries of a run that is not killed."""
     folder.mkdir()
     server.run("run_to", folder=str(folder), variant=variant, kill_at=ALL)
     return len((folder / "reached").read_text().splitlines())
@@ -43,7 +43,7 @@ def test_there_are_kill_points_enough(server: ForkServer, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("shard", range(SHARDS))
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_killed_session_goes_on_and_tells_the_truth(
+def test_a_killed_session_resumes_and_settles_its_calls_truthfully(
     variant: str, shard: int, server: ForkServer, tmp_path: Path
 ) -> None:
     total = boundaries(server, tmp_path / "whole", VARIANTS[variant])
@@ -53,7 +53,7 @@ def test_a_killed_session_goes_on_and_tells_the_truth(
         folder = tmp_path / str(kill_at)
         folder.mkdir()
         killed = server.run("run_to", folder=str(folder), variant=VARIANTS[variant], kill_at=kill_at)
-        # Neighbouring boundaries differ little to an abort, and each way has its price.
+        # Neighbouring boundaries differ little to an abort, and each variant takes time.
         ways = ["resume", "input", *(["abort"] if kill_at // SHARDS % 2 else [])]
         server.run("go_on", folder=str(folder), variant=VARIANTS[variant], ways=ways)
         at = f"killed at {kill_at}, {(folder / 'reached').read_text().splitlines()[-1]}"

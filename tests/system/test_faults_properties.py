@@ -1,4 +1,4 @@
-"""Whatever a wave holds, and whatever is done to its session meanwhile: nothing is lost, doubled or told wrong."""
+"""Random waves under random faults: no call is lost, repeated or misreported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def waves(draw: st.DrawFn) -> list[Wave]:
 
 
 class Driver:
-    """Does things to a session, each after some turns of the event loop, and then brings it to its end."""
+    """Applies faults to a session, each after some turns of the event loop, and then completes it."""
 
     def __init__(self, watched: Watched) -> None:
         self.watched = watched
@@ -86,7 +86,7 @@ class Driver:
         return {question.id: "yes" for question in open_interrupts(state)}
 
     async def end(self) -> None:
-        """Bring it to its end: answer what it asks, and give it inputs until everything said to it is taken in."""
+        """Complete it: answer its interrupts, and send inputs until every note is delivered."""
         if self.run is not None:
             await self.run
         control = SessionControl(self.watched.graph, self.session.id)
@@ -108,7 +108,7 @@ class Driver:
 
 
 def wrong(watched: Watched, values: dict[str, Any], said: dict[str, list[str]]) -> list[str]:
-    """What is not as it must be, beside the truth of the results."""
+    """The violations, except those of results."""
     messages, events = values["messages"], values["events"]
     steered = [message.text for message in messages if STEERING_MARK in message.additional_kwargs]
     followed = [m.text for m in messages if m.type == "human" and m.text.startswith("follow_up")]
@@ -156,7 +156,7 @@ async def play(watched: Watched, script: list[tuple[int, str]]) -> list[str]:
     st.booleans(),
     st.booleans(),
 )
-def test_whatever_happens_to_a_session_it_stays_sound(
+def test_any_fault_leaves_a_valid_session(
     planned: list[Wave], script: list[tuple[int, str]], structured: bool, ledger: bool
 ) -> None:
     faults = asyncio.run(play(Watched(structured=structured, ledger=ledger, waves=planned), script))

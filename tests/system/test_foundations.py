@@ -1,4 +1,4 @@
-"""What the whole design rests on, held against LangGraph itself."""
+"""Assumptions of the design about LangGraph."""
 
 from __future__ import annotations
 

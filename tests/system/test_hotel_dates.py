@@ -107,7 +107,7 @@ def test_weekends_from_any_day(today: str, this_weekend: tuple[str, str], next_w
         ("tomorrow or friday", "2 date phrases in 'tomorrow or friday': 'tomorrow', 'friday'. Ask for one at a time."),
     ],
 )
-def test_an_impossible_phrase_says_why(phrase: str, message: str) -> None:
+def test_an_impossible_phrase_reports_the_reason(phrase: str, message: str) -> None:
     with pytest.raises(DateError) as caught:
         resolve_phrase(phrase, SATURDAY)
 
@@ -117,7 +117,7 @@ def test_an_impossible_phrase_says_why(phrase: str, message: str) -> None:
 @pytest.mark.parametrize(
     "phrase", ["", "hello", "May I ask", "before friday", "end of next month", "the weekend after Thanksgiving", "24/7"]
 )
-def test_a_phrase_without_a_stay_says_what_is_understood(phrase: str) -> None:
+def test_a_phrase_without_a_stay_lists_accepted_forms(phrase: str) -> None:
     with pytest.raises(DateError, match=r"^No date phrase in .*\. Understood are, for example: tonight, tomorrow, "):
         resolve_phrase(phrase, SATURDAY)
 
@@ -221,7 +221,9 @@ def test_a_holiday_of_a_given_country() -> None:
         ("Christmas", None, "Atlantis", "There is no calendar for country 'Atlantis'; known: US, GB, CA, IL"),
     ],
 )
-def test_an_unknown_holiday_says_what_is_near(name: str, year: int | None, country: str | None, message: str) -> None:
+def test_an_unknown_holiday_suggests_the_nearest(
+    name: str, year: int | None, country: str | None, message: str
+) -> None:
     with pytest.raises(HolidayError) as caught:
         resolve_holiday(name, SATURDAY, year, country)
 

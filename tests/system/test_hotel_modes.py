@@ -100,7 +100,7 @@ async def test_the_three_questions_have_their_waves_and_answers(
 @in_every_ending
 @in_every_mode
 @pytest.mark.parametrize("question", ["hello", "What is the capital of France?", "thank you!"])
-async def test_small_talk_and_what_it_does_not_know_are_answered_without_a_call(
+async def test_small_talk_and_unknown_questions_are_answered_without_a_call(
     hotel: CompiledAgentGraph, question: str, mode: str, ending: dict[str, Any]
 ) -> None:
     result, tokens = await asked(hotel, question, stream=True, **MODES[mode], **ending)
@@ -139,7 +139,7 @@ async def test_a_conversation_takes_the_same_calls_in_every_mode(hotel: Compiled
         calls.append([(e["name"], e["arguments"]) for e in events[before:] if e["type"] == "tool_call"])
         before = len(events)
 
-    # The arguments beside those named here are the same ones in each mode, too.
+    # The other arguments are the same in each mode, too.
     named = [
         [
             (name, {key: arguments[key] for key in expected})
@@ -168,7 +168,7 @@ async def test_a_plan_holds_no_more_calls_than_are_allowed(hotel: CompiledAgentG
 
 
 @in_every_mode
-async def test_a_limit_leaves_an_answer_that_says_what_is_missing(hotel: CompiledAgentGraph, mode: str) -> None:
+async def test_an_answer_at_a_limit_lists_what_is_missing(hotel: CompiledAgentGraph, mode: str) -> None:
     result, _ = await asked(hotel, HANUKKAH, max_steps=1, **MODES[mode])
 
     found = await answer_of(hotel, HANUKKAH)

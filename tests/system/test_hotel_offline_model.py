@@ -1,4 +1,4 @@
-"""The hotel's offline model, driven by hand the way the loop drives a model, over the server's real tools."""
+"""The hotel's offline model, driven without the loop, with the server's real tools."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Desk:
         self.messages: list[BaseMessage] = [SystemMessage("You are a hotel.\n\nToday is 2026-11-21.")]
 
     async def ask(self, question: str) -> tuple[list[Wave], str, list[str]]:
-        """Return the waves, the last word of the planning, and the tokens of the answer."""
+        """Return the waves, the last planning reply, and the tokens of the answer."""
         model = OfflineHotelModel().bind_tools(self.schemas)
         self.messages.append(HumanMessage(question))
         waves: list[Wave] = []
@@ -164,7 +164,7 @@ async def test_the_answer_is_streamed_word_by_word(tmp_path: Path) -> None:
         ),
     ],
 )
-async def test_the_answer_says_what_the_tools_said(question: str, answer: str, tmp_path: Path) -> None:
+async def test_the_answer_contains_the_tool_results(question: str, answer: str, tmp_path: Path) -> None:
     desk = await open_desk(tmp_path)
 
     _, _, tokens = await desk.ask(question)
@@ -223,7 +223,7 @@ async def test_a_question_without_sense_is_answered_honestly_and_fast(tmp_path: 
     assert time.perf_counter() - started < 5
 
 
-async def test_words_that_steer_a_question_belong_to_it(tmp_path: Path) -> None:
+async def test_steering_is_part_of_the_question(tmp_path: Path) -> None:
     desk = await open_desk(tmp_path)
     reply = OfflineHotelModel().bind_tools(desk.schemas)
     steering = HumanMessage("for 3 guests", additional_kwargs={"graph_agent": "steering"})
@@ -236,7 +236,7 @@ async def test_words_that_steer_a_question_belong_to_it(tmp_path: Path) -> None:
     ]
 
 
-async def test_nothing_is_called_when_no_tool_may_be(tmp_path: Path) -> None:
+async def test_no_tool_is_called_with_tool_choice_none(tmp_path: Path) -> None:
     desk = await open_desk(tmp_path)
     asked = [*desk.messages, HumanMessage("one night in Hanukkah")]
     models = [OfflineHotelModel().bind_tools(desk.schemas, tool_choice="none"), OfflineHotelModel()]
@@ -276,7 +276,7 @@ async def test_calls_are_streamed_as_chunks_with_usage(tmp_path: Path) -> None:
     assert min(whole.usage_metadata["input_tokens"], whole.usage_metadata["output_tokens"]) > 0
 
 
-def test_the_factory_says_once_that_no_language_model_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_factory_logs_once_that_no_language_model_is_used(capsys: pytest.CaptureFixture[str]) -> None:
     offline_model._announce.cache_clear()
 
     models = [offline_model.make_model(), offline_model.make_model()]

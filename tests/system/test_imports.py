@@ -1,4 +1,4 @@
-"""What importing the package loads: only what the names that are used need."""
+"""Modules loaded on import: only those that the used names need."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def loaded_by(code: str) -> set[str]:
         "from graph_agent import SessionStatus",
     ],
 )
-def test_what_needs_no_langgraph_does_not_load_it(code: str) -> None:
+def test_modules_without_langgraph_do_not_import_it(code: str) -> None:
     assert {name.partition(".")[0] for name in loaded_by(code)} & (BUILT_ON | NEVER) == set()
 
 

@@ -1,4 +1,4 @@
-"""The hotel agent behind a real `langgraph dev`, spoken to with the LangGraph SDK."""
+"""The hotel agent behind a real `langgraph dev`, called with the LangGraph SDK."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ async def test_another_client_steers_a_run_through_the_servers_store(dev: DevSer
 
 async def test_another_client_aborts_a_run_through_the_servers_store(dev: DevServer) -> None:
     async with new_thread(dev) as (client, thread), get_client(url=dev.url, api_key=None) as other:
-        # It counts for the run that is under way when it is sent, so it is dated ahead of one that is about to begin.
+        # It applies to the run that is active when it is sent, so it is dated ahead of one that is about to start.
         late = new_note("abort")
         await tell(other, thread, replace(late, key=f"9{late.key[1:]}"))
         stopped: Any = await client.runs.wait(thread, "hotel", input=asking(TWO_WAVES))

@@ -1,4 +1,4 @@
-"""The loop itself: plans, waves, limits, answers, and what the history says of them."""
+"""The loop: plans, waves, limits, answers and events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Native and text tool calling, aliases, the scripts in the environment, and answers of a given shape."""
+"""Native and text tool calling, aliases, the scripted model of the environment, and structured answers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_text_mode_lists_the_tools_and_writes_the_history_out() -> None:
 
     system, user, ai, results = (message.text for message in asked.messages)
     schema = '{"properties": {"text": {"type": "string"}}, "required": ["text"], "type": "object"}'
-    listed = f"## echo\nSay the text again.\n{schema}"
+    listed = f"## echo\nRepeat the text.\n{schema}"
     ids = [call["id"] for call in json.loads(ai.partition("\n")[2])["tool_calls"]]
     assert (asked.tools, listed in system, user, ai, results) == (
         [],
@@ -188,7 +188,7 @@ async def test_a_script_without_tools_is_phase_two_only(monkeypatch: pytest.Monk
     assert result["messages"][-1].text == "Hello! How can I help you?"
 
 
-async def test_a_script_that_runs_dry_fails_loudly_and_says_which_step() -> None:
+async def test_an_exhausted_script_fails_and_names_its_step() -> None:
     graph = create_graph_agent(ScriptedChatModel(["No more actions."]), tools=[echo])
 
     with pytest.raises(ScriptError, match="The script has 1 reply and was asked for a 2nd"):
@@ -211,7 +211,7 @@ PARIS = {"name": "Paris", "people": 2_100_000}
 
 
 @pytest.mark.parametrize("shape", [City, City.model_json_schema()], ids=["pydantic", "json schema"])
-async def test_an_answer_of_a_given_shape(shape: Any) -> None:
+async def test_a_structured_answer_is_returned(shape: Any) -> None:
     model = ScriptedChatModel([*ECHO_SCRIPT[:2], json.dumps(PARIS)])
     graph = create_graph_agent(model, tools=[echo], response_format=shape)
 

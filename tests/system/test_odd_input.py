@@ -1,4 +1,4 @@
-"""Odd things said by users, models and tools: nothing is lost, and no checkpoint or request breaks on them."""
+"""Odd text and values from users, models and tools: nothing is lost, and checkpoints and requests stay valid."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_numbers_that_no_store_holds_become_text(value: Any, stored: Any) -> Non
     assert plain({"a": [value]}) == {"a": [stored]}
 
 
-def test_what_is_nested_too_deeply_is_a_clear_error() -> None:
+def test_too_deep_nesting_is_a_clear_error() -> None:
     value: Any = []
     for _ in range(5000):
         value = [value]

@@ -1,4 +1,4 @@
-"""The team of the example: three real processes, asked over A2A."""
+"""The example's team: three real processes over A2A."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def answers(*questions: str, **environments: Mapping[str, str]) -> list[list[str]]:
-    """What the team says to each question, line by line; the answer is the last line."""
+    """The team's output for each question, line by line; the answer is the last line."""
     async with asyncio.timeout(120), team(**environments) as url:
         return [[line async for line in ask(url, question)] for question in questions]
 
@@ -83,7 +83,7 @@ async def test_a_specialist_that_dies_is_a_result_for_the_coordinator() -> None:
     assert said == ["  delegate_to_analyst: started", "  delegate_to_analyst: error", "Nobody could tell."]
 
 
-async def test_a_port_that_is_taken_is_told() -> None:
+async def test_an_occupied_port_is_reported_by_the_team() -> None:
     async with team() as url:
         port = url.rpartition(":")[2]
         process = await asyncio.create_subprocess_exec(
@@ -106,7 +106,7 @@ async def test_a_port_that_is_taken_is_told() -> None:
     )
 
 
-async def test_who_stops_listening_early_leaves_no_task_behind() -> None:
+async def test_an_early_disconnect_leaves_no_task_behind() -> None:
     async with asyncio.timeout(60), team() as url:
         async with aclosing(ask(url, "How many moons has Mars?")) as lines:
             async for _ in lines:

@@ -1,4 +1,4 @@
-"""Usage counts every model call: those that were cut off, and those that middleware made or threw away."""
+"""Usage includes every model call, also cut-off ones and those that middleware makes or discards."""
 
 from __future__ import annotations
 
@@ -16,21 +16,18 @@ from graph_agent import LoopConfig, LoopHook, LoopPlan, RunResult, ScriptedChatM
 from graph_agent.hooks.protocol import HookRequest, HookResponse
 from graph_agent.models.estimate import ESTIMATED, usage_until
 from graph_agent.session.results import Token
-from tests.hooks.test_hook_limits import plan
-from tests.runs.test_budgets import Clock, call, clock, used
-from tests.runs.test_session_steering import history, session
 from tests.support.agents import echo
+from tests.support.budgets import Clock, call_with_usage, plan_with_usage, reply_with_usage
 from tests.support.gates import Gate, GatedModel, LateGate, until
-
-__all__ = ["clock"]
+from tests.support.sessions import new_session, stored_messages
 
 LONG = "go " * 400
 """A request of some 300 tokens and more."""
-NOTHING = used("No more actions.", 90, 10)
+NOTHING = reply_with_usage("No more actions.", 90, 10)
 
 
 async def aborted_at(gate: Gate, talk: Session, *, streaming: bool = False) -> RunResult:
-    """Abort a session when its model stands in front of the gate."""
+    """Abort a session while its model waits at the gate."""
 
     async def stream() -> RunResult:
         return [part async for part in talk.stream(LONG)][-1].result  # type: ignore[union-attr]  # the last part is Done
@@ -42,28 +39,28 @@ async def aborted_at(gate: Gate, talk: Session, *, streaming: bool = False) -> R
 
 
 def counted(result: RunResult) -> tuple[bool, bool, int]:
-    """Whether the request and the reply of a call that was cut off were counted, beside what else; and all calls."""
+    """Whether the request and the reply of the cut-off call were counted, and the number of model calls."""
     usage = result.usage
     return usage["input_tokens"] > 300, usage["output_tokens"] > 0, usage["model_calls"]
 
 
 @pytest.mark.parametrize("mode", ["native", "text", "wave"])
-async def test_a_plan_that_was_cut_off(mode: Any) -> None:
+async def test_usage_of_a_cut_off_plan_is_counted(mode: Any) -> None:
     gate = Gate()
-    talk = session(GatedModel(["never"], before={1: gate}), echo, config=LoopConfig(tool_calling=mode))
+    talk = new_session(GatedModel(["never"], before={1: gate}), echo, config=LoopConfig(tool_calling=mode))
 
     result = await aborted_at(gate, talk)
 
     assert (result.status, counted(result)) == ("ABORTED", (True, False, 1))
 
 
-async def test_an_answer_that_was_cut_off() -> None:
+async def test_usage_of_a_cut_off_answer_is_counted() -> None:
     gate = Gate()
-    talk = session(GatedModel([NOTHING, "One two three."], within={2: gate}), echo)
+    talk = new_session(GatedModel([NOTHING, "One two three."], within={2: gate}), echo)
 
     result = await aborted_at(gate, talk, streaming=True)
 
-    [answer] = [m for m in await history(talk) if m.type == "ai"]
+    [answer] = [m for m in await stored_messages(talk) if m.type == "ai"]
     assert (
         result.status,
         counted(result),
@@ -72,18 +69,18 @@ async def test_an_answer_that_was_cut_off() -> None:
     ) == ("ABORTED", (True, True, 2), True, True)
 
 
-async def test_an_answer_that_was_cut_off_before_its_first_token() -> None:
+async def test_usage_of_an_answer_cut_off_before_its_first_token_is_counted() -> None:
     gate = Gate()
-    talk = session(GatedModel([NOTHING, "Never."], before={2: gate}), echo)
+    talk = new_session(GatedModel([NOTHING, "Never."], before={2: gate}), echo)
 
     result = await aborted_at(gate, talk)
 
-    [answer] = [m for m in await history(talk) if m.type == "ai"]
+    [answer] = [m for m in await stored_messages(talk) if m.type == "ai"]
     assert (counted(result)[0], result.usage["model_calls"], answer.usage_metadata) == (True, 2, None)
 
 
 class TellsAtOnce(GatedModel):
-    """Says what a request took with the first token of its reply, as some providers do."""
+    """Reports a request's usage with the first token of its reply, as some providers do."""
 
     async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         figures: Any = {"input_tokens": 5000, "output_tokens": 1, "total_tokens": 5001}
@@ -92,9 +89,9 @@ class TellsAtOnce(GatedModel):
             yield chunk
 
 
-async def test_what_the_provider_told_counts_before_an_estimate() -> None:
+async def test_reported_usage_is_preferred_to_an_estimate() -> None:
     gate = Gate()
-    talk = session(TellsAtOnce(responses=["One two three."], within={1: gate}))
+    talk = new_session(TellsAtOnce(responses=["One two three."], within={1: gate}))
 
     result = await aborted_at(gate, talk, streaming=True)
 
@@ -102,10 +99,12 @@ async def test_what_the_provider_told_counts_before_an_estimate() -> None:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_an_answer_at_a_limit_that_was_cut_off(streaming: bool) -> None:
+async def test_usage_of_a_cut_off_answer_at_a_limit_is_counted(streaming: bool) -> None:
     gate = Gate()
     gates: Any = {"within": {2: gate}} if streaming else {"before": {2: gate}}
-    talk = session(GatedModel([call(1), "One two three."], **gates), echo, config=LoopConfig(max_steps=1))
+    talk = new_session(
+        GatedModel([call_with_usage(1), "One two three."], **gates), echo, config=LoopConfig(max_steps=1)
+    )
 
     result = await aborted_at(gate, talk, streaming=streaming)
 
@@ -113,7 +112,7 @@ async def test_an_answer_at_a_limit_that_was_cut_off(streaming: bool) -> None:
 
 
 class Again(LoopHook):
-    """Has the model asked again, once."""
+    """Requests one rerun."""
 
     def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, Any]:
         return request.depth == 0, None
@@ -122,22 +121,22 @@ class Again(LoopHook):
         return LoopPlan(run_agentic_loop=True)
 
 
-@pytest.mark.parametrize(("mode", "first"), [("native", call(1)), ("wave", plan(1))])
-async def test_a_rerun_that_was_cut_off(mode: Any, first: AIMessage) -> None:
+@pytest.mark.parametrize(("mode", "first"), [("native", call_with_usage(1)), ("wave", plan_with_usage(1))])
+async def test_usage_of_a_cut_off_rerun_is_counted(mode: Any, first: AIMessage) -> None:
     gate = Gate()
     model = GatedModel([first, "never"], before={2: gate})
-    talk = session(model, echo, hooks=[Again()], config=LoopConfig(tool_calling=mode))
+    talk = new_session(model, echo, hooks=[Again()], config=LoopConfig(tool_calling=mode))
 
     result = await aborted_at(gate, talk)
 
     assert (result.status, result.results, counted(result)) == ("ABORTED", {}, (True, True, 2))
 
 
-async def test_what_the_deadline_cut_off_is_paid_for(clock: Clock) -> None:
+async def test_a_reply_cut_off_by_the_deadline_is_counted(clock: Clock) -> None:
     gate = LateGate(lambda: clock.forward(5))
-    model = clock.after(GatedModel(responses=[call(1), "Best I can say."], before={2: gate}), 1, 897)
+    model = clock.after(GatedModel(responses=[call_with_usage(1), "Best I can say."], before={2: gate}), 1, 897)
     config = LoopConfig(prices={"scripted": {"input": 1.0, "output": 1.0}})
-    talk = session(model, echo, config=config)
+    talk = new_session(model, echo, config=config)
     running = asyncio.create_task(talk.run(LONG, context={"deadline_s": 1000}))
     await gate.reached()
     await until(lambda: gate.cancelled)
@@ -166,10 +165,10 @@ async def first_of_two(request: ModelRequest[Any], handler: Handler) -> Any:
 
 @pytest.mark.parametrize("middleware", [best_of_two, first_of_two])
 @pytest.mark.parametrize("mode", ["native", "wave"])
-async def test_a_reply_that_middleware_throws_away(middleware: Any, mode: Any) -> None:
-    nothing = NOTHING if mode == "native" else used('{"status": "done", "tools": []}', 90, 10)
-    script = [nothing, nothing, used("Done.", 45, 5), used("Done.", 45, 5)]
-    talk = session(ScriptedChatModel(script), echo, hooks=[middleware], config=LoopConfig(tool_calling=mode))
+async def test_usage_of_a_reply_discarded_by_middleware_is_counted(middleware: Any, mode: Any) -> None:
+    nothing = NOTHING if mode == "native" else reply_with_usage('{"status": "done", "tools": []}', 90, 10)
+    script = [nothing, nothing, reply_with_usage("Done.", 45, 5), reply_with_usage("Done.", 45, 5)]
+    talk = new_session(ScriptedChatModel(script), echo, hooks=[middleware], config=LoopConfig(tool_calling=mode))
 
     result = await talk.run("go")
 
@@ -178,7 +177,7 @@ async def test_a_reply_that_middleware_throws_away(middleware: Any, mode: Any) -
 
 async def test_a_reply_that_middleware_rewrites_counts_once() -> None:
     pii: Any = PIIMiddleware("email", apply_to_output=True)
-    talk = session(ScriptedChatModel([NOTHING, used("To a@example.com.", 45, 5)]), echo, hooks=[pii])
+    talk = new_session(ScriptedChatModel([NOTHING, reply_with_usage("To a@example.com.", 45, 5)]), echo, hooks=[pii])
 
     result = await talk.run("go")
 
@@ -191,22 +190,22 @@ async def test_a_reply_that_middleware_rewrites_counts_once() -> None:
 
 async def test_a_reply_that_middleware_forbids_counts_all_the_same() -> None:
     block: Any = PIIMiddleware("email", strategy="block", apply_to_output=True)
-    talk = session(ScriptedChatModel([used("To a@example.com.", 45, 5)]), echo, hooks=[block])
+    talk = new_session(ScriptedChatModel([reply_with_usage("To a@example.com.", 45, 5)]), echo, hooks=[block])
 
     result = await talk.run("go")
 
     assert (result.status, result.usage["total_tokens"], result.usage["model_calls"]) == ("FAILED", 50, 1)
 
 
-async def test_a_model_that_middleware_asks_by_itself() -> None:
-    judge = ScriptedChatModel([used("Fine by me.", 7, 3)], cycle=True)
+async def test_usage_of_a_model_called_by_middleware_is_counted() -> None:
+    judge = ScriptedChatModel([reply_with_usage("Fine by me.", 7, 3)], cycle=True)
 
     @wrap_model_call
     async def judging(request: ModelRequest[Any], handler: Handler) -> Any:
         await judge.ainvoke("Is that so?")
         return await handler(request)
 
-    talk = session(ScriptedChatModel([NOTHING, used("Done.", 45, 5)]), echo, hooks=[judging])
+    talk = new_session(ScriptedChatModel([NOTHING, reply_with_usage("Done.", 45, 5)]), echo, hooks=[judging])
 
     parts = [part async for part in talk.stream("go")]
 
@@ -218,24 +217,24 @@ async def test_a_model_that_middleware_asks_by_itself() -> None:
     ) == ("Done.", 170, 4)
 
 
-async def test_a_reply_that_middleware_has_from_a_model_of_its_own() -> None:
-    other = ScriptedChatModel([used("No more actions.", 7, 3), used("Done.", 7, 3)])
+async def test_usage_of_a_reply_from_middlewares_model_is_counted() -> None:
+    other = ScriptedChatModel([reply_with_usage("No more actions.", 7, 3), reply_with_usage("Done.", 7, 3)])
 
     @wrap_model_call
     async def elsewhere(request: ModelRequest[Any], handler: Handler) -> Any:
         return await other.ainvoke(request.messages)
 
-    result = await session(ScriptedChatModel(["never"]), echo, hooks=[elsewhere]).run("go")
+    result = await new_session(ScriptedChatModel(["never"]), echo, hooks=[elsewhere]).run("go")
 
     assert (result.answer, result.usage["total_tokens"], result.usage["model_calls"]) == ("Done.", 20, 2)
 
 
-async def test_a_reply_that_no_model_gave_is_no_call() -> None:
+async def test_a_reply_without_a_model_is_not_counted() -> None:
     @wrap_model_call
     async def by_heart(request: ModelRequest[Any], handler: Handler) -> Any:
         return AIMessage("I know that by heart.")
 
-    result = await session(ScriptedChatModel(["never"]), echo, hooks=[by_heart]).run("go")
+    result = await new_session(ScriptedChatModel(["never"]), echo, hooks=[by_heart]).run("go")
 
     assert (result.answer, result.usage["total_tokens"], result.usage["model_calls"]) == ("I know that by heart.", 0, 0)
 
@@ -249,7 +248,7 @@ async def test_a_reply_that_no_model_gave_is_no_call() -> None:
     ],
     ids=["nothing told", "told", "told of the reply alone"],
 )
-def test_the_tokens_of_what_was_cut_off(said: str, reported: Any, used_: tuple[Any, int]) -> None:
+def test_tokens_of_a_cut_off_reply_are_estimated(said: str, reported: Any, used_: tuple[Any, int]) -> None:
     cut_off = usage_until([AIMessage("x" * 400)], said, reported, model="m")
 
     figures: Any = cut_off.usage_metadata

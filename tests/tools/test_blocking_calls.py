@@ -1,4 +1,4 @@
-"""Blocking code of tools, hooks, delegates and models: it runs on daemon threads, which hold up nothing."""
+"""Blocking code of tools, hooks, delegates and models runs on daemon threads and does not delay the exit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of calls: errors are results, siblings run on, and no output can break the loop."""
+"""Execution of calls: errors are results, siblings continue, and no output breaks the loop."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_a_tools_own_time_limit_wins() -> None:
     ]
 
 
-async def test_a_timeout_of_a_reading_tool_says_that_nothing_was_changed() -> None:
+async def test_a_timeout_of_a_reading_tool_reports_no_change() -> None:
     reading = marked(forever, timeout_s=0.01, effect="read")
 
     assert await results_of([reading], ("forever", {})) == [
@@ -173,7 +173,7 @@ async def test_any_output_survives_the_checkpoint(output: Any, shown: tuple[str,
     assert [(m.status, m.text) for m in stored if isinstance(m, ToolMessage)] == [shown]
 
 
-async def test_an_output_without_words_is_an_error_result() -> None:
+async def test_an_empty_output_is_an_error_result() -> None:
     @tool
     async def produce() -> Any:
         """Produce something odd."""
@@ -226,7 +226,7 @@ async def test_the_injected_arguments_of_toolnode_are_injected() -> None:
         call_id: Annotated[str, InjectedToolCallId],
         config: RunnableConfig,
     ) -> dict[str, Any]:
-        """Say what was injected."""
+        """Return the injected arguments."""
         return {
             "text": text,
             "call": [call_id, runtime.tool_call_id],
@@ -279,7 +279,7 @@ class _Heard(AsyncCallbackHandler):
         self.names.append(serialized["name"])
 
 
-async def test_callbacks_hear_of_every_tool() -> None:
+async def test_callbacks_receive_every_tool_run() -> None:
     heard = _Heard()
 
     shown = await results_of([add], ("add", {"a": 1, "b": 2}), run={"config": {"callbacks": [heard]}})
@@ -310,13 +310,13 @@ async def _repeat(count: int, word: str) -> list[str]:
     ],
     ids=["coroutine", "json schema", "blocking"],
 )
-async def test_the_short_way_and_ainvoke_give_the_same(made: BaseTool, heard: bool) -> None:
+async def test_the_fast_path_and_ainvoke_return_the_same(made: BaseTool, heard: bool) -> None:
     run = {"config": {"callbacks": [_Heard()]}} if heard else {}
 
     assert await results_of([made], ("t", {"word": "a", "count": 2}), run=run) == [("success", '["a", "a"]')]
 
 
-async def test_a_tool_that_keeps_its_own_errors_is_left_to_it() -> None:
+async def test_a_tool_that_handles_its_own_errors_keeps_them() -> None:
     async def refuse() -> str:
         raise ToolException("No rooms in May.")
 

@@ -1,4 +1,4 @@
-"""The key by which a service knows a call that is repeated."""
+"""Idempotency keys of repeated calls."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from graph_agent.calls import canonical_arguments
 from graph_agent.errors import InputError
 from graph_agent.tools.idempotency import idempotency_key
 from graph_agent.types import Call
-from tests.runs.test_session_steering import session
 from tests.support.agents import asks, marked
 from tests.support.gates import Gate
+from tests.support.sessions import new_session
 
 DONE = ["No more actions.", "Done."]
 
@@ -27,21 +27,21 @@ ONE_BY_ONE = LoopConfig(max_parallel_calls=1)
 
 @tool
 async def awaited(n: int) -> str:
-    """Tell the key, as a coroutine."""
+    """Return the key, as a coroutine."""
     await asyncio.sleep(0)
     return idempotency_key()
 
 
 @tool
 def blocking(n: int) -> str:
-    """Tell the key, in a thread."""
+    """Return the key, in a thread."""
     return idempotency_key()
 
 
 async def test_tools_of_both_kinds_read_a_key_of_their_own_call() -> None:
     wave = asks(("1", "awaited", {"n": 1}), ("2", "blocking", {"n": 1}), ("3", "awaited", {"n": 2}))
 
-    result = await session(ScriptedChatModel([wave, *DONE]), awaited, blocking).run("go")
+    result = await new_session(ScriptedChatModel([wave, *DONE]), awaited, blocking).run("go")
 
     keys = set(result.results.values())
     assert (len(keys), {len(key) for key in keys}) == (3, {64})
@@ -53,12 +53,12 @@ async def test_a_call_that_is_run_again_has_the_same_key() -> None:
 
     @tool
     async def order(n: int) -> str:
-        """Note the key, then stand still."""
+        """Record the key, then block."""
         keys.append(idempotency_key())
         await gate.passing()
         return str(interrupt("Sure?"))
 
-    talk = session(ScriptedChatModel([asks(("1", "order", {"n": 1})), *DONE]), marked(order, idempotent=True))
+    talk = new_session(ScriptedChatModel([asks(("1", "order", {"n": 1})), *DONE]), marked(order, idempotent=True))
     run = asyncio.create_task(talk.run("go"))
     await gate.reached()
     run.cancel()
@@ -72,7 +72,7 @@ async def test_a_call_that_is_run_again_has_the_same_key() -> None:
 
 async def test_the_very_same_call_of_a_later_plan_or_input_is_another() -> None:
     same = asks(("1", "awaited", {"n": 1}))
-    talk = session(ScriptedChatModel([same, same, *DONE, same, *DONE]), awaited)
+    talk = new_session(ScriptedChatModel([same, same, *DONE, same, *DONE]), awaited)
     await talk.run("one")
     await talk.run("two")
 
@@ -86,7 +86,7 @@ async def test_a_delegates_calls_have_keys_of_their_own() -> None:
 
     @tool
     async def noting(n: int) -> str:
-        """Note the key."""
+        """Record the key."""
         keys.append(idempotency_key())
         return "noted"
 
@@ -94,7 +94,7 @@ async def test_a_delegates_calls_have_keys_of_their_own() -> None:
     wave = asks(("1", "noting", {"n": 1}), ("d", "delegate_to_r", {"task": "t"}), ("e", "delegate_to_r", {"task": "t"}))
     delegates = [GraphDelegate("r", "R.", inner)]
 
-    await session(ScriptedChatModel([wave, *DONE]), noting, delegates=delegates, config=ONE_BY_ONE).run("go")
+    await new_session(ScriptedChatModel([wave, *DONE]), noting, delegates=delegates, config=ONE_BY_ONE).run("go")
 
     assert (len(keys), len(set(keys))) == (3, 3)
 

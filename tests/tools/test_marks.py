@@ -1,4 +1,4 @@
-"""Marks are laid on a copy of a tool, and a misspelt one is refused."""
+"""Marks are set on a copy of a tool, and a misspelt one is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.agents import echo
 
 
 def weather(city: str) -> str:
-    """Say what the weather is like."""
+    """Return the weather."""
     return f"It rains in {city}."
 
 

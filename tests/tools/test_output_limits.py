@@ -1,4 +1,4 @@
-"""How much of an output is shown, by the tool's marks, its kind, and the run's limits."""
+"""Limits of the displayed output: by the tool's marks, its kind, and the run's configuration."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def call(id_: str) -> Any:
 
 
 def printing(name: str, output: str, **marks: Any) -> BaseTool:
-    """A tool that gives one output, whatever it is asked."""
+    """A tool with a constant output."""
 
     async def say() -> str:
         return output
@@ -91,7 +91,7 @@ def printing(name: str, output: str, **marks: Any) -> BaseTool:
 
 
 async def shown_by(graph: Any) -> list[tuple[int, bool]]:
-    """What the model was shown of each call: how many characters, and whether that was less than all."""
+    """For each call: the number of displayed characters, and whether the output was truncated."""
     result = await graph.ainvoke(says("go"), thread())
     return [(len(m.text), "left out here" in m.text) for m in result["messages"] if m.type == "tool"]
 

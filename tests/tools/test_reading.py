@@ -1,4 +1,4 @@
-"""Outputs that are offloaded: shown in part, and read on with `read_result`."""
+"""Offloaded outputs: displayed in part, and read with `read_result`."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_reading_goes_on_after_a_restart(tmp_path: Path) -> None:
     assert seen == [CUT, PART]
 
 
-async def test_a_whole_output_is_put_together_from_what_is_read() -> None:
+async def test_the_parts_add_up_to_the_whole_output() -> None:
     offsets = range(0, len(WHOLE), MOST_CHARS)
     wave = asks(*((f"r{at}", "read_result", {"id": "d", "offset": at, "length": 10**9}) for at in offsets))
     model = ScriptedChatModel([asks(("d", "dump", {})), wave, "No more actions.", "Done."])
@@ -85,7 +85,7 @@ async def test_a_whole_output_is_put_together_from_what_is_read() -> None:
     assert ("".join(parts), len(parts)) == (WHOLE, 3)
 
 
-async def test_what_cannot_be_read_is_said() -> None:
+async def test_an_unreadable_id_is_reported() -> None:
     calls: list[tuple[str, str, dict[str, Any]]] = [
         ("1", "read_result", {"id": "D"}),
         ("2", "read_result", {"id": "d", "offset": 60_000}),
@@ -148,7 +148,7 @@ def answered(id_: str, content: Any, name: str = "t") -> dict[str, Any]:
 
 @settings(deadline=None)
 @given(st.text(max_size=50), st.integers(0, 60), st.integers(1, 60))
-def test_a_part_is_what_stands_there(text: str, offset: int, length: int) -> None:
+def test_a_part_is_the_exact_slice(text: str, offset: int, length: int) -> None:
     events = [answered("a", text), answered("b", "other")]
     if offset and offset >= len(text):
         with pytest.raises(ToolException, match="past its end"):

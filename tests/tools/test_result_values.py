@@ -1,4 +1,4 @@
-"""A result's value is what the tool returned, as plain JSON, wherever it is read; the model is shown text."""
+"""A result's value is the tool's return value as plain JSON; the model receives text."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ ROOM = Room(number=7, roomName="Süd", free_on=datetime.date(2026, 12, 4))
 ROOM_JSON = {"number": 7, "roomName": "Süd", "free_on": "2026-12-04"}
 ROOM_TEXT = '{"number": 7, "roomName": "Süd", "free_on": "2026-12-04"}'
 
-# What a tool returns, its value, and the text that the model is shown.
+# A tool's return value, its plain value, and the text for the model.
 RETURNED = {
     "text": ("hello", "hello", "hello"),
     "digits in text": ("123", "123", "123"),
@@ -110,7 +110,7 @@ def with_artifact(returned: Any) -> BaseTool:
 
 
 async def given(*tools: Any, context: Any = None, calls: Any = None, **options: Any) -> RunResult:
-    """What an agent comes to that calls `give` once."""
+    """The result of an agent that calls `give` once."""
     model = ScriptedChatModel([calls or asks(("c", "give", {})), "No more actions.", "Done."])
     graph = create_graph_agent(model, tools=list(tools), checkpointer=InMemorySaver(), **options)
     return await Session(graph, "s1").run("go", context=context)
@@ -337,9 +337,7 @@ class Rewriting(AgentMiddleware[Any, Any, Any]):
         pytest.param(lambda text: text[:5], '{"who', id="cut"),
     ],
 )
-async def test_what_middleware_took_out_of_a_result_is_not_in_its_value(
-    rewrite: Callable[[str], str], value: Any
-) -> None:
+async def test_content_removed_by_middleware_is_not_in_the_value(rewrite: Callable[[str], str], value: Any) -> None:
     def structured() -> Any:
         """Give it as an MCP tool would."""
         return [{"type": "text", "text": '{"who": "Ada"}'}], {"structured_content": {"who": "Ada"}}

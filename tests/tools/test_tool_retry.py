@@ -1,4 +1,4 @@
-"""Tools that fail and are run again: by their mark alone, and only where that is safe."""
+"""Tool retries: by mark only, and only if safe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AT_ONCE = {"initial_interval": 0, "jitter": False}
 
 
 class Flaky:
-    """A tool that fails as it is told, then says how often it ran."""
+    """A tool that raises the given errors, then returns the number of its runs."""
 
     def __init__(self, *failures: BaseException | Callable[[], Any], **marks: Any) -> None:
         self.failures = list(failures)
@@ -85,13 +85,11 @@ TWICE = {"max_attempts": 2, **AT_ONCE}
     ],
     ids=["unmarked", "once more", "in vain", "ToolException", "own timeout", "timeout", "reads", "idempotent", "exit"],
 )
-async def test_an_exception_is_tried_again_where_the_mark_says_so(
-    flaky: Callable[[], Flaky], outcome: tuple[str, str, int]
-) -> None:
+async def test_an_exception_is_retried_if_marked(flaky: Callable[[], Flaky], outcome: tuple[str, str, int]) -> None:
     assert await result_of(flaky()) == outcome
 
 
-async def test_arguments_that_do_not_fit_are_not_tried_again() -> None:
+async def test_invalid_arguments_are_not_retried() -> None:
     assert await result_of(Flaky(retry=TWICE), wrong=1) == (
         "error",
         "The arguments do not fit the tool 'flaky': text: Field required. It takes: text.",
@@ -99,7 +97,7 @@ async def test_arguments_that_do_not_fit_are_not_tried_again() -> None:
     )
 
 
-async def test_a_question_to_a_person_is_no_failure() -> None:
+async def test_an_interrupt_is_not_retried() -> None:
     async def ask() -> None:
         interrupt("May I?")
 
@@ -153,7 +151,7 @@ async def test_a_cancelled_run_tries_nothing_again() -> None:
     ],
     ids=["number", "misspelt", "none", "kind", "endless"],
 )
-def test_a_mark_that_cannot_be_is_found_at_construction(retry: Any, message: str) -> None:
+def test_an_invalid_mark_is_refused_at_construction(retry: Any, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         create_graph_agent(ScriptedChatModel(["Hi."]), tools=[Flaky(retry=retry).tool])
 

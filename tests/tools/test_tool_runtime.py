@@ -1,4 +1,4 @@
-"""Tools that take a `ToolRuntime`: no serializer looks at what is injected, however they are defined and run."""
+"""Tools that take a `ToolRuntime`: injected arguments are never serialized."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hooks and middleware see of the tools on offer, and take away, in every way of asking for calls."""
+"""Hooks and middleware see and withhold the offered tools, in every mode of tool calling."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def name(tool: Any) -> str:
 
 
 def offered(body: dict[str, Any]) -> list[str]:
-    """The tools that a request tells of, through the provider or in its system prompt."""
+    """The tools of a request, in its tool list or in its system prompt."""
     told = re.findall(r"^## (\S+)", str(body["messages"][0]["content"]), re.MULTILINE)
     return [
         tool["function"]["name"] for tool in body.get("tools", []) if tool["function"]["name"] != "make_plan"
@@ -46,7 +46,7 @@ def offered(body: dict[str, Any]) -> list[str]:
 
 
 def leaving(*names: str, seen: list[list[str]]) -> Any:
-    """Middleware that leaves these tools of each request."""
+    """Middleware that keeps only these tools in each request."""
 
     @wrap_model_call
     async def left(request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[Any]]) -> Any:
@@ -127,7 +127,7 @@ async def test_middleware_sees_what_a_patch_has_left(openai_stub: StubFactory, m
 
 
 @pytest.mark.parametrize("mode", ["text", "wave"])
-async def test_a_tool_that_middleware_adds_is_told_of(openai_stub: StubFactory, mode: Any) -> None:
+async def test_a_tool_added_by_middleware_is_in_the_prompt(openai_stub: StubFactory, mode: Any) -> None:
     @wrap_model_call
     async def adding(request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[Any]]) -> Any:
         prompt = SystemMessage([{"type": "text", "text": f"Be brief.\n{request.system_prompt}"}, {"type": "other"}])
@@ -140,7 +140,7 @@ async def test_a_tool_that_middleware_adds_is_told_of(openai_stub: StubFactory, 
     assert [re.findall(r"^## (\S+)", blocks[0]["text"], re.MULTILINE) for blocks in prompts] == [["echo", "add"]] * 2
 
 
-def test_a_system_prompt_of_ones_own_is_left_alone() -> None:
+def test_a_custom_system_prompt_is_unchanged() -> None:
     prompts, message = Prompts(), SystemMessage("Mine.")
     schemas = AroundModels([], {}, prompts).schemas([echo], [])
 

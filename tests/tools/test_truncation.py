@@ -1,4 +1,4 @@
-"""Cutting outputs: the parts kept, the marker, and the amount of work."""
+"""Truncation of outputs: kept text, marker and cost."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_truncation(text: str, limits: Any, shown: tuple[str, bool]) -> None:
     assert truncate(text, **limits) == shown
 
 
-def test_the_marker_says_where_what_is_missing_begins() -> None:
+def test_the_marker_names_the_offset_of_the_missing_text() -> None:
     text, _ = truncate("abcdefghij", max_chars=4, max_lines=5, hint=lambda offset: f"see {offset}")
 
     assert text == "ab\n[… 6 characters left out here; the history keeps the whole output; see 2 …]\nij"
@@ -75,7 +75,7 @@ MODES = st.sampled_from(["head_tail", "tail"])
 
 @settings(deadline=None)
 @given(st.text(alphabet="ab\né🎉", max_size=400), st.integers(1, 100), st.integers(2, 20), MODES)
-def test_truncation_keeps_to_its_limits_and_says_how_much_is_missing(
+def test_truncation_stays_within_limits_and_counts_the_missing_text(
     text: str, max_chars: int, max_lines: int, mode: Any
 ) -> None:
     shown, cut = truncate(text, max_chars=max_chars, max_lines=max_lines, mode=mode)
@@ -139,7 +139,7 @@ def test_pieces_are_cut_to_the_limits_together(texts: list[str], max_chars: int,
 
 
 class Measured(str):
-    """A text that counts how many characters of it are touched, and has no other way to be read."""
+    """A text that counts the characters that are read."""
 
     touched = 0
 

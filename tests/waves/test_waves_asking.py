@@ -1,4 +1,4 @@
-"""How a plan is asked for: the planner a session has, the temperature, and the way that the provider takes."""
+"""Requests for a plan: the session's planner, the temperature, and the provider's form."""
 
 from __future__ import annotations
 
@@ -77,12 +77,14 @@ def test_a_sessions_arm_never_changes_and_a_growing_share_only_adds() -> None:
     ("value", "expected"),
     [("true", True), (" TRUE ", True), ("false", False), ("False", False), ("", None), (None, None)],
 )
-def test_the_operators_word(value: str | None, expected: bool | None) -> None:
+def test_the_environment_variable_is_parsed(value: str | None, expected: bool | None) -> None:
     assert agentic_loop_from_env({} if value is None else {"AGENTIC_LOOP_ENABLED": value}) is expected
 
 
 @pytest.mark.parametrize("value", ["1", "yes", "on", "tru"])
-def test_any_other_word_is_an_error_at_construction(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_value_of_the_variable_is_an_error_at_construction(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AGENTIC_LOOP_ENABLED", value)
 
     with pytest.raises(ConfigError, match=f"AGENTIC_LOOP_ENABLED='{value}': write 'true' or 'false', or unset it"):
@@ -90,7 +92,7 @@ def test_any_other_word_is_an_error_at_construction(value: str, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("value", "arm"), [("true", "wave"), ("false", "dag")])
-async def test_the_operators_word_overrides_every_setting(
+async def test_the_environment_variable_overrides_every_setting(
     value: str, arm: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENTIC_LOOP_ENABLED", value)
@@ -242,7 +244,7 @@ async def test_a_plan_is_asked_for_by_the_best_way_the_provider_takes(
     )
 
 
-async def test_what_a_provider_turned_down_is_not_asked_again(openai_stub: StubFactory) -> None:
+async def test_a_refused_way_of_planning_is_not_requested_again(openai_stub: StubFactory) -> None:
     more = json.dumps({**PLAN, "status": "continue"})
     stub = openai_stub(NO_SCHEMA, NO_TOOLS, more, DONE, "Answer.", DONE, "Again.")
     async with stub.chat_model("gpt-4o-mini") as model:

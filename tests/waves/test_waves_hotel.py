@@ -1,4 +1,4 @@
-"""The three questions of the hotel example, planned in waves and asked of its real MCP server."""
+"""The three questions of the hotel example, planned in waves with the real MCP server."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ async def test_references_reach_into_the_servers_results(hotel: list[BaseTool]) 
     )
 
 
-async def test_results_of_the_server_are_told_as_json(hotel: list[BaseTool]) -> None:
+async def test_server_results_are_rendered_as_json(hotel: list[BaseTool]) -> None:
     model = ScriptedChatModel([RESOLVE_ONE, DONE, "It starts on 4 December."])
     await waves(model, tools=hotel).run(HANUKKAH)
 
@@ -201,7 +201,7 @@ async def test_results_of_the_server_are_told_as_json(hotel: list[BaseTool]) -> 
     ]
 
 
-async def test_a_holiday_that_is_not_known_is_planned_again(hotel: list[BaseTool]) -> None:
+async def test_an_unknown_holiday_is_planned_again(hotel: list[BaseTool]) -> None:
     wrong = plan(use("h", HOLIDAY, name="Hanukkah", year=3000), rooms("r", "${h.start}", "${h.check_out}"))
     right = plan(use("h", HOLIDAY, name="Hanukkah"), rooms("r", "${h.start}", "${h.check_out}"), status="done")
     model = ScriptedChatModel([wrong, right, "Here are the rooms."])

@@ -1,4 +1,4 @@
-"""Waves that are stopped in the middle: by a cancel, by new input, by a question to a person, over a restart."""
+"""Interrupted waves: by a cancel, new input, an interrupt, and a restart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.wave_helpers import DONE, answers, of_type, plan, plan_reques
 
 
 class Gate:
-    """A tool that can be held in the middle of a call."""
+    """A tool that a test can hold during a call."""
 
     def __init__(self, **marks: Any) -> None:
         self.entered, self.open = asyncio.Event(), asyncio.Event()
@@ -27,7 +27,7 @@ class Gate:
 
         @tool
         async def slow(text: str) -> str:
-            """Wait to be let go."""
+            """Wait to be released."""
             self.starts.append(text)
             self.entered.set()
             await self.open.wait()
@@ -61,7 +61,7 @@ def two_levels(second: str = "y") -> str:
     )
 
 
-async def test_new_input_in_the_middle_of_a_wave_tells_the_truth_of_every_call() -> None:
+async def test_new_input_during_a_wave_settles_every_call_truthfully() -> None:
     gate = Gate()
     model = ScriptedChatModel([two_levels(), DONE, "Answer."])
     session = waves(model, tools=[echo, gate.tool])
@@ -100,7 +100,7 @@ async def test_new_input_in_the_second_level_keeps_the_first() -> None:
     assert dict(answers(messages)) == {"a": ["x"], "s": [UNKNOWN], "c": [NEVER_STARTED]}
 
 
-async def test_what_waited_does_not_run_after_new_input() -> None:
+async def test_waiting_calls_do_not_run_after_new_input() -> None:
     gate = Gate()
     session = waves(
         [two_levels(), plan(use("n", "echo", text="new"), status="done"), "Answer."], tools=[echo, gate.tool]
@@ -162,7 +162,7 @@ async def test_a_wave_goes_on_between_its_levels_after_a_restart(tmp_path: Path)
     ]
 
 
-async def test_a_question_to_a_person_holds_the_levels_behind_it() -> None:
+async def test_an_interrupt_holds_the_later_levels() -> None:
     @tool
     async def ask() -> str:
         """Ask a person."""

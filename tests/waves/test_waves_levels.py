@@ -1,4 +1,4 @@
-"""Needs within a wave: which calls run together, what they are given, and what becomes of those that cannot run."""
+"""Needs within a wave: concurrent calls, resolved references, and skipped calls."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_a_failed_call_skips_its_dependents_and_no_others() -> None:
     assert len(plan_requests(model)) == 2
 
 
-async def test_skipped_calls_are_told_in_the_next_plans_request() -> None:
+async def test_skipped_calls_are_listed_in_the_next_plans_request() -> None:
     wave = plan(use("bad", "fail"), use("child", "echo", "bad", text="x"))
     model = ScriptedChatModel([wave, DONE, "Answer."])
     await waves(model, tools=[echo, fail]).run("go")
@@ -141,7 +141,7 @@ async def test_skipped_calls_are_told_in_the_next_plans_request() -> None:
     ]
 
 
-async def test_a_path_that_finds_nothing_skips_its_call_and_says_what_is_there() -> None:
+async def test_a_missing_path_skips_its_call_and_lists_the_available_keys() -> None:
     wave = plan(
         use("f", "find", what="room"), use("e", "echo", text="${f.hits[5].name}"), use("g", "echo", text="${f.bed}")
     )

@@ -1,4 +1,4 @@
-"""Planning one wave at a time: when the model is asked again, what it is told, and what the run comes to."""
+"""Planning wave by wave: when another plan is requested, its prompt, and the result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ A = use("a", "echo", text="x")
         pytest.param([plan(), plan(A), DONE, "Answer."], 3, 1, id="continue without calls mended"),
     ],
 )
-async def test_when_the_model_is_asked_again(script: list[str], plan_calls: int, iterations: int) -> None:
+async def test_each_wave_leads_to_another_plan_until_done(script: list[str], plan_calls: int, iterations: int) -> None:
     model = ScriptedChatModel(script)
 
     result = await waves(model, tools=[echo]).run("go")
@@ -47,7 +47,7 @@ async def test_when_the_model_is_asked_again(script: list[str], plan_calls: int,
     )
 
 
-async def test_continue_without_calls_is_told_in_words() -> None:
+async def test_continue_without_calls_is_explained_to_the_model() -> None:
     model = ScriptedChatModel([plan(reasoning="Hm."), DONE, "Answer."])
     await waves(model, tools=[echo]).run("go")
 
@@ -57,7 +57,7 @@ async def test_continue_without_calls_is_told_in_words() -> None:
     ]
 
 
-async def test_results_are_told_by_call_id() -> None:
+async def test_results_are_rendered_by_call_id() -> None:
     first = plan(A, use("sum", "add", a=1, b=2), use("bad", "fail"), reasoning="Look.")
     model = ScriptedChatModel([first, plan(use("f", "find", what="room")), DONE, "Answer."])
     await waves(model, tools=[echo, add, fail, find]).run("go")

@@ -1,4 +1,4 @@
-"""The pure parts of a wave: its order, its faults, and what can run when."""
+"""Pure functions of a wave: order, faults, and the selection of ready calls."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_no_calls_are_an_empty_wave() -> None:
         ),
     ],
 )
-def test_every_fault_is_told(calls: list[dict[str, Any]], faults: list[str]) -> None:
+def test_every_fault_is_listed(calls: list[dict[str, Any]], faults: list[str]) -> None:
     assert faults_of(*calls) == faults
 
 
@@ -129,7 +129,7 @@ def test_a_plan_over_the_cap_is_a_fault_whatever_else_is_wrong() -> None:
         pytest.param([use("a", "t", x="${b c}" * 100_000)], id="many-malformed"),
     ],
 )
-def test_the_faults_of_a_huge_plan_are_told_shortly(calls: list[dict[str, Any]]) -> None:
+def test_the_fault_list_of_a_huge_plan_is_shortened(calls: list[dict[str, Any]]) -> None:
     assert len("\n".join(faults_of(*calls, max_calls=10_000))) < 5000
 
 
@@ -164,7 +164,7 @@ def test_the_end_of_a_chain_a_thousand_deep_is_skipped_at_once() -> None:
     )
 
 
-def test_what_can_happen_next() -> None:
+def test_ready_skipped_and_waiting_calls_are_selected() -> None:
     calls = waiting(("a", []), ("b", ["x"]), ("c", ["y"]), ("d", ["x", "y", "z"]), ("e", ["x", "a"]), ("f", ["c"]))
 
     chosen = select(calls, {"x": 1}, {"y", "z"})
@@ -199,7 +199,7 @@ def test_references_are_filled_in_when_a_call_is_ready_and_a_path_to_nowhere_ski
     )
 
 
-def test_what_is_selected_is_left_as_it_was() -> None:
+def test_selection_does_not_mutate_the_wave() -> None:
     calls = waiting(("a", ["x"]), y=["${x}"])
 
     select(calls, {"x": 1}, ())

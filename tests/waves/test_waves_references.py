@@ -65,7 +65,7 @@ def test_a_reference_is_filled_in(arguments: Any, expected: Any) -> None:
         ("${none.x}", "${none.x}: none has no 'x'; it is the NoneType null."),
     ],
 )
-def test_a_path_that_finds_nothing_says_what_is_there(arguments: Any, fault: str) -> None:
+def test_a_missing_path_lists_the_available_keys(arguments: Any, fault: str) -> None:
     with pytest.raises(BadReferenceError) as refused:
         resolve([arguments], RESULTS)
 
@@ -124,7 +124,7 @@ def test_a_result_that_looks_like_a_reference_stays_text() -> None:
     assert resolve(["${a}", "<${a}>"], {"a": "${b}", "b": "secret"}) == ["${b}", "<${b}>"]
 
 
-def test_a_reference_into_what_is_long_is_told_shortly() -> None:
+def test_the_error_of_a_reference_into_a_long_value_is_short() -> None:
     with pytest.raises(BadReferenceError) as refused:
         resolve("${a.x}", {"a": {f"{'k' * 100_000}{i}": i for i in range(100)}})
 
@@ -152,12 +152,12 @@ def without_references(value: Any) -> bool:
 
 
 @given(JSON.filter(without_references))
-def test_what_has_no_references_stays_as_it_is(value: Any) -> None:
+def test_values_without_references_are_unchanged(value: Any) -> None:
     assert (resolve(value, {}), renamed(value, {"a": "b"}), list(referenced_ids(value))) == (value, value, [])
 
 
 @given(JSON | st.lists(STRINGS_WITH_SIGNS, max_size=3))
-def test_what_is_escaped_comes_through_as_it_was(value: Any) -> None:
+def test_escaped_references_stay_text(value: Any) -> None:
     assert (resolve(escaped(value), {}), list(referenced_ids(escaped(value)))) == (value, [])
 
 

@@ -1,4 +1,4 @@
-"""Reading a plan out of whatever a model replied."""
+"""Parsing a plan from any model reply."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_every_fault_of_a_plan_is_listed(given_plan: dict[str, Any], faults: lis
         pytest.param(said('{"status": "done", "slots": ' + "[" * 700 + "]" * 700 + "}"), id="nested-less"),
     ],
 )
-def test_what_cannot_be_read_goes_back_to_the_model(reply: AIMessage) -> None:
+def test_an_unreadable_plan_is_returned_to_the_model(reply: AIMessage) -> None:
     with pytest.raises(PlanError, match="Send") as refused:
         read_plan(reply, PlanningResult)
 
@@ -178,7 +178,7 @@ def test_what_cannot_be_read_goes_back_to_the_model(reply: AIMessage) -> None:
     ],
     ids=["long", "many", "wide"],
 )
-def test_the_faults_of_a_huge_plan_are_told_shortly(given_plan: dict[str, Any]) -> None:
+def test_the_fault_list_of_a_huge_plan_is_shortened(given_plan: dict[str, Any]) -> None:
     with pytest.raises(PlanError) as refused:
         read_plan(said(json.dumps(given_plan)), PlanningResult)
 
@@ -191,13 +191,13 @@ def test_a_megabyte_of_arguments_is_read() -> None:
     assert read(said(plan(use("a", "echo", text=text))))[1] == [("a", "echo", {"text": text}, [])]
 
 
-def test_what_no_checkpoint_could_hold_is_made_fit() -> None:
+def test_unstorable_plan_values_are_converted() -> None:
     reply = said(plan(use("a", "echo", **{"te\ud800xt": "a\x00b\udfff"})))
 
     assert read(reply)[1] == [("a", "echo", {"te\ufffdxt": "a\ufffdb\ufffd"}, [])]
 
 
-def test_so_is_what_a_native_call_holds() -> None:
+def test_unstorable_native_call_values_are_converted() -> None:
     assert read(said("", ("a", "echo", {"te\x00xt": "a\ud800"})))[1] == [("a", "echo", {"te\ufffdxt": "a\ufffd"}, [])]
 
 

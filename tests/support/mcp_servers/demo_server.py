@@ -1,4 +1,4 @@
-"""An MCP server for the tests: every kind of result, and ways to misbehave. Speaks stdio, streamable HTTP or SSE.
+"""An MCP server for the tests: every kind of result, and faults. Serves stdio, streamable HTTP or SSE.
 
 Over HTTP it listens on 127.0.0.1, prints `PORT <n>` once it accepts connections, and takes any free port by default.
 `STARTS_FILE` in the environment gets one line, the pid, for each start; `EFFECTS_FILE` one line for each effect.
@@ -85,18 +85,18 @@ def build(**settings: Any) -> FastMCP:
 
     @tool(annotations=read, structured_output=False)
     def pid() -> str:
-        """Tell the process id."""
+        """Return the process id."""
         return str(os.getpid())
 
     @tool(structured_output=False)
     def key(context: Context[Any, Any, Any]) -> str:
-        """Tell the call's idempotency key."""
+        """Return the call's idempotency key."""
         meta = context.request_context.meta
         return str((meta.model_extra or {}).get("graph-agent/idempotency-key") if meta else None)
 
     @tool(name="dotted.echo", annotations=read, structured_output=False)
     def echo(text: str) -> str:
-        """Say it back."""
+        """Return the text."""
         return text
 
     @tool(annotations=read, structured_output=False)

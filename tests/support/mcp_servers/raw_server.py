@@ -1,6 +1,6 @@
-"""An MCP server over stdio that writes its lines by hand, so that they can be wrong in every way.
+"""An MCP server over stdio that writes its lines by hand, so that they can be malformed in any way.
 
-Tools: `raw` writes the line that it is given, in which `ID` stands for the id of its request; `hold` never answers;
+Tools: `raw` writes the given line, with `ID` replaced by the id of its request; `hold` never answers;
 `add` makes the list of tools one longer and announces it.
 """
 

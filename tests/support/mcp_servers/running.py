@@ -94,7 +94,7 @@ def gone(pid: str) -> bool:
 
 
 async def text(tools: list[BaseTool], name: str, **arguments: Any) -> str:
-    """Call a tool and give the text of its only block."""
+    """Call a tool and return the text of its only block."""
     tool = next(tool for tool in tools if tool.name == name)
     (block,) = await tool.ainvoke(arguments)
     return str(block["text"])

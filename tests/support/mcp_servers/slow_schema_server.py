@@ -22,7 +22,7 @@ async def tools() -> list[types.Tool]:
 
 @server.call_tool()  # type: ignore[untyped-decorator]  # it has no types
 async def call(name: str, arguments: dict[str, Any]) -> types.CallToolResult:
-    """What the schema is slow for; the server's own check is left out by a result that is complete."""
+    """A result slow to validate; it is complete, so that the server itself does not validate it."""
     return types.CallToolResult(
         content=[types.TextContent(type="text", text="said")], structuredContent={"word": "a" * 5000}
     )

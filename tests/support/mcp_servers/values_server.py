@@ -44,7 +44,7 @@ def build() -> FastMCP:
 
     @server.tool(structured_output=False)
     def prose() -> CallToolResult:
-        """Give an object beside words about it."""
+        """Give an object and a text about it."""
         return CallToolResult(
             content=[TextContent(type="text", text="Four rooms.")], structuredContent={"rooms": 4, "result": None}
         )

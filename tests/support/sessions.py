@@ -1,0 +1,68 @@
+"""Sessions of scripted agents: their history, and how they stop and continue."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any
+
+from langgraph.checkpoint.memory import InMemorySaver
+
+from graph_agent import ScriptedChatModel, Session, create_graph_agent
+from tests.support.agents import thread
+from tests.support.gates import nothing_under_way, until
+
+GO_ON = ["No more actions.", "Here I am."]
+"""Replies for one more input, see `takes_new_input`."""
+NOT_BEGUN = "Not run: the run was stopped before this call was begun."
+NOT_KNOWN = (
+    "Stopped before it had finished: the run was stopped. It is not known whether it took effect; check before "
+    "repeating it."
+)
+READING = "Stopped before it had finished: the run was stopped. It only reads, so nothing was changed."
+
+
+async def wait_for_results(talk: Session, count: int) -> None:
+    """Wait until `count` calls of the running wave have a result in the checkpoint."""
+    async with asyncio.timeout(30):
+        while sum(bool(task.result) for task in (await talk._graph.aget_state(thread())).tasks) < count:
+            await asyncio.sleep(0.002)
+
+
+async def takes_new_input(talk: Session) -> bool:
+    """Whether the session answers another input, and this process has no run left of the last."""
+    idle = nothing_under_way()
+    return idle and (await talk.run("still there?")).answer == "Here I am."
+
+
+def new_session(model: ScriptedChatModel, *tools: Any, **options: Any) -> Session:
+    """A session of a scripted agent, with a saver in memory unless the options give another."""
+    options.setdefault("checkpointer", InMemorySaver())
+    return Session(create_graph_agent(model, tools=list(tools), **options), "s1")
+
+
+async def conversation_events(talk: Session) -> list[tuple[str, Any]]:
+    """The `(type, content)` of the session's user messages, steering and answers."""
+    events: list[Any] = [*await talk.events()]
+    return [
+        (event["type"], event["content"])
+        for event in events
+        if event["type"] in ("user_message", "steering", "agent_response")
+    ]
+
+
+async def stored_messages(talk: Session) -> list[Any]:
+    """The messages in the session's last checkpoint."""
+    state = await talk._graph.aget_state({"configurable": {"thread_id": talk.id}})
+    return list(state.values["messages"])
+
+
+async def start_steered_process(folder: Path, *url: str) -> asyncio.subprocess.Process:
+    """Start another process, and wait until its session's tool runs; see `steered_run`."""
+    process = await asyncio.create_subprocess_exec(
+        *[sys.executable, "-m", "tests.support.steered_run", str(folder / "s.db"), *url], stdout=asyncio.subprocess.PIPE
+    )
+    log = folder / "log"
+    await until(lambda: bool(log.exists() and log.read_text()) or process.returncode is not None)
+    return process
