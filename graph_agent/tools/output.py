@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, ToolException
@@ -17,8 +17,10 @@ from graph_agent._internal.text import as_text, clean, plain, text_of
 from graph_agent.errors import AbandonedCallsError, CallError, McpServerError
 from graph_agent.events.types import ResultStatus
 from graph_agent.events.values import as_json, decode, structured_content
-from graph_agent.tools.invoke import ReturnValue
 from graph_agent.types import Call
+
+if TYPE_CHECKING:
+    from graph_agent.tools.invoke import ReturnValue  # it imports langgraph.prebuilt
 
 
 @dataclass(frozen=True, slots=True)
