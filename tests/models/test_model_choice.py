@@ -128,7 +128,7 @@ def test_a_configured_model_that_cannot_be_had(options: dict[str, Any], message:
 
 
 def test_a_graph_from_ready_objects_resolves_no_names() -> None:
-    with pytest.raises(ConfigError, match=r"^fallback_models: 'openai:x' is not a chat model, and this graph was built"):
+    with pytest.raises(ConfigError, match=r"^fallback_models: 'openai:x' is not a chat model, and this graph was"):
         build_graph(ScriptedChatModel(["Hi."]), config=LoopConfig(fallback_models=("openai:x",)))
 
 
