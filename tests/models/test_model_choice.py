@@ -128,7 +128,7 @@ def test_an_unavailable_configured_model_is_an_error(options: dict[str, Any], me
 
 
 def test_a_graph_from_ready_objects_resolves_no_names() -> None:
-    with pytest.raises(ConfigError, match=r"^fallback_models: 'openai:x' is no chat model, and this graph was built"):
+    with pytest.raises(ConfigError, match=r"^fallback_models: 'openai:x' is not a chat model, and this graph was"):
         build_graph(ScriptedChatModel(["Hi."]), config=LoopConfig(fallback_models=("openai:x",)))
 
 
