@@ -39,7 +39,7 @@ attack: $(VENV)/.dev  ## Kill, pause and cut off workers, skew clocks, fill disk
 compat: $(VENV)/.dev  ## Have older and newer versions of the official clients, and LangChain's, talk to a server; it installs them.
 	$(BIN)/python -m tests.compat.run
 
-lint: $(VENV)/.dev  ## Check style, types, layers and file lengths.
+lint: $(VENV)/.dev  ## Check style, types, layers, file lengths, and the prose of docstrings.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy graph_agent examples tests benchmarks
@@ -47,12 +47,13 @@ lint: $(VENV)/.dev  ## Check style, types, layers and file lengths.
 	$(BIN)/lint-imports
 	$(BIN)/python tests/checks/file_lengths.py
 	$(BIN)/python tests/checks/independent_tests.py
+	$(BIN)/python tests/checks/register.py
 
 format: $(VENV)/.dev  ## Put the code in its standard form.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev  ## Measure the loop against its neighbours.
+bench: $(VENV)/.dev  ## Measure the loop, compared with LangChain's and a bare one.
 	$(BIN)/python -m benchmarks.loop
 	$(BIN)/python -m benchmarks.waves
 	$(BIN)/python -m benchmarks.a2a

@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 OWN = ("graph_agent", "nodes", "tests", "benchmarks", "examples")
-BOUND = 1.0
+BOUND = 0.3
 """Occurrences per 1,000 words at most."""
 MOST_LISTED = 15
 
