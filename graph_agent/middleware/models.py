@@ -71,9 +71,9 @@ class AroundModels:
     def update_prompt(
         self, messages: list[AnyMessage], tools: Sequence[Any], offered: Sequence[dict[str, Any]], mode: Mode
     ) -> list[AnyMessage]:
-        """Update the system prompt's tool descriptions if middleware has changed the tools, unless the mode is native."""
-        remaining = self.schemas(tools, offered)
         """Update the system prompt's tool descriptions if middleware changed the tools; nothing in native mode."""
+        remaining = self.schemas(tools, offered)
+        if remaining is offered or mode == "native":
             return messages
         plan = mode == "wave"
         before = tools_in_text(self._prompts, offered, plan=plan)

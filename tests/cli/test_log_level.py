@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_cli import graph_agent
+from tests.support.cli import run_cli
 
 AGENT = "name: failing\nmodel: openai:gpt-4o-mini\ntools: ['failing:fail']\n"
 MODULE = "def fail() -> str:\n    'Fail.'\n    raise KeyError('away')\n"
@@ -24,7 +24,7 @@ def test_log_level_selects_steps_failures_and_tracebacks(
     (tmp_path / "agent.yaml").write_text(AGENT)
     (tmp_path / "failing.py").write_text(MODULE)
 
-    done = graph_agent(tmp_path, "run", *options, "--db", "memory:", "go", script=SCRIPT)
+    done = run_cli(tmp_path, "run", *options, "--db", "memory:", "go", script=SCRIPT)
 
     log = done.stderr
     assert (log.count("Agentic iteration"), log.count("WARNING"), log.count("Traceback")) == found
