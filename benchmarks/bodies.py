@@ -31,7 +31,7 @@ from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.models.openai_chat import LeanChatOpenAI
 from graph_agent.server.app import create_app
-from graph_agent.server.process.serve import spare_what_is_loaded
+from graph_agent.server.process.serve import freeze_gc
 from graph_agent.server.process.settings import ServerSettings
 from graph_agent.server.process.sources import AgentSource
 
@@ -150,7 +150,7 @@ async def application(model: str, settings: ServerSettings) -> AsyncIterator[Any
     with tempfile.TemporaryDirectory() as folder:
         app = create_app(AgentSource("bench", "", f"sqlite:///{folder}/bench.db", opened), settings=settings)
         async with app.router.lifespan_context(app):
-            spare_what_is_loaded()
+            freeze_gc()
             yield app
 
 

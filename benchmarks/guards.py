@@ -19,7 +19,7 @@ from graph_agent import LoopConfig
 from graph_agent.events.calls import call_event, result_event
 from graph_agent.events.types import StoredEvent, event
 from graph_agent.planning.loop_detection import find_loop, recent_calls, unchanging
-from graph_agent.tools.display import shown_output
+from graph_agent.tools.display import truncate_output
 from graph_agent.types import Call
 
 _TURNS = 50
@@ -52,7 +52,7 @@ def search(events: list[StoredEvent]) -> None:
 
 def cut(text: str) -> None:
     """The work of truncating one output."""
-    shown_output(text, _SETTINGS, {}, _CALL)
+    truncate_output(text, _SETTINGS, {}, _CALL)
 
 
 def slices(text: str) -> None:

@@ -52,7 +52,7 @@ NO_PERSISTENCE: dict[str, Any] = {_DURABILITY: "async"}
 """Added to the `configurable` of a graph compiled with `checkpointer=False`, which fails under a parent's `"sync"`."""
 
 
-def both_ways(sync: Callable[..., Any], coroutine: Callable[..., Awaitable[Any]], name: str) -> Runnable[Any, Any]:
+def dual_runnable(sync: Callable[..., Any], coroutine: Callable[..., Awaitable[Any]], name: str) -> Runnable[Any, Any]:
     """Make a runnable that runs `coroutine` from asynchronous entry points and `sync` from blocking ones.
 
     LangGraph injects `config` and `runtime` by the parameters of `sync`, so both functions must have the same. The
@@ -149,7 +149,7 @@ class _IdClock:
 _id_clock = _IdClock()
 
 
-def keep_checkpoint_ids_above(checkpoint_id: str) -> None:
+def raise_checkpoint_id_floor(checkpoint_id: str) -> None:
     """Raise the floor of LangGraph's checkpoint ids in this process above an id.
 
     The newest checkpoint of a thread is the one with the highest id, and ids are made from the wall clock: a process
@@ -175,10 +175,10 @@ class ClockedStateGraph(CompiledStateGraph[Any, Any, Any, Any]):
     def _migrate_checkpoint(self, checkpoint: Checkpoint) -> None:
         # LangGraph calls this with each checkpoint that a run, `update_state` or `get_state` starts from.
         super()._migrate_checkpoint(checkpoint)
-        keep_checkpoint_ids_above(checkpoint["id"])
+        raise_checkpoint_id_floor(checkpoint["id"])
 
 
-def answers_at_hand(config: RunnableConfig) -> int:
+def count_resume_values(config: RunnableConfig) -> int:
     """Count the interrupts of a task that have an answer in this run; 0 at the task's first interrupt.
 
     Args:
@@ -240,7 +240,7 @@ def config_parameter(function: Callable[..., Any]) -> str | None:
     return _get_runnable_config_param(function)
 
 
-def with_stream_through(
+def gate_message_stream(
     config: RunnableConfig, gate: Callable[[Callable[[Any], None], set[int | str]], Callable[[Any], None]]
 ) -> RunnableConfig:
     """Return a model call's config whose entries to LangGraph's message stream pass through a gate.

@@ -13,16 +13,16 @@ from langgraph.graph import END, START
 from langgraph.types import Send
 from typing_extensions import TypedDict
 
-from graph_agent._compat import both_ways, read_state
+from graph_agent._compat import dual_runnable, read_state
 from graph_agent._internal.sync_bridge import blocking
 from graph_agent.compiled import AgentStateGraph
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext
-from graph_agent.deps import AgentParts, AroundTool
+from graph_agent.deps import AgentDeps, ToolCallWrapper
 from graph_agent.errors import ConfigError
 from graph_agent.execution.current_wave import FIELDS, current_wave
 from graph_agent.hooks.registry import sort_hooks
-from graph_agent.models.pool import Around, ModelPool, Resolve, as_it_is, ready_only
+from graph_agent.models.pool import ModelPool, ModelWrapper, Resolve, leave_unwrapped, require_chat_model
 from graph_agent.nodes.delegate import delegate_node
 from graph_agent.nodes.finalize import finalize_node
 from graph_agent.nodes.plan import plan_node
@@ -34,7 +34,7 @@ from graph_agent.response_format import ResponseSchema
 from graph_agent.runs.run import is_running, run_of
 from graph_agent.state.schema import AgentInput, AgentOutput, AgentState, PlanState
 from graph_agent.tools.argument_checks import checked_delegates, checked_hooks, checked_tools
-from graph_agent.tools.read_result import with_reader
+from graph_agent.tools.read_result import with_read_result
 from graph_agent.tools.toolbox import Toolbox
 from graph_agent.types import Call, is_delegation
 from graph_agent.waves.reply import PLAN_TOOL
@@ -44,8 +44,8 @@ from graph_agent.waves.schema import PlanningResult
 class _MiddlewareWrappers(NamedTuple):
     """Wrappers that middleware puts around model requests and tool calls."""
 
-    around_model: Around = as_it_is
-    around_tool: AroundTool | None = None
+    around_model: ModelWrapper = leave_unwrapped
+    around_tool: ToolCallWrapper | None = None
     whole_replies: bool = False
     """Whether replies may be rewritten after their last token."""
 
@@ -72,19 +72,19 @@ def assemble(
         raise ConfigError(f"plan_schema must be PlanningResult or a subclass of it, not {plan_schema!r}.")
     templates = Prompts(prompts)
     registered = sort_hooks(checked_hooks(hooks))
-    own = with_reader(checked_tools(tools), config)
+    own = with_read_result(checked_tools(tools), config)
     toolbox = Toolbox(own, checked_delegates(delegates), templates, registered.offered)
     middleware = _wrappers(registered.middleware, toolbox, templates)
     models = ModelPool(
         model,
         config=config,
-        resolve=resolve or ready_only,
+        resolve=resolve or require_chat_model,
         schemas=toolbox.schemas,
         plan_schema=plan_schema.model_json_schema(),
         plan_tool=PLAN_TOOL,
         around=middleware.around_model,
     )
-    parts = AgentParts(
+    parts = AgentDeps(
         models=models,
         client=models.first.client,
         toolbox=toolbox,
@@ -116,10 +116,10 @@ def _wrappers(middleware: Sequence[Any], toolbox: Toolbox, prompts: Prompts) -> 
     if not middleware:
         return _MiddlewareWrappers()
     # Imported here: it loads the `langchain` package, which a program without middleware does not need.
-    from graph_agent.middleware import AroundModels, AroundTools, admit
+    from graph_agent.middleware import ModelMiddleware, ToolMiddleware, admit
 
     admitted = [admit(one) for one in middleware]
-    models, tools = AroundModels(admitted, toolbox.tools, prompts), AroundTools(admitted, toolbox.tools)
+    models, tools = ModelMiddleware(admitted, toolbox.tools, prompts), ToolMiddleware(admitted, toolbox.tools)
     return _MiddlewareWrappers(models.around, tools if tools else None, any(one.rewrites for one in admitted))
 
 
@@ -136,7 +136,7 @@ def _session_checked(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[
     return run
 
 
-def _join(parts: AgentParts) -> AgentStateGraph:
+def _join(parts: AgentDeps) -> AgentStateGraph:
     graph = AgentStateGraph(
         AgentState, context_schema=parts.context_schema, input_schema=AgentInput, output_schema=AgentOutput
     )
@@ -157,10 +157,10 @@ def _join(parts: AgentParts) -> AgentStateGraph:
         # For drawing only: `finalize` returns to `plan` after an edit or after steering.
         destinations = ("plan", END) if node_name == "finalize" else None
         graph.add_node(
-            node_name, both_ways(blocking(ready), ready, node_name), input_schema=schema, destinations=destinations
+            node_name, dual_runnable(blocking(ready), ready, node_name), input_schema=schema, destinations=destinations
         )
     graph.add_edge(START, "plan")
-    router = both_ways(blocking(after_plan), after_plan, "after_plan")
+    router = dual_runnable(blocking(after_plan), after_plan, "after_plan")
     graph.add_conditional_edges("plan", router, PATHS)
     graph.add_edge("tools", "plan")
     graph.add_edge("delegate", "plan")

@@ -12,11 +12,11 @@ from graph_agent.config import LoopConfig, Price
 from graph_agent.types import StopReason, Usage
 
 BUDGET_LEFT = "__graph_agent_budget_left"
-"""Key in a delegated run's `configurable`: the result of the delegating run's `Left.as_json`."""
+"""Key in a delegated run's `configurable`: the result of the delegating run's `RemainingBudget.as_json`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class BudgetUsage:
     """Usage of an input so far, compared with its budgets."""
 
     seconds: float = 0.0
@@ -30,16 +30,16 @@ class Spent:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class RemainingBudget:
     """Budget that an input may still use; None for no limit."""
 
     deadline_s: float | None = None
     tokens: int | None = None
     cost: float | None = None
 
-    def shared_by(self, shares: int) -> Left:
+    def shared_by(self, shares: int) -> RemainingBudget:
         """Return one of several equal shares of tokens and cost; time is not divided, as the shares run in parallel."""
-        return Left(
+        return RemainingBudget(
             self.deadline_s,
             None if self.tokens is None else self.tokens // shares,
             None if self.cost is None else self.cost / shares,
@@ -55,7 +55,7 @@ def has_budget(settings: LoopConfig) -> bool:
     return (settings.deadline_s, settings.max_tokens_total, settings.max_cost) != (None, None, None)
 
 
-def budget_met(spent: Spent, settings: LoopConfig) -> tuple[StopReason, float] | None:
+def budget_met(spent: BudgetUsage, settings: LoopConfig) -> tuple[StopReason, float] | None:
     """Return the budget that cannot hold another plan and the answer, and its size; None if each can.
 
     Args:
@@ -83,7 +83,7 @@ def _reserve(limit: float, last: float, settings: LoopConfig) -> float:
     return max(limit * settings.answer_reserve, last)
 
 
-def exhausted(spent: Spent, settings: LoopConfig) -> tuple[StopReason, float] | None:
+def exhausted(spent: BudgetUsage, settings: LoopConfig) -> tuple[StopReason, float] | None:
     """Return the budget that is used up, the reserve for the answer included, and its size; None if there is none."""
     if settings.deadline_s is not None and spent.seconds >= settings.deadline_s:
         return "deadline", settings.deadline_s
@@ -94,10 +94,10 @@ def exhausted(spent: Spent, settings: LoopConfig) -> tuple[StopReason, float] | 
     return None
 
 
-def left_to_delegate(spent: Spent, settings: LoopConfig) -> Left:
+def budget_for_delegates(spent: BudgetUsage, settings: LoopConfig) -> RemainingBudget:
     """Return the budget of delegates: the remaining one without the reserve for the answer, at least 0."""
     deadline, tokens, cost = settings.deadline_s, settings.max_tokens_total, settings.max_cost
-    return Left(
+    return RemainingBudget(
         None if deadline is None else max(0.0, work_s(deadline, settings) - spent.seconds),
         None if tokens is None else max(0, int(tokens - spent.tokens - _reserve(tokens, spent.last_tokens, settings))),
         None if cost is None else max(0.0, cost - spent.cost - _reserve(cost, spent.last_cost, settings)),
@@ -109,7 +109,7 @@ def tighten_limits(settings: LoopConfig, left: Mapping[str, Any] | None) -> Loop
 
     Args:
         settings: The run's own configuration.
-        left: The delegating run's `Left.as_json`; None for a run without one.
+        left: The delegating run's `RemainingBudget.as_json`; None for a run without one.
     """
     values: dict[str, Any] = {}
     for field, key, least in _TIGHTENED:
@@ -120,7 +120,7 @@ def tighten_limits(settings: LoopConfig, left: Mapping[str, Any] | None) -> Loop
 
 
 _TIGHTENED = (("deadline_s", "deadline_s", 1e-3), ("max_tokens_total", "tokens", 1), ("max_cost", "cost", 1e-9))
-"""Field of `LoopConfig`, key of `Left.as_json`, and the smallest value the field accepts."""
+"""Field of `LoopConfig`, key of `RemainingBudget.as_json`, and the smallest value the field accepts."""
 
 
 def cost_of(reply: AIMessage, prices: Mapping[str, Price]) -> float:

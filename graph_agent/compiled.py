@@ -26,7 +26,7 @@ from graph_agent._compat import (
 from graph_agent._internal.sync_bridge import blocking, refuse_running_loop
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext, with_credentials
-from graph_agent.execution.checkpoints import keep_ids_above_newest, namespaces_unseen
+from graph_agent.execution.checkpoints import keep_ids_above_newest, namespaces_to_check
 from graph_agent.runs.checkpoint_metadata import strip_configurable
 from graph_agent.runs.registry import refuse_within, running, running_blocking
 from graph_agent.runs.run import RUN, Run
@@ -79,9 +79,9 @@ class CompiledAgentGraph(ClockedStateGraph):
             except GraphBubbleUp as stopped:
                 held = stopped
             if run.untouched:
-                from graph_agent.execution.ledger import note_untouched  # rarely needed
+                from graph_agent.execution.ledger import note_unstarted  # rarely needed
 
-                blocking(note_untouched)(run, {"configurable": configurable}, self.checkpointer)
+                blocking(note_unstarted)(run, {"configurable": configurable}, self.checkpointer)
             if held is not None:
                 raise held
             if run.failure is not None:
@@ -110,9 +110,9 @@ class CompiledAgentGraph(ClockedStateGraph):
             except GraphBubbleUp as stopped:
                 held = stopped
             if run.untouched:
-                from graph_agent.execution.ledger import note_untouched  # rarely needed
+                from graph_agent.execution.ledger import note_unstarted  # rarely needed
 
-                await note_untouched(run, {"configurable": configurable}, self.checkpointer)
+                await note_unstarted(run, {"configurable": configurable}, self.checkpointer)
             if held is not None:
                 raise held
             if run.failure is not None:
@@ -141,11 +141,11 @@ class CompiledAgentGraph(ClockedStateGraph):
             return await super().abulk_update_state(self._with_run(config, run), supersteps)
 
     def _keep_ids_above(self, configurable: dict[str, Any]) -> None:
-        if namespaces := namespaces_unseen(configurable):
+        if namespaces := namespaces_to_check(configurable):
             blocking(self._raise_id_floor)(configurable, namespaces)
 
     async def _akeep_ids_above(self, configurable: dict[str, Any]) -> None:
-        if namespaces := namespaces_unseen(configurable):
+        if namespaces := namespaces_to_check(configurable):
             await self._raise_id_floor(configurable, namespaces)
 
     async def _raise_id_floor(self, configurable: dict[str, Any], namespaces: list[str]) -> None:

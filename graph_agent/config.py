@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from graph_agent._internal.attribute_docs import described
+from graph_agent._internal.attribute_docs import with_field_docs
 from graph_agent._internal.validation_text import explain
 from graph_agent.errors import ConfigError
 
@@ -34,7 +34,7 @@ FallbackModel = Annotated[Any, WithJsonSchema({"type": "string"})]
 """A `provider:name`, or a chat model; the type of objects is checked when the agent is built."""
 
 
-@described
+@with_field_docs
 class Price(BaseModel):
     """Price of a model, per million tokens, in any one currency."""
 
@@ -48,7 +48,7 @@ class Price(BaseModel):
     """Input tokens from the provider's prompt cache; None if they cost as much as others."""
 
 
-@described
+@with_field_docs
 class LoopConfig(BaseModel):
     """Configuration of one agent's loop. Frozen, complete, and checked once, at construction.
 

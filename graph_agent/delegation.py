@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from langchain_core.messages import AnyMessage
 
-from graph_agent.budgets import Left
+from graph_agent.budgets import RemainingBudget
 from graph_agent.config import Price
 from graph_agent.events.types import ResultStatus, StoredEvent
 from graph_agent.prompts import Prompts
@@ -39,7 +39,7 @@ class Delegation:
     """The delegating session; empty without one."""
     depth_left: int
     """Remaining depth of delegations below this one."""
-    left: Left = field(default_factory=Left)
+    left: RemainingBudget = field(default_factory=RemainingBudget)
     """Budget of the delegate; no limit by default."""
     prices: Mapping[str, Price] = field(default_factory=dict)
     """Prices of its models; empty for unknown."""

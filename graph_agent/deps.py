@@ -13,7 +13,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.cache.base import BaseCache
 from langgraph.runtime import Runtime
 
-from graph_agent._internal.lru import Bounded
+from graph_agent._internal.lru import BoundedCache
 from graph_agent.budgets import BUDGET_LEFT, tighten_limits
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.context import AgentContext, coerce_context, effective_config
@@ -30,7 +30,7 @@ from graph_agent.tools.toolbox import Toolbox
 from graph_agent.types import Call
 from graph_agent.waves.schema import PlanningResult
 
-AroundTool = Callable[[Call, RunnableConfig, Runtime[Any], Callable[[Call], Awaitable[Output]]], Awaitable[Output]]
+ToolCallWrapper = Callable[[Call, RunnableConfig, Runtime[Any], Callable[[Call], Awaitable[Output]]], Awaitable[Output]]
 """Wraps the execution of a call: takes the call, the task's config and runtime, and the function that runs it."""
 
 
@@ -53,7 +53,7 @@ class Slots:
 
 
 @dataclass(frozen=True)
-class AgentParts:
+class AgentDeps:
     """The parts of one agent, made once and shared by all its runs."""
 
     models: ModelPool
@@ -83,7 +83,7 @@ class AgentParts:
     """Hooks that see planning replies, in order."""
     rewriters: tuple[LoopHook, ...] = ()
     """Hooks that rewrite the tool results of requests, in order."""
-    around_tool: AroundTool | None = None
+    around_tool: ToolCallWrapper | None = None
     """Wrapper of each tool call; None to run calls directly."""
     whole_replies: bool = False
     """Whether middleware may rewrite a reply after its last token, so that no token may be shown before."""
@@ -92,10 +92,10 @@ class AgentParts:
     parallel_client_calls: bool = True
     """Whether several of the caller's own tools may be called at once."""
     slots: Slots = field(default_factory=Slots)
-    variants: dict[str, AgentParts] = field(init=False, repr=False, default_factory=dict)
-    """Dependencies of runs with a context of their own, by the context (see `parts_of_run`)."""
+    variants: dict[str, AgentDeps] = field(init=False, repr=False, default_factory=dict)
+    """Dependencies of runs with a context of their own, by the context (see `deps_of_run`)."""
     _clients: dict[ModelClient, ModelClient] = field(init=False, repr=False, default_factory=dict)
-    _instructions: Bounded[tuple[Any, ...], str] = field(repr=False, default_factory=Bounded)
+    _instructions: BoundedCache[tuple[Any, ...], str] = field(repr=False, default_factory=BoundedCache)
 
     def settings(self, runtime: Runtime[Any], config: RunnableConfig, loop: Bookkeeping) -> LoopConfig:
         """Return the effective configuration: the agent's own, overridden by the run's context, then by later changes.
@@ -115,10 +115,10 @@ class AgentParts:
             return client
         if client not in self._clients:
             schemas = self.toolbox.schemas
-            self._clients[client] = client.asked_with(schemas, {}, tool_choice=self.client_tool_choice)
+            self._clients[client] = client.with_overrides(schemas, {}, tool_choice=self.client_tool_choice)
         return self._clients[client]
 
-    def without(self, names: Collection[str]) -> AgentParts:
+    def without(self, names: Collection[str]) -> AgentDeps:
         """Return the agent without some of its tools and delegates; the agent itself if none would remain.
 
         Some providers refuse a history with calls in a request without tools.
@@ -126,7 +126,7 @@ class AgentParts:
         if not names or set(self.toolbox.names) <= set(names):
             return self
         narrower = self.toolbox.without(names)
-        return replace(self, client=self.client.without(names), toolbox=narrower, _instructions=Bounded())
+        return replace(self, client=self.client.without(names), toolbox=narrower, _instructions=BoundedCache())
 
     def mode(self, settings: LoopConfig) -> Mode:
         """Return the tool calling mode under a run's settings; `wave` if the operator has disabled the agentic loop."""
@@ -187,10 +187,10 @@ class AgentParts:
 
 _MAX_VARIANTS = 64
 _MAX_VARIANT_CHARS = 2_000_000
-"""Characters of the keys in `AgentParts.variants`; a single larger one is still kept."""
+"""Characters of the keys in `AgentDeps.variants`; a single larger one is still kept."""
 
 
-def parts_of_run(parts: AgentParts, runtime: Runtime[Any]) -> AgentParts:
+def deps_of_run(parts: AgentDeps, runtime: Runtime[Any]) -> AgentDeps:
     """Return the agent's dependencies with the tools, instructions and response schema of a run's context, if any.
 
     Args:
@@ -214,12 +214,12 @@ def parts_of_run(parts: AgentParts, runtime: Runtime[Any]) -> AgentParts:
     return parts.variants[key]
 
 
-def _make_room(variants: dict[str, AgentParts], chars: int) -> None:
+def _make_room(variants: dict[str, AgentDeps], chars: int) -> None:
     while variants and (len(variants) >= _MAX_VARIANTS or sum(map(len, variants)) + chars > _MAX_VARIANT_CHARS):
         variants.pop(next(iter(variants)))
 
 
-def _variant(parts: AgentParts, context: AgentContext) -> AgentParts:
+def _variant(parts: AgentDeps, context: AgentContext) -> AgentDeps:
     if context.client_tools or context.client_calls:
         toolbox = parts.toolbox.with_client_tools(context.client_tools, context.client_calls)
         # In text mode, the cached instructions list the tools.
@@ -228,13 +228,13 @@ def _variant(parts: AgentParts, context: AgentContext) -> AgentParts:
             toolbox=toolbox,
             client_tool_choice=context.client_tool_choice,
             parallel_client_calls=context.parallel_client_calls,
-            _instructions=Bounded(),
+            _instructions=BoundedCache(),
         )
         parts = replace(parts, client=parts.offering(parts.client)).without(toolbox.withdrawn)
     if context.instructions:
         # The cache is renewed with the system prompt.
         system_prompt = _appended(parts.system_prompt, context.instructions)
-        parts = replace(parts, system_prompt=system_prompt, _instructions=Bounded())
+        parts = replace(parts, system_prompt=system_prompt, _instructions=BoundedCache())
     if context.response_schema is not None:
         parts = replace(parts, response=ResponseSchema(context.response_schema))
     return parts

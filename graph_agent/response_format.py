@@ -14,7 +14,7 @@ from typing_extensions import is_typeddict
 from graph_agent._internal.json_schema import SchemaCheck
 from graph_agent._internal.text import plain
 from graph_agent._internal.validation_text import explain
-from graph_agent.calls.lenient_json import repaired
+from graph_agent.calls.lenient_json import parse_lenient_json
 from graph_agent.errors import ConfigError
 
 
@@ -66,7 +66,7 @@ class ResponseSchema:
                 this in a thread from an event loop.
         """
         try:
-            value = repaired(text)
+            value = parse_lenient_json(text)
         except ValueError:
             raise ValueError("The reply holds no JSON.") from None
         try:

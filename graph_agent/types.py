@@ -7,7 +7,7 @@ from typing import Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-NOT_SHOWN = "do-not-render-"
+HIDDEN_ID_PREFIX = "do-not-render-"
 """Prefix of the ids of messages that are for the model only; chat clients of this ecosystem hide them."""
 CALL_PREFIX = "delegate_to_"
 """Prefix of the call name of a delegation; the delegate's name follows."""

@@ -15,37 +15,35 @@ from graph_agent._compat import read_state
 from graph_agent._internal.exception_text import exception_text
 from graph_agent._internal.failure_log import log_failure
 from graph_agent._internal.text import as_text, clean
-from graph_agent.budgets import Left, has_budget, left_to_delegate
+from graph_agent.budgets import RemainingBudget, budget_for_delegates, has_budget
 from graph_agent.config import LoopConfig
 from graph_agent.delegation import DEPTH_LEFT, WATCHED, Delegation, DelegationResult
-from graph_agent.deps import AgentParts, parts_of_run
+from graph_agent.deps import AgentDeps, deps_of_run
 from graph_agent.errors import did_you_mean
 from graph_agent.execution.delegate_call import (
-    Telling,
+    ProgressReporter,
     Using,
     answered,
     ask_person,
-    conversation_with,
+    conversation_id_of,
     go_on,
-    through_calls,
+    run_through_middleware,
     waiting_task,
 )
-from graph_agent.execution.run_call import CallToRun, NotDone, call_to_run, in_turn
+from graph_agent.execution.run_call import CallToRun, SkippedCall, call_to_run, in_turn
 from graph_agent.runs.run import run_of
 from graph_agent.runs.spending import spent
 from graph_agent.state.failure_message import as_sent
 from graph_agent.state.messages import CONTEXT_MARK
 from graph_agent.state.schema import NOT_BEGUN
 from graph_agent.state.usage import add_usage
-from graph_agent.tools.invoke import meant_for_the_run
-from graph_agent.types import NOT_SHOWN, Call, Usage, delegate_name, is_delegation
+from graph_agent.tools.invoke import belongs_to_run
+from graph_agent.types import HIDDEN_ID_PREFIX, Call, Usage, delegate_name, is_delegation
 
 logger = logging.getLogger(__name__)
 
 
-async def delegate_node(
-    call: Call, config: RunnableConfig, runtime: Runtime[Any], *, parts: AgentParts
-) -> Command[Any]:
+async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, parts: AgentDeps) -> Command[Any]:
     """Run one delegation and add its result; an error is a result too.
 
     If a delegate asks a person, its task is stored in the state, and `plan` sends the call here again. Only that second
@@ -54,7 +52,7 @@ async def delegate_node(
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
     """
-    parts = parts_of_run(parts, runtime)
+    parts = deps_of_run(parts, runtime)
     to_run = await call_to_run(call, config, runtime, parts)
     if not isinstance(to_run, CallToRun):
         return Command(update=to_run)
@@ -62,7 +60,7 @@ async def delegate_node(
     state = {"loop": NOT_BEGUN, **read_state(config, ["messages", "loop", "ready", "usage", "remote"])}
     settings = parts.settings(runtime, config, state["loop"])
     waiting = waiting_task(state.get("remote"), call)
-    progress, tally = Telling(call, state["loop"]["step"], runtime), Using()
+    progress, tally = ProgressReporter(call, state["loop"]["step"], runtime), Using()
 
     async def attempt(edited: Call, answer: Any) -> DelegationResult:
         result = await _run(edited, answer, config, state, settings, parts, progress, tally)
@@ -83,16 +81,16 @@ async def delegate_node(
         try:
             if parts.around_tool is None:
                 return await attempt(call, answer)
-            return await through_calls(
+            return await run_through_middleware(
                 parts.around_tool, call, config, runtime, lambda edited: attempt(edited, answer), failed
             )
         except BaseException as error:
-            if meant_for_the_run(error):
+            if belongs_to_run(error):
                 raise
             return failed(error)
 
     result = await in_turn(call, config, runtime, state, settings, parts, work)
-    if isinstance(result, NotDone):
+    if isinstance(result, SkippedCall):
         result = DelegationResult(result.content, result.status)
         if waiting is not None:
             await parts.toolbox.withdraw({call["id"]: waiting})
@@ -109,8 +107,8 @@ async def _run(
     config: RunnableConfig,
     state: dict[str, Any],
     settings: LoopConfig,
-    parts: AgentParts,
-    progress: Telling,
+    parts: AgentDeps,
+    progress: ProgressReporter,
     tally: Using,
 ) -> DelegationResult:
     """Run one attempt; `answer` is the person's answer to the delegate's question, if there was one."""
@@ -136,7 +134,7 @@ async def _run(
         depth_left=depth_left - 1,
         left=_share(config, state, settings, tally.usage),
         prices=settings.prices,
-        context_id=conversation_with(state.get("remote"), delegate.name),
+        context_id=conversation_id_of(state.get("remote"), delegate.name),
         tell=progress,
         watch=progress.pass_on if config["configurable"].get(WATCHED) else None,
         used=tally,
@@ -146,14 +144,14 @@ async def _run(
     return await delegate.run(delegation)
 
 
-def _share(config: RunnableConfig, state: dict[str, Any], settings: LoopConfig, attempts: Usage) -> Left:
+def _share(config: RunnableConfig, state: dict[str, Any], settings: LoopConfig, attempts: Usage) -> RemainingBudget:
     """One delegation's share of the remaining budget, after its earlier attempts; equal for all of the wave."""
     if not has_budget(settings):
-        return Left()
+        return RemainingBudget()
     usage = add_usage(state["usage"], attempts)
     used = spent(run_of(config), state["loop"], usage, state["messages"], settings)
     delegations = sum(is_delegation(call["name"]) for call in state["ready"])
-    return left_to_delegate(used, settings).shared_by(max(1, delegations))
+    return budget_for_delegates(used, settings).shared_by(max(1, delegations))
 
 
 def _context(messages: list[AnyMessage], count: int) -> list[AnyMessage]:
@@ -162,7 +160,7 @@ def _context(messages: list[AnyMessage], count: int) -> list[AnyMessage]:
     for message in reversed(messages):
         if len(context) == count:
             break
-        if (message.id or "").startswith(NOT_SHOWN):
+        if (message.id or "").startswith(HIDDEN_ID_PREFIX):
             continue
         if isinstance(message, HumanMessage | AIMessage) and (text := as_sent(message).text):
             kind = HumanMessage if isinstance(message, HumanMessage) else AIMessage

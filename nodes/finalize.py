@@ -16,7 +16,7 @@ from langgraph.types import Command
 from graph_agent._internal.failure_log import log_traceback
 from graph_agent.budgets import STEPS_FOR_A_WAVE, LimitMet, LimitMetError, budget_met, exhausted, has_budget, limit_met
 from graph_agent.config import LoopConfig
-from graph_agent.deps import AgentParts, parts_of_run
+from graph_agent.deps import AgentDeps, deps_of_run
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events.queries import account
 from graph_agent.events.types import IN_HISTORY, StoredEvent, event
@@ -24,14 +24,14 @@ from graph_agent.hooks.protocol import HookError
 from graph_agent.models.cleaning import with_text
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import CutOff, cut_off, cut_off_warning
-from graph_agent.models.sentinel import is_blank, says_nothing
-from graph_agent.models.stream_watch import Spoken
+from graph_agent.models.sentinel import has_no_answer, is_blank
+from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.planning.ask import RefusedError
 from graph_agent.planning.failure_account import failure_account
 from graph_agent.planning.hooked_requests import HookedRequests
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
-from graph_agent.runs.notes import Heard, listen
+from graph_agent.runs.notes import ReceivedNotes, listen
 from graph_agent.runs.run import run_of
 from graph_agent.runs.spending import answer_left_s, spent
 from graph_agent.state.channels import status_event
@@ -46,7 +46,7 @@ _EMPTY = "The model's answer was empty, and so was the answer to a second reques
 
 
 async def finalize_node(
-    state: PlanState, config: RunnableConfig, runtime: Runtime[Any], *, parts: AgentParts
+    state: PlanState, config: RunnableConfig, runtime: Runtime[Any], *, parts: AgentDeps
 ) -> dict[str, Any] | Command[Any]:
     """Answer the input, with a streamed model call if planning gave no answer.
 
@@ -57,7 +57,7 @@ async def finalize_node(
     """
     if "loop" not in state or state["loop"]["outcome"] is None:
         return Command(goto="plan")
-    parts = parts_of_run(parts, runtime)
+    parts = deps_of_run(parts, runtime)
     answer = _AnswerUpdate(state, parts.settings(runtime, config, state["loop"]), parts, config)
     await answer.run()
     if await answer.receive_steering():
@@ -68,10 +68,10 @@ async def finalize_node(
 class _AnswerUpdate:
     """The input of one pass through `finalize`, and the state update that the pass builds."""
 
-    def __init__(self, state: PlanState, settings: LoopConfig, parts: AgentParts, config: RunnableConfig) -> None:
+    def __init__(self, state: PlanState, settings: LoopConfig, parts: AgentDeps, config: RunnableConfig) -> None:
         self.loop: Bookkeeping = {**state["loop"]}
         self.active_run = run_of(config)
-        self.steering = Heard()
+        self.steering = ReceivedNotes()
         self.state = state
         self.settings = settings
         self.parts = parts
@@ -186,7 +186,7 @@ class _AnswerUpdate:
                 self._fail_with(failure)
                 self.partial = message
                 return
-            if not says_nothing(message.text.removeprefix(sentence).removesuffix(hint)):
+            if not has_no_answer(message.text.removeprefix(sentence).removesuffix(hint)):
                 self.answer = message
                 return
             reply, id_ = AIMessage(""), message.id
@@ -293,7 +293,7 @@ class _AnswerUpdate:
         elif self.reason == "completed":
             self._stop("deadline", self.settings.deadline_s or 0.0)
         sentence = self._sentence()
-        stream = self.requests.stream if self.requests is not None else Spoken()
+        stream = self.requests.stream if self.requests is not None else StreamWatch()
         streamed = stream.text
         if not streamed:
             text = self._with_account(sentence)

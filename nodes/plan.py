@@ -13,7 +13,7 @@ from langgraph.types import Command
 
 from graph_agent._internal.failure_log import log_traceback
 from graph_agent.budgets import STEPS_FOR_A_WAVE, LimitMetError
-from graph_agent.deps import AgentParts, parts_of_run
+from graph_agent.deps import AgentDeps, deps_of_run
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events.queries import answered_ids
 from graph_agent.events.types import IN_HISTORY, event
@@ -32,7 +32,7 @@ from graph_agent.planning.update import PlanUpdate
 from graph_agent.response_format import is_json
 from graph_agent.runs.spending import work_left_s
 from graph_agent.state.schema import Outcome, PlanState
-from graph_agent.tools.client import one_at_a_time
+from graph_agent.tools.client import fault_further_client_calls
 from graph_agent.types import NO_USAGE, StopReason
 from graph_agent.waves.schema import Selection, select
 
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 async def plan_node(
-    state: PlanState, config: RunnableConfig, runtime: Runtime[Any], *, parts: AgentParts
+    state: PlanState, config: RunnableConfig, runtime: Runtime[Any], *, parts: AgentDeps
 ) -> Command[Any]:
     """Plan one step.
 
@@ -48,7 +48,7 @@ async def plan_node(
         An update whose `ready` holds the calls to run; empty with an `outcome` when planning is over. It is a list of
         pairs because LangGraph's message stream would show the messages of a mapping, and a plan is not shown.
     """
-    parts = parts_of_run(parts, runtime)
+    parts = deps_of_run(parts, runtime)
     update = PlanUpdate(state, parts, config, runtime)
     if state.get("arrived"):
         await apply_edits(update)
@@ -195,7 +195,7 @@ def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
     structured = update.parts.mode(update.settings) == "wave"
     calls = [mark_withheld(call, update.loop.get("withheld", ())) for call in planned.calls]
     if not update.parts.parallel_client_calls:
-        calls = one_at_a_time(calls, update.parts.toolbox.client_tools)
+        calls = fault_further_client_calls(calls, update.parts.toolbox.client_tools)
     chosen = select(calls, {}, ()) if structured else Selection(calls, [], [])
     update.loop["waiting"] = chosen.waiting
     update.make_ready(chosen.ready)

@@ -11,22 +11,22 @@ from langgraph.types import Command
 
 from graph_agent._compat import read_state
 from graph_agent.config import LoopConfig
-from graph_agent.deps import AgentParts, parts_of_run
+from graph_agent.deps import AgentDeps, deps_of_run
 from graph_agent.events.calls import result_event
-from graph_agent.execution.run_call import CallToRun, NotDone, call_to_run, in_turn
+from graph_agent.execution.run_call import CallToRun, SkippedCall, call_to_run, in_turn
 from graph_agent.state.schema import NOT_BEGUN
-from graph_agent.tools.display import shown_output
+from graph_agent.tools.display import truncate_output
 from graph_agent.tools.output import Output
 from graph_agent.types import Call
 
 
-async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, parts: AgentParts) -> Command[Any]:
+async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, parts: AgentDeps) -> Command[Any]:
     """Run one call and add its result; an error is a result too.
 
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
     """
-    parts = parts_of_run(parts, runtime)
+    parts = deps_of_run(parts, runtime)
     to_run = await call_to_run(call, config, runtime, parts)
     if not isinstance(to_run, CallToRun):
         return Command(update=to_run)
@@ -34,7 +34,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     state = read_state(config, ["loop"])
     loop = state.get("loop", NOT_BEGUN)
     settings = parts.settings(runtime, config, loop)
-    output: Output | NotDone
+    output: Output | SkippedCall
     if "fault" in call:
         output = Output(call["fault"], "error")
     else:
@@ -47,9 +47,9 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
             parts,
             lambda: _run(call, config, runtime, settings, parts),
         )
-    if isinstance(output, NotDone):
+    if isinstance(output, SkippedCall):
         output = Output(output.content, output.status)
-    content, truncated = shown_output(output.content, settings, parts.toolbox.marks(call["name"]), call)
+    content, truncated = truncate_output(output.content, settings, parts.toolbox.marks(call["name"]), call)
     result = ToolMessage(
         content,
         tool_call_id=call["id"],
@@ -63,7 +63,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
 
 
 async def _run(
-    call: Call, config: RunnableConfig, runtime: Runtime[Any], settings: LoopConfig, parts: AgentParts
+    call: Call, config: RunnableConfig, runtime: Runtime[Any], settings: LoopConfig, parts: AgentDeps
 ) -> Output:
     async def run(call: Call) -> Output:
         return await parts.toolbox.run(call, config, runtime, timeout_s=settings.tool_timeout_s)

@@ -49,6 +49,3 @@ def _field_docstrings(node: ast.ClassDef) -> dict[str, str]:
         if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) and isinstance(below.value.value, str):
             found[field.target.id] = cleandoc(below.value.value)
     return found
-
-
-described = with_field_docs

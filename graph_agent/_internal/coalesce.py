@@ -54,6 +54,3 @@ class TextCoalescer:
     def _flush_later(self) -> None:
         self._timer = None
         self._flushing = asyncio.ensure_future(self.flush())
-
-
-Pieces = TextCoalescer

@@ -10,7 +10,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Bounded(Generic[K, V]):
+class BoundedCache(Generic[K, V]):
     """A thread-safe cache that evicts the oldest entry first.
 
     Args:

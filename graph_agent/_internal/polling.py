@@ -10,7 +10,9 @@ from typing import Any, NoReturn
 from graph_agent._internal.failure_log import log_failure
 
 
-async def look_again(look: Callable[[], Awaitable[Any]], every_s: float, logger: logging.Logger, what: str) -> NoReturn:
+async def poll_forever(
+    look: Callable[[], Awaitable[Any]], every_s: float, logger: logging.Logger, what: str
+) -> NoReturn:
     """Poll until cancelled.
 
     Args:

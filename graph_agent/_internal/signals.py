@@ -34,7 +34,7 @@ class Drainable(Protocol):
 
 
 @contextmanager
-def draining_on_sigterm(
+def drain_on_sigterm(
     runs: Drainable, drain_s: float, *, enabled: bool, is_second: Callable[[], bool] = lambda: True
 ) -> Iterator[None]:
     """Drain runs on SIGTERM or SIGINT; previously installed handlers are called too.

@@ -71,7 +71,7 @@ def refuse_running_loop(entry: str, instead: str) -> None:
     )
 
 
-async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+async def await_uninterrupted(work: Coroutine[Any, Any, T]) -> T:
     """Await short, atomic work; a cancellation takes effect after it has finished.
 
     For example, LangGraph's SQLite store is unusable after an operation is cancelled between `BEGIN` and `COMMIT`.
@@ -85,9 +85,9 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-async def from_thread(future: Future[T]) -> T:
+async def await_thread_future(future: Future[T]) -> T:
     """Return the result of another thread's future, without yielding if it is done; a cancellation waits for it."""
-    return future.result() if future.done() else await to_its_end(_await_future(future))
+    return future.result() if future.done() else await await_uninterrupted(_await_future(future))
 
 
 async def _await_future(future: Future[T]) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from graph_agent.budgets import BUDGET_LEFT, Left
+from graph_agent.budgets import BUDGET_LEFT, RemainingBudget
 from graph_agent.delegation import DEPTH_LEFT, Delegation
 from graph_agent.types import NO_USAGE, Usage
 
@@ -44,10 +44,10 @@ def read_budget(metadata: Any) -> dict[str, Any]:
     values = _extension_values(metadata)
     depth, tokens = _number(values.get("depth")), _number(values.get("tokens"))
     configurable: dict[str, Any] = {} if depth is None else {DEPTH_LEFT: int(depth)}
-    budget = Left(
+    budget = RemainingBudget(
         _number(values.get("deadlineS")), None if tokens is None else int(tokens), _number(values.get("cost"))
     )
-    if budget != Left():
+    if budget != RemainingBudget():
         configurable[BUDGET_LEFT] = budget.as_json()
     return configurable
 

@@ -56,6 +56,3 @@ def _outermost(text: str) -> tuple[int, int]:
     is_object = brace >= 0 and before.count("[") <= before.count("]")
     start = brace if is_object else max(text.find("["), 0)
     return start, text.rfind("}" if is_object else "]") + 1
-
-
-repaired = parse_lenient_json

@@ -63,12 +63,12 @@ def a2a(
     try:
         # Imported here because they take longer to load than the other commands need to start.
         from graph_agent.server.process.serve import serve_a2a
-        from graph_agent.server.process.settings import settings_from, told_settings
+        from graph_agent.server.process.settings import describe_settings, settings_from
         from graph_agent.server.process.sources import of_spec
     except ModuleNotFoundError as error:
         raise ConfigError(f"graph-agent a2a needs an extra ({error.name}): pip install 'graph-agent[server]'") from None
     if list_settings:
-        typer.echo(told_settings())
+        typer.echo(describe_settings())
         return
     given = {"public_url": url, "drain_s": drain_s}
     options = settings_from(settings or []).model_copy(

@@ -134,7 +134,7 @@ def serve(
             f"graph-agent serve needs an extra ({error.name}): pip install 'graph-agent[server]'"
         ) from None
     if list_settings:
-        out.print(server_settings.told_settings())
+        out.print(server_settings.describe_settings())
         return
     serve_until_stopped(
         config,

@@ -10,7 +10,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.runtime import Runtime
 
-from graph_agent._compat import checkpointer_of, keep_checkpoint_ids_above, loads_older_checkpoint
+from graph_agent._compat import checkpointer_of, loads_older_checkpoint, raise_checkpoint_id_floor
 from graph_agent._internal.sync_bridge import in_blocking_run
 from graph_agent.runs.run import RUN, run_of
 
@@ -67,7 +67,7 @@ async def newest_before(saver: BaseCheckpointSaver[Any], config: RunnableConfig)
     return listed[0].checkpoint["id"] if listed else None
 
 
-def namespaces_unseen(configurable: Mapping[str, Any]) -> list[str]:
+def namespaces_to_check(configurable: Mapping[str, Any]) -> list[str]:
     """Return the checkpoint namespaces that may have checkpoint ids higher than any that a run loads itself.
 
     These are the run's own namespace if it starts from an older checkpoint, and the parent namespaces if it runs inside
@@ -95,10 +95,10 @@ async def keep_ids_above_newest(saver: BaseCheckpointSaver[Any], thread_id: str,
     for namespace in namespaces:
         newest = await load(saver, {"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace}})
         if newest is not None:
-            keep_checkpoint_ids_above(newest.checkpoint["id"])
+            raise_checkpoint_id_floor(newest.checkpoint["id"])
 
 
-async def edited_from(saver: BaseCheckpointSaver[Any], found: CheckpointTuple | None) -> list[CheckpointTuple]:
+async def edit_ancestors(saver: BaseCheckpointSaver[Any], found: CheckpointTuple | None) -> list[CheckpointTuple]:
     """Return the checkpoints that `update_state` turned into this one, newest first; empty for no edit.
 
     An edit of a checkpoint that was not the newest is excluded: it goes back in time, to repeat the work from there.

@@ -16,14 +16,14 @@ from langgraph.types import interrupt
 from graph_agent._internal.text import clean
 from graph_agent.config import LoopConfig
 from graph_agent.delegation import AskingDelegate, Delegate, Delegation, DelegationResult
-from graph_agent.deps import AroundTool
+from graph_agent.deps import ToolCallWrapper
 from graph_agent.events.calls import result_event
 from graph_agent.events.types import StoredEvent, event
 from graph_agent.events.values import stored_value
 from graph_agent.state.schema import RemoteState, RemoteTask
 from graph_agent.state.usage import add_usage
-from graph_agent.tools.display import shown_output
-from graph_agent.tools.invoke import meant_for_the_run
+from graph_agent.tools.display import truncate_output
+from graph_agent.tools.invoke import belongs_to_run
 from graph_agent.tools.output import Output
 from graph_agent.tools.untrusted import fenced, source_of
 from graph_agent.types import NO_USAGE, Call, Usage, delegate_name
@@ -34,7 +34,7 @@ MOST_LINES = 200
 _UNANSWERED = "The agent asked a person something, and the run was stopped before there was an answer."
 
 
-class Telling:
+class ProgressReporter:
     """Emits a delegate's progress on the custom stream and collects it as events.
 
     Args:
@@ -79,12 +79,12 @@ def waiting_task(remote: RemoteState | None, call: Call) -> RemoteTask | None:
     return remote["open"].get(call["id"]) if remote else None
 
 
-def conversation_with(remote: RemoteState | None, delegate: str) -> str:
+def conversation_id_of(remote: RemoteState | None, delegate: str) -> str:
     """Return the id of this session's conversation with a delegate; empty before the first."""
     return remote["contexts"].get(delegate, "") if remote else ""
 
 
-def calls_that_wait(remote: RemoteState | None, ready: list[Call]) -> list[Call]:
+def calls_waiting_for_person(remote: RemoteState | None, ready: list[Call]) -> list[Call]:
     """Return the ready calls whose delegates wait for a person's answer."""
     return [call for call in ready if waiting_task(remote, call) is not None]
 
@@ -138,7 +138,7 @@ def answered(
     if result.waiting is not None:
         asked = event("delegation_progress", step, id=id_, target=name, content=result.waiting["question"])
         return [remote, ("events", [*progress, asked]), ("usage", result.usage), ("arrived", True)]
-    shown, _ = shown_output(result.content, settings, {}, call)
+    shown, _ = truncate_output(result.content, settings, {}, call)
     if result.untrusted:
         shown = fenced(shown, source_of(name))
     status: Literal["success", "error"] = "success" if result.status == "success" else "error"
@@ -161,8 +161,8 @@ class _WaitingError(GraphBubbleUp):
     """The delegate waits for a person and has no result yet. Middleware lets it pass like an interrupt."""
 
 
-async def through_calls(
-    around: AroundTool,
+async def run_through_middleware(
+    around: ToolCallWrapper,
     call: Call,
     config: RunnableConfig,
     runtime: Runtime[Any],
@@ -189,7 +189,7 @@ async def through_calls(
         try:
             newest = await run(call)
         except BaseException as error:
-            if meant_for_the_run(error):
+            if belongs_to_run(error):
                 raise
             newest = failed(error)
             return Output(newest.content, "error", raised=error)

@@ -28,8 +28,8 @@ from langgraph.checkpoint.serde.types import INTERRUPT, RESUME
 from langgraph.runtime import Runtime
 from langgraph.types import Checkpointer
 
-from graph_agent._compat import answers_at_hand, checkpointer_of
-from graph_agent.execution.checkpoints import edited_from, load, put_writes, running_checkpoint
+from graph_agent._compat import checkpointer_of, count_resume_values
+from graph_agent.execution.checkpoints import edit_ancestors, load, put_writes, running_checkpoint
 from graph_agent.runs.run import RUN, Run
 from graph_agent.types import Call
 
@@ -66,7 +66,7 @@ class Begun:
     finished: Mapping[str, list[Write]] = field(default_factory=dict)
     """Writes of the calls that had finished before the checkpoint was edited, by call id."""
 
-    def is_certain(self, id_: str, *, ledger: bool) -> bool:
+    def is_certainly_unstarted(self, id_: str, *, ledger: bool) -> bool:
         """Whether a call has certainly not started.
 
         Args:
@@ -96,7 +96,7 @@ async def may_start(call: Call, config: RunnableConfig, runtime: Runtime[Any], r
     task = runtime.execution_info.task_id if runtime.execution_info else ""
     if task in recovery.asking:
         return await _may_continue(task, recovery, config, runtime, run)
-    return call["id"] in recovery.awaiting_first_answer or recovery.is_certain(call["id"], ledger=ledger)
+    return call["id"] in recovery.awaiting_first_answer or recovery.is_certainly_unstarted(call["id"], ledger=ledger)
 
 
 async def finished_before(call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Run) -> list[Write] | None:
@@ -115,7 +115,7 @@ async def finished_before(call: Call, config: RunnableConfig, runtime: Runtime[A
 
 async def _may_continue(task: str, recovery: Begun, config: RunnableConfig, runtime: Runtime[Any], run: Run) -> bool:
     """Whether a call that asked a person can run; without a further answer it only repeats its question."""
-    answers = answers_at_hand(config)
+    answers = count_resume_values(config)
     if answers <= recovery.answer_counts.get(task, 0):
         return True
     note = f"{task}:{answers}"
@@ -144,7 +144,7 @@ async def may_have_started(
     if call["id"] in run.planned:
         return False
     recovery = await _wave_recovery(config, runtime, run)
-    return not recovery.is_certain(call["id"], ledger=writes and ledger)
+    return not recovery.is_certainly_unstarted(call["id"], ledger=writes and ledger)
 
 
 async def note_started(call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Run) -> None:
@@ -198,10 +198,10 @@ async def _load_recovery(config: RunnableConfig, runtime: Runtime[Any]) -> Begun
     if saver is None or at is None:
         return Begun()
     found = await load(saver, at)
-    return begun_in(found, await edited_from(saver, found))
+    return wave_recovery(found, await edit_ancestors(saver, found))
 
 
-async def note_untouched(run: Run, config: RunnableConfig, checkpointer: Checkpointer) -> None:
+async def note_unstarted(run: Run, config: RunnableConfig, checkpointer: Checkpointer) -> None:
     """Store a note of the ready calls that a run has not started, after it stopped at the end of a step.
 
     Args:
@@ -222,7 +222,7 @@ async def note_untouched(run: Run, config: RunnableConfig, checkpointer: Checkpo
         await put_writes(saver, stopped_at, [(UNTOUCHED, run.untouched)], f"{UNTOUCHED}:{run.id}")
 
 
-def begun_in(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple] = ()) -> Begun:
+def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple] = ()) -> Begun:
     """Read the state of a wave from its checkpoint; the empty state for None.
 
     Args:
@@ -288,7 +288,7 @@ def _awaiting_first_answer(edited: CheckpointTuple) -> frozenset[str]:
 
     Interrupts carry task ids, not call ids; which call waits is known only if all do.
     """
-    recovery = begun_in(edited)
+    recovery = wave_recovery(edited)
     unfinished = _dispatched(edited) - finished_writes(edited.pending_writes or []).keys()
     return unfinished if len(unfinished) == len(recovery.asking) and not recovery.answer_counts else frozenset()
 

@@ -13,7 +13,7 @@ from langgraph.runtime import Runtime
 
 from graph_agent._compat import read_state
 from graph_agent.config import LoopConfig
-from graph_agent.deps import AgentParts
+from graph_agent.deps import AgentDeps
 from graph_agent.events.calls import announce, answer_event, result_event
 from graph_agent.events.queries import since_plan
 from graph_agent.events.types import ResultStatus, StoredEvent
@@ -33,7 +33,7 @@ Update = list[tuple[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class NotDone:
+class SkippedCall:
     """The result of a call that was not run, or not to its end."""
 
     content: str
@@ -50,7 +50,7 @@ class CallToRun:
 
 
 async def call_to_run(
-    call: Call, config: RunnableConfig, runtime: Runtime[Any], parts: AgentParts
+    call: Call, config: RunnableConfig, runtime: Runtime[Any], parts: AgentDeps
 ) -> CallToRun | Update:
     """Return the call that a task runs: the one it received, unless a person has edited it since planning.
 
@@ -64,7 +64,7 @@ async def call_to_run(
         The call; or the task's update if there is nothing to run, because the call has a result or was removed.
     """
     run = run_of(config)
-    run.taken_up.add(call["id"])
+    run.started_tasks.add(call["id"])
     if call["id"] in run.planned:
         return CallToRun(call, [])
     state = read_state(config, FIELDS)
@@ -94,9 +94,9 @@ async def in_turn(
     runtime: Runtime[Any],
     state: dict[str, Any],
     settings: LoopConfig,
-    parts: AgentParts,
+    parts: AgentDeps,
     work: Callable[[], Awaitable[T]],
-) -> T | NotDone:
+) -> T | SkippedCall:
     """Run a call when a slot is free, unless an earlier run may have started it.
 
     Args:
@@ -115,7 +115,7 @@ async def in_turn(
     writes, ledger = parts.toolbox.writes(call["name"]), loop.get("ledger", False)
     # Outside the scope: a run that is aborted at its start must still report calls of earlier runs correctly.
     started = await may_have_started(call, config, runtime, run, writes=writes, ledger=ledger)
-    done: T | NotDone = NotDone(UNKNOWN, "unknown")
+    done: T | SkippedCall = SkippedCall(UNKNOWN, "unknown")
     with run.interruptible(work_left_s(run, loop, settings)) as scope:
         async with parts.slots.of_wave(runtime, settings.max_parallel_calls):
             # Otherwise the call would run until its first await, or interrupt again.
@@ -134,7 +134,7 @@ async def in_turn(
                 done = await work()
     if not scope.cancelled_caught:
         return done
-    return NotDone(*cut_short("abort" if run.aborted else "deadline", started=started, writes=writes))
+    return SkippedCall(*cut_short("abort" if run.aborted else "deadline", started=started, writes=writes))
 
 
 def _wave(config: RunnableConfig, loop: Bookkeeping) -> str:

@@ -14,9 +14,9 @@ from langgraph.runtime import Runtime
 from graph_agent._compat import checkpointer_of
 from graph_agent.events.calls import result_event
 from graph_agent.events.types import StoredEvent, event
-from graph_agent.execution.checkpoints import edited_from, load, running_checkpoint
-from graph_agent.execution.ledger import Write, begun_in, finished_writes
-from graph_agent.state.messages import in_order, open_calls, with_results
+from graph_agent.execution.checkpoints import edit_ancestors, load, running_checkpoint
+from graph_agent.execution.ledger import Write, finished_writes, wave_recovery
+from graph_agent.state.messages import open_calls, order_results, with_results
 from graph_agent.state.schema import Bookkeeping
 from graph_agent.types import Call
 
@@ -71,7 +71,7 @@ async def settle(
     stored = [*reversed(before), stopped] if stopped else []
     finished, recorded = _finished(finished_writes([write for at in stored for write in at.pending_writes or []]))
     waited = {call["id"] for call in loop["waiting"]}
-    recovery = begun_in(stopped, before)
+    recovery = wave_recovery(stopped, before)
     results: dict[tuple[int, str], ToolMessage] = {}
     last = max(at for at, message in enumerate(messages) if isinstance(message, AIMessage))
     for group in found:
@@ -83,7 +83,9 @@ async def settle(
                 results[group.at, id_] = finished[id_]
                 events.extend(recorded.get(id_, []))
                 continue
-            unstarted = newest and (id_ in waited or recovery.is_certain(id_, ledger=loop.get("ledger", False)))
+            unstarted = newest and (
+                id_ in waited or recovery.is_certainly_unstarted(id_, ledger=loop.get("ledger", False))
+            )
             if runs_again is not None and group.at == last and (unstarted or runs_again(call["name"])):
                 continue
             reason, status = UNKNOWN, "unknown"
@@ -99,13 +101,13 @@ async def settle(
 
 
 def results_in_order(messages: list[AnyMessage], step: int) -> tuple[list[AnyMessage], list[StoredEvent]]:
-    """Return the conversation ordered by `in_order`, and a warning event if results were dropped.
+    """Return the conversation ordered by `order_results`, and a warning event if results were dropped.
 
     Args:
         messages: The conversation.
         step: The step of the warning.
     """
-    ordered = in_order(messages)
+    ordered = order_results(messages)
     dropped = len(messages) - len(ordered)
     if not dropped:
         return ordered, []
@@ -113,7 +115,7 @@ def results_in_order(messages: list[AnyMessage], step: int) -> tuple[list[AnyMes
     return ordered, [event("warning", step, message=left_out)]
 
 
-def never_run(id_: str, name: str, reason: str, step: int) -> tuple[ToolMessage, StoredEvent]:
+def skipped_result(id_: str, name: str, reason: str, step: int) -> tuple[ToolMessage, StoredEvent]:
     """Return the result of a call that was never run, and its event.
 
     Args:
@@ -155,12 +157,12 @@ async def removed_events(
     """
     if not calls:
         return []
-    recovery = begun_in(*await _stopped_at(config, runtime, arrived=arrived))
+    recovery = wave_recovery(*await _stopped_at(config, runtime, arrived=arrived))
     _, recorded = _finished(recovery.finished)
     waited = {call["id"] for call in loop["waiting"]}
     events: list[StoredEvent] = []
     for call in calls:
-        certain = call["id"] in waited or recovery.is_certain(call["id"], ledger=loop.get("ledger", False))
+        certain = call["id"] in waited or recovery.is_certainly_unstarted(call["id"], ledger=loop.get("ledger", False))
         reason, status = (REMOVED, "skipped") if certain else (REMOVED_LATE, "unknown")
         own = result_event(call["id"], call["name"], status, reason, loop["step"])
         events += recorded.get(call["id"], [own])
@@ -179,7 +181,7 @@ async def _stopped_at(
     """
     saver = checkpointer_of(config)
     stopped = await _before_input(config, runtime, arrived=arrived)
-    return stopped, await edited_from(saver, stopped) if saver is not None else []
+    return stopped, await edit_ancestors(saver, stopped) if saver is not None else []
 
 
 async def _before_input(

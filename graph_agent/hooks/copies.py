@@ -38,7 +38,7 @@ def _copy(value: Any) -> Any:
     return value
 
 
-class LentRequest(HookRequest):
+class LazyRequestCopy(HookRequest):
     """A copy of a request whose messages and tools are copied at first access."""
 
     __slots__ = ("_request",)

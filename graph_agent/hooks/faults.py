@@ -11,7 +11,7 @@ from langgraph.errors import GraphBubbleUp
 from graph_agent._internal.exception_text import exception_text
 from graph_agent._internal.failure_log import log_traceback
 from graph_agent.hooks.protocol import HookError
-from graph_agent.tools.invoke import meant_for_the_run
+from graph_agent.tools.invoke import belongs_to_run
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def fail_or_skip(hook: Any, error: BaseException, warn: Callable[[str], None]) -
         BaseException: The error itself, if it belongs to the run, such as a cancellation.
     """
     # An interrupt is a fault here: resuming would repeat the model call.
-    if meant_for_the_run(error) and not isinstance(error, GraphBubbleUp):
+    if belongs_to_run(error) and not isinstance(error, GraphBubbleUp):
         raise error
     name = f"The hook {type(hook).__name__}"
     fault = f"{name} failed: {exception_text(error)}"

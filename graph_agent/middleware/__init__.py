@@ -8,7 +8,7 @@ call. A middleware's changes apply to that request only; the history is not chan
 from __future__ import annotations
 
 from graph_agent.middleware.admission import WrapMethods, admit
-from graph_agent.middleware.models import AroundModels
-from graph_agent.middleware.tools import AroundTools
+from graph_agent.middleware.models import ModelMiddleware
+from graph_agent.middleware.tools import ToolMiddleware
 
-__all__ = ["AroundModels", "AroundTools", "WrapMethods", "admit"]
+__all__ = ["ModelMiddleware", "ToolMiddleware", "WrapMethods", "admit"]

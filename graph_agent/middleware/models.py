@@ -20,22 +20,22 @@ from graph_agent.hooks.copies import copied
 from graph_agent.hooks.protocol import tool_schema
 from graph_agent.middleware.admission import WrapMethods
 from graph_agent.middleware.chain import call_chain
-from graph_agent.models.binding import Way
+from graph_agent.models.binding import ModelCall
 from graph_agent.models.cleaning import without_calls
 from graph_agent.models.client import Mode, ModelClient
-from graph_agent.models.metering import note_replies
-from graph_agent.models.side_calls import aside
+from graph_agent.models.metering import record_replies
+from graph_agent.models.side_calls import side_call_context
 from graph_agent.models.single_attempt import without_client_retries
-from graph_agent.models.stream_watch import Spoken
+from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.structured import StructuredPlanner
 from graph_agent.prompts import Prompts
-from graph_agent.prompts.tools_in_text import retold, tools_in_text
+from graph_agent.prompts.tools_in_text import replace_tools_text, tools_in_text
 
 Send = Callable[[ModelRequest[Any], list[AnyMessage]], Coroutine[Any, Any, AIMessage]]
 """Sends a request after middleware has changed it; the second argument is its messages with the system prompt."""
 
 
-class AroundModels:
+class ModelMiddleware:
     """The middleware of one agent that wraps model calls.
 
     Args:
@@ -77,7 +77,11 @@ class AroundModels:
             return messages
         plan = mode == "wave"
         before = tools_in_text(self._prompts, offered, plan=plan)
-        return retold(messages, before, tools_in_text(self._prompts, remaining, plan=plan)) if before else messages
+        return (
+            replace_tools_text(messages, before, tools_in_text(self._prompts, remaining, plan=plan))
+            if before
+            else messages
+        )
 
     async def ask(
         self,
@@ -85,7 +89,7 @@ class AroundModels:
         request: Sequence[AnyMessage],
         offered: Sequence[dict[str, Any]],
         send: Send,
-        watch: Spoken,
+        watch: StreamWatch,
     ) -> AIMessage:
         """Send a request through the middleware and return the reply.
 
@@ -123,7 +127,7 @@ class AroundModels:
         streamed = contextvars.copy_context()
         reply: Any = None
         try:
-            with aside(replies.append) as context:
+            with side_call_context(replies.append) as context:
                 response: ModelResponse[Any] = await asyncio.create_task(
                     call_chain(self._wraps, model_request, handler, _response), context=context
                 )
@@ -157,12 +161,12 @@ class AroundModels:
 
         replies: list[AIMessage] = []
         try:
-            with aside(replies.append) as context:
+            with side_call_context(replies.append) as context:
                 model_request = self._request(model, request, offered)
                 guarded = call_chain(self._guards, model_request, handler, _response)
                 return _only_reply(await asyncio.create_task(guarded, context=context))
         finally:
-            note_replies(replies)
+            record_replies(replies)
 
     def _request(
         self, model: BaseChatModel, request: Sequence[AnyMessage], offered: Sequence[dict[str, Any]]
@@ -183,7 +187,7 @@ class AroundModels:
 class _WrappedClient(ModelClient):
     """A model's client with middleware around each request."""
 
-    def __init__(self, client: ModelClient, middleware: AroundModels, *, quiet: bool) -> None:
+    def __init__(self, client: ModelClient, middleware: ModelMiddleware, *, quiet: bool) -> None:
         super().__init__(client.model, client.schemas)
         self._middleware = middleware
         self._quiet = quiet
@@ -196,9 +200,9 @@ class _WrappedClient(ModelClient):
         mode: Mode,
         quiet: bool,
         schema: dict[str, Any] | None = None,
-        watch: Spoken | None = None,
+        watch: StreamWatch | None = None,
     ) -> AIMessage:
-        stream = watch or Spoken()
+        stream = watch or StreamWatch()
 
         async def send(wrapped: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
             client = self._client_for(wrapped, mode)
@@ -215,9 +219,9 @@ class _WrappedClient(ModelClient):
         mode: Mode,
         quiet: bool,
         schema: dict[str, Any] | None = None,
-        watch: Spoken | None = None,
+        watch: StreamWatch | None = None,
     ) -> AIMessage:
-        stream, silent = watch or Spoken(), quiet or self._quiet
+        stream, silent = watch or StreamWatch(), quiet or self._quiet
 
         async def send(wrapped: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
             client = self._client_for(wrapped, mode)
@@ -231,10 +235,10 @@ class _WrappedClient(ModelClient):
     async def guarded(self, request: Sequence[AnyMessage], answer: AIMessage) -> AIMessage:
         return without_calls(await self._middleware.guard(self.model, request, self.schemas, answer))
 
-    def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> Way:
+    def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> ModelCall:
         # Without retries: the caller retries according to the same settings.
         once = settings.with_values({"model_retries": 0})
-        return Way(cast("Any", _WholeAnswer(self, request, once, mode)), {}, list(request), bounded=True)
+        return ModelCall(cast("Any", _WholeAnswer(self, request, once, mode)), {}, list(request), bounded=True)
 
     def _client_for(self, wrapped: ModelRequest[Any], mode: Mode) -> ModelClient:
         """Return the client for a request after the middleware; `self` if model, tools and options are unchanged."""
@@ -245,15 +249,15 @@ class _WrappedClient(ModelClient):
         if wrapped.model is self.model and schemas is self.schemas and not options:
             return self
         if wrapped.model is self.model:
-            return self.asked_with(schemas, options)
+            return self.with_overrides(schemas, options)
         other = ModelClient(without_client_retries(wrapped.model), self.schemas)
-        return other.asked_with(schemas, {**self.options, **options}, tool_choice=self._tool_choice)
+        return other.with_overrides(schemas, {**self.options, **options}, tool_choice=self._tool_choice)
 
 
 class _WrappedPlanner(StructuredPlanner):
     """A model's structured planner with middleware around each request."""
 
-    def __init__(self, planner: StructuredPlanner, middleware: AroundModels) -> None:
+    def __init__(self, planner: StructuredPlanner, middleware: ModelMiddleware) -> None:
         super().__init__(planner.model, planner.schema, planner.tool)
         self._middleware = middleware
 
@@ -265,11 +269,11 @@ class _WrappedPlanner(StructuredPlanner):
             if wrapped.model is not self.model:
                 planner = StructuredPlanner(without_client_retries(wrapped.model), self.schema, self.tool)
             if wrapped.model_settings:
-                planner = planner.asked_with(wrapped.model_settings)
+                planner = planner.with_overrides(wrapped.model_settings)
             sent = self._middleware.update_prompt(messages, wrapped.tools, offered, "wave")
             return await StructuredPlanner.plan(planner, sent, settings)
 
-        return await self._middleware.ask(self.model, request, offered, send, Spoken())
+        return await self._middleware.ask(self.model, request, offered, send, StreamWatch())
 
 
 class _WholeAnswer(Runnable[Any, AIMessage]):
@@ -305,7 +309,7 @@ def _record_other_replies(replies: Sequence[AIMessage], reply: Any) -> None:
     # A rewritten reply is another object with the same usage.
     returned = next((one for one in replies if one is reply or (used is not None and one.usage_metadata == used)), None)
     made_up = isinstance(reply, AIMessage) and returned is None and used is None
-    note_replies([one for one in replies if one is not returned], uncalled=int(made_up))
+    record_replies([one for one in replies if one is not returned], uncalled=int(made_up))
 
 
 def _schema(tool: Any, offered: Sequence[dict[str, Any]]) -> dict[str, Any]:

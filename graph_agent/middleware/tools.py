@@ -20,14 +20,14 @@ from graph_agent.hooks.copies import copied
 from graph_agent.middleware.admission import WrapMethods
 from graph_agent.middleware.chain import call_chain
 from graph_agent.state.schema import AgentState
-from graph_agent.tools.invoke import meant_for_the_run, tool_runtime
+from graph_agent.tools.invoke import belongs_to_run, tool_runtime
 from graph_agent.tools.output import Output, read_output, with_value_of
 from graph_agent.types import Call
 
 logger = logging.getLogger(__name__)
 
 
-class AroundTools:
+class ToolMiddleware:
     """The middleware of one agent that wraps tool calls.
 
     Args:
@@ -78,7 +78,7 @@ class AroundTools:
         try:
             returned = await call_chain(self._wraps, self._request(call, config, runtime), handler)
         except BaseException as error:
-            if meant_for_the_run(error):
+            if belongs_to_run(error):
                 raise
             if (output := error_outputs.get(id(error))) is not None:
                 return output

@@ -29,9 +29,6 @@ class ModelCall(NamedTuple):
     """Whether its requests have their own time limits, so that the caller must set none."""
 
 
-Way = ModelCall
-
-
 def with_options(settings: LoopConfig, further: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of the configuration, overridden by `further`; a value of None removes an option."""
     options = {**dict(settings.model_options()), **further}

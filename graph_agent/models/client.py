@@ -11,7 +11,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, ToolMessage
 from langchain_core.runnables.config import ensure_config, merge_configs
 
-from graph_agent._internal.lru import Bounded
+from graph_agent._internal.lru import BoundedCache
 from graph_agent.config import LoopConfig
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.models.binding import BoundModel, ModelCall, unwrap_binding, with_options
@@ -21,7 +21,7 @@ from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.prose import as_plans, as_prose
 from graph_agent.models.retry import QUIET, ask
 from graph_agent.models.schema_mode import ResponseFormat, SchemaMode
-from graph_agent.models.stream_watch import Spoken
+from graph_agent.models.stream_watch import StreamWatch
 
 Phase = Literal["plan", "answer"]
 Mode = Literal["native", "text", "wave"]
@@ -90,10 +90,10 @@ class ModelClient:
             for function in [schema["function"]]
         ]
         self._renames = [name for name in self._names if self._aliases.to_alias(name) != name]
-        self._bound: Bounded[tuple[Any, ...], BoundModel] = Bounded()
+        self._bound: BoundedCache[tuple[Any, ...], BoundModel] = BoundedCache()
         self._narrower = {}
 
-    def asked_with(
+    def with_overrides(
         self, schemas: Sequence[dict[str, Any]], options: Mapping[str, Any], *, tool_choice: str | None = None
     ) -> ModelClient:
         """Return a client of the same model with other tools, further options and a tool choice.
@@ -117,7 +117,7 @@ class ModelClient:
         key = frozenset(names)
         if key not in self._narrower:
             remaining = [schema for schema in self.schemas if schema["function"]["name"] not in key]
-            self._narrower[key] = self.asked_with(remaining, {})
+            self._narrower[key] = self.with_overrides(remaining, {})
         return self._narrower[key]
 
     async def plan(
@@ -128,7 +128,7 @@ class ModelClient:
         mode: Mode,
         quiet: bool,
         schema: dict[str, Any] | None = None,
-        watch: Spoken | None = None,
+        watch: StreamWatch | None = None,
     ) -> AIMessage:
         """Request the next calls.
 
@@ -162,7 +162,7 @@ class ModelClient:
         mode: Mode,
         quiet: bool,
         schema: dict[str, Any] | None = None,
-        watch: Spoken | None = None,
+        watch: StreamWatch | None = None,
     ) -> AIMessage:
         """Request the answer with the same tools, and with tool choice `none` if the provider supports it.
 
@@ -195,7 +195,7 @@ class ModelClient:
                 # A model may call a tool regardless; the call is never run, so it is removed.
                 return without_calls(reply)
 
-    def holds_to(self, schema: dict[str, Any]) -> bool:
+    def enforces_schema(self, schema: dict[str, Any]) -> bool:
         """Whether the provider is asked to enforce a schema on the reply; False if it is not known to support it."""
         return self._schema_mode.form(schema) is not None
 
@@ -223,7 +223,7 @@ class ModelClient:
         *,
         mode: Mode,
         recover: Callable[[Exception], ModelCall | None],
-        watch: Spoken,
+        watch: StreamWatch,
         hint: str = "",
     ) -> tuple[AIMessage, Exception | None]:
         """Request an answer below a fixed sentence, streamed as one message.
@@ -264,7 +264,7 @@ class ModelClient:
         *,
         mode: Mode,
         quiet: bool,
-        watch: Spoken | None,
+        watch: StreamWatch | None,
     ) -> AIMessage:
         rendered = self._rendered(request, mode)
         reply = await ask(

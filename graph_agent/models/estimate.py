@@ -37,7 +37,7 @@ def with_usage(
     )
 
 
-def usage_until(
+def cut_off_reply(
     request: Sequence[BaseMessage],
     text: str,
     reported: UsageMetadata | None,

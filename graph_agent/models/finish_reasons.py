@@ -108,12 +108,12 @@ def mark_incomplete(reply: AIMessage, arguments: Iterable[str]) -> AIMessage:
     return reply.model_copy(update={"response_metadata": {**reply.response_metadata, INCOMPLETE: True}})
 
 
-def refusal_in(reply: AIMessage, *, heard: bool) -> str | None:
+def refusal_text(reply: AIMessage, *, visible: bool) -> str | None:
     """Return the text to the user for a reply that refuses; None if the reply does not refuse.
 
     Args:
         reply: The model's reply.
-        heard: Whether the user sees the reply's text; that of a plan is hidden.
+        visible: Whether the user sees the reply's text; that of a plan is hidden.
 
     Returns:
         The provider's text if it gives one, else one sentence, below the visible text so far.
@@ -122,10 +122,10 @@ def refusal_in(reply: AIMessage, *, heard: bool) -> str | None:
         return text
     if cut_off(reply) != "content_filter":
         return None
-    return f"{reply.text}\n\n{CUT_OFF}" if heard and reply.text.strip() else REFUSED
+    return f"{reply.text}\n\n{CUT_OFF}" if visible and reply.text.strip() else REFUSED
 
 
-def refused_by(error: BaseException) -> bool:
+def is_content_refusal(error: BaseException) -> bool:
     """Whether an exception reports that the provider's content filter refused the request."""
     return classify_model_error(error) == "content_filter"
 

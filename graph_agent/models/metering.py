@@ -15,7 +15,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
 
-from graph_agent.models.estimate import usage_until
+from graph_agent.models.estimate import cut_off_reply
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ def metered() -> Iterator[ExtraUsage]:
         _extra_usage.reset(token)
 
 
-def note_replies(replies: Sequence[AIMessage], *, uncalled: int = 0) -> None:
+def record_replies(replies: Sequence[AIMessage], *, uncalled: int = 0) -> None:
     """Record replies that the request does not return.
 
     Args:
@@ -76,5 +76,5 @@ def record_cut_off(
         return
     name = getattr(model, "model_name", None) or getattr(model, "model", None)
     named = name if isinstance(name, str) else ""
-    extra.cut_off = usage_until(request, text, reported, model=named, tools=options.get("tools"))
+    extra.cut_off = cut_off_reply(request, text, reported, model=named, tools=options.get("tools"))
     extra.replies.append(extra.cut_off)

@@ -24,8 +24,6 @@ ModelWrapper = Callable[[ModelClient, StructuredPlanner], tuple[ModelClient, Str
 
 """Wraps the two clients of a model, e.g. in middleware."""
 
-Around = ModelWrapper
-
 _KEPT = 32
 """Maximum number of cached models selected by runs; the oldest is evicted first."""
 
@@ -48,7 +46,7 @@ class ReadyModel:
     """Maximum input tokens by its profile; None if unknown."""
 
 
-def as_it_is(client: ModelClient, planner: StructuredPlanner) -> tuple[ModelClient, StructuredPlanner]:
+def leave_unwrapped(client: ModelClient, planner: StructuredPlanner) -> tuple[ModelClient, StructuredPlanner]:
     """Return both clients unchanged."""
     return client, planner
 
@@ -78,7 +76,7 @@ class ModelPool:
         schemas: Sequence[dict[str, Any]],
         plan_schema: dict[str, Any],
         plan_tool: str,
-        around: ModelWrapper = as_it_is,
+        around: ModelWrapper = leave_unwrapped,
     ) -> None:
         self._own = own
         self._config = config
@@ -148,7 +146,7 @@ class ModelPool:
         )
 
 
-def ready_only(given: Any) -> BaseChatModel:
+def require_chat_model(given: Any) -> BaseChatModel:
     """Return a chat model unchanged.
 
     Raises:

@@ -17,7 +17,7 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 from graph_agent.models.errors import classify_model_error, retry_after_s
 from graph_agent.models.finish_reasons import mark_incomplete
 from graph_agent.models.metering import record_cut_off
-from graph_agent.models.stream_watch import Spoken
+from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.token_timeout import TokenTimeout
 
 LONGEST_WAIT_S = 60.0
@@ -35,7 +35,7 @@ async def ask(
     timeout_s: float | None,
     total_s: float | None = None,
     config: RunnableConfig | None = QUIET,
-    watch: Spoken | None = None,
+    watch: StreamWatch | None = None,
 ) -> AIMessage:
     """Send one request; retry after transient errors, with exponential and jittered waits.
 
@@ -54,7 +54,7 @@ async def ask(
     Raises:
         Exception: The provider's error, if it is not transient or the retries are used up.
     """
-    watch = watch or Spoken()
+    watch = watch or StreamWatch()
     watch.limit = limit = _Attempt(timeout_s, total_s)
     attempt = 0
     while True:

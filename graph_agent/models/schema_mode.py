@@ -14,7 +14,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 
 from graph_agent._compat import uses_responses_api
-from graph_agent._internal.lru import Bounded
+from graph_agent._internal.lru import BoundedCache
 from graph_agent.models.errors import classify_model_error
 
 logger = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class SchemaMode:
         self._model = model
         self._is_openai = model._llm_type in _OPENAI
         self._is_known = bool((model.profile or {}).get("structured_output"))
-        self._forms: Bounded[str, list[ResponseFormat]] = Bounded()
+        self._forms: BoundedCache[str, list[ResponseFormat]] = BoundedCache()
 
     def form(self, schema: dict[str, Any]) -> ResponseFormat | None:
         """Return the form in which to send a schema; None if only the prompt can ask for it."""

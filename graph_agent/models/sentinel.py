@@ -34,7 +34,7 @@ def is_blank(text: str) -> bool:
     return not after_reasoning(text).strip()
 
 
-def says_nothing(text: str) -> bool:
+def has_no_answer(text: str) -> bool:
     """Whether a text holds no answer: it is blank, or the sentinel."""
     return is_blank(text) or is_sentinel(text)
 
@@ -49,7 +49,7 @@ def after_reasoning(text: str) -> str:
 
 def without_sentinel(text: str) -> str:
     """Remove the sentinel from the first and the last lines of a text; empty if nothing remains."""
-    if says_nothing(text):
+    if has_no_answer(text):
         return ""
     # An additional line completes the last one.
     kept = text[visible_begin(f"{text}\n.") :]

@@ -47,21 +47,18 @@ def side_call_context(on_reply: Callable[[AIMessage], None]) -> Iterator[context
         yield context.copy()
 
 
-aside = side_call_context
-
-
-async def call_aside(method: Callable[..., Any], *args: Any, heard: Callable[[AIMessage], None]) -> Any:
+async def run_side_call(method: Callable[..., Any], *args: Any, on_reply: Callable[[AIMessage], None]) -> Any:
     """Call a function or coroutine function; a function runs in a thread, so it may block.
 
     Args:
         method: The function to call.
         args: Its arguments.
-        heard: Receives the reply of each model call that it makes.
+        on_reply: Receives the reply of each model call that it makes.
 
     Raises:
         BaseException: Any exception of the function.
     """
-    with side_call_context(heard) as context:
+    with side_call_context(on_reply) as context:
         if inspect.iscoroutinefunction(method):
             return await _in_task(method(*args), context)
         made = await call_in_thread(context.run, method, *args)

@@ -12,7 +12,7 @@ from langchain_core.messages.ai import UsageMetadata, add_usage
 from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
 from langchain_core.runnables import RunnableConfig
 
-from graph_agent._compat import with_stream_through
+from graph_agent._compat import gate_message_stream
 from graph_agent.models.message_gate import MessageGate
 from graph_agent.models.token_timeout import TokenTimeout
 
@@ -34,7 +34,7 @@ class Visibility(Protocol):
         ...
 
 
-class Spoken(AsyncCallbackHandler):
+class StreamWatch(AsyncCallbackHandler):
     """Records the part of a reply that has reached the reader, in case the reply is cut off.
 
     Args:
@@ -68,7 +68,7 @@ class Spoken(AsyncCallbackHandler):
         """Add a gate for the message stream to the config of a model call, if there is a filter."""
         if self._new_visibility is None:
             return config
-        return with_stream_through(config, self._gate)
+        return gate_message_stream(config, self._gate)
 
     def _gate(self, send: Callable[[Any], None], seen: set[int | str]) -> MessageGate:
         gate = MessageGate(send, seen)
@@ -166,12 +166,12 @@ def _common_prefix_length(text: str, other: str) -> int:
     return next((at for at, (one, two) in enumerate(zip(text, other, strict=False)) if one != two), len(text))
 
 
-class ReadAloud(Spoken):
+class StreamForwarder(StreamWatch):
     """Forwards a reply to a reader directly; the graph's own stream takes several times as long for each token.
 
     Args:
         reader: Receives the text; a slow reader delays the reply.
-        visibility: As for `Spoken`.
+        visibility: As for `StreamWatch`.
     """
 
     def __init__(self, reader: Reader, visibility: Callable[[], Visibility] | None = None) -> None:

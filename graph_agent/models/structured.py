@@ -51,7 +51,7 @@ class StructuredPlanner:
         self._zero_temperature = True
         self._options: Mapping[str, Any] = {}
 
-    def asked_with(self, options: Mapping[str, Any]) -> StructuredPlanner:
+    def with_overrides(self, options: Mapping[str, Any]) -> StructuredPlanner:
         """Return the planner with options that override the configuration's; a value of None removes an option."""
         other = copy.copy(self)
         other._options = {**self._options, **options}

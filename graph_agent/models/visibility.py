@@ -6,7 +6,7 @@ from graph_agent.calls.opening import CallOpening
 from graph_agent.models.sentinel import visible_begin, visible_end
 
 
-class WithoutSentinel:
+class SentinelFilter:
     """Shows a reply at once, except the sentinel."""
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class WithoutSentinel:
         return self._begin, max(self._begin, visible_end(text))
 
 
-class WithoutCalls(WithoutSentinel):
+class CallFilter(SentinelFilter):
     """Shows a reply up to the first possible call in its text, except the sentinel."""
 
     def __init__(self) -> None:
@@ -37,13 +37,13 @@ class WithoutCalls(WithoutSentinel):
         return begin, self._end
 
 
-class UnlessCall(WithoutCalls):
+class LeadingCallFilter(CallFilter):
     """Shows a reply at once, except the sentinel, unless it starts with a possible call."""
 
     def part(self, text: str) -> tuple[int, int]:
         """See `Visibility`."""
         shown = super().part(text)
-        return shown if self._is_call(text) else WithoutSentinel.part(self, text)
+        return shown if self._is_call(text) else SentinelFilter.part(self, text)
 
     def _is_call(self, text: str) -> bool:
         return not text[: self._opening.before(text)].strip()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from langgraph.store.base import Op, PutOp, Result
 
-from graph_agent._internal.sync_bridge import to_its_end
+from graph_agent._internal.sync_bridge import await_uninterrupted
 from graph_agent.errors import ConfigError
 from graph_agent.persistence.session_index import POSTGRES_INDEX
 from graph_agent.persistence.urls import redact_passwords, without_password
@@ -104,7 +104,7 @@ class SharedPostgresStore(AsyncPostgresStore):
         Args:
             namespace: The complete namespace, not a prefix.
         """
-        return await to_its_end(self._has_none(".".join(namespace)))
+        return await await_uninterrupted(self._has_none(".".join(namespace)))
 
     async def aprobe(self) -> None:
         """Check that the database accepts writes, with a write that is rolled back.
@@ -121,7 +121,7 @@ class SharedPostgresStore(AsyncPostgresStore):
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Execute operations as one batch; a cancellation takes effect after the batch."""
-        return await to_its_end(super().abatch([_storable(op) for op in ops]))
+        return await await_uninterrupted(super().abatch([_storable(op) for op in ops]))
 
 
 async def make_tables(url: str, make: Callable[[AsyncConnection[DictRow]], Awaitable[Any]]) -> None:

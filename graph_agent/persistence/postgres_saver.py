@@ -23,7 +23,7 @@ from psycopg.errors import DivisionByZero, InsufficientPrivilege, LockNotAvailab
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
 
-from graph_agent._compat import keep_checkpoint_ids_above
+from graph_agent._compat import raise_checkpoint_id_floor
 from graph_agent.persistence.session_index import postgres_threads
 from graph_agent.persistence.write_probe import PROBE_BYTES
 from graph_agent.runs.checkpoint_fence import OWNER, CheckpointFence, owner_in
@@ -102,7 +102,7 @@ class SharedPostgresSaver(AsyncPostgresSaver):
                 fence.load(*at, *_read(await newest.fetchone()), None)
             found = await super().aget_tuple(config)
         elif fence.claims:
-            async with self._one_by_one(at) as (connection, _, _):
+            async with self._exclusive_transaction(at) as (connection, _, _):
                 found = await AsyncPostgresSaver(connection, serde=self.serde).aget_tuple(config)
                 if found is not None:
                     await self._record_owner(connection, at, found.checkpoint["id"], fence.owner)
@@ -111,7 +111,7 @@ class SharedPostgresSaver(AsyncPostgresSaver):
             found = await super().aget_tuple(config)
             _record_loaded(fence, at, found)
         if found is not None:
-            keep_checkpoint_ids_above(found.checkpoint["id"])
+            raise_checkpoint_id_floor(found.checkpoint["id"])
         return found
 
     async def list_threads(
@@ -190,7 +190,7 @@ class SharedPostgresSaver(AsyncPostgresSaver):
                     await _end_stalled(connection, at)
             except DivisionByZero:
                 pass  # `admit` decides
-        async with self._one_by_one(at) as (connection, newest, owner):
+        async with self._exclusive_transaction(at) as (connection, newest, owner):
             if fence.admit(*at, newest, owner, new_id) and newest is not None:
                 counted = await (await connection.execute(_COUNT_WRITES, [*at, newest])).fetchone()
                 fence.check_untouched(*at, counted["writes"] if counted else 0)
@@ -199,7 +199,7 @@ class SharedPostgresSaver(AsyncPostgresSaver):
                 return await write(saver)
 
     @asynccontextmanager
-    async def _one_by_one(self, at: At) -> AsyncIterator[tuple[AsyncConnection[DictRow], str | None, str]]:
+    async def _exclusive_transaction(self, at: At) -> AsyncIterator[tuple[AsyncConnection[DictRow], str | None, str]]:
         """Open a transaction that excludes other writers of the same namespace.
 
         Yields:

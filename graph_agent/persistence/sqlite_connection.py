@@ -30,7 +30,7 @@ _PRIMARY = 0xFF
 """Mask of the primary result code in an error code; see https://www.sqlite.org/rescode.html."""
 _LOCKED = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 
-_in_vain: dict[str, tuple[float, float]] = {}
+_failed_waits: dict[str, tuple[float, float]] = {}
 """File → time and length in seconds of the last wait that timed out; removed after a successful write."""
 
 
@@ -49,7 +49,7 @@ def is_locked(error: BaseException) -> bool:
     return isinstance(error, sqlite3.OperationalError) and code is not None and code & _PRIMARY in _LOCKED
 
 
-class PatientConnection(sqlite3.Connection):
+class LockWaitConnection(sqlite3.Connection):
     """A connection that waits up to `BUSY_S` seconds for the locks of others; a `factory` of `sqlite3.connect`.
 
     Args:
@@ -92,7 +92,7 @@ class PatientConnection(sqlite3.Connection):
         Raises:
             DatabaseLockedError: If the lock is held for too long.
         """
-        before, failed = self.total_changes, _in_vain.get(self._file)
+        before, failed = self.total_changes, _failed_waits.get(self._file)
         recently_failed = failed is not None and time.monotonic() - failed[0] < BUSY_S
         if recently_failed:
             self._set_wait(_RETRY_S)
@@ -107,7 +107,7 @@ class PatientConnection(sqlite3.Connection):
                 raise self._locked_error(error, failed[1] if recently_failed and failed else 0.0) from None
         else:
             if failed is not None and self.total_changes != before:
-                _in_vain.pop(self._file, None)
+                _failed_waits.pop(self._file, None)
             return result
         finally:
             if recently_failed:
@@ -120,7 +120,7 @@ class PatientConnection(sqlite3.Connection):
             if not is_locked(error):
                 raise
             waited = time.monotonic() - started
-            _in_vain[self._file] = (time.monotonic(), waited)
+            _failed_waits[self._file] = (time.monotonic(), waited)
             raise self._locked_error(error, waited) from None
         finally:
             self._set_wait(_NOTICE_S)
@@ -141,7 +141,7 @@ class PatientConnection(sqlite3.Connection):
 
 
 class _WaitingCursor(sqlite3.Cursor):
-    connection: PatientConnection  # pyright: ignore[reportIncompatibleMethodOverride] - typeshed has a property there
+    connection: LockWaitConnection  # pyright: ignore[reportIncompatibleMethodOverride] - typeshed has a property there
 
     def execute(self, sql: str, parameters: Any = ()) -> Any:
         return self.connection.wait_for(super().execute, sql, parameters)

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 from graph_agent.errors import ConfigError
-from graph_agent.persistence.sqlite_connection import BUSY_S, DatabaseLockedError, PatientConnection
+from graph_agent.persistence.sqlite_connection import BUSY_S, DatabaseLockedError, LockWaitConnection
 
 _PAUSE_S = 0.02
 _CONCURRENT_ERRORS = frozenset(
@@ -54,7 +54,7 @@ def check_database(path: Path) -> None:
         DatabaseLockedError: If another process keeps it locked.
     """
     try:
-        with closing(PatientConnection(path)) as connection:
+        with closing(LockWaitConnection(path)) as connection:
             connection.execute("PRAGMA schema_version").fetchone()
     except DatabaseLockedError:
         raise

@@ -26,10 +26,10 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.sqlite import SqliteSaver
 
-from graph_agent._compat import keep_checkpoint_ids_above
+from graph_agent._compat import raise_checkpoint_id_floor
 from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent.persistence.session_index import SQLITE_INDEX, sqlite_threads
-from graph_agent.persistence.sqlite_connection import PatientConnection
+from graph_agent.persistence.sqlite_connection import LockWaitConnection
 from graph_agent.persistence.sqlite_files import Patience, check_database
 from graph_agent.persistence.sqlite_writer import Writer
 from graph_agent.persistence.write_probe import check_space, check_sqlite, probe_sqlite
@@ -203,7 +203,7 @@ class SharedSqliteSaver(SqliteSaver):
             if newest is not None and fence.claims and not get_checkpoint_id(config):
                 self._record_owner(*at, newest, fence.owner)
         if found is not None:
-            keep_checkpoint_ids_above(found.checkpoint["id"])
+            raise_checkpoint_id_floor(found.checkpoint["id"])
         return found
 
     def _put(
@@ -284,7 +284,7 @@ async def open_sqlite_saver(path: Path, serde: SerializerProtocol) -> AsyncItera
     """
     # File access runs in threads: some servers refuse blocking calls in the event loop.
     await call_in_thread(check_database, path)
-    connection = await call_in_thread(lambda: PatientConnection(path, check_same_thread=False))
+    connection = await call_in_thread(lambda: LockWaitConnection(path, check_same_thread=False))
     try:
         saver = SharedSqliteSaver(await call_in_thread(path.resolve), connection, serde)
         try:

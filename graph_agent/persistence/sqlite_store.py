@@ -14,8 +14,8 @@ from langgraph.store.base import Op, PutOp, Result
 from langgraph.store.sqlite.aio import AsyncSqliteStore
 
 from graph_agent._internal.daemon_threads import call_in_thread
-from graph_agent._internal.sync_bridge import to_its_end
-from graph_agent.persistence.sqlite_connection import PatientConnection
+from graph_agent._internal.sync_bridge import await_uninterrupted
+from graph_agent.persistence.sqlite_connection import LockWaitConnection
 from graph_agent.persistence.sqlite_files import Patience, check_database
 from graph_agent.persistence.write_probe import probe_sqlite
 
@@ -49,7 +49,7 @@ class SharedSqliteStore(AsyncSqliteStore):
         """
         if not self.is_setup:
             await self.setup()
-        rows = await to_its_end(self._rows(_UNDER, (".".join(namespace),)))
+        rows = await await_uninterrupted(self._rows(_UNDER, (".".join(namespace),)))
         return not rows
 
     async def aprobe(self) -> None:
@@ -60,7 +60,7 @@ class SharedSqliteStore(AsyncSqliteStore):
         """
         if not self.is_setup:
             await self.setup()
-        await to_its_end(self._probe())
+        await await_uninterrupted(self._probe())
 
     async def _probe(self) -> None:
         async with self.lock:
@@ -74,7 +74,7 @@ class SharedSqliteStore(AsyncSqliteStore):
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Execute operations as one batch; a cancellation takes effect after the batch."""
-        return await to_its_end(self._reads_before_writes(list(ops)))
+        return await await_uninterrupted(self._reads_before_writes(list(ops)))
 
     async def _reads_before_writes(self, ops: list[Op]) -> list[Result]:
         # In two transactions: SQLite immediately refuses a write in a transaction that has read data which another
@@ -97,5 +97,5 @@ async def open_sqlite_store(path: Path) -> AsyncIterator[SharedSqliteStore]:
         ConfigError: If the file cannot be opened.
     """
     await call_in_thread(check_database, path)
-    async with aiosqlite.connect(path, isolation_level=None, factory=PatientConnection) as connection:
+    async with aiosqlite.connect(path, isolation_level=None, factory=LockWaitConnection) as connection:
         yield SharedSqliteStore(connection)

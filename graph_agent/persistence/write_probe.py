@@ -22,7 +22,7 @@ _STEPS = 1000
 
 
 @runtime_checkable
-class Probed(Protocol):
+class SupportsWriteProbe(Protocol):
     """A saver or a Store that can check whether it accepts writes."""
 
     async def aprobe(self) -> None:

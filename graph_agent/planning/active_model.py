@@ -11,7 +11,7 @@ from typing import Any, assert_never
 from langchain_core.messages import AnyMessage
 
 from graph_agent.config import LoopConfig, Planner
-from graph_agent.deps import AgentParts
+from graph_agent.deps import AgentDeps
 from graph_agent.events.types import IN_HISTORY, StoredEvent, event
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import brief_model_error, classify_model_error, describe_model_error
@@ -44,7 +44,7 @@ class ActiveModel:
 
     def __init__(
         self,
-        agent: AgentParts,
+        agent: AgentDeps,
         chain: Sequence[ReadyModel],
         settings: LoopConfig,
         conversation: Sequence[AnyMessage],
@@ -75,7 +75,7 @@ class ActiveModel:
         return self._chain[self._index]
 
     @property
-    def parts(self) -> AgentParts:
+    def parts(self) -> AgentDeps:
         """The agent with the model in force, without withheld tools."""
         model, agent = self.model, self.agent
         client = agent.offering(model.client)

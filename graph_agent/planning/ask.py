@@ -13,11 +13,11 @@ from graph_agent._internal.text import plain
 from graph_agent.budgets import LimitMet, LimitMetError, usage_of
 from graph_agent.calls.messages import canonical_calls
 from graph_agent.config import LoopConfig, Planner
-from graph_agent.deps import AgentParts
+from graph_agent.deps import AgentDeps
 from graph_agent.models.client import Mode
-from graph_agent.models.finish_reasons import cut_off, refusal_in
-from graph_agent.models.sentinel import is_blank, says_nothing, without_sentinel
-from graph_agent.models.stream_watch import Spoken
+from graph_agent.models.finish_reasons import cut_off, refusal_text
+from graph_agent.models.sentinel import has_no_answer, is_blank, without_sentinel
+from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.planning.cache import through_cache
 from graph_agent.planning.prompt import plan_request
 from graph_agent.planning.reply import Planned, action_of, read_reply
@@ -77,11 +77,11 @@ class PlanningError(Exception):
 
 
 async def ask_for_calls(
-    parts: AgentParts,
+    parts: AgentDeps,
     history: Sequence[AnyMessage],
     settings: LoopConfig,
     mode: Mode,
-    stream: Spoken,
+    stream: StreamWatch,
     *,
     quiet: bool = False,
     schema: dict[str, Any] | None = None,
@@ -117,7 +117,7 @@ async def ask_for_calls(
         may_answer = parts.may_answer_while_planning(settings) and parts.response is None
         # Calls that a content filter cut off get error results, so that the model can try again.
         may_refuse = not planned.calls or cut_off(reply) is None
-        if may_refuse and (text := refusal_in(reply, heard=may_answer)) is not None:
+        if may_refuse and (text := refusal_text(reply, visible=may_answer)) is not None:
             await stream.settle(reply.text, reply.text)
             raise RefusedError.from_reply(reply, text, usage_of(reply, settings.prices))
         return planned
@@ -125,13 +125,13 @@ async def ask_for_calls(
     return await through_cache(parts, settings, request, mode, ask)
 
 
-async def settle(stream: Spoken, planned: Planned) -> None:
+async def settle(stream: StreamWatch, planned: Planned) -> None:
     """Stream the rest of a planning reply; drop a reply that has neither calls nor an answer."""
     await stream.settle(planned.raw_text, planned.message.text if planned.calls or planned.answers else None)
 
 
 async def ask_for_plan(
-    parts: AgentParts, history: Sequence[AnyMessage], settings: LoopConfig, planner: Planner, limit: Limit
+    parts: AgentDeps, history: Sequence[AnyMessage], settings: LoopConfig, planner: Planner, limit: Limit
 ) -> Planned:
     """Ask for a structured plan; an invalid plan is sent back once with all its faults.
 
@@ -156,11 +156,11 @@ async def ask_for_plan(
         return planned
     # Middleware has processed the whole plan; now it processes the text for the user.
     message = await parts.client.guarded(request, planned.message)
-    return replace(planned, message=message, answers=not says_nothing(message.text))
+    return replace(planned, message=message, answers=not has_no_answer(message.text))
 
 
 async def _ask_with_repair(
-    parts: AgentParts,
+    parts: AgentDeps,
     request: Sequence[AnyMessage],
     settings: LoopConfig,
     planner: Planner,
@@ -175,7 +175,7 @@ async def _ask_with_repair(
                 raise
             raise RepairRequestError(error, usage) from error
         usage = add_usage(usage, usage_of(reply, settings.prices))
-        if (text := refusal_in(reply, heard=False)) is not None:
+        if (text := refusal_text(reply, visible=False)) is not None:
             raise RefusedError.from_reply(reply, text, usage)
         try:
             plan = read_plan(reply, parts.plan_schema)

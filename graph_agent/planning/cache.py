@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage, message_
 
 from graph_agent._internal.text import plain
 from graph_agent.config import LoopConfig
-from graph_agent.deps import AgentParts
+from graph_agent.deps import AgentDeps
 from graph_agent.models.cleaning import without_call_blocks
 from graph_agent.models.client import Mode
 from graph_agent.models.finish_reasons import cut_off
@@ -25,7 +25,7 @@ _NAMESPACE = ("graph_agent", "plan")
 
 
 async def through_cache(
-    parts: AgentParts,
+    parts: AgentDeps,
     settings: LoopConfig,
     request: Sequence[AnyMessage],
     mode: Mode,
@@ -71,7 +71,7 @@ def _call_ids(request: Sequence[AnyMessage]) -> set[str]:
     return {call["id"] or "" for message in request if isinstance(message, AIMessage) for call in message.tool_calls}
 
 
-def _key(parts: AgentParts, settings: LoopConfig, request: Sequence[AnyMessage], mode: Mode) -> str:
+def _key(parts: AgentDeps, settings: LoopConfig, request: Sequence[AnyMessage], mode: Mode) -> str:
     """A hash of everything the plan depends on: model, options, tools and messages; ids are excluded."""
     model = parts.client.model
     content = {

@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMes
 from langchain_core.messages.utils import count_tokens_approximately
 
 from graph_agent.tools.result_cuts import cuts_for, with_cuts
-from graph_agent.types import NOT_SHOWN
+from graph_agent.types import HIDDEN_ID_PREFIX
 
 NOTE_MARK = "graph_agent_note"
 """Key in `additional_kwargs` of the note, which is a message of neither user nor model and is not stored."""
@@ -208,7 +208,7 @@ def _lines(group: Group) -> list[str]:
         return first.text.removesuffix("]").splitlines()[1:]
     if isinstance(first, ToolMessage) or not _asks(first):
         source = {"human": "The user", "ai": "You"}.get(first.type, "Someone")
-        if (first.id or "").startswith(NOT_SHOWN):
+        if (first.id or "").startswith(HIDDEN_ID_PREFIX):
             source = "A notice of the agent framework"
         return [f"- {source} said: {_short(first.text, _MESSAGE_CHARS)}"] if first.text.strip() else []
     return [f"- You called {call}; {status}: {result}" for call, status, result in _called(group)]

@@ -11,14 +11,14 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 
 from graph_agent.budgets import LimitMet, LimitMetError
 from graph_agent.calls import fingerprint
-from graph_agent.deps import AgentParts
+from graph_agent.deps import AgentDeps
 from graph_agent.errors import SlowSchemaError
-from graph_agent.hooks.copies import LentRequest, copied
+from graph_agent.hooks.copies import LazyRequestCopy, copied
 from graph_agent.hooks.faults import fail_or_skip
 from graph_agent.hooks.protocol import HookRequest, HookResponse, LoopHook, LoopPlan, RequestPatch, sees_answers
 from graph_agent.models.cleaning import without_calls
-from graph_agent.models.sentinel import says_nothing
-from graph_agent.models.side_calls import call_aside
+from graph_agent.models.sentinel import has_no_answer
+from graph_agent.models.side_calls import run_side_call
 from graph_agent.planning.hook_messages import without_open_calls
 from graph_agent.planning.reply import Planned
 from graph_agent.state.schema import HookWork
@@ -32,7 +32,7 @@ Rerun = Callable[[HookRequest, Sequence[AnyMessage]], Awaitable[tuple[Planned, H
 
 
 async def run_hook_loop(
-    parts: AgentParts,
+    parts: AgentDeps,
     planned: Planned,
     request: HookRequest,
     *,
@@ -110,7 +110,7 @@ async def run_hook_loop(
 
 
 async def _first_plan(
-    parts: AgentParts,
+    parts: AgentDeps,
     indexes: Sequence[int],
     planned: Planned,
     request: HookRequest,
@@ -123,7 +123,7 @@ async def _first_plan(
         if not planned.calls and not sees_answers(hook):
             continue
         response = HookResponse(copied(planned.message), copied(planned.calls), copied(planned.usage))
-        lent = LentRequest.of(request)
+        lent = LazyRequestCopy.of(request)
         try:
             plan = await _build_plan(hook, response, lent, count_reply)
             if plan is None:
@@ -149,13 +149,13 @@ async def _build_plan(
     hook: LoopHook, response: HookResponse, request: HookRequest, count_reply: Callable[[AIMessage], None]
 ) -> LoopPlan | None:
     """Call a hook; None if it requests no change."""
-    returned = await call_aside(hook.should_run, response, request, heard=count_reply)
+    returned = await run_side_call(hook.should_run, response, request, on_reply=count_reply)
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise TypeError(f"should_run returned {returned!r}; return a pair (bool, context)")
     wanted, context = returned
     if not wanted:
         return None
-    plan = await call_aside(hook.build_plan, context, response, request, heard=count_reply)
+    plan = await run_side_call(hook.build_plan, context, response, request, on_reply=count_reply)
     if not isinstance(plan, LoopPlan):
         raise TypeError(f"build_plan returned {plan!r}; return a LoopPlan")
     return plan if plan.response_override is not None or plan.terminate or plan.run_agentic_loop else None
@@ -175,7 +175,7 @@ def _override(planned: Planned, override: str | AIMessage) -> Planned:
     return replace(planned, message=message, calls=[], last=True, action="answer", reasoning="", final=True)
 
 
-async def _format_fault(parts: AgentParts, answer: AIMessage) -> str | None:
+async def _format_fault(parts: AgentDeps, answer: AIMessage) -> str | None:
     """Why an answer is no valid structured response; None if it is valid or none is required."""
     if parts.response is None:
         return None
@@ -186,14 +186,14 @@ async def _format_fault(parts: AgentParts, answer: AIMessage) -> str | None:
     return None
 
 
-def _is_answer(parts: AgentParts, planned: Planned, request: HookRequest) -> bool:
+def _is_answer(parts: AgentDeps, planned: Planned, request: HookRequest) -> bool:
     """Whether the text of a reply that ends the loop is an answer.
 
     The text of a structured plan is its reasoning, and a structured response is not composed while planning.
     """
     if parts.response is not None or parts.mode(request.settings) == "wave":
         return False
-    return not says_nothing(planned.message.text)
+    return not has_no_answer(planned.message.text)
 
 
 def _fingerprint(calls: Sequence[Call]) -> str:

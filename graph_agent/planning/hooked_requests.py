@@ -7,17 +7,17 @@ from dataclasses import replace
 
 from langchain_core.messages import AIMessage, AnyMessage
 
-from graph_agent._internal.lru import Bounded
+from graph_agent._internal.lru import BoundedCache
 from graph_agent.budgets import usage_of
-from graph_agent.deps import AgentParts
+from graph_agent.deps import AgentDeps
 from graph_agent.hooks.protocol import HookRequest, sees_answers
 from graph_agent.models.cleaning import with_text
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import classify_model_error
-from graph_agent.models.finish_reasons import refusal_in
+from graph_agent.models.finish_reasons import refusal_text
 from graph_agent.models.sentinel import without_sentinel
-from graph_agent.models.stream_watch import Spoken
-from graph_agent.models.visibility import WithoutCalls
+from graph_agent.models.stream_watch import StreamWatch
+from graph_agent.models.visibility import CallFilter
 from graph_agent.planning.ask import RefusedError, ask_for_calls, ask_for_plan, settle
 from graph_agent.planning.hook_loop import PATCHED_MODEL, run_hook_loop
 from graph_agent.planning.hook_messages import CarriedMessages
@@ -144,7 +144,7 @@ class HookedRequests:
         requests, active = self._requests, self._active
         own = request.model is active.model.client.model
 
-        async def ask(stream: Spoken) -> Planned:
+        async def ask(stream: StreamWatch) -> Planned:
             parts, mode = (active.parts, active.mode) if own else await self._with_patched_model(request)
             parts = _patched(parts, request)
             if request.phase == "answer":
@@ -159,21 +159,21 @@ class HookedRequests:
             # The messages are the hook's, so shortening or rewriting the history would not change the request.
             return own and classify_model_error(error) == "transient" and active.fall_back(error)
 
-        planned = await requests.send(ask, recover=recover, visibility=WithoutCalls)
+        planned = await requests.send(ask, recover=recover, visibility=CallFilter)
         requests.count(planned.usage, planned.message.usage_metadata if own else None)
         # After a fallback, the next rerun must not go back to the model that failed.
         return planned, replace(request, model=active.model.client.model) if own else request
 
-    async def _ask_for_answer(self, parts: AgentParts, request: HookRequest, mode: Mode) -> Planned:
+    async def _ask_for_answer(self, parts: AgentDeps, request: HookRequest, mode: Mode) -> Planned:
         messages = plan_request(parts, request.messages, request.settings, mode, self._active.planner)
         schema = parts.response.json_schema if parts.response else None
         reply = await parts.client.answer(messages, request.settings, mode=mode, quiet=True, schema=schema)
         usage = usage_of(reply, request.settings.prices)
-        if (refusal := refusal_in(reply, heard=True)) is not None:
+        if (refusal := refusal_text(reply, visible=True)) is not None:
             raise RefusedError.from_reply(reply, refusal, usage)
         return _as_plan(with_text(reply, without_sentinel(reply.text)), usage)
 
-    async def _with_patched_model(self, request: HookRequest) -> tuple[AgentParts, Mode]:
+    async def _with_patched_model(self, request: HookRequest) -> tuple[AgentDeps, Mode]:
         """The agent with the model of a patch, and the mode in which that model is asked for calls."""
         active = self._active
         ready = await active.agent.models.ready(request.model, PATCHED_MODEL)
@@ -192,17 +192,17 @@ async def _note_nothing(_: Usage) -> None:
     """Store no usage: after a crash the answer's request is sent again in any case."""
 
 
-def _patched(parts: AgentParts, request: HookRequest) -> AgentParts:
+def _patched(parts: AgentDeps, request: HookRequest) -> AgentDeps:
     """The agent with the tools and options of a patched request."""
     options = {**request.optional_params, **request.kwargs}
     if request.max_tokens is not None:
         options["max_tokens"] = request.max_tokens
     return replace(
         parts,
-        client=parts.client.asked_with(request.tools, options),
-        planner=parts.planner.asked_with(options),
+        client=parts.client.with_overrides(request.tools, options),
+        planner=parts.planner.with_overrides(options),
         toolbox=parts.toolbox.offering(request.tools),
         # A hook may patch the same request differently each time.
         cache=None,
-        _instructions=Bounded(),
+        _instructions=BoundedCache(),
     )

@@ -14,7 +14,7 @@ from langchain_core.messages import HumanMessage
 from graph_agent.events.types import event
 from graph_agent.planning.loop_detection import REPEATS, Loop, find_loop, recent_calls, repetitions, unchanging
 from graph_agent.planning.update import PlanUpdate
-from graph_agent.types import NOT_SHOWN, Call
+from graph_agent.types import HIDDEN_ID_PREFIX, Call
 
 _NOTED, _WARN, _WITHHOLD = range(3)
 """Levels of a pattern: results differ (reported once); results repeat, first time; results repeat, second time."""
@@ -87,7 +87,7 @@ def _notify(
     text = update.parts.prompts.render(
         "loop_warning", pattern=", ".join(names), count=count, same=same, withheld=list(withheld)
     )
-    message = HumanMessage(text, id=f"{NOT_SHOWN}{uuid.uuid4()}")
+    message = HumanMessage(text, id=f"{HIDDEN_ID_PREFIX}{uuid.uuid4()}")
     update.add_message(message)
     update.history = [*update.history, message]
 

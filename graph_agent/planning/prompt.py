@@ -8,7 +8,7 @@ from typing import Any
 from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 
 from graph_agent.config import LoopConfig, Planner
-from graph_agent.deps import AgentParts
+from graph_agent.deps import AgentDeps
 from graph_agent.models.client import Mode
 from graph_agent.state.failure_message import as_sent
 from graph_agent.state.messages import STEERING_MARK
@@ -16,7 +16,7 @@ from graph_agent.state.schema import Carried
 
 
 def plan_request(
-    parts: AgentParts, history: Sequence[AnyMessage], settings: LoopConfig, mode: Mode, planner: Planner
+    parts: AgentDeps, history: Sequence[AnyMessage], settings: LoopConfig, mode: Mode, planner: Planner
 ) -> list[AnyMessage]:
     """The request for the next wave.
 
@@ -55,7 +55,7 @@ def with_carried(history: Sequence[AnyMessage], carried: Sequence[Carried]) -> l
     return [*messages, *history[done:]]
 
 
-def _steered(message: AnyMessage, parts: AgentParts) -> AnyMessage:
+def _steered(message: AnyMessage, parts: AgentDeps) -> AnyMessage:
     """A steering message in the form in which the model receives it."""
     content: Any = parts.prompts.render("steering", content=message.text)
     if not isinstance(message.content, str):
@@ -66,13 +66,13 @@ def _steered(message: AnyMessage, parts: AgentParts) -> AnyMessage:
 
 
 def answer_request(
-    parts: AgentParts, history: Sequence[AnyMessage], settings: LoopConfig, mode: Mode, planner: Planner
+    parts: AgentDeps, history: Sequence[AnyMessage], settings: LoopConfig, mode: Mode, planner: Planner
 ) -> list[AnyMessage]:
     """The request for the answer: the plan's request and the closing message, so that a prompt cache holds the rest."""
     return [*plan_request(parts, history, settings, mode, planner), *closing(parts, mode)]
 
 
-def closing(parts: AgentParts, mode: Mode) -> list[AnyMessage]:
+def closing(parts: AgentDeps, mode: Mode) -> list[AnyMessage]:
     """The closing message of the request for the answer; empty for an agent without tools and response format.
 
     Args:

@@ -13,15 +13,15 @@ from langchain_core.runnables import RunnableConfig
 
 from graph_agent.budgets import LimitMet, usage_of
 from graph_agent.config import LoopConfig
-from graph_agent.deps import AgentParts
+from graph_agent.deps import AgentDeps
 from graph_agent.errors import SlowSchemaError
-from graph_agent.models.binding import Way
+from graph_agent.models.binding import ModelCall
 from graph_agent.models.cleaning import with_text
-from graph_agent.models.finish_reasons import REFUSED, refusal_in, refused_by
+from graph_agent.models.finish_reasons import REFUSED, is_content_refusal, refusal_text
 from graph_agent.models.metering import metered
 from graph_agent.models.sentinel import is_sentinel, without_sentinel
-from graph_agent.models.stream_watch import ReadAloud, Reader, Spoken, Visibility
-from graph_agent.models.visibility import UnlessCall, WithoutCalls, WithoutSentinel
+from graph_agent.models.stream_watch import Reader, StreamForwarder, StreamWatch, Visibility
+from graph_agent.models.visibility import CallFilter, LeadingCallFilter, SentinelFilter
 from graph_agent.planning.active_model import ActiveModel
 from graph_agent.planning.ask import (
     Limit,
@@ -62,7 +62,7 @@ class ModelRequests:
         self.active = active
         self.usage: Usage = NO_USAGE
         """Usage of all replies, unusable ones included."""
-        self.stream = Spoken()
+        self.stream = StreamWatch()
         """The text of the newest request's reply that the reader has received."""
         self.cut_off: AIMessage | None = None
         """The part of the newest request's reply that arrived before a cut-off, with its tokens; None otherwise."""
@@ -72,7 +72,7 @@ class ModelRequests:
     @classmethod
     async def open(
         cls,
-        parts: AgentParts,
+        parts: AgentDeps,
         settings: LoopConfig,
         history: Sequence[AnyMessage],
         loop: Bookkeeping,
@@ -112,7 +112,7 @@ class ModelRequests:
     async def _plan(self, tail: Sequence[AnyMessage] = (), *, quiet: bool = False) -> Planned:
         active = self.active
 
-        async def ask(stream: Spoken) -> Planned:
+        async def ask(stream: StreamWatch) -> Planned:
             # Read per attempt: a failed attempt may have shortened the history.
             history = [*active.history, *tail] if tail else active.history
             if active.mode == "wave":
@@ -138,7 +138,7 @@ class ModelRequests:
         if parts.response is None or active.mode != "native" or not parts.may_answer_while_planning(active.settings):
             return None
         schema = parts.response.json_schema
-        return schema if parts.client.holds_to(schema) else None
+        return schema if parts.client.enforces_schema(schema) else None
 
     async def _fits(self, planned: Planned) -> bool:
         """Whether a planning reply is an answer on which the provider has enforced the schema."""
@@ -154,12 +154,12 @@ class ModelRequests:
     def _visibility(self) -> type[Visibility]:
         """The rule for the parts of a planning reply that are held back from the reader."""
         if self._schema_of_plan() is not None:
-            return WithoutSentinel
+            return SentinelFilter
         if self.active.mode == "text":
-            return WithoutCalls
+            return CallFilter
         if not self._may_correct():
-            return WithoutSentinel
-        return UnlessCall if self.active.takes_tools else WithoutCalls
+            return SentinelFilter
+        return LeadingCallFilter if self.active.takes_tools else CallFilter
 
     def _may_correct(self) -> bool:
         """Whether a native reply without calls may be requested again in text: once per input, before any work."""
@@ -218,13 +218,13 @@ class ModelRequests:
         """
         active = self.active
 
-        async def ask(stream: Spoken) -> AIMessage:
+        async def ask(stream: StreamWatch) -> AIMessage:
             request = [*self.answer_request(), *tail]
             whole = quiet or (schema is not None and self._reader is not None)
             reply = await active.parts.client.answer(
                 request, active.settings, mode=active.mode, quiet=whole, schema=schema, watch=stream
             )
-            if (refusal := refusal_in(reply, heard=True)) is not None:
+            if (refusal := refusal_text(reply, visible=True)) is not None:
                 await stream.settle(reply.text, reply.text)
                 raise RefusedError.from_reply(reply, refusal, usage_of(reply, active.settings.prices))
             answer = without_sentinel(reply.text)
@@ -247,7 +247,7 @@ class ModelRequests:
         """
         active = self.active
 
-        def recover(error: Exception) -> Way | None:
+        def recover(error: Exception) -> ModelCall | None:
             if not active.recover(error):
                 return None
             return active.parts.client.answering(self.answer_request(), active.settings, mode=active.mode)
@@ -271,9 +271,9 @@ class ModelRequests:
             below = message.model_copy(
                 update={"content": message.text.removeprefix(sentence).removesuffix(hint).strip()}
             )
-            refusal = refusal_in(below, heard=True)
+            refusal = refusal_text(below, visible=True)
         else:
-            refusal = REFUSED if refused_by(failure) else None
+            refusal = REFUSED if is_content_refusal(failure) else None
         if refusal is None:
             return message, failure
         active.warn_of_refusal()
@@ -281,10 +281,10 @@ class ModelRequests:
 
     async def send(
         self,
-        ask: Callable[[Spoken], Awaitable[T]],
+        ask: Callable[[StreamWatch], Awaitable[T]],
         *,
         recover: Callable[[Exception], bool] | None = None,
-        visibility: type[Visibility] = WithoutSentinel,
+        visibility: type[Visibility] = SentinelFilter,
     ) -> T:
         """Send a request until it is answered or no recovery is left.
 
@@ -298,7 +298,9 @@ class ModelRequests:
         """
         with self._extra_usage():
             while True:
-                self.stream = Spoken(visibility) if self._reader is None else ReadAloud(self._reader, visibility)
+                self.stream = (
+                    StreamWatch(visibility) if self._reader is None else StreamForwarder(self._reader, visibility)
+                )
                 try:
                     return await ask(self.stream)
                 except RefusedError as refused:
@@ -313,7 +315,7 @@ class ModelRequests:
                     failure = failed.error
                 except Exception as error:  # noqa: BLE001 - a provider may raise anything; it is raised again below
                     failure = error
-                if refused_by(failure):
+                if is_content_refusal(failure):
                     self.active.warn_of_refusal()
                     raise RefusedError(AIMessage(REFUSED), NO_USAGE) from failure
                 if self.stream.seen or not (recover or self.active.recover)(failure):

@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from graph_agent.hooks.copies import copied
 from graph_agent.hooks.faults import fail_or_skip
 from graph_agent.hooks.protocol import LoopHook
-from graph_agent.models.side_calls import call_aside
+from graph_agent.models.side_calls import run_side_call
 
 
 async def result_texts(
@@ -39,7 +39,9 @@ async def result_texts(
     results = [message for message in messages if isinstance(message, ToolMessage)]
     for hook in hooks:
         try:
-            returned = await call_aside(hook.rewrite_results, copied(with_texts(results, texts)), heard=count_reply)
+            returned = await run_side_call(
+                hook.rewrite_results, copied(with_texts(results, texts)), on_reply=count_reply
+            )
             texts |= _checked(returned)
         except BaseException as error:  # noqa: BLE001 - a hook may raise anything; its `on_error` selects the response
             fail_or_skip(hook, error, warn)

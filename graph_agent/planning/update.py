@@ -13,13 +13,13 @@ from langgraph.runtime import Runtime
 from graph_agent._internal.text import as_text, plain, text_of
 from graph_agent.budgets import LOGGED, RECURSION_LIMIT, STEPS_FOR_A_WAVE, LimitMet, budget_met, has_budget, limit_met
 from graph_agent.context import coerce_context, set_fields
-from graph_agent.deps import AgentParts
+from graph_agent.deps import AgentDeps
 from graph_agent.events.calls import announce
 from graph_agent.events.queries import answers_of_wave, failed_ids, is_structured, results_of_wave, since_plan
 from graph_agent.events.types import IN_HISTORY, StoredEvent, event
-from graph_agent.execution.delegate_call import calls_that_wait, unanswered
-from graph_agent.execution.settlement import never_run, settle
-from graph_agent.models.stream_watch import Spoken
+from graph_agent.execution.delegate_call import calls_waiting_for_person, unanswered
+from graph_agent.execution.settlement import settle, skipped_result
+from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.runs.inbox import NoteKind
 from graph_agent.runs.notes import listen, take_follow_ups
 from graph_agent.runs.run import run_of
@@ -52,7 +52,7 @@ class PlanUpdate:
         runtime: The node's runtime.
     """
 
-    def __init__(self, state: PlanState, parts: AgentParts, config: RunnableConfig, runtime: Runtime[Any]) -> None:
+    def __init__(self, state: PlanState, parts: AgentDeps, config: RunnableConfig, runtime: Runtime[Any]) -> None:
         self.state = state
         self.parts = parts
         self.config = config
@@ -64,12 +64,12 @@ class PlanUpdate:
         self.events: list[StoredEvent] = []
         self.changes: dict[str, Any] = {}
         self.waiting_delegations = (
-            calls_that_wait(state.get("remote"), state.get("ready", [])) if state.get("arrived") else []
+            calls_waiting_for_person(state.get("remote"), state.get("ready", [])) if state.get("arrived") else []
         )
         """Delegations of the wave that wait for a person's answer."""
         self.newest_reply: AIMessage | None = None
         """The reply of this pass's newest plan; None before the first."""
-        self.streamed: Spoken | None = None
+        self.streamed: StreamWatch | None = None
         """The text of the newest request's reply that the reader has received; None before the first request."""
         self.direct_answer: AIMessage | None = None
         """The newest planning reply if it is the answer; None otherwise."""
@@ -272,7 +272,7 @@ class PlanUpdate:
     def skip(self, calls: Sequence[tuple[Call, str]]) -> None:
         """Add a result for each call that will not run, with its reason."""
         for call, reason in calls:
-            message, result = never_run(call["id"], call["name"], reason, self.loop["step"])
+            message, result = skipped_result(call["id"], call["name"], reason, self.loop["step"])
             self.add_message(message)
             self.history = [*self.history, message]
             self.events.append(result)

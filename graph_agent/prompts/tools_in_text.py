@@ -27,7 +27,7 @@ def tools_in_text(prompts: Prompts, schemas: Sequence[Mapping[str, Any]], *, pla
     return prompts.render("text_tools", tools=[{**absent, **schema["function"]} for schema in schemas], plan=plan)
 
 
-def retold(messages: Sequence[M], before: str, after: str) -> list[M]:
+def replace_tools_text(messages: Sequence[M], before: str, after: str) -> list[M]:
     """Replace the descriptions of tools in the system prompt of a request; unchanged if they do not occur.
 
     Args:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 from langgraph.store.base import BaseStore, Op, PutOp, SearchOp
 
-from graph_agent._internal.sync_bridge import in_blocking_run, to_its_end
+from graph_agent._internal.sync_bridge import await_uninterrupted, in_blocking_run
 
 NoteKind = Literal["steer", "follow_up", "abort", "configure"]
 
@@ -171,7 +171,7 @@ class StoreInbox:
     async def _do(self, ops: Sequence[Op]) -> list[Any]:
         if self._is_on_its_loop():
             try:
-                return await to_its_end(self._store.abatch(ops))
+                return await await_uninterrupted(self._store.abatch(ops))
             except NotImplementedError:
                 pass  # a store with blocking methods only
         return await asyncio.to_thread(self._store.batch, ops)

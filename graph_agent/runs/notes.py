@@ -28,7 +28,7 @@ _NOTE = "note-"
 
 
 @dataclass(slots=True)
-class Heard:
+class ReceivedNotes:
     """Messages and events of the notes that were processed."""
 
     messages: list[HumanMessage] = field(default_factory=list)
@@ -42,7 +42,7 @@ async def listen(
     kinds: Collection[NoteKind],
     step: int,
     check: Callable[[Bookkeeping], Awaitable[None]] | None = None,
-) -> Heard:
+) -> ReceivedNotes:
     """Process the new notes of some kinds; aborts are always processed.
 
     Args:
@@ -52,7 +52,7 @@ async def listen(
         step: The step of the events.
         check: Raises `ConfigError` for an impossible configuration; the change is then left out, with a warning.
     """
-    received = Heard()
+    received = ReceivedNotes()
     for note in await _new_notes(run, loop):
         if note.kind not in kinds:
             continue

@@ -17,8 +17,8 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
-from graph_agent._internal.polling import look_again
-from graph_agent._internal.sync_bridge import from_thread
+from graph_agent._internal.polling import poll_forever
+from graph_agent._internal.sync_bridge import await_thread_future
 from graph_agent.errors import SessionBusyError
 from graph_agent.runs.database_identity import place_of, place_of_blocking
 from graph_agent.runs.inbox import Inbox, MemoryInbox, StoreInbox
@@ -82,11 +82,11 @@ async def find_run(saver: BaseCheckpointSaver[Any], session_id: str) -> Run | No
 async def is_idle(saver: BaseCheckpointSaver[Any], session_id: str) -> bool:
     """Whether no run of a session is under way, in this process or in another on the same database."""
     place = await place_of(saver)
-    return await from_thread(_locks.is_free(place, session_id))
+    return await await_thread_future(_locks.is_free(place, session_id))
 
 
 @asynccontextmanager
-async def kept_idle(saver: BaseCheckpointSaver[Any], session_id: str) -> AsyncIterator[None]:
+async def lock_idle_session(saver: BaseCheckpointSaver[Any], session_id: str) -> AsyncIterator[None]:
     """Lock a session without a run, so that no run begins, in this process or in another on the same database.
 
     Raises:
@@ -214,14 +214,14 @@ async def _session(place: Hashable, run: Run) -> AsyncIterator[None]:
             yield
     finally:
         if taken:
-            await from_thread(_locks.give_back(*key))
+            await await_thread_future(_locks.give_back(*key))
             run.ended.set_result(None)
 
 
 async def _take(key: tuple[Hashable, str]) -> bool:
     taken = _locks.take(*key)
     try:
-        return await from_thread(taken)
+        return await await_thread_future(taken)
     except BaseException:
         _release_if_taken(taken, key)
         raise
@@ -284,7 +284,9 @@ async def _watch_for_abort(run: Run) -> None:
         if aborts := run.process_aborts(await run.inbox.read(run.session_id)):
             await run.inbox.forget(run.session_id, aborts)
 
-    await look_again(poll, POLL_S, logger, f"Looking in the Store whether session {run.session_id!r} is to be aborted")
+    await poll_forever(
+        poll, POLL_S, logger, f"Looking in the Store whether session {run.session_id!r} is to be aborted"
+    )
 
 
 def _reset_after_fork() -> None:

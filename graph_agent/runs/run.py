@@ -17,7 +17,7 @@ import anyio
 from langchain_core.runnables import RunnableConfig
 
 from graph_agent._internal.closing_stream import Readership
-from graph_agent._internal.sync_bridge import from_thread
+from graph_agent._internal.sync_bridge import await_thread_future
 from graph_agent.errors import RunFailedError
 from graph_agent.models.stream_watch import Reader
 from graph_agent.runs.checkpoint_fence import CheckpointFence
@@ -56,7 +56,7 @@ class Run:
     """Wall clock at the start, to distinguish aborts of this run from earlier ones in its inbox."""
     planned: set[str] = field(default_factory=set)
     """Ids of the calls made ready in this run, which no earlier run can have started."""
-    taken_up: set[str] = field(default_factory=set)
+    started_tasks: set[str] = field(default_factory=set)
     """Ids of the calls whose task has started in this run."""
     begun: set[str] = field(default_factory=set)
     """Ids of the calls started in this run."""
@@ -90,13 +90,13 @@ class Run:
         """Record calls as made ready in this run; a model may reuse the ids of earlier calls."""
         new = set(ids)
         self.planned |= new
-        self.taken_up -= new
+        self.started_tasks -= new
         self.begun -= new
 
     @property
     def untouched(self) -> list[str]:
         """Ids of the calls made ready whose task has not started."""
-        return sorted(self.planned - self.taken_up)
+        return sorted(self.planned - self.started_tasks)
 
     @property
     def aborted(self) -> bool:
@@ -145,7 +145,7 @@ class Run:
         run: Run | None = self
         while run is not None:
             if run.confirm_lock is not None:
-                await from_thread(run.confirm_lock())
+                await await_thread_future(run.confirm_lock())
             run = run.parent
         self.check_held()
 

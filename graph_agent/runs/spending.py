@@ -6,14 +6,16 @@ from collections.abc import Sequence
 
 from langchain_core.messages import AIMessage, AnyMessage
 
-from graph_agent.budgets import Spent, cost_of, work_s
+from graph_agent.budgets import BudgetUsage, cost_of, work_s
 from graph_agent.config import LoopConfig
 from graph_agent.runs.run import Run
 from graph_agent.state.schema import Bookkeeping
 from graph_agent.types import Usage
 
 
-def spent(run: Run, loop: Bookkeeping, usage: Usage, history: Sequence[AnyMessage], settings: LoopConfig) -> Spent:
+def spent(
+    run: Run, loop: Bookkeeping, usage: Usage, history: Sequence[AnyMessage], settings: LoopConfig
+) -> BudgetUsage:
     """Return the usage of the input so far.
 
     Args:
@@ -26,7 +28,7 @@ def spent(run: Run, loop: Bookkeeping, usage: Usage, history: Sequence[AnyMessag
     # The first model call of an input has no estimate: the calls of earlier inputs predict it badly.
     last = _newest_reply(history) if usage["model_calls"] else None
     used = last.usage_metadata if last is not None else None
-    return Spent(
+    return BudgetUsage(
         seconds=run.worked_s(loop.get("worked_s", 0.0)),
         tokens=usage["total_tokens"],
         cost=usage.get("cost", 0.0),

@@ -15,7 +15,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, Generati
 
 from graph_agent.budgets import usage_of
 from graph_agent.config import Price
-from graph_agent.models.estimate import estimated_usage, usage_until
+from graph_agent.models.estimate import cut_off_reply, estimated_usage
 from graph_agent.state.usage import add_usage
 from graph_agent.types import NO_USAGE, Usage
 
@@ -48,7 +48,7 @@ class UsageCounter(AsyncCallbackHandler):
         """Estimated usage of the calls without a reply so far."""
         usage = NO_USAGE
         for call in list(self._open.values()):
-            partial = usage_until(call.request, call.text, call.reported, model=call.model)
+            partial = cut_off_reply(call.request, call.text, call.reported, model=call.model)
             usage = add_usage(usage, usage_of(partial, self._prices))
         return usage
 

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 
-from graph_agent._internal.signals import draining_on_sigterm
+from graph_agent._internal.signals import drain_on_sigterm
 from graph_agent.server.a2a.mount import CARD_PATH, PATHS, a2a_routes
 from graph_agent.server.admission.gate import OPEN
 from graph_agent.server.admission.guard import guard
@@ -81,7 +81,7 @@ def create_app(
             app.state.graph_agent = Services(Chat(runs, limits), streams, Readiness(runs))
             async with a2a_routes(runs, limits, tasks, db or source.db) as routes:
                 app.router.routes[:0] = routes
-                with draining_on_sigterm(
+                with drain_on_sigterm(
                     runs,
                     settings.drain_s,
                     enabled=handle_signals,

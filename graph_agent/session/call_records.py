@@ -11,7 +11,7 @@ from langgraph.types import StateSnapshot
 
 from graph_agent.events.queries import OUTCOMES
 from graph_agent.events.types import StoredEvent
-from graph_agent.execution.ledger import Begun, begun_in
+from graph_agent.execution.ledger import Begun, wave_recovery
 from graph_agent.runs.run import Run
 from graph_agent.session.results import PlannedCall, planned_calls, since_last_input
 from graph_agent.state.schema import NOT_BEGUN
@@ -45,14 +45,14 @@ def call_records(
     Args:
         snapshot: The session's state.
         stored: Its checkpoint; None for none.
-        before: The checkpoints before the latest edits (`edited_from`), newest first.
+        before: The checkpoints before the latest edits (`edit_ancestors`), newest first.
         run: The session's run in this process; None for none.
         idle: Whether no run is under way anywhere.
         writes: Whether a call may write, by name; None if unknown.
     """
     events = since_last_input(snapshot.values.get("events", []))
     ledger = snapshot.values.get("loop", NOT_BEGUN).get("ledger", False)
-    begun = begun_in(stored, before)
+    begun = wave_recovery(stored, before)
     pending = [("", *write) for writes in begun.finished.values() for write in writes]
     pending += (stored.pending_writes if stored else None) or []
     interrupted = _interrupted(snapshot, begun)
@@ -66,7 +66,7 @@ def call_records(
         if id_ in begun.noted or id_ in interrupted or not idle:
             return "started"
         in_ledger = ledger and (writes is None or writes(name))
-        return "planned" if begun.is_certain(id_, ledger=in_ledger) else "unknown"
+        return "planned" if begun.is_certainly_unstarted(id_, ledger=in_ledger) else "unknown"
 
     calls = planned_calls([*events, *_events_in(pending)])
     return [CallRecord(call.planned["id"], call.planned["name"], state(call)) for call in calls]

@@ -11,7 +11,7 @@ from langgraph.graph.state import CompiledStateGraph
 
 from graph_agent.compiled import AgentStateGraph
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
-from graph_agent.execution.checkpoints import edited_from, load
+from graph_agent.execution.checkpoints import edit_ancestors, load
 from graph_agent.runs.inbox import Inbox, Note, NoteKind, new_note
 from graph_agent.runs.notes import checked_fields
 from graph_agent.runs.registry import ABORTED, POLL_S, find_run, inbox_of, is_idle, sees_other_processes
@@ -89,7 +89,7 @@ class SessionCommands:
         run = await find_run(self._saver, self.id)
         writes = self._graph.builder.writes if isinstance(self._graph.builder, AgentStateGraph) else None
         idle = run is None and await is_idle(self._saver, self.id)
-        before = await edited_from(self._saver, stored)
+        before = await edit_ancestors(self._saver, stored)
         # Imported here: few programs need it.
         from graph_agent.session.call_records import call_records
 

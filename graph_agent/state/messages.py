@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, RemoveMessage, ToolCall, ToolMessage
 
-from graph_agent.types import NOT_SHOWN
+from graph_agent.types import HIDDEN_ID_PREFIX
 
 CONTEXT_MARK = "graph_agent_context"
 """Key in `additional_kwargs` of a context message from a delegator, which is not user input."""
@@ -42,7 +42,7 @@ def since_input(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
 
 def is_user_input(message: HumanMessage) -> bool:
     """Whether a user-role message is user input, not context, steering, or an instruction of the framework."""
-    return not _MARKS & message.additional_kwargs.keys() and not (message.id or "").startswith(NOT_SHOWN)
+    return not _MARKS & message.additional_kwargs.keys() and not (message.id or "").startswith(HIDDEN_ID_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def with_results(messages: Sequence[AnyMessage], results: dict[tuple[int, str], 
     return placed
 
 
-def in_order(messages: list[AnyMessage]) -> list[AnyMessage]:
+def order_results(messages: list[AnyMessage]) -> list[AnyMessage]:
     """Move each result right after the message with its call; return the same list if every result is in place.
 
     A result belongs to the nearest preceding call with its id. A result without a call, or a second one for the same

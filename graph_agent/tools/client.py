@@ -30,7 +30,7 @@ class ClientResult(TypedDict):
     """`success`, or `error` if the tool failed."""
 
 
-def asked_of_client(call: Call) -> Output:
+def call_client_tool(call: Call) -> Output:
     """Interrupt the graph for a client tool call; on resume, return the client's result.
 
     Raises:
@@ -46,7 +46,7 @@ def asked_of_client(call: Call) -> Output:
     )
 
 
-def one_at_a_time(calls: Sequence[Call], names: Collection[str]) -> list[Call]:
+def fault_further_client_calls(calls: Sequence[Call], names: Collection[str]) -> list[Call]:
     """Return a plan's calls with a fault on each client tool call after the first.
 
     Args:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from graph_agent.config import LoopConfig
-from graph_agent.tools.read_result import READ_RESULT, how_to_read_on
+from graph_agent.tools.read_result import READ_RESULT, read_on_hint
 from graph_agent.tools.result_cuts import truncated_content
 from graph_agent.tools.truncation import TruncateMode
 from graph_agent.types import Call, is_delegation
 
 
-def shown_output(
+def truncate_output(
     content: str | list[Any], settings: LoopConfig, marks: Mapping[str, Any], call: Call
 ) -> tuple[str | list[Any], bool]:
     """Truncate an output to the limits of its tool, of the tool's kind, or of the run (see `output_limits`).
@@ -36,7 +36,7 @@ def shown_output(
         limits = limits._replace(max_chars=min(limits.max_chars, threshold))
 
     def hint(offset: int) -> str:
-        return how_to_read_on(call["id"], offset)
+        return read_on_hint(call["id"], offset)
 
     kept = truncated_content(content, **limits._asdict(), hint=None if threshold is None else hint)
     return (content, False) if kept is None else (kept, True)

@@ -235,7 +235,7 @@ def tool_runtime(
     )
 
 
-def meant_for_the_run(error: BaseException) -> bool:
+def belongs_to_run(error: BaseException) -> bool:
     """Whether an exception raised by a call must propagate to the run instead of becoming the call's error result.
 
     A `GraphBubbleUp` such as an interrupt, a cancellation of the task, Ctrl-C and `GeneratorExit` propagate. Any other

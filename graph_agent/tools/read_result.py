@@ -30,7 +30,7 @@ _Events = Annotated[Any, InjectedState("events")]
 """Not declared as a list, because pydantic would copy the whole history to validate it."""
 
 
-def with_reader(tools: Sequence[BaseTool], config: LoopConfig) -> Sequence[BaseTool]:
+def with_read_result(tools: Sequence[BaseTool], config: LoopConfig) -> Sequence[BaseTool]:
     """Return the agent's tools, followed by `read_result` if outputs are offloaded.
 
     Raises:
@@ -54,7 +54,7 @@ def with_reader(tools: Sequence[BaseTool], config: LoopConfig) -> Sequence[BaseT
     return [*tools, reader]
 
 
-def how_to_read_on(id_: str, offset: int) -> str:
+def read_on_hint(id_: str, offset: int) -> str:
     """Return the hint of a truncation marker: the `read_result` call for the missing part.
 
     Args:

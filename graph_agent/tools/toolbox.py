@@ -21,9 +21,9 @@ from graph_agent.events.types import ResultStatus
 from graph_agent.prompts import Prompts
 from graph_agent.state.schema import AgentState, RemoteTask
 from graph_agent.tools.argument_checks import openai_schema
-from graph_agent.tools.client import asked_of_client, bare_schema
+from graph_agent.tools.client import bare_schema, call_client_tool
 from graph_agent.tools.finite_numbers import check_finite
-from graph_agent.tools.invoke import Invoker, meant_for_the_run, record_return_value, tool_runtime
+from graph_agent.tools.invoke import Invoker, belongs_to_run, record_return_value, tool_runtime
 from graph_agent.tools.live import LiveTools
 from graph_agent.tools.output import Output, fault, may_have_run, misfit, read_output
 from graph_agent.tools.retry import ToolRetry, after_attempts
@@ -217,7 +217,7 @@ class Toolbox:
         if call["name"] in self.withdrawn and call["id"] not in self._made_before:
             return Output(f"{call['name']} did not run: it is no longer offered. Answer without it.", "error")
         if call["name"] in self.client_tools:
-            return asked_of_client(call)
+            return call_client_tool(call)
         tool = self.tools.get(call["name"])
         if tool is None:
             if call["name"] in self._offered:
@@ -237,7 +237,7 @@ class Toolbox:
                         returned = await self._invokers[tool.name](arguments, call["id"], config)
                 return read_output(returned, call, given)
             except BaseException as error:
-                if meant_for_the_run(error):
+                if belongs_to_run(error):
                     raise
                 cut_off, unfit = may_have_run(clock, error), misfit(tool, error)
                 if cut_off and not clock.expired() and self.writes(tool.name):

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from graph_agent._internal.text import NotFiniteError, clean, plain
 from graph_agent._internal.validation_text import explain
 from graph_agent.calls import new_call_id, split_tool_calls
-from graph_agent.calls.lenient_json import repaired
+from graph_agent.calls.lenient_json import parse_lenient_json
 from graph_agent.models.finish_reasons import cause_of, cut_off
 from graph_agent.waves.schema import CALL_ID, PlanError, PlanningResult, WaveCall
 
@@ -99,7 +99,7 @@ def _check_numbers(call: WaveCall, arguments: Any) -> None:
 
 
 def _plan_in(text: str) -> dict[str, Any] | None:
-    """Return the last JSON object in a text that has a plan's keys; None if there is none or it cannot be repaired."""
+    """Return the last JSON object in a text that has a plan's keys; None if there is none or it cannot be parsed."""
     found: dict[str, Any] | None = None
     decoder = json.JSONDecoder()
     at = text.find("{")
@@ -126,7 +126,7 @@ def _repaired(text: str) -> dict[str, Any] | None:
     if not broken or broken.count("[") != broken.count("]"):
         return None
     try:
-        value = repaired(broken)
+        value = parse_lenient_json(broken)
     except ValueError:
         return None
     return value if isinstance(value, dict) and _PLAN_KEYS & value.keys() else None

@@ -26,7 +26,7 @@ from starlette.routing import Route
 from graph_agent import A2ADelegate
 from graph_agent.a2a.client.auth import A2AAuth
 from graph_agent.a2a.wire import EXTENSION
-from graph_agent.budgets import Left
+from graph_agent.budgets import RemainingBudget
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import ConfigError
 from tests.support.a2a_delegates import delegating_session, delegation_summaries
@@ -215,7 +215,7 @@ async def test_a_delegate_is_abandoned_at_the_deadline() -> None:
             await asyncio.sleep(0.05)
 
     with serving_plain(agent := PlainAgent(chatty)) as url:
-        result = await asked(A2ADelegate("researcher", url, timeout_s=60), left=Left(deadline_s=0.4))
+        result = await asked(A2ADelegate("researcher", url, timeout_s=60), left=RemainingBudget(deadline_s=0.4))
         cancelled = await asyncio.to_thread(agent.cancelled.wait, 30)
 
     assert (result.status, cancelled) == ("error", True)

@@ -38,7 +38,7 @@ from starlette.routing import Route
 from graph_agent import A2ADelegate, LoopConfig, LoopHook, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.a2a.server import a2a_app
 from graph_agent.a2a.server.card import agent_card
-from graph_agent.a2a.server.executor import NoPlaceError
+from graph_agent.a2a.server.executor import NoSlotError
 from graph_agent.a2a.server.push import open_push_http
 from graph_agent.a2a.server.sessions import session_id_of
 from graph_agent.a2a.server.store import open_stores
@@ -168,7 +168,7 @@ async def test_an_answer_over_the_concurrency_limit_leaves_the_interrupt_open() 
     @contextmanager
     def held(user: str) -> Iterator[None]:
         if full:
-            raise NoPlaceError(full.pop())
+            raise NoSlotError(full.pop())
         yield
 
     with serving_ours(weather_agent([asks(("1", "book", {"room": "12"})), "Booked."], tools=[book]), held=held) as url:

@@ -23,7 +23,7 @@ from graph_agent import (
     Session,
     create_graph_agent,
 )
-from graph_agent.hooks.copies import LentRequest, copied
+from graph_agent.hooks.copies import LazyRequestCopy, copied
 from graph_agent.hooks.protocol import HookRequest, HookResponse
 from tests.support.agents import echo, says
 from tests.support.openai_stub import Reply, StubFactory, openai_stub
@@ -148,7 +148,7 @@ def request(**fields: Any) -> HookRequest:
 def test_a_lent_request_is_copied_only_where_it_is_read() -> None:
     own = request()
 
-    lent = LentRequest.of(own)
+    lent = LazyRequestCopy.of(own)
     read = lent.messages
     other = replace(lent, depth=2)
 

@@ -26,23 +26,23 @@ from graph_agent._compat import (
     ClockedStateGraph,
     InjectedArguments,
     SubPattern,
-    answers_at_hand,
     as_tool_output,
-    both_ways,
     cache_block_types,
     checkpointer_of,
     close_sqlite_cache,
     config_parameter,
+    count_resume_values,
+    dual_runnable,
+    gate_message_stream,
     inherits_durability,
     is_resuming,
-    keep_checkpoint_ids_above,
     loads_older_checkpoint,
     messages_delta_reducer,
     parse_pattern,
+    raise_checkpoint_id_floor,
     read_state,
     surrounding_context,
     uses_responses_api,
-    with_stream_through,
 )
 from graph_agent._internal.sync_bridge import blocking
 from tests.support.agents import thread
@@ -67,7 +67,7 @@ async def test_a_send_task_reads_the_state_and_finds_the_saver() -> None:
         return [Send("task", {})]
 
     graph = StateGraph(State)
-    graph.add_node("task", both_ways(blocking(task), task, "task"), input_schema=State)
+    graph.add_node("task", dual_runnable(blocking(task), task, "task"), input_schema=State)
     graph.add_conditional_edges(START, fan_out, ["task"])
     graph.add_edge("task", END)
 
@@ -110,11 +110,11 @@ async def test_a_task_counts_its_answered_interrupts(by_id: bool) -> None:
     counted: list[int] = []
 
     async def task(state: State, config: RunnableConfig) -> dict[str, Any]:
-        counted.append(answers_at_hand(config))
+        counted.append(count_resume_values(config))
         return {"seen": [interrupt("first?"), interrupt("second?")]}
 
     graph = StateGraph(State)
-    graph.add_node("task", both_ways(blocking(task), task, "task"))
+    graph.add_node("task", dual_runnable(blocking(task), task, "task"))
     graph.add_edge(START, "task")
     compiled = graph.compile(checkpointer=InMemorySaver())
     given: Any = {"word": "hi"}
@@ -135,7 +135,7 @@ async def test_a_node_detects_a_resumed_run() -> None:
         return {"seen": interrupt("first?")}
 
     graph = StateGraph(State)
-    graph.add_node("task", both_ways(blocking(task), task, "task"))
+    graph.add_node("task", dual_runnable(blocking(task), task, "task"))
     graph.add_edge(START, "task")
     compiled = graph.compile(checkpointer=InMemorySaver())
     await compiled.ainvoke({"word": "hi"}, thread())
@@ -153,7 +153,7 @@ def test_a_node_runs_both_ways() -> None:
         return {"word": "blocking"}
 
     graph = StateGraph(State)
-    graph.add_node("node", both_ways(fast, slow, "node"), input_schema=State)
+    graph.add_node("node", dual_runnable(fast, slow, "node"), input_schema=State)
     graph.add_edge(START, "node")
     graph.add_edge("node", END)
 
@@ -263,7 +263,7 @@ async def test_a_fresh_read_sees_what_the_update_writes() -> None:
     graph = StateGraph(State)
     graph.add_node("say", lambda state: {"word": "said"})
     graph.add_edge(START, "say")
-    graph.add_conditional_edges("say", both_ways(blocking(route), route, "route"), [END])
+    graph.add_conditional_edges("say", dual_runnable(blocking(route), route, "route"), [END])
     compiled = graph.compile(checkpointer=InMemorySaver())
     await compiled.ainvoke({"word": "hi"}, thread())
 
@@ -277,7 +277,7 @@ def test_checkpoint_ids_are_made_from_a_clock_that_can_be_raised() -> None:
         later = str(uuid6())
     with process_with_clock(0):
         before = str(uuid6())
-        keep_checkpoint_ids_above(later)
+        raise_checkpoint_id_floor(later)
         after = str(uuid6())
 
     assert before < later < after
@@ -338,7 +338,7 @@ async def test_the_message_stream_of_a_model_call_goes_through_a_gate() -> None:
         return take
 
     async def node(state: State, config: RunnableConfig) -> dict[str, Any]:
-        await ScriptedChatModel(["One two."]).ainvoke("hi", with_stream_through(config, gate))
+        await ScriptedChatModel(["One two."]).ainvoke("hi", gate_message_stream(config, gate))
         return {}
 
     graph = StateGraph(State)

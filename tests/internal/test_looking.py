@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from graph_agent._internal.polling import look_again
+from graph_agent._internal.polling import poll_forever
 
 logger = logging.getLogger("graph_agent.tests")
 
@@ -27,7 +27,7 @@ async def test_a_failing_poll_is_logged_once_until_it_succeeds(caplog: pytest.Lo
         elif (error := comes.pop(0)) is not None:
             raise error
 
-    looking = asyncio.create_task(look_again(look, 0, logger, "Looking"))
+    looking = asyncio.create_task(poll_forever(look, 0, logger, "Looking"))
     await asyncio.wait_for(over.wait(), 30)
     looking.cancel()
     await asyncio.wait([looking])

@@ -19,7 +19,7 @@ from pydantic import Field
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.models.retry import ask
 from graph_agent.models.single_attempt import without_client_retries
-from graph_agent.models.stream_watch import ReadAloud
+from graph_agent.models.stream_watch import StreamForwarder
 from graph_agent.models.token_timeout import ModelTimeoutError
 from tests.support.agents import at_step_limit, echo
 from tests.support.openai_stub import Failure, Reply, StubFactory, openai_stub
@@ -227,7 +227,7 @@ async def test_time_spent_in_the_consumer_does_not_count(clock: Clock) -> None:
         await asyncio.sleep(0)
 
     model = ScriptedChatModel([ANSWER])
-    reply = await ask(model, [], {}, retries=0, timeout_s=120, config=None, watch=ReadAloud(reader))
+    reply = await ask(model, [], {}, retries=0, timeout_s=120, config=None, watch=StreamForwarder(reader))
 
     assert ("".join(read), reply.text) == (ANSWER, ANSWER)
 

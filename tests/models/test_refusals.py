@@ -10,7 +10,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.models.finish_reasons import CUT_OFF, REFUSED, refusal_in
+from graph_agent.models.finish_reasons import CUT_OFF, REFUSED, refusal_text
 from tests.support.agents import asks, echo
 from tests.support.openai_stub import Failure, Reply, StubFactory, openai_stub
 
@@ -145,4 +145,4 @@ async def test_a_refusal_is_not_repaired_for_its_schema() -> None:
     ids=["stop", "none", "anthropic", "bedrock", "gemini", "responses"],
 )
 def test_refusals_are_detected_in_every_form(reply: AIMessage, told: str | None) -> None:
-    assert refusal_in(reply, heard=True) == told
+    assert refusal_text(reply, visible=True) == told

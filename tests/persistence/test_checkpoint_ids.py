@@ -24,7 +24,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 from graph_agent import GraphDelegate, ScriptedChatModel, create_graph_agent
-from graph_agent._compat import keep_checkpoint_ids_above
+from graph_agent._compat import raise_checkpoint_id_floor
 from graph_agent.persistence.open import open_saver
 from tests.support.agents import asks, dialogue, says, thread
 from tests.support.clocks import process_with_clock
@@ -243,7 +243,7 @@ def test_ids_stay_above_in_every_thread() -> None:
         for count in range(300):
             at = (1 << 59) + count * 1000 + offset
             newest = str(uuid.UUID(int=(at >> 12) << 80 | 6 << 76 | (at & 0xFFF) << 64 | 1 << 63))
-            keep_checkpoint_ids_above(newest)
+            raise_checkpoint_id_floor(newest)
             below.extend(made for made in [str(uuid6())] if made <= newest)
 
     with process_with_clock(0):
@@ -274,7 +274,7 @@ def test_ids_stay_above_in_every_thread() -> None:
 def test_an_id_without_a_timestamp_leaves_the_clock_unchanged(given: str) -> None:
     with process_with_clock(0):
         before = str(uuid6())
-        keep_checkpoint_ids_above(given)
+        raise_checkpoint_id_floor(given)
         after = str(uuid6())
 
     assert before < after < "2"

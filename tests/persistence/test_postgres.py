@@ -99,7 +99,7 @@ async def test_a_checkpoint_builds_no_type_that_is_not_allowed(postgres_url: str
 
 async def test_characters_that_postgres_cannot_store_are_removed(postgres_url: str) -> None:
     async with open_saver(postgres_url) as saver, open_store(postgres_url) as store:
-        session = Session(agent(["Heard."], saver, store=store), "s1")
+        session = Session(agent(["ReceivedNotes."], saver, store=store), "s1")
         await session.steer("be\x00brief")
         result = await session.run("hel\x00lo \ud800")
         said = [
@@ -108,7 +108,7 @@ async def test_characters_that_postgres_cannot_store_are_removed(postgres_url: s
             if event["type"] == "steering" or event["type"] == "user_message"
         ]
 
-    assert (result.answer, said) == ("Heard.", ["hel\ufffdlo \ufffd", "be\ufffdbrief"])
+    assert (result.answer, said) == ("ReceivedNotes.", ["hel\ufffdlo \ufffd", "be\ufffdbrief"])
 
 
 async def test_notes_are_read_in_order_and_deleted(postgres_url: str) -> None:

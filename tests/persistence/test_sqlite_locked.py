@@ -18,7 +18,7 @@ from graph_agent.a2a.server.tables import open_tables
 from graph_agent.cli import app as cli
 from graph_agent.persistence import sqlite_connection, sqlite_files
 from graph_agent.persistence.open import open_saver, open_store
-from graph_agent.persistence.sqlite_connection import BUSY_S, DatabaseLockedError, PatientConnection
+from graph_agent.persistence.sqlite_connection import BUSY_S, DatabaseLockedError, LockWaitConnection
 from graph_agent.persistence.sqlite_files import check_database
 
 
@@ -27,7 +27,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_connection, "BUSY_S", 1.0)
     monkeypatch.setattr(sqlite_files, "BUSY_S", 1.0)
     monkeypatch.setattr(sqlite_connection, "_NOTICE_S", 0.1)
-    monkeypatch.setattr(sqlite_connection, "_in_vain", {})
+    monkeypatch.setattr(sqlite_connection, "_failed_waits", {})
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_the_wait_is_half_a_minute() -> None:
 def test_a_write_to_a_locked_database_fails_with_the_file_and_the_fix(
     file: Path, locked: sqlite3.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with closing(PatientConnection(file)) as connection, pytest.raises(DatabaseLockedError) as raised:
+    with closing(LockWaitConnection(file)) as connection, pytest.raises(DatabaseLockedError) as raised:
         connection.execute("INSERT INTO said VALUES ('hello')")
 
     assert (str(raised.value), [record.message for record in caplog.records]) == (
@@ -85,7 +85,7 @@ def test_after_a_lock_timeout_later_waits_are_short_until_a_write_succeeds(
     file: Path, locked: sqlite3.Connection, caplog: pytest.LogCaptureFixture
 ) -> None:
     insert = "INSERT INTO said VALUES ('hello')"
-    with closing(PatientConnection(file)) as connection, closing(PatientConnection(file)) as another:
+    with closing(LockWaitConnection(file)) as connection, closing(LockWaitConnection(file)) as another:
         for waiting in (connection, another, connection):
             with pytest.raises(DatabaseLockedError):
                 waiting.execute(insert)
@@ -103,7 +103,7 @@ def test_after_a_lock_timeout_later_waits_are_short_until_a_write_succeeds(
 def test_a_lock_that_is_released_in_time_is_waited_for(file: Path, locked: sqlite3.Connection) -> None:
     releasing = threading.Timer(0.3, lambda: locked.execute("COMMIT"))
     releasing.start()
-    with closing(PatientConnection(file)) as connection:
+    with closing(LockWaitConnection(file)) as connection:
         connection.executemany("INSERT INTO said VALUES (?)", iter([("one",), ("two",)]))
         connection.commit()
         words = connection.execute("SELECT word FROM said").fetchall()

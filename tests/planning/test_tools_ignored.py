@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.calls import split_tool_calls
 from graph_agent.calls.opening import CallOpening
-from graph_agent.models.visibility import WithoutCalls
+from graph_agent.models.visibility import CallFilter
 from graph_agent.session.results import Token
 from tests.support.agents import ECHO_SCRIPT, add, asks, dialogue, echo, thread
 from tests.support.openai_stub import Reply, StubFactory, openai_stub
@@ -225,7 +225,7 @@ async def test_a_call_in_text_is_not_shown_while_it_is_streamed(form: str) -> No
     ],
 )
 def test_an_answer_in_text_mode_is_shown_as_it_comes(answer: str) -> None:
-    visibility = WithoutCalls()
+    visibility = CallFilter()
 
     ends = [visibility.part(answer[:length])[1] for length in range(1, len(answer) + 1)]
 

@@ -12,7 +12,15 @@ from langgraph.types import interrupt
 from pydantic import BaseModel
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.budgets import Left, Spent, budget_met, cost_of, exhausted, left_to_delegate, price_of
+from graph_agent.budgets import (
+    BudgetUsage,
+    RemainingBudget,
+    budget_for_delegates,
+    budget_met,
+    cost_of,
+    exhausted,
+    price_of,
+)
 from graph_agent.config import Price
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import ConfigError
@@ -402,7 +410,7 @@ async def test_delegates_of_one_wave_share_what_is_left() -> None:
 
     await talk.run("go", context={"max_tokens_total": 10_000, "answer_reserve": 0.1})
 
-    assert seen == [Left(None, (10_000 - 100 - 1000) // 2, None)] * 2
+    assert seen == [RemainingBudget(None, (10_000 - 100 - 1000) // 2, None)] * 2
 
 
 async def test_a_delegate_ends_before_the_deadline_of_the_run_it_is_part_of(clock: Clock) -> None:
@@ -448,19 +456,19 @@ async def test_waiting_for_a_person_does_not_use_the_time(clock: Clock) -> None:
 @pytest.mark.parametrize(
     ("spent", "met", "nothing_left"),
     [
-        (Spent(), None, None),
-        (Spent(tokens=800, last_tokens=100), None, None),
-        (Spent(tokens=801, last_tokens=100), "token_limit", None),
-        (Spent(tokens=1000), "token_limit", "token_limit"),
-        (Spent(cost=0.9, last_cost=0.0), None, None),
-        (Spent(cost=0.91), "cost_limit", None),
-        (Spent(cost=1.0), "cost_limit", "cost_limit"),
-        (Spent(seconds=8.99), None, None),
-        (Spent(seconds=9.0), "deadline", None),
-        (Spent(seconds=10.0, tokens=5000), "deadline", "deadline"),
+        (BudgetUsage(), None, None),
+        (BudgetUsage(tokens=800, last_tokens=100), None, None),
+        (BudgetUsage(tokens=801, last_tokens=100), "token_limit", None),
+        (BudgetUsage(tokens=1000), "token_limit", "token_limit"),
+        (BudgetUsage(cost=0.9, last_cost=0.0), None, None),
+        (BudgetUsage(cost=0.91), "cost_limit", None),
+        (BudgetUsage(cost=1.0), "cost_limit", "cost_limit"),
+        (BudgetUsage(seconds=8.99), None, None),
+        (BudgetUsage(seconds=9.0), "deadline", None),
+        (BudgetUsage(seconds=10.0, tokens=5000), "deadline", "deadline"),
     ],
 )
-def test_when_a_budget_is_met(spent: Spent, met: str | None, nothing_left: str | None) -> None:
+def test_when_a_budget_is_met(spent: BudgetUsage, met: str | None, nothing_left: str | None) -> None:
     settings = LoopConfig(deadline_s=10, max_tokens_total=1000, max_cost=1, prices=PRICES)
 
     first, last = budget_met(spent, settings), exhausted(spent, settings)
@@ -471,4 +479,4 @@ def test_when_a_budget_is_met(spent: Spent, met: str | None, nothing_left: str |
 def test_the_remaining_budget_is_never_negative() -> None:
     settings = LoopConfig(deadline_s=10, max_tokens_total=1000, max_cost=1, prices=PRICES)
 
-    assert left_to_delegate(Spent(seconds=99, tokens=9999, cost=99), settings) == Left(0.0, 0, 0.0)
+    assert budget_for_delegates(BudgetUsage(seconds=99, tokens=9999, cost=99), settings) == RemainingBudget(0.0, 0, 0.0)

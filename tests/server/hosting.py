@@ -12,10 +12,10 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.chat.active_runs import Runs
-from graph_agent.server.chat.outcomes import Outcome
-from graph_agent.server.chat.request import Ask
-from graph_agent.server.chat.run import Ended, Running
-from graph_agent.server.chat.turns import turn_for
+from graph_agent.server.chat.outcomes import ChatOutcome
+from graph_agent.server.chat.request import ChatRequest
+from graph_agent.server.chat.run import RunEnded, ServerRun
+from graph_agent.server.chat.turns import resolve_run
 from graph_agent.server.process.host import Host, open_host
 from graph_agent.server.process.metrics import Metrics
 from graph_agent.server.process.settings import ServerSettings
@@ -42,12 +42,12 @@ async def running(graph: CompiledAgentGraph) -> AsyncIterator[Runs]:
         yield runs
 
 
-def ask(*messages: AnyMessage, **fields: Any) -> Ask:
+def ask(*messages: AnyMessage, **fields: Any) -> ChatRequest:
     """A chat request; its message is "hello" by default."""
-    return replace(Ask(list(messages) or [HumanMessage("hello")]), **fields)
+    return replace(ChatRequest(list(messages) or [HumanMessage("hello")]), **fields)
 
 
-def with_results(calls: list[dict[str, Any]], words: Any = "", **fields: Any) -> Ask:
+def with_results(calls: list[dict[str, Any]], words: Any = "", **fields: Any) -> ChatRequest:
     """A request that continues with the results of client tools, and optional text or blocks."""
     called = AIMessage("", tool_calls=[{"id": call["id"], "name": call["name"], "args": {}} for call in calls])
     results = [ToolMessage(f"did {call['name']}", tool_call_id=call["id"]) for call in calls]
@@ -55,19 +55,19 @@ def with_results(calls: list[dict[str, Any]], words: Any = "", **fields: Any) ->
     return ask(HumanMessage("hello"), called, *results, *said, client_tools=[MINE], **fields)
 
 
-async def begun(host: Host, given: Ask) -> Running:
+async def begun(host: Host, given: ChatRequest) -> ServerRun:
     """A request's run, which only the test stops."""
-    return Running(host, await turn_for(host, NOBODY, given), Metrics(), streams=False)
+    return ServerRun(host, await resolve_run(host, NOBODY, given), Metrics(), streams=False)
 
 
-async def outcome_of(running: Running) -> Outcome:
+async def outcome_of(running: ServerRun) -> ChatOutcome:
     """The outcome of a run; raises the problem that its client would receive."""
     while True:
         part = await running.part()
-        if isinstance(part, Ended):
+        if isinstance(part, RunEnded):
             return part.outcome
 
 
-async def answered(host: Host, given: Ask) -> Outcome:
+async def answered(host: Host, given: ChatRequest) -> ChatOutcome:
     """One request, from beginning to end."""
     return await outcome_of(await begun(host, given))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
-from graph_agent.server.chat.run import Ended, Running, Said
-from graph_agent.server.chat.turns import turn_for
+from graph_agent.server.chat.run import AnswerText, RunEnded, ServerRun
+from graph_agent.server.chat.turns import resolve_run
 from tests.server.hosting import NOBODY, ask, running
 from tests.support.agents import asks, echo
 
@@ -41,10 +41,10 @@ async def test_a_run_that_fails_is_answered_by_its_problem_alone(on_failure: Any
     model = Later(responses=[asks(("1", "echo", {"text": "a"}))])
     config = LoopConfig(on_failure=on_failure, model_retries=0, finalize="compose")
     async with running(create_graph_agent(model, tools=[echo], config=config)) as runs:
-        run = Running(runs.host, await turn_for(runs.host, NOBODY, ask()), runs.metrics, streams=streams)
+        run = ServerRun(runs.host, await resolve_run(runs.host, NOBODY, ask()), runs.metrics, streams=streams)
         said, part = [], await run.part(30)
-        while not isinstance(part, Ended):
-            said += [part.text] if isinstance(part, Said) else []
+        while not isinstance(part, RunEnded):
+            said += [part.text] if isinstance(part, AnswerText) else []
             part = await run.part(30)
         await run.close()
 

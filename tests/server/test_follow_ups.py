@@ -16,7 +16,7 @@ from a2a.types import SubscribeToTaskRequest
 from langchain_core.messages import HumanMessage
 
 from graph_agent import create_graph_agent
-from graph_agent.server.chat.turns import turn_for
+from graph_agent.server.chat.turns import resolve_run
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.history import SessionMemory
 from tests.server.hosting import MINE, NOBODY, ask, outcome_of, running
@@ -195,7 +195,7 @@ async def test_a_follow_up_has_the_options_of_the_run_before_it_and_not_what_bel
     async with asyncio.timeout(30), running(graph) as runs:
         options = {"temperature": 0.5, "client_tool_choice": None}
         first = ask(HumanMessage("hi"), client_tools=[MINE], session_id="s", instructions="In verse.", options=options)
-        async with runs.run(await turn_for(runs.host, NOBODY, first), streams=True) as begun:
+        async with runs.run(await resolve_run(runs.host, NOBODY, first), streams=True) as begun:
             await gate.reached()
             await Sessions(runs, NOBODY).follow_up("s", "And then?")
             gate.open()

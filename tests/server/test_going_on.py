@@ -11,7 +11,7 @@ from langchain_core.messages import HumanMessage
 from graph_agent import create_graph_agent
 from graph_agent.server import ServerSettings
 from graph_agent.server.admission.problems import ProblemError
-from graph_agent.server.chat.turns import turn_for
+from graph_agent.server.chat.turns import resolve_run
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.history import SessionMemory
 from tests.server.hosting import MINE, NOBODY, answered, ask, begun, outcome_of, running, with_results
@@ -30,7 +30,7 @@ async def test_a_request_that_is_refused_as_busy_leaves_the_other_alone() -> Non
         first = await begun(runs.host, ask(session_id="s"))
         await gate.reached()
         # It leaves before its run has received the busy error.
-        async with runs.run(await turn_for(runs.host, NOBODY, ask(session_id="s")), streams=True) as second:
+        async with runs.run(await resolve_run(runs.host, NOBODY, ask(session_id="s")), streams=True) as second:
             pass
         gate.open()
         outcome = await outcome_of(first)
@@ -41,7 +41,7 @@ async def test_a_request_that_is_refused_as_busy_leaves_the_other_alone() -> Non
 async def test_a_disconnect_during_the_first_plan_aborts_the_session() -> None:
     gate = Gate()
     async with asyncio.timeout(30), running(create_graph_agent(GatedModel(["Done."], before={1: gate}))) as runs:
-        async with runs.run(await turn_for(runs.host, NOBODY, ask(session_id="s")), streams=False):
+        async with runs.run(await resolve_run(runs.host, NOBODY, ask(session_id="s")), streams=False):
             await gate.reached()
         events = await SessionMemory(runs.host.kept).get_session_events("s")
 
@@ -58,7 +58,7 @@ async def test_repeated_text_beside_results_is_delivered_once(session: str | Non
         waiting = await answered(runs.host, ask(client_tools=[MINE], session_id=session))
         again = with_results(waiting.calls, "Be quick.", session_id=session)
         first = await begun(runs.host, again)
-        turn = await turn_for(runs.host, NOBODY, again)
+        turn = await resolve_run(runs.host, NOBODY, again)
         await gate.reached()
         refused = []
         for _ in range(2):

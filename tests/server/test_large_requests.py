@@ -60,7 +60,7 @@ def test_contexts_of_runs_are_cached_within_a_size_bound(monkeypatch: pytest.Mon
     kept: list[int] = []
     for size in (10, 900_000, 900_000, 900_000, 5_000_000, 10):
         runtime: Any = SimpleNamespace(context={"instructions": f"{len(kept)}" * size})
-        deps.parts_of_run(parts, runtime)
+        deps.deps_of_run(parts, runtime)
         kept.append(len(parts.variants))
 
     assert kept == [1, 2, 3, 2, 1, 1]

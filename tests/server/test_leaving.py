@@ -16,9 +16,9 @@ from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.chat.active_runs import Runs
-from graph_agent.server.chat.request import Ask
-from graph_agent.server.chat.run import Ended, Running
-from graph_agent.server.chat.turns import turn_for
+from graph_agent.server.chat.request import ChatRequest
+from graph_agent.server.chat.run import RunEnded, ServerRun
+from graph_agent.server.chat.turns import resolve_run
 from graph_agent.server.process.host import Host, open_host
 from graph_agent.server.process.metrics import Metrics
 from graph_agent.server.process.settings import ServerSettings
@@ -37,8 +37,8 @@ async def hosting(answer: str) -> AsyncIterator[Host]:
         yield host
 
 
-def ask(**fields: object) -> Ask:
-    return replace(Ask([HumanMessage("hello")]), **fields)  # type: ignore[arg-type]  # a test's short way
+def ask(**fields: object) -> ChatRequest:
+    return replace(ChatRequest([HumanMessage("hello")]), **fields)  # type: ignore[arg-type]  # a test's short way
 
 
 async def test_a_client_that_reads_nothing_blocks_nothing(
@@ -47,7 +47,7 @@ async def test_a_client_that_reads_nothing_blocks_nothing(
     monkeypatch.setattr("graph_agent.server.chat.run._MOST_WAITING", 1)
     async with hosting("word") as host:
         runs = Runs(host, Metrics())
-        turn = await turn_for(host, Caller(""), ask())
+        turn = await resolve_run(host, Caller(""), ask())
         async with asyncio.timeout(30), runs.run(turn, streams=True) as running:
             # The run is over, and waits for space to report it.
             while not running.ended:
@@ -62,20 +62,20 @@ async def test_an_answer_is_sent_although_cleanup_fails(caplog: pytest.LogCaptur
 
     tool = {"type": "function", "function": {"name": "mine", "parameters": {"type": "object", "properties": {}}}}
     async with hosting("fine") as host:
-        turn = await turn_for(host, Caller(""), ask(client_tools=[tool]))
+        turn = await resolve_run(host, Caller(""), ask(client_tools=[tool]))
         object.__setattr__(host, "forget", broken)
-        running = Running(host, turn, Metrics(), streams=False)
+        running = ServerRun(host, turn, Metrics(), streams=False)
         async with asyncio.timeout(30):
             last = await running.part()
 
-    assert isinstance(last, Ended)
+    assert isinstance(last, RunEnded)
     assert (last.outcome.text, "secretsecret" in caplog.text, "no disk" in caplog.text) == ("fine", False, True)
 
 
 async def test_an_internal_error_logs_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     async with hosting("fine") as host:
-        turn = replace(await turn_for(host, Caller(""), ask()), graph_input={"messages": object()})
-        running = Running(host, turn, Metrics(), streams=False)
+        turn = replace(await resolve_run(host, Caller(""), ask()), graph_input={"messages": object()})
+        running = ServerRun(host, turn, Metrics(), streams=False)
         with caplog.at_level(logging.INFO), pytest.raises(ProblemError) as told:
             await running.part()
 

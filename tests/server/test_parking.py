@@ -40,4 +40,4 @@ async def test_expired_parked_requests_are_evicted_unless_running() -> None:
         gate.open()
         outcome = await outcome_of(at_work)
 
-    assert (left, outcome.text) == ([at_work.turn.thread], "Done.")
+    assert (left, outcome.text) == ([at_work.spec.thread], "Done.")

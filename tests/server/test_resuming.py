@@ -12,7 +12,7 @@ from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.server.admission.problems import ProblemError
-from graph_agent.server.chat.turns import turn_for
+from graph_agent.server.chat.turns import resolve_run
 from graph_agent.server.process.host import Host
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.results import run_result
@@ -72,7 +72,7 @@ async def test_a_follow_up_has_its_own_answer_and_usage() -> None:
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(script))) as runs:
         waiting = await answered(runs.host, ask(client_tools=[MINE], session_id="s"))
         await Sessions(runs, NOBODY).follow_up("s", "And then?")
-        turn = await turn_for(runs.host, NOBODY, with_results(waiting.calls, session_id="s"))
+        turn = await resolve_run(runs.host, NOBODY, with_results(waiting.calls, session_id="s"))
         async with runs.run(turn, streams=False) as resumed:
             outcome = await outcome_of(resumed)
         assert resumed.following is not None

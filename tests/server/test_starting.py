@@ -9,7 +9,7 @@ import pytest
 
 from graph_agent.errors import ConfigError
 from graph_agent.server import ServerSettings
-from graph_agent.server.process.settings import settings_from, told_settings
+from graph_agent.server.process.settings import describe_settings, settings_from
 from graph_agent.server.process.startup_errors import STARTUP_FAILURE
 from tests.server.process import PARROT, refused
 
@@ -38,7 +38,7 @@ def test_an_unbuildable_agent_is_reported(tmp_path: Path, workers: str) -> None:
 
 
 def test_the_listed_settings_are_the_accepted_ones() -> None:
-    lines = [line for line in told_settings().splitlines() if not line.startswith(" ")]
+    lines = [line for line in describe_settings().splitlines() if not line.startswith(" ")]
 
     assert settings_from(lines) == ServerSettings()
 

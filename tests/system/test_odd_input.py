@@ -18,11 +18,11 @@ from langgraph.types import Command
 
 from graph_agent import ScriptedChatModel, SessionMemory, create_graph_agent
 from graph_agent._internal.text import plain
-from graph_agent.calls.lenient_json import repaired
+from graph_agent.calls.lenient_json import parse_lenient_json
 from graph_agent.execution.settlement import UNKNOWN, settle
 from graph_agent.persistence.open import open_saver
 from graph_agent.response_format import ResponseSchema
-from graph_agent.state.messages import in_order, rewrite
+from graph_agent.state.messages import order_results, rewrite
 from graph_agent.state.schema import NOT_BEGUN
 from tests.support.agents import add, dialogue, echo, kinds, says, thread
 from tests.support.openai_stub import OpenAIStub
@@ -186,7 +186,7 @@ def test_a_sound_history_is_left_alone(messages: list[AnyMessage]) -> None:
 def test_a_result_goes_to_the_nearest_call_before_it() -> None:
     first, word, again, late, orphan = _asking("a"), HumanMessage("u"), _asking("a", "b"), _result("a"), _result("x")
 
-    assert in_order([_result("b"), first, word, again, HumanMessage("v"), orphan, late]) == [
+    assert order_results([_result("b"), first, word, again, HumanMessage("v"), orphan, late]) == [
         first,
         word,
         again,
@@ -253,7 +253,7 @@ async def test_a_given_history_out_of_order_is_put_in_order(tmp_path: Path) -> N
     ],
 )
 def test_json_is_read_however_it_was_written(text: str, value: Any) -> None:
-    assert repaired(text) == value
+    assert parse_lenient_json(text) == value
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from langchain_core.outputs import ChatGenerationChunk
 
 from graph_agent import LoopConfig, LoopHook, LoopPlan, RunResult, ScriptedChatModel, Session
 from graph_agent.hooks.protocol import HookRequest, HookResponse
-from graph_agent.models.estimate import ESTIMATED, usage_until
+from graph_agent.models.estimate import ESTIMATED, cut_off_reply
 from graph_agent.session.results import Token
 from tests.support.agents import echo
 from tests.support.budgets import Clock, call_with_usage, plan_with_usage, reply_with_usage
@@ -249,7 +249,7 @@ async def test_a_reply_without_a_model_is_not_counted() -> None:
     ids=["nothing told", "told", "told of the reply alone"],
 )
 def test_tokens_of_a_cut_off_reply_are_estimated(said: str, reported: Any, used_: tuple[Any, int]) -> None:
-    cut_off = usage_until([AIMessage("x" * 400)], said, reported, model="m")
+    cut_off = cut_off_reply([AIMessage("x" * 400)], said, reported, model="m")
 
     figures: Any = cut_off.usage_metadata
     assert (

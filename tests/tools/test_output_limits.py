@@ -10,7 +10,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, create_graph_agent
-from graph_agent.tools.display import OutputLimits, output_limits, shown_output
+from graph_agent.tools.display import OutputLimits, output_limits, truncate_output
 from tests.support.agents import asks, says, thread
 
 
@@ -74,7 +74,7 @@ def left_out(characters: int, offset: int) -> str:
 def test_an_output_in_blocks_is_cut_like_one_text(content: list[Any], shown: list[Any] | None) -> None:
     settings = LoopConfig(offload_over_chars=100)
 
-    assert shown_output(content, settings, {}, call("id")) == (shown or content, shown is not None)
+    assert truncate_output(content, settings, {}, call("id")) == (shown or content, shown is not None)
 
 
 def call(id_: str) -> Any:

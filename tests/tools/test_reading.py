@@ -53,10 +53,10 @@ async def test_the_model_reads_on_where_an_output_was_cut(mode: Any) -> None:
 
     result = await graph.ainvoke(says("go"), thread())
 
-    asked_with = model.requests[2].messages[-1].text
+    with_overrides = model.requests[2].messages[-1].text
     events = (await graph.aget_state(thread())).values["events"]
     truncated = [entry["truncated"] for entry in events if entry["type"] == "tool_result"]
-    assert (results(result["messages"]), PART in asked_with, truncated) == ([CUT, PART], True, [True, False])
+    assert (results(result["messages"]), PART in with_overrides, truncated) == ([CUT, PART], True, [True, False])
 
 
 async def test_reading_goes_on_after_a_restart(tmp_path: Path) -> None:

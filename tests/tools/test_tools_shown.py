@@ -15,9 +15,9 @@ from langchain_core.tools import BaseTool
 from graph_agent import GraphDelegate, LoopConfig, LoopHook, LoopPlan, RequestPatch, ScriptedChatModel
 from graph_agent import create_graph_agent as create
 from graph_agent.hooks.protocol import HookRequest, HookResponse
-from graph_agent.middleware.models import AroundModels
+from graph_agent.middleware.models import ModelMiddleware
 from graph_agent.prompts import Prompts
-from graph_agent.prompts.tools_in_text import retold, tools_in_text
+from graph_agent.prompts.tools_in_text import replace_tools_text, tools_in_text
 from tests.support.agents import add, asks, echo, says
 from tests.support.openai_stub import Reply, StubFactory, openai_stub
 
@@ -142,11 +142,11 @@ async def test_a_tool_added_by_middleware_is_in_the_prompt(openai_stub: StubFact
 
 def test_a_custom_system_prompt_is_unchanged() -> None:
     prompts, message = Prompts(), SystemMessage("Mine.")
-    schemas = AroundModels([], {}, prompts).schemas([echo], [])
+    schemas = ModelMiddleware([], {}, prompts).schemas([echo], [])
 
     told = tools_in_text(prompts, schemas, plan=False)
 
-    assert (retold([message], told, ""), "## echo" in told, tools_in_text(prompts, [], plan=True)) == (
+    assert (replace_tools_text([message], told, ""), "## echo" in told, tools_in_text(prompts, [], plan=True)) == (
         [message],
         True,
         "",

@@ -53,12 +53,12 @@ REQUEST = "__graph_agent_a2a"
 """Key in a run's `configurable` with the request's `task_id`, `context_id` and `message_id`; not stored."""
 
 
-class NoPlaceError(UserError):
+class NoSlotError(UserError):
     """The user's limit of concurrent tasks is reached; the message is sent to the user."""
 
 
 Held = Callable[[str], AbstractContextManager[None]]
-"""Occupies one of a user's task slots inside the block; raises `NoPlaceError` if no slot is free."""
+"""Occupies one of a user's task slots inside the block; raises `NoSlotError` if no slot is free."""
 
 HEARTBEAT_S = 15.0
 CANCEL_S = 10.0
@@ -161,7 +161,7 @@ class GraphExecutor(AgentExecutor):
             if known is None:
                 await reporter.submitted(context.message)
             await self._run_message(run, context, reporter)
-        except (InputError, NoPlaceError, SessionBusyError) as error:
+        except (InputError, NoSlotError, SessionBusyError) as error:
             if run.cancelled:
                 await reporter.cancelled()
             elif question is not None and not isinstance(error, InputError):

@@ -18,7 +18,7 @@ from a2a.types import Task
 from a2a.utils.errors import InternalError, TaskNotCancelableError
 from langgraph.store.base import BaseStore
 
-from graph_agent._internal.polling import look_again
+from graph_agent._internal.polling import poll_forever
 from graph_agent.a2a.server.store import LiveTaskStore
 from graph_agent.runs.inbox import StoreInbox, new_note
 from graph_agent.runs.registry import POLL_S
@@ -71,7 +71,7 @@ class CancelRequests:
             if stale := [note.key for note in notes if note.sent_ns < old_ns]:
                 await self._notes.forget(_BOX, stale)
 
-        await look_again(poll, POLL_S, logger, "Reading cancel requests from the Store")
+        await poll_forever(poll, POLL_S, logger, "Reading cancel requests from the Store")
 
 
 class OtherProcesses:

@@ -13,7 +13,7 @@ from a2a.server.tasks import TaskStore
 from a2a.server.tasks.push_notification_config_store import PushNotificationConfigStore
 
 from graph_agent.errors import ConfigError
-from graph_agent.persistence.sqlite_connection import PatientConnection
+from graph_agent.persistence.sqlite_connection import LockWaitConnection
 from graph_agent.persistence.sqlite_files import Patience, check_database
 from graph_agent.persistence.urls import is_postgres, without_password
 
@@ -95,7 +95,7 @@ def _engine(url: str) -> AsyncEngine:
     if url.startswith(_SQLITE):
         path = url.removeprefix(_SQLITE)
         check_database(Path(path))
-        return create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"factory": PatientConnection})
+        return create_async_engine(f"sqlite+aiosqlite:///{path}", connect_args={"factory": LockWaitConnection})
     if is_postgres(url):
         address = "postgresql+psycopg://" + url.partition("://")[2]
         return create_async_engine(address, pool_size=_POOL_SIZE, max_overflow=_POOL_OVERFLOW, pool_pre_ping=True)

@@ -13,7 +13,7 @@ from google.protobuf.struct_pb2 import Value
 from google.protobuf.timestamp_pb2 import Timestamp
 from langgraph.types import Interrupt
 
-from graph_agent._internal.coalesce import Pieces
+from graph_agent._internal.coalesce import TextCoalescer
 from graph_agent._internal.text import plain
 from graph_agent.a2a.wire import EXTENSION, outcome_metadata
 from graph_agent.events.values import as_value
@@ -44,7 +44,7 @@ class TaskReporter:
         self._show_outputs = show_outputs
         self._streamed = False
         # Coalesced: each event costs a protocol message, a change of the task and a line per subscriber.
-        self._pieces = Pieces(self._append)
+        self._pieces = TextCoalescer(self._append)
         self.updates_sent = 0
         """Number of updates sent; a heartbeat is sent while this does not increase."""
 
@@ -84,7 +84,7 @@ class TaskReporter:
             case PlanText():
                 await self._pieces.flush()
                 # Text that was streamed as the answer turned out to precede calls, so the artifact starts again.
-                self._streamed, self._pieces = False, Pieces(self._append)
+                self._streamed, self._pieces = False, TextCoalescer(self._append)
                 await self.working(part.text, {"type": "plan"})
             case DelegateProgress():
                 about = {"type": "delegation", "id": part.id, "target": part.target}

@@ -25,7 +25,7 @@ from graph_agent._internal.redaction import SECRET_HEADERS
 from graph_agent._internal.signals import Drainable
 from graph_agent.a2a.server.app import CARD_AGE_S, A2AServer
 from graph_agent.a2a.server.card import REST_PATH, RPC_PATH, agent_card
-from graph_agent.a2a.server.executor import Held, NoPlaceError
+from graph_agent.a2a.server.executor import Held, NoSlotError
 from graph_agent.a2a.server.requests import RequestBounds
 from graph_agent.a2a.server.sessions import at_work
 from graph_agent.a2a.server.store import open_stores
@@ -115,7 +115,7 @@ def held_by(tasks: Limits) -> Held:
         try:
             tasks.enter(user)
         except ProblemError as problem:
-            raise NoPlaceError(problem.message) from None
+            raise NoSlotError(problem.message) from None
         try:
             yield
         finally:

@@ -9,7 +9,7 @@ from typing import Any
 from a2a.types import AgentCard
 from starlette.applications import Starlette
 
-from graph_agent._internal.signals import draining_on_sigterm
+from graph_agent._internal.signals import drain_on_sigterm
 from graph_agent.a2a.server.app import A2AServer
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server.a2a.mount import CallerContext, admit_requests, bounds_of, held_by
@@ -51,7 +51,7 @@ def a2a_app(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        with draining_on_sigterm(server, drain_s or 0, enabled=drain_s is not None):
+        with drain_on_sigterm(server, drain_s or 0, enabled=drain_s is not None):
             try:
                 yield
             finally:

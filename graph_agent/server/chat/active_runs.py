@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.server.admission.problems import ProblemError, stopping
-from graph_agent.server.chat.run import Ended, ServerRun
+from graph_agent.server.chat.run import RunEnded, ServerRun
 from graph_agent.server.chat.turns import RunSpec
 from graph_agent.server.process.host import Host
 from graph_agent.server.process.metrics import Metrics
@@ -93,7 +93,7 @@ class Runs:
             while (note := await control.next_follow_up()) is not None:
                 check = functools.partial(control.check_next, note)
                 async with self._start(spec.for_follow_up(note, check), streams=False) as run:
-                    while not isinstance(await run.part(), Ended):
+                    while not isinstance(await run.part(), RunEnded):
                         pass
                 if run.aborted:
                     return

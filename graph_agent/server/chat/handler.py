@@ -18,8 +18,8 @@ from graph_agent.server.admission.problems import ProblemError, stopping
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.chat.request import ChatRequest
-from graph_agent.server.chat.run import AnswerText, Ended, Part, ProgressUpdate, ServerRun
-from graph_agent.server.chat.turns import turn_for
+from graph_agent.server.chat.run import AnswerText, Part, ProgressUpdate, RunEnded, ServerRun
+from graph_agent.server.chat.turns import resolve_run
 from graph_agent.server.sse import EventStream, comment, progress_comment, until_gone
 
 _HEADERS_WITHIN_S = 5.0
@@ -80,13 +80,13 @@ class Chat:
             place.enter_context(self.limits.held(caller.name))
             stack.enter_context(self.runs.metrics.under_way.track_inprogress())
             request = replace(request, credentials=self.runs.host.credentials_of(http_request))
-            spec = await turn_for(self.runs.host, caller, request)
+            spec = await resolve_run(self.runs.host, caller, request)
             run = await stack.enter_async_context(self.runs.run(spec, streams=request.stream, place=place))
             headers = {SESSION_HEADER: request.session_id} if request.session_id is not None else {}
             if not request.stream:
                 return await self._answer_whole(http_request, run, request, dialect, headers)
             first = await run.part(_HEADERS_WITHIN_S)
-            if isinstance(first, Ended) and first.outcome.problem is not None:
+            if isinstance(first, RunEnded) and first.outcome.problem is not None:
                 raise first.outcome.problem
             settings = self.runs.host.settings
             return EventStream(
@@ -125,7 +125,7 @@ async def _to_end(run: ServerRun) -> tuple[ChatOutcome, list[dict[str, Any]]]:
     progress: list[dict[str, Any]] = []
     while True:
         match await run.part():
-            case Ended(outcome):
+            case RunEnded(outcome):
                 return outcome, progress
             case AnswerText() | None:
                 pass
@@ -147,7 +147,7 @@ async def _frames(
                 case AnswerText(piece):
                     sent += piece
                     text = "".join(dialect.text_frames(piece))
-                case Ended(outcome):
+                case RunEnded(outcome):
                     if outcome.problem is not None:
                         raise outcome.problem
                     # Text that was not streamed: a structured answer, a question, text with calls.
@@ -161,7 +161,7 @@ async def _frames(
             if text := start + text:
                 start = ""
                 yield text
-            if isinstance(part, Ended):
+            if isinstance(part, RunEnded):
                 return
             part = await run.part(keepalive_s)
     except ProblemError as problem:

@@ -38,9 +38,6 @@ class ChatOutcome:
     """The reason why there is no answer; None if there is one."""
 
 
-Outcome = ChatOutcome
-
-
 def read_outcome(spec: RunSpec, state: StateSnapshot) -> ChatOutcome:
     """Return the outcome of a run from its last state.
 

@@ -40,9 +40,6 @@ class ChatRequest:
         return {**self.options, **instructions, **tools, **secret}
 
 
-Ask = ChatRequest
-
-
 def trailing_results(messages: Sequence[AnyMessage]) -> tuple[list[ToolMessage], list[HumanMessage]]:
     """Return the tool results at the end of a conversation, and the user messages after them; both empty if none."""
     user_messages: list[HumanMessage] = []

@@ -16,7 +16,7 @@ from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 from langgraph.types import StateSnapshot
 
-from graph_agent._internal.coalesce import Pieces
+from graph_agent._internal.coalesce import TextCoalescer
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.errors import SessionBusyError, UserError
 from graph_agent.runs.run import Run
@@ -48,15 +48,13 @@ class ProgressUpdate:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class RunEnded:
     """The end of the run; always the last part."""
 
     outcome: ChatOutcome
 
 
-Said = AnswerText
-
-Part: TypeAlias = AnswerText | ProgressUpdate | Ended
+Part: TypeAlias = AnswerText | ProgressUpdate | RunEnded
 
 
 class ServerRun:
@@ -98,17 +96,12 @@ class ServerRun:
         self._open_calls: dict[str, datetime] = {}
         self._control = RunControl()
         self._parts: asyncio.Queue[Part | BaseException] = asyncio.Queue(_MOST_WAITING)
-        self._pieces = Pieces(lambda text: self._put(AnswerText(text)))
+        self._pieces = TextCoalescer(lambda text: self._put(AnswerText(text)))
         self._over = self._closed = False
         self._task = asyncio.create_task(self._run(), name=f"run of {spec.session_id or 'a request'}")
 
-    @property
-    def turn(self) -> RunSpec:
-        """The same as `spec`."""
-        return self.spec
-
     async def part(self, timeout_s: float | None = None) -> Part | None:
-        """Return the next part; None after a timeout. `Ended` is the last part.
+        """Return the next part; None after a timeout. `RunEnded` is the last part.
 
         Raises:
             ProblemError: If the run cannot start, or is stopped with the server.
@@ -156,7 +149,7 @@ class ServerRun:
         status = "CANCELLED"
         last: Part | BaseException
         try:
-            last = Ended(await self._to_end())
+            last = RunEnded(await self._to_end())
             status = last.outcome.status
         except GraphDrained:
             status, last = "DRAINED", stopping()
@@ -245,6 +238,3 @@ class ServerRun:
         # A caller whose run was stopped after it had sent results may send them again.
         spec = self.spec
         return spec.is_resume and bool((await spec.graph.aget_state(spec.config)).tasks)
-
-
-Running = ServerRun

@@ -97,7 +97,7 @@ class RunSpec:
         return str(interrupt.value["id"]) if self.token is None else f"call_{self.token}{interrupt.id[:8]}"
 
 
-async def turn_for(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
+async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSpec:
     """Return the run that a request starts or resumes.
 
     Args:

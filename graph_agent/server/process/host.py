@@ -22,14 +22,14 @@ from pydantic import SecretStr
 from starlette.requests import HTTPConnection
 
 from graph_agent._internal.credential_headers import check_headers, credentials_of
-from graph_agent._internal.polling import look_again
+from graph_agent._internal.polling import poll_forever
 from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
 from graph_agent.config import LoopConfig
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.models.images import may_download_images
 from graph_agent.persistence.open import open_saver, open_store, strict_serializer
-from graph_agent.runs.registry import kept_idle
+from graph_agent.runs.registry import lock_idle_session
 from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.process.settings import ServerSettings
 from graph_agent.server.process.sources import AgentSource
@@ -162,7 +162,7 @@ class Host:
             too_many = kept[caller] > self.settings.parked_requests
             if too_many or value["until"] < now:
                 with contextlib.suppress(SessionBusyError):
-                    async with kept_idle(self.saver, thread):
+                    async with lock_idle_session(self.saver, thread):
                         await self.forget(thread)
                     deleted += 1
         return deleted
@@ -218,7 +218,7 @@ async def open_host(source: AgentSource, settings: ServerSettings, db: str | Non
         )
         host.notifier.watch(saver)
         every_s = max(1.0, min(60.0, settings.park_s / 2))
-        sweeping = look_again(host.sweep, every_s, logger, "Deleting expired requests")
+        sweeping = poll_forever(host.sweep, every_s, logger, "Deleting expired requests")
         sweeper = asyncio.create_task(sweeping)
         try:
             yield host

@@ -10,7 +10,7 @@ from typing import Any
 
 from graph_agent._internal.failure_log import is_out_of_space, log_failure
 from graph_agent.compiled import AgentStateGraph
-from graph_agent.persistence.write_probe import Probed
+from graph_agent.persistence.write_probe import SupportsWriteProbe
 from graph_agent.server.chat.active_runs import Runs
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Readiness:
         await host.saver.aget_tuple({"configurable": {"thread_id": "/ready"}})
         await host.store.aget(("graph_agent", "ready"), "ready")
         for part in (host.saver, host.store):
-            if isinstance(part, Probed):
+            if isinstance(part, SupportsWriteProbe):
                 await part.aprobe()
         return {"database": OK}
 

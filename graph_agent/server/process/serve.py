@@ -204,7 +204,7 @@ def _application(
     BoundedProtocol.request_within_s = settings.body_timeout_s
     BoundedProtocol.max_header_bytes = settings.max_header_bytes
     app = create_app(source, settings=settings, shared=shared, db=db, handle_signals=True, a2a_only=a2a_only)
-    spare_what_is_loaded()
+    freeze_gc()
     return StartupErrors(app, shared)
 
 
@@ -213,7 +213,7 @@ _YOUNG, _MIDDLE, _OLD = 20_000, 20, 20
 generation per collection of the next older one."""
 
 
-def spare_what_is_loaded() -> None:
+def freeze_gc() -> None:
     """Exclude loaded modules from garbage collection, and collect less often.
 
     Traversing them otherwise takes half of a busy server's time; requests leave few cycles. Call it once, after all

@@ -118,7 +118,7 @@ def settings_from(entries: Sequence[str]) -> ServerSettings:
     return ServerSettings(**values)
 
 
-def told_settings() -> str:
+def describe_settings() -> str:
     """List the fields that `--set` accepts, each with its default and description."""
     fields = {name: field for name, field in ServerSettings.model_fields.items() if name != "keys"}
     return "\n".join(

@@ -11,11 +11,11 @@ from pydantic import SecretStr
 
 from graph_agent._internal.text import plain
 from graph_agent.errors import InputError, SessionBusyError
-from graph_agent.runs.registry import inbox_of, kept_idle
+from graph_agent.runs.registry import inbox_of, lock_idle_session
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.chat.active_runs import Runs
-from graph_agent.server.chat.run import Ended, Part, ServerRun
+from graph_agent.server.chat.run import Part, RunEnded, ServerRun
 from graph_agent.server.chat.turns import RunSpec
 from graph_agent.server.process.host import Host
 from graph_agent.server.sessions.following import follow
@@ -178,7 +178,7 @@ class Sessions:
             context["client_tools"] = [{"type": "function", "function": function} for function in functions]
         spec = RunSpec(self._host.kept, thread, graph_input, context, session_id)
         async with self._runs.run(spec, streams=False, place=place) as run:
-            while not isinstance(await self._part(run), Ended):
+            while not isinstance(await self._part(run), RunEnded):
                 pass
         assert run.state is not None, "a run that reaches its end reads its state"
         return self._info(session_id, run.state)
@@ -192,7 +192,7 @@ class Sessions:
         await self._check(session_id)
         thread = self._caller.thread(session_id)
         try:
-            async with kept_idle(self._host.saver, thread):
+            async with lock_idle_session(self._host.saver, thread):
                 await self._host.saver.adelete_thread(thread)
                 # Its unread notes must not reach a later session of the same name.
                 inbox = await inbox_of(self._host.saver, self._host.kept.store)
