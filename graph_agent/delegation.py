@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
@@ -12,9 +11,8 @@ from langchain_core.messages import AnyMessage
 from graph_agent.budgets import RemainingBudget
 from graph_agent.config import Price
 from graph_agent.events.types import ResultStatus, StoredEvent
-from graph_agent.prompts import Prompts
 from graph_agent.state.schema import RemoteTask
-from graph_agent.types import NO_USAGE, Usage, delegation_name
+from graph_agent.types import NO_USAGE, Usage
 
 DEPTH_LEFT = "__graph_agent_depth_left"
 """Key in a delegated run's `configurable`: remaining depth of nested delegations."""
@@ -121,34 +119,3 @@ class LateDelegate(Protocol):
             Whether the description has changed.
         """
         ...
-
-
-async def withdraw(delegates: Mapping[str, Delegate], tasks: Mapping[str, RemoteTask]) -> None:
-    """Cancel tasks that wait for a person, as no answer will come.
-
-    Args:
-        delegates: Call name → the delegate.
-        tasks: Call id → the task.
-    """
-    withdrawn = []
-    for task in tasks.values():
-        delegate: Any = delegates.get(delegation_name(task["delegate"]))
-        if isinstance(delegate, AskingDelegate):
-            withdrawn.append(delegate.withdraw(task))
-    await asyncio.gather(*withdrawn)
-
-
-def delegate_schema(call_name: str, delegate: Delegate, prompts: Prompts) -> dict[str, Any]:
-    """Return a delegate in OpenAI's function format."""
-    return {
-        "type": "function",
-        "function": {
-            "name": call_name,
-            "description": prompts.render("delegate", name=delegate.name, description=delegate.description),
-            "parameters": {
-                "type": "object",
-                "properties": {"task": {"type": "string", "description": "The task, complete in itself."}},
-                "required": ["task"],
-            },
-        },
-    }

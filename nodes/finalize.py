@@ -13,13 +13,13 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from graph_agent._internal.failure_log import log_traceback
+from graph_agent._internal.failure_log import IN_HISTORY, log_traceback
 from graph_agent.budgets import STEPS_FOR_A_WAVE, LimitMet, LimitMetError, budget_met, exhausted, has_budget, limit_met
 from graph_agent.config import LoopConfig
 from graph_agent.deps import AgentDeps, deps_of_run
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events.queries import account
-from graph_agent.events.types import IN_HISTORY, StoredEvent, event
+from graph_agent.events.types import StoredEvent, event
 from graph_agent.hooks.protocol import HookError
 from graph_agent.models.cleaning import with_text
 from graph_agent.models.errors import classify_model_error, describe_model_error

@@ -9,6 +9,8 @@ import traceback
 from graph_agent._internal.exception_text import exception_text
 from graph_agent._internal.redaction import mask_secrets
 
+IN_HISTORY = {"in_history": True}
+"""`extra` of a log record whose text is also in the history, so that a program that shows both can drop one."""
 MULTILINE = "multiline"
 """Attribute of log records whose message intentionally spans several lines."""
 _SHOWN_CHARS = 300

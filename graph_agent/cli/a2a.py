@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
+from graph_agent._internal.command_log import LogLevelOption, VerboseOption, chosen_level
 from graph_agent.errors import ConfigError
-from graph_agent.server.process.command_log import LogLevelOption, VerboseOption, chosen_level
 from graph_agent.spec.agent_file import load_spec, with_sources
 from graph_agent.spec.credentials import sources_from
 

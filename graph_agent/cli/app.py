@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from graph_agent._internal.command_log import LogLevelOption, VerboseOption, chosen_level, log_at, log_warnings
 from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent._internal.printable import printable
 from graph_agent._internal.redaction import mask_named_secrets
@@ -25,7 +26,6 @@ from graph_agent.cli.terminal import Terminal
 from graph_agent.errors import ConfigError, GraphAgentError
 from graph_agent.events.types import Event
 from graph_agent.persistence.open import open_saver
-from graph_agent.server.process.command_log import LogLevelOption, VerboseOption, chosen_level, log_at, log_warnings
 from graph_agent.session.history import list_threads
 from graph_agent.session.results import DelegatePart, Done, EventAdded, PlanText, Progress, Token
 from graph_agent.session.session import Session

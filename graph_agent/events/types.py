@@ -12,9 +12,6 @@ from typing import Any, Literal, NotRequired, TypeAlias, cast
 
 from typing_extensions import TypedDict
 
-IN_HISTORY = {"in_history": True}
-"""`extra` of a log record whose text is also in the history, so that a program showing both can drop one."""
-
 ResultStatus = Literal["success", "error", "unknown", "skipped"]
 """How a call ended: `unknown` if it may have run and its effect is not known, `skipped` if it never started."""
 

@@ -14,8 +14,8 @@ import mcp.types as types
 from langchain_core.tools import BaseTool
 from langchain_mcp_adapters.sessions import Connection
 
+from graph_agent._internal.failure_log import IN_HISTORY
 from graph_agent.errors import ConfigError, McpServerError
-from graph_agent.events.types import IN_HISTORY
 from graph_agent.mcp.connections import check_connections
 from graph_agent.mcp.loop_bridge import LoopBridge
 from graph_agent.mcp.server import Server

@@ -10,9 +10,10 @@ from typing import Any, assert_never
 
 from langchain_core.messages import AnyMessage
 
+from graph_agent._internal.failure_log import IN_HISTORY
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.deps import AgentDeps
-from graph_agent.events.types import IN_HISTORY, StoredEvent, event
+from graph_agent.events.types import StoredEvent, event
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import brief_model_error, classify_model_error, describe_model_error
 from graph_agent.models.pool import ReadyModel

@@ -10,13 +10,14 @@ from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.runtime import Runtime
 
+from graph_agent._internal.failure_log import IN_HISTORY
 from graph_agent._internal.text import as_text, plain, text_of
 from graph_agent.budgets import LOGGED, RECURSION_LIMIT, STEPS_FOR_A_WAVE, LimitMet, budget_met, has_budget, limit_met
 from graph_agent.context import coerce_context, set_fields
 from graph_agent.deps import AgentDeps
 from graph_agent.events.calls import announce
 from graph_agent.events.queries import answers_of_wave, failed_ids, is_structured, results_of_wave, since_plan
-from graph_agent.events.types import IN_HISTORY, StoredEvent, event
+from graph_agent.events.types import StoredEvent, event
 from graph_agent.execution.delegate_call import calls_waiting_for_person, unanswered
 from graph_agent.execution.settlement import settle, skipped_result
 from graph_agent.models.stream_watch import StreamWatch

@@ -15,13 +15,14 @@ from langgraph.runtime import Runtime
 
 from graph_agent._compat import InjectedArguments, read_state
 from graph_agent._internal.failure_log import log_failure, log_traceback
-from graph_agent.delegation import Delegate, LateDelegate, delegate_schema, withdraw
+from graph_agent.delegation import Delegate, LateDelegate
 from graph_agent.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
 from graph_agent.events.types import ResultStatus
 from graph_agent.prompts import Prompts
 from graph_agent.state.schema import AgentState, RemoteTask
 from graph_agent.tools.argument_checks import openai_schema
 from graph_agent.tools.client import bare_schema, call_client_tool
+from graph_agent.tools.delegates import delegate_schema, withdraw
 from graph_agent.tools.finite_numbers import check_finite
 from graph_agent.tools.invoke import Invoker, belongs_to_run, record_return_value, tool_runtime
 from graph_agent.tools.live import LiveTools

@@ -16,13 +16,13 @@ import uvicorn
 from sse_starlette.sse import AppStatus
 from starlette.types import ASGIApp
 
+from graph_agent._internal.command_log import log_at
 from graph_agent._internal.credential_headers import check_headers
 from graph_agent.runs.loop_executor import use_daemon_threads_of_own_loop
 from graph_agent.server.admission.connections import BoundedProtocol
 from graph_agent.server.admission.keys import read_keys
 from graph_agent.server.app import create_app
 from graph_agent.server.process.addresses import bind_socket, url_of
-from graph_agent.server.process.command_log import log_at
 from graph_agent.server.process.settings import ServerSettings
 from graph_agent.server.process.sources import AgentSource, of_file
 from graph_agent.server.process.startup_errors import STARTUP_FAILURE, StartupErrors, has_failed
