@@ -193,5 +193,5 @@ class SessionControl(SessionCommands):
 
 def _checked_text(text: str, command: str) -> str:
     if not isinstance(text, str) or not text.strip():
-        raise InputError(f"{command} takes the user's text, which may not be empty; got {text!r}.")
+        raise InputError(f"{command} takes the user's input, as text that is not empty; got {text!r}.")
     return text

@@ -33,7 +33,7 @@ def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
     known = ", ".join(f"{interrupt.id}: {interrupt.value!r}" for interrupt in asked)
     if _is_by_id(answer):
         if answer.keys().isdisjoint(interrupt.id for interrupt in asked):
-            raise InputError(f"None of the answers {answer!r} matches an open interrupt; open: {known}.")
+            raise InputError(f"The answers {answer!r} match no interrupt that is open; open: {known}.")
         return dict(answer)
     if len({interrupt.id for interrupt in asked}) > 1:
         raise InputError(f"Several interrupts are open; answer with a mapping of id to answer. Open: {known}.")
