@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from langchain_core.messages import AnyMessage
 
@@ -13,6 +13,9 @@ from graph_agent.config import Price
 from graph_agent.events.types import ResultStatus, StoredEvent
 from graph_agent.state.schema import RemoteTask
 from graph_agent.types import NO_USAGE, Usage
+
+if TYPE_CHECKING:
+    from graph_agent.prompts import Prompts
 
 DEPTH_LEFT = "__graph_agent_depth_left"
 """Key in a delegated run's `configurable`: remaining depth of nested delegations."""

@@ -8,7 +8,6 @@ each saver object would guard its sessions alone, and two processes could run on
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import weakref
 from collections.abc import Hashable
 from pathlib import Path
@@ -67,7 +66,7 @@ def _remember(saver: BaseCheckpointSaver[Any], database: Path | PostgresPlace | 
 
 
 def _driver(connection: Any) -> str:
-    # By name, so that no optional driver is imported for a saver that does not use it.
+    # By name, as for `sqlite3` below: importing the package must not load a driver.
     return type(connection).__module__.partition(".")[0]
 
 
@@ -83,7 +82,7 @@ def _database_of(saver: BaseCheckpointSaver[Any], connection: Any) -> Path | Pos
     file = getattr(saver, "database", None)
     if isinstance(file, Path):
         return file  # of `open_saver`: its connection may be busy on its thread
-    if isinstance(connection, sqlite3.Connection):
+    if any(kind.__module__ == "sqlite3" for kind in type(connection).__mro__):
         return _path(connection.execute(_DATABASES).fetchall())
     if _driver(connection) == "psycopg_pool":
         with connection.connection() as lent:
