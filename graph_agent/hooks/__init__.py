@@ -1,4 +1,4 @@
-"""Loop hooks: their protocol, and those that are shipped."""
+"""Loop hooks: their protocol and the built-in hooks."""
 
 from __future__ import annotations
 

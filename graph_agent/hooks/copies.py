@@ -1,4 +1,4 @@
-"""What hooks are shown: copies, so that one that changes them changes nothing of the agent's or another hook's."""
+"""Copies of requests for hooks, so that a hook's mutations do not affect the agent or other hooks."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from graph_agent.hooks.protocol import HookRequest
 
 T = TypeVar("T")
 
-_WHEN_LOOKED_AT = ("messages", "tools")
-"""Fields that may be long, and that most hooks do not read."""
+_LAZY = ("messages", "tools")
+"""Fields that may be long and that most hooks do not read; copied at first access."""
 
 
 def copied(value: T) -> T:
-    """A copy of lists, mappings and messages, all the way down; what is none of these is the same object."""
-    return _copy(value)  # type: ignore[no-any-return]  # a copy is of the type of what it copies
+    """Copy lists, dicts and messages recursively; other objects are not copied."""
+    return _copy(value)  # type: ignore[no-any-return]  # a copy has the type of its original
 
 
 def _copy(value: Any) -> Any:
-    # Not `copy.deepcopy`, which takes longer, and would copy clients and models that hooks give along.
+    # Not `copy.deepcopy`, which is slower and would copy clients and models that hooks pass along.
     if isinstance(value, str):
         return value
     if isinstance(value, dict):
@@ -39,23 +39,23 @@ def _copy(value: Any) -> Any:
 
 
 class LentRequest(HookRequest):
-    """A request whose messages and tools are copied when they are first looked at."""
+    """A copy of a request whose messages and tools are copied at first access."""
 
     __slots__ = ("_request",)
 
     @classmethod
     def of(cls, request: HookRequest) -> HookRequest:
-        """Lend a request."""
-        lent = object.__new__(cls)
-        object.__setattr__(lent, "_request", request)
+        """Copy a request."""
+        copy = object.__new__(cls)
+        object.__setattr__(copy, "_request", request)
         for field in fields(HookRequest):
-            if field.name not in _WHEN_LOOKED_AT:
-                object.__setattr__(lent, field.name, copied(getattr(request, field.name)))
-        return lent
+            if field.name not in _LAZY:
+                object.__setattr__(copy, field.name, copied(getattr(request, field.name)))
+        return copy
 
     def __getattr__(self, name: str) -> Any:
-        # Reached for a slot that is empty still, and for what a request does not have.
-        if name not in _WHEN_LOOKED_AT:
+        # Called for a slot that is not set yet, and for unknown attributes.
+        if name not in _LAZY:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         copy = copied(getattr(self._request, name))
         object.__setattr__(self, name, copy)

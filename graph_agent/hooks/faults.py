@@ -1,4 +1,4 @@
-"""What an exception of a hook does."""
+"""Handling of exceptions raised by hooks."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ logger = logging.getLogger(__name__)
 
 
 def fail_or_skip(hook: Any, error: BaseException, warn: Callable[[str], None]) -> None:
-    """Raise for a hook that failed, or warn that it is skipped, as its `on_error` says.
+    """Raise for a failed hook, or warn that it is skipped, according to its `on_error`.
 
     Args:
         hook: The hook.
-        error: What it raised; it is being handled.
-        warn: Takes a warning for the user.
+        error: The hook's exception, which is being handled.
+        warn: Called with a warning for the user.
 
     Raises:
-        HookError: When the hook declares `on_error = "fail"`.
-        BaseException: The error itself, when it is the run's.
+        HookError: If the hook declares `on_error = "fail"`.
+        BaseException: The error itself, if it belongs to the run, such as a cancellation.
     """
-    # A question to a person cannot be asked here: resuming would ask the model anew.
+    # An interrupt is a fault here: resuming would repeat the model call.
     if meant_for_the_run(error) and not isinstance(error, GraphBubbleUp):
         raise error
     name = f"The hook {type(hook).__name__}"

@@ -1,4 +1,4 @@
-"""Long tool results made short in every request, while the history keeps them whole."""
+"""Compression of long tool results in requests; the history keeps them whole."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from graph_agent.hooks.protocol import LoopHook, OnError
 from graph_agent.tools.truncation import truncate
 
 Compress = Callable[[str], str | Awaitable[str]]
-"""A result's text → what is left of it."""
+"""A result's text → its compressed text."""
 
-_KEPT = 1_000
-"""Compressed texts that are remembered at most; the oldest is made anew when it is needed again."""
+_MAX_CACHED = 1_000
+"""Maximum cached compressed texts; an evicted one is compressed again when needed."""
 
 
 class HistoryCompression(LoopHook):
-    """Sends each long tool result compressed, in all requests: plans and answers, of this input and of later ones.
+    """Compresses each long tool result in all requests: plans and answers, of this input and of later ones.
 
-    The session's history keeps every result whole. A result is compressed once in a process, and again in another. The
-    model never reads a long result whole unless it is among the newest, which `keep_newest` leaves as they are; the
-    limits `max_output_chars` and `offload_over_chars` of the configuration cut results in the history as well.
+    The session's history keeps every result whole. A result is compressed once per process. The model never reads a
+    long result whole, except for the newest `keep_newest` results; the configuration's limits `max_output_chars` and
+    `offload_over_chars` cut results in the history as well.
 
     Args:
-        compress: Gives what is left of a result, a function (run in a thread) or a coroutine function; None keeps its
-            beginning and its end, with a line between that gives the number of characters missing.
-        over_chars: Characters above which a result is compressed, and to which None's way cuts it.
-        keep_newest: How many of the newest results stay whole.
+        compress: Returns the compressed text of a result; a function (run in a thread) or a coroutine function. None
+            keeps the beginning and the end, with a line between them that states the number of missing characters.
+        over_chars: Characters above which a result is compressed, and the length of the default's compressed text.
+        keep_newest: Number of newest results that are not compressed.
         on_error: As for every hook.
     """
 
@@ -50,10 +50,10 @@ class HistoryCompression(LoopHook):
         self._compress = compress or self._cut
         self._over_chars = over_chars
         self._keep_newest = keep_newest
-        self._made: dict[bytes, str] = {}
+        self._cache: dict[bytes, str] = {}
 
     async def rewrite_results(self, results: list[ToolMessage]) -> dict[str, str]:
-        """Compress the long results, all at once."""
+        """Compress the long results concurrently."""
         old = results[: len(results) - self._keep_newest]
         long = [result for result in old if len(result.text) > self._over_chars and result.id]
         short = await asyncio.gather(*(self._compressed(result.text) for result in long))
@@ -61,8 +61,8 @@ class HistoryCompression(LoopHook):
 
     async def _compressed(self, text: str) -> str:
         key = hashlib.blake2b(text.encode(errors="surrogatepass")).digest()
-        if (made := self._made.get(key)) is not None:
-            return made
+        if (cached := self._cache.get(key)) is not None:
+            return cached
         short: object
         if inspect.iscoroutinefunction(self._compress):
             short = await self._compress(text)
@@ -71,9 +71,9 @@ class HistoryCompression(LoopHook):
             short = await short if isinstance(short, Awaitable) else short
         if not isinstance(short, str):
             raise TypeError(f"compress returned {short!r}; return text")
-        if len(self._made) >= _KEPT:
-            self._made.pop(next(iter(self._made)), None)
-        self._made[key] = short
+        if len(self._cache) >= _MAX_CACHED:
+            self._cache.pop(next(iter(self._cache)), None)
+        self._cache[key] = short
         return short
 
     def _cut(self, text: str) -> str:

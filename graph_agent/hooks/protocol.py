@@ -1,4 +1,4 @@
-"""Loop hooks: what may look at a planning reply before its calls are run, and have the model asked again.
+"""Protocol of loop hooks, which inspect a planning reply before its calls run and may rerun the model.
 
 ```python
 class Shorter(LoopHook):
@@ -27,38 +27,38 @@ if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
 OnError = Literal["fail", "skip"]
-"""What an exception of a hook does: `fail` ends the input `FAILED`; `skip` warns, and goes on without the hook."""
+"""Effect of a hook's exception: `fail` ends the input as `FAILED`; `skip` warns and continues without the hook."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HookRequest:
-    """The request that a planning reply answers. A patch makes another.
+    """The request of a planning reply. A patch creates a new one.
 
-    Each hook is shown a copy, all but the model and the settings: changing it changes nothing.
+    Each hook receives a copy, except for the model and the settings; mutations have no effect.
     """
 
     model: BaseChatModel | str
-    """The chat model that is asked; a name only where a patch gave one."""
+    """The chat model; a name only if a patch set one."""
     messages: list[AnyMessage]
-    """The conversation as the model is sent it; the system prompt is put before it at each request."""
+    """The conversation as sent to the model, without the system prompt, which is prepended to each request."""
     tools: list[dict[str, Any]]
-    """The tools on offer, as OpenAI schemas under their own names."""
+    """The offered tools, as OpenAI schemas under their own names."""
     max_tokens: int | None
-    """Tokens of one reply; None leaves it to the provider."""
+    """Maximum tokens of one reply; None for the provider's default."""
     optional_params: Mapping[str, Any]
     """Options of the model call, e.g. `temperature`."""
     kwargs: Mapping[str, Any]
-    """Further keyword arguments of the model call, e.g. `extra_headers`; empty unless a patch gave some."""
+    """Additional keyword arguments of the model call, e.g. `extra_headers`; empty unless a patch set some."""
     settings: LoopConfig
-    """The configuration in force."""
+    """The current configuration."""
     session_id: str
-    """The session; empty for a run without one."""
+    """The session id; empty for a run without a session."""
     step: int
-    """The step that is being planned, or the last one for the answer's request; from 1."""
+    """The step that is being planned, or the last step for the answer's request; from 1."""
     phase: Literal["plan", "answer"] = "plan"
-    """What the reply is: a planning reply, or the answer that is composed after planning."""
+    """Kind of the reply: a planning reply, or the answer composed after planning."""
     depth: int = 0
-    """How many times hooks have had the model asked again for this step: 0 for its first reply."""
+    """Number of reruns by hooks in this step; 0 for the first reply."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,13 +68,13 @@ class HookResponse:
     message: AIMessage
     """The reply, as the history would keep it."""
     calls: list[Call]
-    """What would be run: `{"id", "name", "arguments"}` each, in every mode; empty when the model wants nothing."""
+    """The calls that would run, each `{"id", "name", "arguments"}` in every mode; empty for none."""
     usage: Usage
-    """What this reply took."""
+    """Usage of this reply."""
 
     @property
     def text(self) -> str:
-        """What the model said beside its calls; empty for nothing."""
+        """Text of the reply without its calls; empty for none."""
         return self.message.text
 
     @property
@@ -85,31 +85,31 @@ class HookResponse:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RequestPatch:
-    """What is to be different when the model is asked again. None, or an empty mapping, leaves things as they are."""
+    """Changes to a request for a rerun of the model. None or an empty mapping leaves a field unchanged."""
 
     model: BaseChatModel | str | None = None
-    """A chat model, or a `provider:name` that the agent's resolver knows."""
+    """A chat model, or a `provider:name` for the agent's resolver."""
     messages: Sequence[AnyMessage] | None = None
     """The whole conversation of the rerun.
 
-    What it adds to the request's messages, such as a call and its result, is in the later requests of this input too,
-    in the same place: further plans, and the answer's. What it leaves out or rewrites is so in the rerun alone. The
-    session's history stays as it is. A call without its result behind it is left out, as providers refuse it.
+    Messages added to the request's, such as a call and its result, are also added at the same position to the later
+    requests of this input, for plans and the answer. Removed or rewritten messages are so in the rerun only. The
+    session's history is not changed. A call without a result after it is dropped, as providers refuse it.
     """
     tools: Sequence[dict[str, Any] | BaseTool | Any] | None = None
-    """All tools to offer: OpenAI schemas, or what can be turned into one. Only the agent's own can be run."""
+    """All tools to offer: OpenAI schemas, or objects convertible to one. Only the agent's own tools can run."""
     max_tokens: int | None = None
-    """Tokens of one reply."""
+    """Maximum tokens of one reply."""
     optional_params: Mapping[str, Any] = field(default_factory=dict)
-    """Options of the model call, laid over those in force; None for a value takes the option out."""
+    """Options of the model call, merged over the current ones; a None value removes the option."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Further keyword arguments of the model call, laid over those in force."""
+    """Additional keyword arguments of the model call, merged over the current ones."""
 
     def apply(self, request: HookRequest) -> HookRequest:
-        """The patched request; the one given stays as it is.
+        """Return the patched request; `request` is not changed.
 
         Raises:
-            ValueError: When one of `tools` is nothing that a tool's schema can be made of.
+            ValueError: If one of `tools` cannot be converted to a tool schema.
         """
         return replace(
             request,
@@ -124,121 +124,121 @@ class RequestPatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoopPlan:
-    """What a hook wants done about a reply. Of several wishes the first counts, in the order of the fields below.
+    """A hook's decision about a reply. If several fields are set, the first one below takes effect.
 
-    The default wants nothing: the next hook is asked.
+    The default changes nothing, and the next hook is called.
     """
 
     response_override: str | AIMessage | None = None
-    """The answer of this input, in place of the reply: no rerun, no second phase, and none of its calls is run.
+    """The answer of this input in place of the reply: no rerun, no second phase, and none of the reply's calls runs.
 
-    Where the answer is to have a given shape, one that has it is the `structured_response` too; any other leaves that
+    With a response format, an override that matches it also becomes the `structured_response`; another one leaves that
     empty, with a warning.
     """
     terminate: bool = False
-    """End the loop with this reply: none of its calls is run, and its text is the answer.
+    """End the loop with this reply: none of its calls runs, and its text is the answer.
 
-    Where it says nothing beside its calls, or only that nothing more is to be done, the second phase answers; so it
-    does in wave mode, where the text is a plan's reasoning, and where the answer is to have a given shape.
+    The second phase answers if the reply has no text or only the sentinel, in wave mode, where the text is a plan's
+    reasoning, and with a response format.
     """
     run_agentic_loop: bool = False
-    """Ask the model again, with the request patched; that reply takes the place of this one."""
+    """Rerun the model with the patched request; the new reply replaces this one."""
     request_patch: RequestPatch | None = None
-    """What is different then; None for the very same request."""
+    """Changes to the request for the rerun; None repeats the same request."""
     keep_messages: Sequence[AnyMessage] = ()
-    """Further messages for the later requests of this input, that the rerun itself does not hold.
+    """Additional messages for the later requests of this input, not included in the rerun itself.
 
-    They stand behind the conversation as it is now and are no part of the history. What a patch's `messages` add is
-    kept without being given here.
+    They are placed after the current conversation and are not part of the history. Messages added by a patch's
+    `messages` are kept anyway.
     """
 
 
 class LoopHook:
-    """Looks at each reply of the model before it counts. Subclass it; its methods may be coroutines instead.
+    """Inspects each reply of the model before it takes effect. Subclass it; methods may be coroutine functions.
 
-    A planning reply is shown before its calls are run. The answer is shown before the user gets it, however it was
-    made: by planning, by the second phase (`request.phase` is `answer` then), at a limit, or by a tool with
-    `return_direct`. One hook serves all sessions, at the same time; a method that is no coroutine runs in a thread, so
-    it may block. What models of its own say is not streamed, and is counted.
+    A planning reply is passed before its calls run. An answer is passed before it is emitted, whether it comes from
+    planning, the second phase (`request.phase` is `answer`), a limit, or a tool with `return_direct`. One hook object
+    serves all sessions concurrently. A method that is not a coroutine function runs in a thread, so it may block. Model
+    calls made by a hook are not streamed; their usage is counted.
     """
 
     on_error: OnError = "fail"
-    """What an exception in this hook does."""
+    """Effect of an exception in this hook."""
     sees_answers: bool = True
-    """Whether this hook is shown replies without calls, which may be the answer.
+    """Whether this hook receives replies without calls, which may be the answer.
 
-    While any hook is, an answer is streamed only when all hooks have seen it: it comes in one piece. A hook that looks
-    at calls alone sets this to False.
+    If any hook does, an answer is emitted in one piece after all hooks have processed it. A hook that inspects only
+    calls sets this to False.
     """
     tools: Sequence[Any] = ()
-    """Tools offered to the model beside the agent's: OpenAI schemas, or what can be turned into one.
+    """Tools offered to the model in addition to the agent's: OpenAI schemas, or objects convertible to one.
 
-    Nobody runs their calls: the hook fulfils them, by a rerun; a call it lets pass is an error result. One named like a
-    tool of the agent adds nothing, and the hook sees that tool's calls.
+    The loop does not run their calls: the hook fulfils them by a rerun, and a remaining call becomes an error result. A
+    tool with the name of an agent's tool is not added, and the hook receives that tool's calls.
     """
 
     def should_run(
         self, response: HookResponse, request: HookRequest
     ) -> tuple[bool, Any] | Awaitable[tuple[bool, Any]]:
-        """Whether this hook has something to do, and what `build_plan` is to know of it.
+        """Return whether this hook acts on a reply, and a context value for `build_plan`.
 
         Args:
             response: The reply.
-            request: What it answers.
+            request: The reply's request.
         """
         return False, None
 
     def build_plan(self, context: Any, response: HookResponse, request: HookRequest) -> LoopPlan | Awaitable[LoopPlan]:
-        """What is to be done; asked only after `should_run` said yes.
+        """Return the hook's decision; called only if `should_run` returned True.
 
         Args:
-            context: What `should_run` gave.
+            context: The context value from `should_run`.
             response: The reply.
-            request: What it answers.
+            request: The reply's request.
         """
         return LoopPlan()
 
     def rewrite_results(self, results: list[ToolMessage]) -> Mapping[str, str] | Awaitable[Mapping[str, str]]:
-        """Tool results that requests hold with another text; asked before each plan and each answer.
+        """Return replacement texts of tool results for requests; called before each plan and each answer.
 
-        The history keeps every result as it is, so that each of these is given again the next time.
+        The history keeps the original results, so the replacements must be returned each time.
 
         Args:
             results: The results in the conversation, oldest first.
 
         Returns:
-            Message id → text; results that are left out are sent as they are.
+            Message id → text; results without an entry are sent unchanged.
         """
         return {}
 
 
 def sees_answers(hook: LoopHook) -> bool:
-    """Whether a hook is shown replies without calls: not one that looks at calls alone, or at no reply at all."""
-    looks = getattr(type(hook), "should_run", None) is not LoopHook.should_run
-    return looks and bool(getattr(hook, "sees_answers", True))
+    """Whether a hook receives replies without calls; False for a hook that inspects only calls or no replies."""
+    inspects_replies = getattr(type(hook), "should_run", None) is not LoopHook.should_run
+    return inspects_replies and bool(getattr(hook, "sees_answers", True))
 
 
 class HookError(Exception):
-    """A hook failed, and declares that the input fails with it; the text names it."""
+    """A hook with `on_error = "fail"` failed; the message names the hook."""
 
 
 def tool_schema(tool: Any) -> dict[str, Any]:
-    """A tool as an OpenAI schema: `{"type": "function", "function": {"name", …}}`.
+    """Convert a tool to an OpenAI schema: `{"type": "function", "function": {"name", …}}`.
 
     Args:
-        tool: Such a schema, a LangChain tool, a pydantic class, or a function.
+        tool: An OpenAI schema, a LangChain tool, a pydantic class, or a function.
 
     Raises:
-        ValueError: When it is nothing of these.
+        ValueError: If it is none of these.
     """
-    # Imported here: only a hook that brings tools needs it.
+    # Imported here: only hooks with tools need it.
     from langchain_core.utils.function_calling import convert_to_openai_tool
 
     try:
         schema = convert_to_openai_tool(tool)
-        named = schema["function"]["name"]
+        name = schema["function"]["name"]
     except (TypeError, KeyError, ValueError, AttributeError) as error:
         raise ValueError(f"{tool!r} is no tool; give an OpenAI schema or a LangChain tool ({error}).") from None
-    if not isinstance(named, str) or not named:
+    if not isinstance(name, str) or not name:
         raise ValueError(f"{tool!r} is no tool: it has no name.")
     return schema

@@ -1,4 +1,4 @@
-"""What is given as `hooks=`, sorted: loop hooks, and middleware of the `langchain` package."""
+"""Sorts the objects of the `hooks=` argument into loop hooks and middleware of the `langchain` package."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class HookList(NamedTuple):
     """The hooks of an agent."""
 
     hooks: tuple[LoopHook, ...]
-    """Loop hooks that look at replies, in the order in which they are asked."""
+    """Loop hooks that inspect replies, in call order."""
     rewriters: tuple[LoopHook, ...]
-    """Loop hooks that rewrite the tool results of requests, in the order in which they do."""
+    """Loop hooks that rewrite the tool results of requests, in call order."""
     middleware: tuple[Any, ...]
     """`AgentMiddleware`, outermost first."""
     offered: list[dict[str, Any]]
@@ -27,10 +27,10 @@ class HookList(NamedTuple):
 
 
 def sort_hooks(given: Sequence[Any]) -> HookList:
-    """Tell loop hooks and middleware apart.
+    """Sort loop hooks and middleware.
 
     Raises:
-        ConfigError: On what is neither, a class where an object is wanted, or an `on_error` or tool that cannot be.
+        ConfigError: If an object is neither, is a class instead of an instance, or has an invalid `on_error` or tool.
     """
     hooks: list[LoopHook] = []
     middleware: list[Any] = []
@@ -54,13 +54,13 @@ def sort_hooks(given: Sequence[Any]) -> HookList:
             raise ConfigError(f"hooks: {type(hook).__name__}.tools: {error}") from error
         hooks.append(hook)
     rewriters = tuple(hook for hook in hooks if _overrides(hook, "rewrite_results"))
-    # A reply that no hook looks at can be streamed.
+    # Pure rewriters are excluded, since a reply that no hook inspects can be streamed.
     reviewers = tuple(hook for hook in hooks if hook not in rewriters or _overrides(hook, "should_run"))
     return HookList(reviewers, rewriters, tuple(middleware), offered)
 
 
 def _overrides(hook: Any, method: str) -> bool:
-    """Whether a hook has a method of its own, and not only the one of `LoopHook`, which does nothing."""
+    """Whether a hook overrides a method of `LoopHook`, whose own methods do nothing."""
     own = getattr(type(hook), method, None)
     return own is not None and own is not getattr(LoopHook, method)
 

@@ -1,4 +1,4 @@
-"""Fulfilling a model's `web_search` calls behind its back, with any search there is."""
+"""A hook that fulfils a model's `web_search` calls with any search function."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from graph_agent.types import Call
 logger = logging.getLogger(__name__)
 
 Search = Callable[[str], Any | Awaitable[Any]]
-"""A query → what was found: text, or plain JSON."""
+"""A query → its results: text, or plain JSON."""
 
 
 class WebSearchInterception(LoopHook):
-    """Runs a search for each `web_search` call of a reply, and has the model asked again with what was found.
+    """Runs a search for each `web_search` call of a reply, and reruns the model with the results.
 
-    The agent needs no such tool: the hook offers it. Where the agent has one of that name, its calls are taken over.
-    What was found stays before the model until the input is answered. Other calls of the same reply are not run; the
-    model asks for them once it has read the results. A search that fails is an error result, so that the model may try
-    another. A call that waits for another's result (`needs`) is left alone.
+    The hook offers the tool, so the agent needs none; if the agent has a tool of that name, its calls are fulfilled by
+    the hook. The results stay in the requests until the input is answered. Other calls of the same reply do not run;
+    the model can repeat them after reading the results. A failed search is an error result, so that the model may try
+    another query. A call that depends on another's result (`needs`) is not handled.
 
     Args:
         search: The search, a function or a coroutine function of the query; a function runs in a thread.
-        name: Which tool's calls are fulfilled.
-        description: What the model is told of the tool.
-        on_error: As for every hook; a failing search is no failure of the hook.
+        name: Name of the tool whose calls are fulfilled.
+        description: The tool's description for the model.
+        on_error: As for every hook; a failing search is not a failure of the hook.
     """
 
     sees_answers = False
@@ -60,16 +60,16 @@ class WebSearchInterception(LoopHook):
         ]
 
     async def should_run(self, response: HookResponse, request: HookRequest) -> tuple[bool, list[Call]]:
-        """Whether the reply searches; the context is those calls."""
+        """Return whether the reply contains searches, with their calls as the context."""
         searches = [call for call in response.calls if call["name"] == self._name and not call.get("needs")]
         return bool(searches), searches
 
     async def build_plan(self, context: list[Call], response: HookResponse, request: HookRequest) -> LoopPlan:
-        """Search, all queries at once, and ask again with the results."""
+        """Run all searches concurrently, and rerun the model with the results."""
         results = await asyncio.gather(*(self._fulfil(call) for call in context))
-        asked = AIMessage(response.text, tool_calls=canonical_calls(context))
-        found: list[AnyMessage] = [asked, *results]
-        return LoopPlan(run_agentic_loop=True, request_patch=RequestPatch(messages=[*request.messages, *found]))
+        calls = AIMessage(response.text, tool_calls=canonical_calls(context))
+        added: list[AnyMessage] = [calls, *results]
+        return LoopPlan(run_agentic_loop=True, request_patch=RequestPatch(messages=[*request.messages, *added]))
 
     async def _fulfil(self, call: Call) -> ToolMessage:
         query = call["arguments"].get("query")
@@ -78,7 +78,7 @@ class WebSearchInterception(LoopHook):
             return _result(call, fault, failed=True)
         try:
             found = await self._run(query)
-        except Exception as error:  # noqa: BLE001 - a search may raise anything; the model must hear it
+        except Exception as error:  # noqa: BLE001 - a search may raise anything; the error is a result for the model
             log_failure(logger, "The search of a hook", error, level=logging.WARNING)
             return _result(call, clean(f"The search failed: {exception_text(error)}"), failed=True)
         return _result(call, clean(as_text(found)) or "Nothing was found.")

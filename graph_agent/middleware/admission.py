@@ -1,4 +1,4 @@
-"""Which middleware can be run here, and by which of its methods."""
+"""Checks which middleware is supported, and extracts its wrap methods."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from langchain.agents.middleware import AgentMiddleware, AgentState, PIIMiddlewa
 
 from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent.errors import ConfigError
-from graph_agent.middleware.pii import around_request
+from graph_agent.middleware.pii import wrap_with_pii
 
 Handler = Callable[[Any], Awaitable[Any]]
 Wrap = Callable[[Any, Handler], Awaitable[Any]]
-"""A request and what answers it → the answer, as langchain's `awrap_model_call` and `awrap_tool_call` have it."""
+"""(request, handler) → response, as for langchain's `awrap_model_call` and `awrap_tool_call`."""
 
-_AROUND_THE_LOOP = ("before_agent", "before_model", "after_model", "after_agent")
+_LOOP_HOOKS = ("before_agent", "before_model", "after_model", "after_agent")
 
 
 @dataclass(frozen=True, slots=True)
-class Admitted:
-    """One middleware's ways to wrap; None where it has none."""
+class WrapMethods:
+    """The wrap methods of one middleware; None for a missing method."""
 
     name: str
     model: Wrap | None
     tool: Wrap | None
     rewrites: bool
-    """Whether it may rewrite replies, so that nobody may read one before it has seen the whole."""
+    """Whether it may rewrite replies, so that a reply is not streamed before it has processed the whole reply."""
 
 
-def admit(middleware: AgentMiddleware[Any, Any, Any]) -> Admitted:
-    """Find how a middleware wraps requests and calls.
+def admit(middleware: AgentMiddleware[Any, Any, Any]) -> WrapMethods:
+    """Return the wrap methods of a middleware.
 
     Raises:
-        ConfigError: When it needs more than that: state or tools of its own, hooks of the loop, stream transformers.
+        ConfigError: If it needs unsupported features: own state or tools, loop hooks, or stream transformers.
     """
     if isinstance(middleware, PIIMiddleware):
-        # It has no wrap_model_call; its two hooks do nothing but rewrite the messages of one request and its reply.
-        return Admitted(middleware.name, around_request(middleware), None, middleware.apply_to_output)
+        # It has no wrap_model_call; its two hooks only rewrite the messages of one request and its reply.
+        return WrapMethods(middleware.name, wrap_with_pii(middleware), None, middleware.apply_to_output)
     needs = _needs(middleware)
     if needs:
         raise ConfigError(
@@ -50,17 +50,17 @@ def admit(middleware: AgentMiddleware[Any, Any, Any]) -> Admitted:
             "Only wrap_model_call and wrap_tool_call are run here."
         )
     model = _wrap(middleware, "model")
-    return Admitted(middleware.name, model, _wrap(middleware, "tool"), model is not None and _rewrites(middleware))
+    return WrapMethods(middleware.name, model, _wrap(middleware, "tool"), model is not None and _rewrites(middleware))
 
 
 def _rewrites(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
-    """Whether a middleware may rewrite replies: it says so in `rewrites_replies`, or nothing is known of it.
+    """Whether a middleware may rewrite replies: its `rewrites_replies` if set, else True for unknown middleware.
 
-    Those of the `langchain` package leave replies as they are, and so does `dynamic_prompt`.
+    The `langchain` package's own middleware and `dynamic_prompt` leave replies unchanged.
     """
-    said = getattr(middleware, "rewrites_replies", None)
-    if isinstance(said, bool):
-        return said
+    declared = getattr(middleware, "rewrites_replies", None)
+    if isinstance(declared, bool):
+        return declared
     wrap = getattr(type(middleware), "awrap_model_call", None)
     made_by_dynamic_prompt = getattr(wrap, "__qualname__", "").startswith("dynamic_prompt.")
     return type(middleware) not in vars(shipped).values() and not made_by_dynamic_prompt
@@ -68,11 +68,11 @@ def _rewrites(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
 
 def _needs(middleware: AgentMiddleware[Any, Any, Any]) -> list[str]:
     needs: list[str] = []
-    if fields := sorted(_fields(middleware.state_schema) - _fields(AgentState)):
+    if fields := sorted(_field_names(middleware.state_schema) - _field_names(AgentState)):
         needs.append(f"state fields of its own ({', '.join(fields)})")
     if tools := [tool.name for tool in getattr(middleware, "tools", ())]:
         needs.append(f"tools of its own ({', '.join(tools)})")
-    if hooks := [hook for hook in _AROUND_THE_LOOP if _has(middleware, hook) or _has(middleware, f"a{hook}")]:
+    if hooks := [hook for hook in _LOOP_HOOKS if _has_method(middleware, hook) or _has_method(middleware, f"a{hook}")]:
         needs.append(f"hooks of another loop ({', '.join(hooks)})")
     if any(_jumps(middleware, hook) or _jumps(middleware, f"a{hook}") for hook in hooks):
         needs.append("jump_to")
@@ -81,13 +81,13 @@ def _needs(middleware: AgentMiddleware[Any, Any, Any]) -> list[str]:
     return needs
 
 
-def _fields(schema: Any) -> set[str]:
+def _field_names(schema: Any) -> set[str]:
     if hasattr(schema, "__required_keys__"):
         return set(schema.__required_keys__ | schema.__optional_keys__)
     return set(getattr(schema, "__annotations__", {}))
 
 
-def _has(middleware: AgentMiddleware[Any, Any, Any], method: str) -> bool:
+def _has_method(middleware: AgentMiddleware[Any, Any, Any], method: str) -> bool:
     return getattr(type(middleware), method) is not getattr(AgentMiddleware, method)
 
 
@@ -95,34 +95,37 @@ def _jumps(middleware: AgentMiddleware[Any, Any, Any], method: str) -> bool:
     return bool(getattr(getattr(type(middleware), method), "__can_jump_to__", None))
 
 
-def _wrap(middleware: AgentMiddleware[Any, Any, Any], what: str) -> Wrap | None:
-    if _has(middleware, f"awrap_{what}_call"):
-        wrap: Wrap = getattr(middleware, f"awrap_{what}_call")
+def _wrap(middleware: AgentMiddleware[Any, Any, Any], kind: str) -> Wrap | None:
+    if _has_method(middleware, f"awrap_{kind}_call"):
+        wrap: Wrap = getattr(middleware, f"awrap_{kind}_call")
         return wrap
-    if _has(middleware, f"wrap_{what}_call"):
-        return _from_a_thread(getattr(middleware, f"wrap_{what}_call"))
+    if _has_method(middleware, f"wrap_{kind}_call"):
+        return _run_in_thread(getattr(middleware, f"wrap_{kind}_call"))
     return None
 
 
-def _from_a_thread(wrap: Callable[[Any, Callable[[Any], Any]], Any]) -> Wrap:
-    """A blocking wrap as a coroutine: it runs in a daemon thread, and what it calls runs in the loop again."""
+def _run_in_thread(wrap: Callable[[Any, Callable[[Any], Any]], Any]) -> Wrap:
+    """Convert a blocking wrap method to a coroutine function.
+
+    The method runs in a daemon thread; its handler runs in the event loop.
+    """
 
     async def wrapped(request: Any, handler: Handler) -> Any:
         bridge = _LoopBridge(asyncio.get_running_loop())
         try:
-            return await call_in_thread(wrap, request, lambda again: bridge.run(_awaited(handler, again)))
+            return await call_in_thread(wrap, request, lambda inner: bridge.run(_call_handler(handler, inner)))
         finally:
             bridge.close()
 
     return wrapped
 
 
-async def _awaited(handler: Handler, request: Any) -> Any:
+async def _call_handler(handler: Handler, request: Any) -> Any:
     return await handler(request)
 
 
 class _LoopBridge:
-    """Runs coroutines in an event loop for a thread that waits for them, until it is closed."""
+    """Runs coroutines in an event loop on behalf of a waiting thread, until it is closed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -133,7 +136,7 @@ class _LoopBridge:
         """Run a coroutine and wait for it; called in the thread.
 
         Raises:
-            CancelledError: When the bridge is closed, since the thread was given up.
+            CancelledError: If the bridge is closed, since nothing waits for the thread any more.
         """
         if self._closed.is_set():
             work.close()
@@ -144,7 +147,7 @@ class _LoopBridge:
         return self._running.result()
 
     def close(self) -> None:
-        """Cancel the coroutine that runs, and refuse every further one."""
+        """Cancel the running coroutine, and refuse further ones."""
         self._closed.set()
         if self._running is not None:
             self._running.cancel()

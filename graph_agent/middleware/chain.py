@@ -1,4 +1,4 @@
-"""Wraps, one inside the other."""
+"""Nested execution of wrap methods."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 from graph_agent.middleware.admission import Handler, Wrap
 
 
-async def through(
-    wraps: Sequence[Wrap], request: Any, handler: Handler, seen: Callable[[Any], Any] = lambda answer: answer
+async def call_chain(
+    wraps: Sequence[Wrap], request: Any, handler: Handler, convert: Callable[[Any], Any] = lambda response: response
 ) -> Any:
-    """Answer a request through wraps, the first one outermost.
+    """Process a request by nested wrap methods and a handler.
 
     Args:
-        wraps: What stands around; each may ask what is inside it never, once, or several times.
+        wraps: The wrap methods, outermost first; each may call the next one any number of times.
         request: The request.
-        handler: Answers it at the core.
-        seen: What the next wrap outside is shown of an answer.
+        handler: The innermost handler.
+        convert: Converts each response before it is passed outward.
     """
     if not wraps:
-        return seen(await handler(request))
+        return convert(await handler(request))
 
-    async def inside(again: Any) -> Any:
-        return await through(wraps[1:], again, handler, seen)
+    async def call_next(inner: Any) -> Any:
+        return await call_chain(wraps[1:], inner, handler, convert)
 
-    return seen(await wraps[0](request, inside))
+    return convert(await wraps[0](request, call_next))

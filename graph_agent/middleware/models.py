@@ -1,4 +1,4 @@
-"""Middleware around model requests: planning, in every mode, and the answer."""
+"""Middleware around model requests: planning in every mode, and the answer."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from graph_agent.config import LoopConfig
 from graph_agent.errors import ConfigError
 from graph_agent.hooks.copies import copied
 from graph_agent.hooks.protocol import tool_schema
-from graph_agent.middleware.admission import Admitted
-from graph_agent.middleware.chain import through
+from graph_agent.middleware.admission import WrapMethods
+from graph_agent.middleware.chain import call_chain
 from graph_agent.models.binding import Way
 from graph_agent.models.cleaning import without_calls
 from graph_agent.models.client import Mode, ModelClient
@@ -32,7 +32,7 @@ from graph_agent.prompts import Prompts
 from graph_agent.prompts.tools_in_text import retold, tools_in_text
 
 Send = Callable[[ModelRequest[Any], list[AnyMessage]], Coroutine[Any, Any, AIMessage]]
-"""Sends a request as middleware has left it; the second argument is its messages with the system prompt."""
+"""Sends a request after middleware has changed it; the second argument is its messages with the system prompt."""
 
 
 class AroundModels:
@@ -41,10 +41,10 @@ class AroundModels:
     Args:
         middleware: Outermost first.
         tools: The agent's tools, by name.
-        prompts: How tools are told of where the provider is not sent them.
+        prompts: The prompts that describe tools in modes without native tools.
     """
 
-    def __init__(self, middleware: Sequence[Admitted], tools: Mapping[str, BaseTool], prompts: Prompts) -> None:
+    def __init__(self, middleware: Sequence[WrapMethods], tools: Mapping[str, BaseTool], prompts: Prompts) -> None:
         self._wraps = [one.model for one in middleware if one.model is not None]
         self._guards = [one.model for one in middleware if one.model is not None and one.rewrites]
         self._quiet = any(one.rewrites for one in middleware)
@@ -52,32 +52,32 @@ class AroundModels:
         self._prompts = prompts
 
     def around(self, client: ModelClient, planner: StructuredPlanner) -> tuple[ModelClient, StructuredPlanner]:
-        """A model's two ways to be asked, with the middleware around them."""
+        """Wrap a model's client and structured planner in the middleware."""
         if not self._wraps:
             return client, planner
         return _WrappedClient(client, self, quiet=self._quiet), _WrappedPlanner(planner, self)
 
-    def shown(self, schemas: Sequence[dict[str, Any]]) -> list[Any]:
-        """What is offered, as middleware sees it: the agent's tools themselves, and schemas for what is none."""
+    def request_tools(self, schemas: Sequence[dict[str, Any]]) -> list[Any]:
+        """Convert schemas to a middleware request's tools: the agent's tool objects, and copied schemas for others."""
         names = [(schema["function"]["name"], schema) for schema in schemas]
         return [self._tools.get(name) or copied(schema) for name, schema in names]
 
     def schemas(self, tools: Sequence[Any], offered: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-        """The schemas of tools as middleware has left them, by those that were offered."""
-        if tools == self.shown(offered):
+        """Return the schemas of a request's tools after the middleware; `offered` itself if they are unchanged."""
+        if tools == self.request_tools(offered):
             return offered
         return [_schema(tool, offered) for tool in tools]
 
-    def retold(
+    def update_prompt(
         self, messages: list[AnyMessage], tools: Sequence[Any], offered: Sequence[dict[str, Any]], mode: Mode
     ) -> list[AnyMessage]:
-        """A request whose system prompt tells of the tools that middleware has left, where that is what offers them."""
-        left = self.schemas(tools, offered)
-        if mode == "native" or left is offered:
+        """Update the system prompt's tool descriptions if middleware changed the tools; no change in native mode."""
+        remaining = self.schemas(tools, offered)
+        if mode == "native" or remaining is offered:
             return messages
         plan = mode == "wave"
         before = tools_in_text(self._prompts, offered, plan=plan)
-        return retold(messages, before, tools_in_text(self._prompts, left, plan=plan)) if before else messages
+        return retold(messages, before, tools_in_text(self._prompts, remaining, plan=plan)) if before else messages
 
     async def ask(
         self,
@@ -87,50 +87,50 @@ class AroundModels:
         send: Send,
         watch: Spoken,
     ) -> AIMessage:
-        """Have a request answered through the middleware.
+        """Send a request through the middleware and return the reply.
 
         Args:
-            model: The model in force.
+            model: The current model.
             request: System prompt and conversation.
-            offered: OpenAI schemas of the tools on offer, through the provider or in text.
+            offered: OpenAI schemas of the offered tools, through the provider or in text.
             send: Sends the request.
-            watch: What the reader has seen. A request that fails after its first token is not sent again.
+            watch: Whether tokens have been streamed. A request that fails after its first token is not sent again.
 
         Raises:
-            ConfigError: When a middleware asks for what this agent does not have.
-            Exception: What `send` or a middleware raised.
+            ConfigError: If a middleware uses an unsupported feature.
+            Exception: Errors of `send` or a middleware.
         """
-        asked = self._request(model, request, offered)
+        model_request = self._request(model, request, offered)
         failure: Exception | None = None
-        heard: list[AIMessage] = []
+        replies: list[AIMessage] = []
 
-        async def handler(asked: ModelRequest[Any]) -> ModelResponse[Any]:
+        async def handler(wrapped: ModelRequest[Any]) -> ModelResponse[Any]:
             nonlocal failure
             if failure is not None and watch.seen:
                 raise failure
-            if asked.response_format is not None:
+            if wrapped.response_format is not None:
                 raise ConfigError("A middleware set a response_format; give the agent its response_format instead.")
-            prompt: list[AnyMessage] = [asked.system_message] if asked.system_message is not None else []
+            prompt: list[AnyMessage] = [wrapped.system_message] if wrapped.system_message is not None else []
             try:
-                sending = send(asked, [*prompt, *asked.messages])
-                heard.append(await asyncio.create_task(sending, context=streamed))
-                return ModelResponse(result=[heard[-1]])
+                sending = send(wrapped, [*prompt, *wrapped.messages])
+                replies.append(await asyncio.create_task(sending, context=streamed))
+                return ModelResponse(result=[replies[-1]])
             except Exception as error:
                 failure = error
                 raise
 
-        # The request itself may be streamed; what a middleware asks models of its own is nobody's answer.
+        # The request itself may be streamed; model calls of a middleware's own are not.
         streamed = contextvars.copy_context()
         reply: Any = None
         try:
-            with aside(heard.append) as context:
+            with aside(replies.append) as context:
                 response: ModelResponse[Any] = await asyncio.create_task(
-                    through(self._wraps, asked, handler, _response), context=context
+                    call_chain(self._wraps, model_request, handler, _response), context=context
                 )
-            replied = reply = _only_reply(response)
-            return replied
+            returned = reply = _only_reply(response)
+            return returned
         finally:
-            _note_the_others(heard, reply)
+            _record_other_replies(replies, reply)
 
     async def guard(
         self,
@@ -139,43 +139,42 @@ class AroundModels:
         offered: Sequence[dict[str, Any]],
         answer: AIMessage,
     ) -> AIMessage:
-        """Show an answer that no model was asked for to the middleware that rewrites replies, as the model's reply.
+        """Pass an answer that no model produced through the middleware that rewrites replies, as a model's reply.
 
         Args:
-            model: The model in force.
+            model: The current model.
             request: As for `ask`; it is not sent.
             offered: As for `ask`.
             answer: The answer.
 
         Raises:
             ConfigError: As for `ask`.
-            Exception: What a middleware raised.
+            Exception: A middleware's error.
         """
 
-        async def handler(asked: ModelRequest[Any]) -> ModelResponse[Any]:
+        async def handler(wrapped: ModelRequest[Any]) -> ModelResponse[Any]:
             return ModelResponse(result=[answer])
 
-        heard: list[AIMessage] = []
+        replies: list[AIMessage] = []
         try:
-            with aside(heard.append) as context:
-                asked = self._request(model, request, offered)
-                return _only_reply(
-                    await asyncio.create_task(through(self._guards, asked, handler, _response), context=context)
-                )
+            with aside(replies.append) as context:
+                model_request = self._request(model, request, offered)
+                guarded = call_chain(self._guards, model_request, handler, _response)
+                return _only_reply(await asyncio.create_task(guarded, context=context))
         finally:
-            note_replies(heard)
+            note_replies(replies)
 
     def _request(
         self, model: BaseChatModel, request: Sequence[AnyMessage], offered: Sequence[dict[str, Any]]
     ) -> ModelRequest[Any]:
         system, messages = _split(request)
-        # Middleware ought to override what it is given; one that changes it in place must not change the history.
+        # Copied: middleware that mutates the request instead of overriding it must not change the history.
         messages = copied(messages)
         return ModelRequest(
             model=model,
             messages=messages,
             system_message=system,
-            tools=self.shown(offered),
+            tools=self.request_tools(offered),
             state={"messages": list(messages)},
             runtime=_runtime(),
         )
@@ -199,13 +198,14 @@ class _WrappedClient(ModelClient):
         schema: dict[str, Any] | None = None,
         watch: Spoken | None = None,
     ) -> AIMessage:
-        heard = watch or Spoken()
+        stream = watch or Spoken()
 
-        async def send(asked: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
-            client, told = self._for(asked, mode), self._middleware.retold(messages, asked.tools, self.schemas, mode)
-            return await ModelClient.plan(client, told, settings, mode=mode, quiet=quiet, schema=schema, watch=heard)
+        async def send(wrapped: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
+            client = self._client_for(wrapped, mode)
+            sent = self._middleware.update_prompt(messages, wrapped.tools, self.schemas, mode)
+            return await ModelClient.plan(client, sent, settings, mode=mode, quiet=quiet, schema=schema, watch=stream)
 
-        return await self._middleware.ask(self.model, request, self.schemas, send, heard)
+        return await self._middleware.ask(self.model, request, self.schemas, send, stream)
 
     async def answer(
         self,
@@ -217,33 +217,36 @@ class _WrappedClient(ModelClient):
         schema: dict[str, Any] | None = None,
         watch: Spoken | None = None,
     ) -> AIMessage:
-        heard, silent = watch or Spoken(), quiet or self._quiet
+        stream, silent = watch or Spoken(), quiet or self._quiet
 
-        async def send(asked: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
-            client, told = self._for(asked, mode), self._middleware.retold(messages, asked.tools, self.schemas, mode)
-            return await ModelClient.answer(client, told, settings, mode=mode, quiet=silent, schema=schema, watch=heard)
+        async def send(wrapped: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
+            client = self._client_for(wrapped, mode)
+            sent = self._middleware.update_prompt(messages, wrapped.tools, self.schemas, mode)
+            return await ModelClient.answer(
+                client, sent, settings, mode=mode, quiet=silent, schema=schema, watch=stream
+            )
 
-        return await self._middleware.ask(self.model, request, self.schemas, send, heard)
+        return await self._middleware.ask(self.model, request, self.schemas, send, stream)
 
     async def guarded(self, request: Sequence[AnyMessage], answer: AIMessage) -> AIMessage:
         return without_calls(await self._middleware.guard(self.model, request, self.schemas, answer))
 
     def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> Way:
-        # The caller sends it again, by the same settings.
+        # Without retries: the caller retries according to the same settings.
         once = settings.with_values({"model_retries": 0})
-        return Way(cast("Any", _Whole(self, request, once, mode)), {}, list(request), bounded=True)
+        return Way(cast("Any", _WholeAnswer(self, request, once, mode)), {}, list(request), bounded=True)
 
-    def _for(self, asked: ModelRequest[Any], mode: Mode) -> ModelClient:
-        """The client of a request as middleware has left it; this very one where it has left model and tools."""
-        options = {**asked.model_settings}
-        if asked.tool_choice is not None:
-            options["tool_choice"] = asked.tool_choice
-        schemas = self._middleware.schemas(asked.tools, self.schemas) if mode == "native" else self.schemas
-        if asked.model is self.model and schemas is self.schemas and not options:
+    def _client_for(self, wrapped: ModelRequest[Any], mode: Mode) -> ModelClient:
+        """Return the client for a request after the middleware; `self` if model, tools and options are unchanged."""
+        options = {**wrapped.model_settings}
+        if wrapped.tool_choice is not None:
+            options["tool_choice"] = wrapped.tool_choice
+        schemas = self._middleware.schemas(wrapped.tools, self.schemas) if mode == "native" else self.schemas
+        if wrapped.model is self.model and schemas is self.schemas and not options:
             return self
-        if asked.model is self.model:
+        if wrapped.model is self.model:
             return self.asked_with(schemas, options)
-        other = ModelClient(without_client_retries(asked.model), self.schemas)
+        other = ModelClient(without_client_retries(wrapped.model), self.schemas)
         return other.asked_with(schemas, {**self.options, **options}, tool_choice=self._tool_choice)
 
 
@@ -257,20 +260,20 @@ class _WrappedPlanner(StructuredPlanner):
     async def plan(
         self, request: Sequence[AnyMessage], settings: LoopConfig, *, offered: Sequence[dict[str, Any]] = ()
     ) -> AIMessage:
-        async def send(asked: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
+        async def send(wrapped: ModelRequest[Any], messages: list[AnyMessage]) -> AIMessage:
             planner: StructuredPlanner = self
-            if asked.model is not self.model:
-                planner = StructuredPlanner(without_client_retries(asked.model), self.schema, self.tool)
-            if asked.model_settings:
-                planner = planner.asked_with(asked.model_settings)
-            told = self._middleware.retold(messages, asked.tools, offered, "wave")
-            return await StructuredPlanner.plan(planner, told, settings)
+            if wrapped.model is not self.model:
+                planner = StructuredPlanner(without_client_retries(wrapped.model), self.schema, self.tool)
+            if wrapped.model_settings:
+                planner = planner.asked_with(wrapped.model_settings)
+            sent = self._middleware.update_prompt(messages, wrapped.tools, offered, "wave")
+            return await StructuredPlanner.plan(planner, sent, settings)
 
         return await self._middleware.ask(self.model, request, offered, send, Spoken())
 
 
-class _Whole(Runnable[Any, AIMessage]):
-    """An answer that stands below a sentence: it comes in one piece, once the middleware has seen it."""
+class _WholeAnswer(Runnable[Any, AIMessage]):
+    """An answer after a limit's sentence, returned in one piece after the middleware has processed it."""
 
     def __init__(self, client: ModelClient, request: Sequence[AnyMessage], settings: LoopConfig, mode: Mode) -> None:
         self._client = client
@@ -296,13 +299,13 @@ class _Whole(Runnable[Any, AIMessage]):
         )
 
 
-def _note_the_others(heard: Sequence[AIMessage], reply: Any) -> None:
-    """Note the replies that were heard and not returned; whoever gets the one that is counts that."""
+def _record_other_replies(replies: Sequence[AIMessage], reply: Any) -> None:
+    """Record the usage of replies other than the returned one, which the caller counts."""
     used = reply.usage_metadata if isinstance(reply, AIMessage) else None
-    # One that was rewritten is another object, and keeps its figures.
-    returned = next((one for one in heard if one is reply or (used is not None and one.usage_metadata == used)), None)
+    # A rewritten reply is another object with the same usage.
+    returned = next((one for one in replies if one is reply or (used is not None and one.usage_metadata == used)), None)
     made_up = isinstance(reply, AIMessage) and returned is None and used is None
-    note_replies([one for one in heard if one is not returned], uncalled=int(made_up))
+    note_replies([one for one in replies if one is not returned], uncalled=int(made_up))
 
 
 def _schema(tool: Any, offered: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -318,7 +321,7 @@ def _split(request: Sequence[AnyMessage]) -> tuple[SystemMessage | None, list[An
 
 
 def _response(answer: Any) -> ModelResponse[Any]:
-    """What a middleware gave, in the form the next one outside is shown."""
+    """Convert a middleware's response to a `ModelResponse` for the next outer middleware."""
     if isinstance(answer, ExtendedModelResponse):
         if answer.command is not None:
             raise ConfigError("A middleware asked for a state update with its answer; that is not supported here.")

@@ -1,4 +1,4 @@
-"""`PIIMiddleware` around one request: what leaves for the model, and what comes back."""
+"""`PIIMiddleware` applied to the messages and the reply of one request."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from langchain.agents.middleware.types import AgentState, ModelRequest, ModelRes
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
 
-def around_request(middleware: PIIMiddleware[Any, Any]) -> Callable[[Any, Any], Awaitable[Any]]:
-    """Its checks as a `wrap_model_call`.
+def wrap_with_pii(middleware: PIIMiddleware[Any, Any]) -> Callable[[Any, Any], Awaitable[Any]]:
+    """Return the middleware's checks as a `wrap_model_call`.
 
-    It rewrites the state of its own loop before each model call, and so looks at what is new alone. Here the history
-    stays as the user wrote it, so every message of every request is looked at.
+    In its own loop the middleware rewrites the state and therefore checks only new messages. Here the history is not
+    changed, so every message of every request is checked.
     """
 
     async def wrap(
         request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any]:
         messages: list[AnyMessage] = []
-        for stretch in _stretches(request.messages):
-            messages += _after(await middleware.abefore_model(_state(stretch), request.runtime), stretch)
+        for group in _groups(request.messages):
+            messages += _updated(await middleware.abefore_model(_state(group), request.runtime), group)
         response = await handler(request.override(messages=messages))
         replies = [
-            _after(await middleware.aafter_model(_state([cast("AnyMessage", reply)]), request.runtime), [reply])[0]
+            _updated(await middleware.aafter_model(_state([cast("AnyMessage", reply)]), request.runtime), [reply])[0]
             for reply in response.result
         ]
         return ModelResponse(result=list(replies), structured_response=response.structured_response)
@@ -33,24 +33,24 @@ def around_request(middleware: PIIMiddleware[Any, Any]) -> Callable[[Any, Any], 
     return wrap
 
 
-def _stretches(messages: Sequence[AnyMessage]) -> Iterator[list[AnyMessage]]:
-    """The messages in pieces, each as it was new once: the results of a reply, and one message of the user's."""
-    stretch: list[AnyMessage] = []
+def _groups(messages: Sequence[AnyMessage]) -> Iterator[list[AnyMessage]]:
+    """Split messages into groups that were new together: a reply with its results, up to one user message."""
+    group: list[AnyMessage] = []
     for message in messages:
-        if isinstance(message, AIMessage) and stretch:
-            yield stretch
-            stretch = []
-        stretch.append(message)
+        if isinstance(message, AIMessage) and group:
+            yield group
+            group = []
+        group.append(message)
         if isinstance(message, HumanMessage):
-            yield stretch
-            stretch = []
-    if stretch:
-        yield stretch
+            yield group
+            group = []
+    if group:
+        yield group
 
 
 def _state(messages: list[AnyMessage]) -> AgentState[Any]:
     return {"messages": messages}
 
 
-def _after(update: dict[str, Any] | None, messages: list[Any]) -> list[Any]:
+def _updated(update: dict[str, Any] | None, messages: list[Any]) -> list[Any]:
     return messages if update is None else update["messages"]

@@ -17,8 +17,8 @@ from graph_agent._internal.exception_text import exception_text
 from graph_agent._internal.failure_log import log_failure
 from graph_agent._internal.text import clean, plain
 from graph_agent.hooks.copies import copied
-from graph_agent.middleware.admission import Admitted
-from graph_agent.middleware.chain import through
+from graph_agent.middleware.admission import WrapMethods
+from graph_agent.middleware.chain import call_chain
 from graph_agent.state.schema import AgentState
 from graph_agent.tools.invoke import meant_for_the_run, tool_runtime
 from graph_agent.tools.output import Output, read_output, with_value_of
@@ -35,7 +35,7 @@ class AroundTools:
         tools: The agent's tools, by name.
     """
 
-    def __init__(self, middleware: Sequence[Admitted], tools: Mapping[str, BaseTool]) -> None:
+    def __init__(self, middleware: Sequence[WrapMethods], tools: Mapping[str, BaseTool]) -> None:
         self._wraps = [one.tool for one in middleware if one.tool is not None]
         self._tools = tools
 
@@ -45,7 +45,7 @@ class AroundTools:
     async def __call__(
         self, call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Callable[[Call], Awaitable[Output]]
     ) -> Output:
-        """Run a call through the middleware; whatever goes wrong is an error output.
+        """Run a call through the middleware; errors become error outputs.
 
         Args:
             call: The call.
@@ -54,17 +54,17 @@ class AroundTools:
             run: Runs a call.
 
         Raises:
-            GraphBubbleUp: When the tool, or a middleware, interrupts the graph to ask a person.
+            GraphBubbleUp: If the tool or a middleware interrupts the graph to ask a person.
         """
-        told: dict[int, Output] = {}
+        error_outputs: dict[int, Output] = {}
         outputs: list[Output] = []
 
         async def handler(request: ToolCallRequest) -> ToolMessage:
-            asked = request.tool_call
-            output = await run({**call, "name": asked["name"], "arguments": plain(asked["args"])})
+            tool_call = request.tool_call
+            output = await run({**call, "name": tool_call["name"], "arguments": plain(tool_call["args"])})
             if isinstance(output.raised, Exception):
-                # Middleware is to meet what the tool raised; what the model is told of it is ours.
-                told[id(output.raised)] = output
+                # Middleware receives the tool's exception; the model receives our error output.
+                error_outputs[id(output.raised)] = output
                 raise output.raised
             outputs.append(output)
             return ToolMessage(
@@ -76,11 +76,11 @@ class AroundTools:
             )
 
         try:
-            returned = await through(self._wraps, self._request(call, config, runtime), handler)
+            returned = await call_chain(self._wraps, self._request(call, config, runtime), handler)
         except BaseException as error:
             if meant_for_the_run(error):
                 raise
-            if (output := told.get(id(error))) is not None:
+            if (output := error_outputs.get(id(error))) is not None:
                 return output
             log_failure(logger, f"Middleware around the tool {call['name']!r}", error, level=logging.WARNING)
             return Output(clean(f"{call['name']} failed: {exception_text(error)}"), "error")

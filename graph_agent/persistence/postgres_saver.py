@@ -30,7 +30,7 @@ from graph_agent.runs.checkpoint_fence import OWNER, CheckpointFence, owner_in
 from graph_agent.runs.run import fence_of
 
 PAUSE_S = 10
-"""Seconds a write waits for another writer of its thread; then a stalled writer is disconnected, and the wait repeated."""
+"""Seconds a write waits for another writer of its thread; then it disconnects a stalled writer and waits again."""
 
 # The lock is held until the transaction ends, so each write sees what the previous one of the thread has stored.
 _LOCK: LiteralString = "SELECT set_config('lock_timeout', %s, true), pg_advisory_xact_lock(%s)"

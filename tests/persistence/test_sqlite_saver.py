@@ -47,8 +47,8 @@ async def test_what_waits_together_shares_a_commit_and_what_fails_fails_alone(co
     seen = commits(connection)
 
     with lock:  # however many of them its thread has taken up by then, the others come together
-        first = asyncio.ensure_future(writer.do(say(connection, "first")))
-        others = [asyncio.ensure_future(writer.do(say(connection, word))) for word in ("a", "b", "a", "c")]
+        first = asyncio.ensure_future(writer.run(say(connection, "first")))
+        others = [asyncio.ensure_future(writer.run(say(connection, word))) for word in ("a", "b", "a", "c")]
         await asyncio.sleep(0)
     told = await asyncio.gather(first, *others, return_exceptions=True)
     await writer.aclose()
@@ -70,8 +70,8 @@ async def test_a_commit_that_fails_is_told_to_all_and_stores_nothing(connection:
         connection.execute("INSERT INTO of VALUES ('nobody said this')")
 
     with pytest.raises(sqlite3.IntegrityError) as told:
-        await writer.do(dangling)
-    await writer.do(say(connection, "after"))
+        await writer.run(dangling)
+    await writer.run(say(connection, "after"))
     await writer.aclose()
 
     left = connection.execute("SELECT (SELECT count(*) FROM of), (SELECT group_concat(word) FROM said)").fetchone()
@@ -91,7 +91,7 @@ def outcomes(told: list[Any]) -> list[Any]:
 async def together(writer: Writer, lock: threading.Lock, errands: list[tuple[Callable[[], Any], bool]]) -> list[Any]:
     """What becomes of errands that its thread carries out in one round, each with whether it writes."""
     with lock:
-        waiting = [asyncio.ensure_future(writer.do(errand, writes=writes)) for errand, writes in errands]
+        waiting = [asyncio.ensure_future(writer.run(errand, writes=writes)) for errand, writes in errands]
         await asyncio.sleep(0)
     return outcomes(await asyncio.gather(*waiting, return_exceptions=True))
 
@@ -133,7 +133,7 @@ async def test_an_errand_that_fails_half_way_stores_nothing(connection: sqlite3.
         connection.execute("INSERT INTO said VALUES ('half')")
         raise UnicodeError("no text")
 
-    told = await asyncio.gather(writer.do(both), writer.do(say(connection, "whole")), return_exceptions=True)
+    told = await asyncio.gather(writer.run(both), writer.run(say(connection, "whole")), return_exceptions=True)
     await writer.aclose()
 
     stored = [word for (word,) in connection.execute("SELECT word FROM said")]
@@ -154,7 +154,7 @@ async def test_another_connection_that_keeps_the_database_is_waited_for_once_in_
         errands = [(say(connection, word), True) for word in "abcdefgh"]
         told = await together(writer, lock, errands)
         other.execute("ROLLBACK")
-        after = await writer.do(say(connection, "after"))
+        after = await writer.run(say(connection, "after"))
         await writer.aclose()
 
     assert (told, after, begun[: begun.index("SAVEPOINT errand")].count("BEGIN IMMEDIATE") <= 3) == (
@@ -201,8 +201,8 @@ async def test_an_errand_that_is_cancelled_before_its_turn_is_not_begun(connecti
     writer = Writer(connection, lock, lambda: None)
 
     with lock:
-        first = asyncio.ensure_future(writer.do(say(connection, "first")))
-        second = asyncio.ensure_future(writer.do(say(connection, "second")))
+        first = asyncio.ensure_future(writer.run(say(connection, "first")))
+        second = asyncio.ensure_future(writer.run(say(connection, "second")))
         await asyncio.sleep(0)
         second.cancel()
         await asyncio.gather(second, return_exceptions=True)
