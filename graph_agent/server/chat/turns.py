@@ -45,7 +45,8 @@ class RunSpec:
 
     graph: CompiledAgentGraph
     thread: str
-    graph_input: Any
+    given: Any
+    """The input of the graph."""
     context: dict[str, Any]
     session_id: str | None
     """The caller's session; None for a request without a session."""
@@ -64,7 +65,7 @@ class RunSpec:
     @property
     def is_resume(self) -> bool:
         """Whether the run resumes the input of an earlier request."""
-        return not isinstance(self.graph_input, dict)
+        return not isinstance(self.given, dict)
 
     def for_follow_up(self, note: Note, check: Callable[[], Awaitable[None]]) -> RunSpec:
         """Return the run of a follow-up in the same session.
@@ -212,7 +213,7 @@ def _with_input(
     notes: tuple[Note, ...] = (),
 ) -> RunSpec:
     """Return the run with an input; `before` is the state of the input that it resumes, None for a new input."""
-    complete = replace(spec, graph_input=graph_input, context=context, scope=Around(brought=notes))
+    complete = replace(spec, given=graph_input, context=context, scope=Around(brought=notes))
     if before is None:
         return complete
     return replace(complete, used_before=before.values.get("usage", NO_USAGE))
