@@ -144,7 +144,7 @@ async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_
         )
     if not new or not all(isinstance(message, HumanMessage) for message in new):
         raise ProblemError(
-            "invalid", "There is no new message of the user's behind the assistant's last.", param="messages"
+            "invalid", "There is no new user message after the assistant's last message.", param="messages"
         )
     return _with_input(spec, {"messages": new}, request.context())
 
