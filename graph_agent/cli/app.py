@@ -188,7 +188,7 @@ app.command()(a2a)
 
 
 async def _ask(spec: AgentSpec, questions: list[str], session: str | None, today: date | None, db: str | None) -> int:
-    status, begun = 0, bool(session)
+    status, started = 0, bool(session)
     with Interrupts.handled() as interrupts:
         async with open_agent(spec, today=today, db=db) as graph:
             current = Session(graph, session or _new_id())
@@ -196,14 +196,14 @@ async def _ask(spec: AgentSpec, questions: list[str], session: str | None, today
                 async for question in _questions(questions):
                     if questions and session is None:
                         current = Session(graph, _new_id())
-                    begun = True
+                    started = True
                     status = max(status, await _show(current, question, interrupts))
                     if status == STOPPED:
                         break
             except asyncio.CancelledError:
                 status = STOPPED
                 out.print()
-            if begun and (not questions or status == STOPPED):
+            if started and (not questions or status == STOPPED):
                 err.line(f"Go on with this conversation: --session {current.id}", style="dim")
     return status
 

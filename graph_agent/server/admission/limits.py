@@ -29,7 +29,7 @@ class Limits:
         self._per_minute = per_minute
         self._clock = clock
         self._under_way: dict[str, int] = {}
-        self._begun: dict[str, deque[float]] = {}
+        self._started: dict[str, deque[float]] = {}
 
     def enter(self, caller: str) -> None:
         """Count the start of a request, which must be ended with `leave`.
@@ -38,7 +38,7 @@ class Limits:
             ProblemError: If the caller has too many active requests, or has started too many.
         """
         self._check_concurrent(self._under_way.get(caller, 0))
-        self._begin(caller)
+        self._count_start(caller)
         self._under_way[caller] = self._under_way.get(caller, 0) + 1
 
     def count(self, caller: str) -> None:
@@ -47,7 +47,7 @@ class Limits:
         Raises:
             ProblemError: If the caller has started too many requests.
         """
-        self._begin(caller)
+        self._count_start(caller)
 
     def leave(self, caller: str) -> None:
         """Count the end of a request."""
@@ -55,15 +55,15 @@ class Limits:
         if not self._under_way[caller]:
             del self._under_way[caller]
 
-    def _begin(self, caller: str) -> None:
+    def _count_start(self, caller: str) -> None:
         if self._per_minute is None:
             return
-        begun = self._begun.setdefault(caller, deque())
+        started = self._started.setdefault(caller, deque())
         now = self._clock()
-        while begun and begun[0] <= now - WINDOW_S:
-            begun.popleft()
-        self._check_rate(len(begun), begun[0] if begun else None, now)
-        begun.append(now)
+        while started and started[0] <= now - WINDOW_S:
+            started.popleft()
+        self._check_rate(len(started), started[0] if started else None, now)
+        started.append(now)
 
     @contextmanager
     def held(self, caller: str) -> Iterator[None]:
@@ -84,8 +84,8 @@ class Limits:
                 "busy", f"Too many requests at the same time; this key may have {self._concurrent}.", retry_after_s=1
             )
 
-    def _check_rate(self, begun: int, oldest: float | None, now: float) -> None:
-        if self._per_minute is not None and oldest is not None and begun >= self._per_minute:
+    def _check_rate(self, started: int, oldest: float | None, now: float) -> None:
+        if self._per_minute is not None and oldest is not None and started >= self._per_minute:
             raise ProblemError(
                 "busy",
                 f"Too many requests; this key may send {self._per_minute} a minute.",

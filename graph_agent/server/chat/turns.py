@@ -45,7 +45,8 @@ class RunSpec:
 
     graph: CompiledAgentGraph
     thread: str
-    graph_input: Any
+    given: Any
+    """The input of the graph."""
     context: dict[str, Any]
     session_id: str | None
     """The caller's session; None for a request without a session."""
@@ -64,7 +65,7 @@ class RunSpec:
     @property
     def is_resume(self) -> bool:
         """Whether the run resumes the input of an earlier request."""
-        return not isinstance(self.graph_input, dict)
+        return not isinstance(self.given, dict)
 
     def for_follow_up(self, note: Note, check: Callable[[], Awaitable[None]]) -> RunSpec:
         """Return the run of a follow-up in the same session.
@@ -143,7 +144,7 @@ async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_
         )
     if not new or not all(isinstance(message, HumanMessage) for message in new):
         raise ProblemError(
-            "invalid", "There is no new message of the user's behind the assistant's last.", param="messages"
+            "invalid", "There is no new user message after the assistant's last message.", param="messages"
         )
     return _with_input(spec, {"messages": new}, request.context())
 
@@ -212,7 +213,7 @@ def _with_input(
     notes: tuple[Note, ...] = (),
 ) -> RunSpec:
     """Return the run with an input; `before` is the state of the input that it resumes, None for a new input."""
-    complete = replace(spec, graph_input=graph_input, context=context, scope=Around(brought=notes))
+    complete = replace(spec, given=graph_input, context=context, scope=Around(brought=notes))
     if before is None:
         return complete
     return replace(complete, used_before=before.values.get("usage", NO_USAGE))
