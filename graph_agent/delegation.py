@@ -15,7 +15,7 @@ from graph_agent.state.schema import RemoteTask
 from graph_agent.types import NO_USAGE, Usage
 
 if TYPE_CHECKING:
-    from graph_agent.prompts import Prompts
+    pass
 
 DEPTH_LEFT = "__graph_agent_depth_left"
 """Key in a delegated run's `configurable`: remaining depth of nested delegations."""
