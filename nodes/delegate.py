@@ -22,7 +22,7 @@ from graph_agent.deps import AgentDeps, deps_of_run
 from graph_agent.errors import did_you_mean
 from graph_agent.execution.delegate_call import (
     ProgressReporter,
-    Using,
+    UsageTally,
     answered,
     ask_person,
     conversation_id_of,
@@ -60,7 +60,7 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
     state = {"loop": NOT_BEGUN, **read_state(config, ["messages", "loop", "ready", "usage", "remote"])}
     settings = parts.settings(runtime, config, state["loop"])
     waiting = waiting_task(state.get("remote"), call)
-    progress, tally = ProgressReporter(call, state["loop"]["step"], runtime), Using()
+    progress, tally = ProgressReporter(call, state["loop"]["step"], runtime), UsageTally()
 
     async def attempt(edited: Call, answer: Any) -> DelegationResult:
         result = await _run(edited, answer, config, state, settings, parts, progress, tally)
@@ -109,7 +109,7 @@ async def _run(
     settings: LoopConfig,
     parts: AgentDeps,
     progress: ProgressReporter,
-    tally: Using,
+    tally: UsageTally,
 ) -> DelegationResult:
     """Run one attempt; `answer` is the person's answer to the delegate's question, if there was one."""
     delegate = parts.toolbox.delegates.get(call["name"])

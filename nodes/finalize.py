@@ -36,7 +36,7 @@ from graph_agent.runs.run import run_of
 from graph_agent.runs.spending import answer_left_s, spent
 from graph_agent.state.channels import status_event
 from graph_agent.state.failure_message import failure_error, failure_message, stream_rest
-from graph_agent.state.schema import Bookkeeping, Outcome, PlanState
+from graph_agent.state.schema import Bookkeeping, LoopOutcome, PlanState
 from graph_agent.state.usage import add_usage
 from graph_agent.types import NO_USAGE, STATUS_OF, StopReason, Usage
 
@@ -75,7 +75,7 @@ class _AnswerUpdate:
         self.state = state
         self.settings = settings
         self.parts = parts
-        self.outcome: Outcome = self.loop["outcome"] or {"stop_reason": "completed"}
+        self.outcome: LoopOutcome = self.loop["outcome"] or {"stop_reason": "completed"}
         self.reason: StopReason = self.outcome["stop_reason"]
         self.step = self.loop["step"]
         self.config = config

@@ -31,7 +31,7 @@ from graph_agent.planning.structured_answer import replaced_answer_warning
 from graph_agent.planning.update import PlanUpdate
 from graph_agent.response_format import is_json
 from graph_agent.runs.spending import work_left_s
-from graph_agent.state.schema import Outcome, PlanState
+from graph_agent.state.schema import LoopOutcome, PlanState
 from graph_agent.tools.client import fault_further_client_calls
 from graph_agent.types import NO_USAGE, StopReason
 from graph_agent.waves.schema import Selection, select
@@ -156,7 +156,7 @@ async def _ask(update: PlanUpdate) -> None:
         update.end_without_calls(planned.message, planned.calls, answers=planned.final)
     elif not planned.calls:
         logger.info("Final response received (no tool calls)")
-        outcome: Outcome = {"stop_reason": "completed"}
+        outcome: LoopOutcome = {"stop_reason": "completed"}
         if planned.final:
             outcome["draft"] = planned.message
         elif planned.answers and update.parts.may_answer_while_planning(update.settings):
@@ -170,7 +170,7 @@ async def _ask(update: PlanUpdate) -> None:
         _begin_wave(update, planned)
 
 
-async def _accept_answer(update: PlanUpdate, reply: AIMessage, outcome: Outcome) -> None:
+async def _accept_answer(update: PlanUpdate, reply: AIMessage, outcome: LoopOutcome) -> None:
     """Accept a planning reply as the answer; one that does not fit the response format is composed again."""
     if update.parts.response is not None:
         try:

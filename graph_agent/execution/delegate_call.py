@@ -63,7 +63,7 @@ class ProgressReporter:
         self._context.run(self._runtime.stream_writer, part)
 
 
-class Using:
+class UsageTally:
     """Accumulates the usage of a delegation, including attempts that raise or are cancelled."""
 
     def __init__(self) -> None:

@@ -46,7 +46,7 @@ ANSWERED = "graph_agent_answered"
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class WaveRecovery:
     """The state in which earlier runs left a wave."""
 
     noted: frozenset[str] = frozenset()
@@ -113,7 +113,9 @@ async def finished_before(call: Call, config: RunnableConfig, runtime: Runtime[A
     return (await _wave_recovery(config, runtime, run)).finished.get(call["id"])
 
 
-async def _may_continue(task: str, recovery: Begun, config: RunnableConfig, runtime: Runtime[Any], run: Run) -> bool:
+async def _may_continue(
+    task: str, recovery: WaveRecovery, config: RunnableConfig, runtime: Runtime[Any], run: Run
+) -> bool:
     """Whether a call that asked a person can run; without a further answer it only repeats its question."""
     answers = count_resume_values(config)
     if answers <= recovery.answer_counts.get(task, 0):
@@ -189,14 +191,14 @@ class _StartedCalls:
             await put_writes(self._saver, self._at, [(STARTED, ids)], f"{STARTED}:{uuid.uuid4().hex}")
 
 
-async def _wave_recovery(config: RunnableConfig, runtime: Runtime[Any], run: Run) -> Begun:
+async def _wave_recovery(config: RunnableConfig, runtime: Runtime[Any], run: Run) -> WaveRecovery:
     return await run.once(f"recovery:{_wave(runtime)}", lambda: _load_recovery(config, runtime))
 
 
-async def _load_recovery(config: RunnableConfig, runtime: Runtime[Any]) -> Begun:
+async def _load_recovery(config: RunnableConfig, runtime: Runtime[Any]) -> WaveRecovery:
     saver, at = checkpointer_of(config), running_checkpoint(config, runtime)
     if saver is None or at is None:
-        return Begun()
+        return WaveRecovery()
     found = await load(saver, at)
     return wave_recovery(found, await edit_ancestors(saver, found))
 
@@ -222,7 +224,7 @@ async def note_unstarted(run: Run, config: RunnableConfig, checkpointer: Checkpo
         await put_writes(saver, stopped_at, [(UNTOUCHED, run.untouched)], f"{UNTOUCHED}:{run.id}")
 
 
-def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple] = ()) -> Begun:
+def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTuple] = ()) -> WaveRecovery:
     """Read the state of a wave from its checkpoint; the empty state for None.
 
     Args:
@@ -230,10 +232,10 @@ def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTu
         before: The checkpoints that it was edited from, newest first.
     """
     if stopped is None:
-        return Begun()
+        return WaveRecovery()
     writes = stopped.pending_writes or []
     notes = [write for at in (stopped, *before) for write in at.pending_writes or []]
-    return Begun(
+    return WaveRecovery(
         noted=_ids(STARTED, notes),
         asking=frozenset(task for task, channel, _ in writes if channel == INTERRUPT),
         answer_counts={

@@ -27,7 +27,7 @@ from graph_agent.runs.run import run_of
 from graph_agent.runs.spending import spent
 from graph_agent.state.channels import status_event
 from graph_agent.state.messages import new_user_messages, rewrite
-from graph_agent.state.schema import NOT_BEGUN, Bookkeeping, Outcome, PlanState, RemoteTask
+from graph_agent.state.schema import NOT_BEGUN, Bookkeeping, LoopOutcome, PlanState, RemoteTask
 from graph_agent.state.usage import add_usage, fresh
 from graph_agent.types import NO_USAGE, Call, SessionStatus, StopReason, Usage
 from graph_agent.waves.schema import Selection, select
@@ -286,7 +286,7 @@ class PlanUpdate:
             calls: Its calls.
             answers: Whether its text is the answer.
         """
-        outcome: Outcome = {"stop_reason": "completed"}
+        outcome: LoopOutcome = {"stop_reason": "completed"}
         if answers:
             outcome["draft"] = AIMessage(message.text)
             # Otherwise a chat window shows the text twice.
@@ -330,7 +330,7 @@ class PlanUpdate:
             limit: The size of the limit; None for no limit.
             cut_short: Whether a request was cancelled; the streamed part of its reply then begins the answer.
         """
-        outcome: Outcome = {"stop_reason": reason}
+        outcome: LoopOutcome = {"stop_reason": reason}
         if cut_short and self.streamed is not None and self.streamed.text:
             draft = AIMessage(self.streamed.text, id=self.streamed.id)
             if (cut_off := self.cut_off) is not None:
@@ -357,12 +357,12 @@ class PlanUpdate:
         """End planning because of an error, which `finalize` reports."""
         self.events.append(event("error", self.loop["step"], kind=kind, message=message))
         self.run.cause = cause
-        outcome: Outcome = {"stop_reason": "failed"}
+        outcome: LoopOutcome = {"stop_reason": "failed"}
         if self.streamed is not None and self.streamed.text:
             outcome["draft"] = AIMessage(self.streamed.text, id=self.streamed.id)
         self.conclude(outcome)
 
-    def conclude(self, outcome: Outcome) -> None:
+    def conclude(self, outcome: LoopOutcome) -> None:
         """End planning."""
         self.changes["ready"] = []
         self.loop["outcome"] = outcome

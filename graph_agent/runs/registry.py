@@ -24,7 +24,7 @@ from graph_agent.runs.database_identity import place_of, place_of_blocking
 from graph_agent.runs.inbox import Inbox, MemoryInbox, StoreInbox
 from graph_agent.runs.locks import SessionLocks, guards_processes
 from graph_agent.runs.loop_executor import use_daemon_threads
-from graph_agent.runs.run import READERSHIP, RUN, Around, Run
+from graph_agent.runs.run import READERSHIP, RUN, Run, RunScope
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ async def running(
         run.inbox = _inbox(place, checkpointer, store)
         run.confirm_lock = _locks.confirmation(place)
         async with _session(place, run):
-            scope = run.parent if isinstance(run.parent, Around) else Around()
+            scope = run.parent if isinstance(run.parent, RunScope) else RunScope()
             if scope.before is not None:
                 await scope.before()
             for note in scope.brought:
@@ -185,7 +185,7 @@ def running_blocking(
 
 def _new_run(configurable: Mapping[str, Any]) -> Run:
     parent: Run | None = configurable.get(RUN)
-    reader = parent.reader if isinstance(parent, Around) else None
+    reader = parent.reader if isinstance(parent, RunScope) else None
     run = Run(session_id=str(configurable.get("thread_id", "")), parent=parent, reader=reader)
     run.readership = configurable.get(READERSHIP)
     if configurable.get(ABORTED):

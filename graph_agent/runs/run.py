@@ -232,7 +232,7 @@ class Run:
 
 
 @dataclass(eq=False)
-class Around(Run):
+class RunScope(Run):
     """Parent of one run, passed by a program as `RUN` in its `configurable` to abort the run and to hook into it.
 
     Runs nested in that run, such as a delegate's, do not inherit the hooks.

@@ -11,7 +11,7 @@ from langgraph.types import StateSnapshot
 
 from graph_agent.events.queries import OUTCOMES
 from graph_agent.events.types import StoredEvent
-from graph_agent.execution.ledger import Begun, wave_recovery
+from graph_agent.execution.ledger import WaveRecovery, wave_recovery
 from graph_agent.runs.run import Run
 from graph_agent.session.results import PlannedCall, planned_calls, since_last_input
 from graph_agent.state.schema import NOT_BEGUN
@@ -72,7 +72,7 @@ def call_records(
     return [CallRecord(call.planned["id"], call.planned["name"], state(call)) for call in calls]
 
 
-def _interrupted(snapshot: StateSnapshot, begun: Begun) -> set[str]:
+def _interrupted(snapshot: StateSnapshot, begun: WaveRecovery) -> set[str]:
     """Return the ids of the calls whose tasks wait for a person."""
     waiting = {task.id for task in snapshot.tasks if task.interrupts or task.id in begun.asking}
     return {id_ for id_, task in _tasks_of_calls(snapshot) if task in waiting}

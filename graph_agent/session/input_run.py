@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config
 
-from graph_agent.runs.run import RUN, Around, Run
+from graph_agent.runs.run import RUN, Run, RunScope
 from graph_agent.session.results import RunResult
 
 
@@ -41,7 +41,7 @@ class InputRun:
             configurable: The `configurable` of the run.
         """
         surrounding = configurable.get(RUN) or ensure_config().get("configurable", {}).get(RUN)
-        scope = Around(parent=surrounding, before=self._before, after=self._set_result)
+        scope = RunScope(parent=surrounding, before=self._before, after=self._set_result)
         with scope.attached():
             yield {"configurable": {**configurable, RUN: scope}}
 

@@ -102,7 +102,7 @@ def _removes_all(item: Any) -> bool:
     return isinstance(item, RemoveMessage) and item.id == REMOVE_ALL_MESSAGES
 
 
-class Outcome(TypedDict):
+class LoopOutcome(TypedDict):
     """The reason planning ended, passed from ``plan`` to ``finalize``."""
 
     stop_reason: StopReason
@@ -173,7 +173,7 @@ class Bookkeeping(TypedDict):
     """Models whose provider refused tools, so that this session calls tools in text; empty for none."""
     native_tools: NotRequired[list[str]]
     """Models with a native tool call so far whose profile does not declare tool calling; absent for none."""
-    outcome: Outcome | None
+    outcome: LoopOutcome | None
     """The reason planning ended; None during planning."""
     waiting: list[Call]
     """Calls of the wave that wait for others; empty outside structured planning."""

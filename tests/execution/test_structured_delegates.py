@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 
 from graph_agent import ScriptedChatModel, Session, create_graph_agent
 from graph_agent.a2a.delegate import A2ADelegate
-from graph_agent.runs.run import RUN, Around
+from graph_agent.runs.run import RUN, RunScope
 from tests.support.a2a_servers import PlainAgent, answer, serving_ours, serving_plain
 from tests.support.agents import asks, says
 
@@ -71,7 +71,7 @@ async def test_a_delegates_structured_answer_is_not_streamed_before_validation()
     async def hear(text: str, message_id: str | None) -> None:
         heard.append(text)
 
-    around = Around()
+    around = RunScope()
     around.reader = hear
     model = ScriptedChatModel(['{"cityName": "Paris"}', TEXT])
     graph = create_graph_agent(model, response_format=City)

@@ -31,7 +31,7 @@ from graph_agent.a2a.server.work import TaskRun, heartbeats
 from graph_agent.a2a.wire import EXTENSION, read_budget, restore_integers
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import InputError, SessionBusyError, SessionLostError, UserError
-from graph_agent.runs.run import RUN, Around
+from graph_agent.runs.run import RUN, RunScope
 from graph_agent.session.results import Done, RunResult
 from graph_agent.session.session import Session
 from graph_agent.state.messages import CONTEXT_MARK
@@ -250,7 +250,7 @@ class GraphExecutor(AgentExecutor):
         session = Session(self._graph, self._session_ids(user, task.context_id))
         if question_id(task) not in [each.id for each in await self._open_interrupts(session)]:
             return
-        scope = Around()
+        scope = RunScope()
         scope.abort()
         # A run that holds the session has answered or dropped the question; it belongs to another task.
         with suppress(SessionBusyError):
@@ -260,7 +260,7 @@ class GraphExecutor(AgentExecutor):
         """Return the session's open interrupts."""
         return (await self._graph.aget_state({"configurable": {"thread_id": session.id}})).interrupts
 
-    def _session(self, context: RequestContext, scope: Around) -> Session:
+    def _session(self, context: RequestContext, scope: RunScope) -> Session:
         task_id, context_id = _ids(context)
         user = context.call_context.user.user_name
         metadata = MessageToDict(context.message.metadata) if context.message is not None else {}

@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 from langgraph.runtime import RunControl
 
 from graph_agent.a2a.server.updates import TaskReporter
-from graph_agent.runs.run import Around
+from graph_agent.runs.run import RunScope
 
 
 class TaskRun:
     """Processing of one message of a task, until the task ends or asks a question."""
 
     def __init__(self) -> None:
-        self.scope = Around()
+        self.scope = RunScope()
         """Scope of the run; aborts it."""
         self.control = RunControl()
         """Stops the run at the next step boundary."""

@@ -16,7 +16,7 @@ from langgraph.types import Command, Interrupt, StateSnapshot
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.runs.inbox import Note
 from graph_agent.runs.notes import message_of
-from graph_agent.runs.run import RUN, Around
+from graph_agent.runs.run import RUN, RunScope
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.chat.request import ChatRequest, check_conversation, new_messages, trailing_results
@@ -54,7 +54,7 @@ class RunSpec:
     """The thread's name within the ids of the caller's calls, for a request without a session."""
     used_before: Usage = field(default_factory=lambda: NO_USAGE)
     """Usage of earlier requests of the same input, which has been reported already."""
-    scope: Around = field(default_factory=Around)
+    scope: RunScope = field(default_factory=RunScope)
     """Handle of the run; aborting it stops this run only, even if another run holds the session."""
 
     @property
@@ -79,7 +79,7 @@ class RunSpec:
         """
         context = {name: value for name, value in self.context.items() if name not in _PER_REQUEST}
         graph_input = {"messages": [message_of(note)]}
-        return RunSpec(self.graph, self.thread, graph_input, context, self.session_id, scope=Around(before=check))
+        return RunSpec(self.graph, self.thread, graph_input, context, self.session_id, scope=RunScope(before=check))
 
     def client_calls(self, interrupts: Sequence[Interrupt]) -> list[dict[str, Any]]:
         """Return the calls for the caller to run: `{"id", "name", "arguments"}`, in call order."""
@@ -213,7 +213,7 @@ def _with_input(
     notes: tuple[Note, ...] = (),
 ) -> RunSpec:
     """Return the run with an input; `before` is the state of the input that it resumes, None for a new input."""
-    complete = replace(spec, given=graph_input, context=context, scope=Around(brought=notes))
+    complete = replace(spec, given=graph_input, context=context, scope=RunScope(brought=notes))
     if before is None:
         return complete
     return replace(complete, used_before=before.values.get("usage", NO_USAGE))
