@@ -17,7 +17,8 @@ from tests.support.a2a_client import WatchedTask, a2a_client, message_request, s
 from tests.support.a2a_process import AGENT, a2a_process
 from tests.support.gates import until
 
-WORKING, COMPLETED, CANCELED = "TASK_STATE_WORKING", "TASK_STATE_COMPLETED", "TASK_STATE_CANCELED"
+SUBMITTED, WORKING = "TASK_STATE_SUBMITTED", "TASK_STATE_WORKING"
+COMPLETED, CANCELED = "TASK_STATE_COMPLETED", "TASK_STATE_CANCELED"
 
 
 @contextmanager
@@ -50,6 +51,8 @@ async def test_a_running_task_is_visible_to_another_server(kind: str, tmp_path: 
             watched = WatchedTask(one, message_request(f'!call wait_for {{"file": "{go}"}}', context_id="talk"))
             id_ = await watched.known()
             await until((tmp_path / "go.pid").exists)
+            while state_name(await two.get_task(GetTaskRequest(id=id_))) == SUBMITTED:
+                await asyncio.sleep(0.02)
             seen = [state_name(await two.get_task(GetTaskRequest(id=id_)))]
             age_tasks(tmp_path)
             seen.append(state_name(await two.get_task(GetTaskRequest(id=id_))))
