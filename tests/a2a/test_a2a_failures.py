@@ -63,7 +63,7 @@ async def test_the_final_task_state_is_retried_while_the_database_fails(
                 raise left.pop()
             await super().save(task, context)
 
-    monkeypatch.setattr(server_store, "_AGAIN_AFTER_S", (0, 0, 0))
+    monkeypatch.setattr(server_store, "_RETRY_PAUSES_S", (0, 0, 0))
     left = [InternalError() for _ in range(failures)]
     inner = Failing()
     store = LiveTaskStore(inner)

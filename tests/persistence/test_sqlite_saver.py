@@ -157,7 +157,7 @@ async def test_a_locked_database_is_waited_for_once_per_round(tmp_path: Path) ->
         after = await writer.run(say(connection, "after"))
         await writer.aclose()
 
-    assert (told, after, begun[: begun.index("SAVEPOINT errand")].count("BEGIN IMMEDIATE") <= 3) == (
+    assert (told, after, begun[: begun.index("SAVEPOINT job")].count("BEGIN IMMEDIATE") <= 3) == (
         ["database is locked"] * 8,
         "after",
         True,
