@@ -13,7 +13,7 @@ from graph_agent.calls.call import canonical_arguments, fingerprint, new_call_id
 from graph_agent.types import Call
 
 if TYPE_CHECKING:
-    from graph_agent.calls.parse import parse_tool_calls, split_tool_calls
+    from graph_agent.calls.parse import parse_tool_calls, read_text_calls, split_tool_calls
     from graph_agent.calls.unfinished import unfinished_call
 
 __all__ = [
@@ -22,11 +22,17 @@ __all__ = [
     "fingerprint",
     "new_call_id",
     "parse_tool_calls",
+    "read_text_calls",
     "split_tool_calls",
     "unfinished_call",
 ]
 
-_HOMES = {"parse_tool_calls": "parse", "split_tool_calls": "parse", "unfinished_call": "unfinished"}
+_HOMES = {
+    "parse_tool_calls": "parse",
+    "read_text_calls": "parse",
+    "split_tool_calls": "parse",
+    "unfinished_call": "unfinished",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from graph_agent.calls.read_json import read_json
+from graph_agent.calls.read_json import ends_inside_value, read_json
 from graph_agent.calls.work import WorkBudget
 
 # json_repair takes half a second for 1,000 characters that begin with 100 braces, and for 3,000 behind one bracket.
@@ -41,6 +41,12 @@ def parse_lenient_json(text: str) -> Any:
         if guess != "":
             return guess
     raise ValueError("The text holds no JSON.")
+
+
+def arguments_end_inside_value(text: str) -> bool:
+    """Whether the arguments of a call, as JSON text, end inside a value; with or without a fence."""
+    bare = _without_fence(text.strip())
+    return ends_inside_value(bare[_outermost(bare)[0] :])
 
 
 def _without_fence(text: str) -> str:

@@ -38,6 +38,8 @@ class Page:
         self.work = WorkBudget(len(text))
         # Start and end of the text without surrounding white space.
         self.whole = (len(text) - len(text.lstrip()), len(text.rstrip()))
+        self.unclosed_at = self.partial_at = -1
+        """Start of the last region that ends unclosed with the text, and of the last that ends inside a value."""
         self._extents = Extents(text, self.work)
         self._ahead: dict[re.Pattern[str], tuple[int, re.Match[str] | None]] = {}
 
@@ -87,8 +89,18 @@ class Page:
             for end in ends:
                 read = read_by(self.text[start:end], self.work)
                 if read is not None:
+                    if not extent.closed:
+                        # A comma before the rest: it is a member that cannot be parsed, not prose.
+                        left_out = end < extent.end and self.text[end : extent.end].lstrip().startswith(",")
+                        self.note_unclosed(start, extent.end if left_out else end, partial=read.partial or left_out)
                     return ValueAt(read._replace(complete=read.complete and extent.closed), end)
         return None
+
+    def note_unclosed(self, start: int, end: int, *, partial: bool) -> None:
+        """Record that the region from ``start`` to ``end`` is unclosed, if the text ends with it."""
+        if end >= self.whole[1]:
+            self.unclosed_at = start
+            self.partial_at = start if partial else self.partial_at
 
     def region_end(self, start: int) -> int:
         """Return the end of the region around ``start``: a closing tag, a special token, a fence or the text's end."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from graph_agent.calls.call import new_call_id
 from graph_agent.calls.page import Page
@@ -33,17 +34,34 @@ def parse_tool_calls(text: str, tools: list[str] | None = None) -> list[Call]:
     return split_tool_calls(text, tools)[0]
 
 
+class TextCalls(NamedTuple):
+    """The calls of a text, and how the text ends."""
+
+    calls: list[Call]
+    prose: str
+    unclosed: bool = False
+    """Whether the text ends in a call without its closing brackets or tags."""
+    partial: bool = False
+    """Whether the text ends inside a value of a call: such a call must not be run."""
+
+
 def split_tool_calls(text: str, tools: list[str] | None = None) -> tuple[list[Call], str]:
     """Return the calls, as ``parse_tool_calls`` does, and the remaining prose, stripped.
 
     A call is removed with its tags and, if a fenced block holds nothing else, its fence. An envelope that is a whole
     message is replaced by its ``content``.
     """
+    read = read_text_calls(text, tools)
+    return read.calls, read.prose
+
+
+def read_text_calls(text: str, tools: list[str] | None = None) -> TextCalls:
+    """Return what ``split_tool_calls`` does, and whether the text ends inside a call."""
     if _ANY_OPENER.search(text) is None:
-        return [], text.strip()
+        return TextCalls([], text.strip())
     scanner = Scanner(Page(text, None if tools is None else frozenset(tools)))
     scanner.run()
-    return _with_ids(scanner.found), _prose(text, scanner.cuts)
+    return TextCalls(_with_ids(scanner.found), _prose(text, scanner.cuts), scanner.unclosed, scanner.partial)
 
 
 def _with_ids(found: Sequence[ParsedCall]) -> list[Call]:

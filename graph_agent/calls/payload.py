@@ -60,8 +60,10 @@ def read_function(page: Page, name: str, start: int) -> Payload | None:
     """
     text, position = page.text, start
     arguments: dict[str, Any] = {}
+    partial = False
     while (parameter := PARAMETER.match(text, position)) is not None:
         end = page.next(PARAMETER_END, parameter.end())
+        partial = end is None
         value = text[parameter.end() : end.start() if end else len(text)]
         arguments[parameter["key"].strip()] = value if parameter["string"] == "true" else _typed(value)
         position = end.end() if end else len(text)
@@ -72,8 +74,10 @@ def read_function(page: Page, name: str, start: int) -> Payload | None:
             payload = _with_arguments(page, name, None, position)
             return None if payload is None else Payload(payload.calls, after_closing_tags(page, payload.end))
     end_of_tags = after_closing_tags(page, position)
-    if not arguments and end_of_tags == position:
-        return None
+    if end_of_tags == position:
+        if not arguments:
+            return None
+        page.note_unclosed(start, position, partial=partial)
     return Payload([ParsedCall(known_name(name, page.tools), arguments)], end_of_tags)
 
 
@@ -125,8 +129,10 @@ def _named(page: Page, start: int) -> Payload | None:
         end = page.region_end(start)
         calls = pythonic_calls(page.text, start, end, page.work)
         return None if calls is None else Payload([_without_call(page, call) for call in calls], end)
-    pairs, end = _pairs(page, position)
+    pairs, end, partial = _pairs(page, position)
     closed = after_closing_tags(page, end) > end
+    if not closed:
+        page.note_unclosed(start, end, partial=partial)
     if pairs or closed or (separator and end == len(page.text)):
         return Payload([ParsedCall(known_name(called, page.tools), pairs, call_id)], end)
     return None
@@ -147,14 +153,16 @@ def _without_call(page: Page, call: ParsedCall) -> ParsedCall:
     return call._replace(name=call.name.removesuffix(".call"))
 
 
-def _pairs(page: Page, start: int) -> tuple[dict[str, Any], int]:
+def _pairs(page: Page, start: int) -> tuple[dict[str, Any], int, bool]:
+    """Parse the pairs at ``start``; also return the index after them, and whether the text ends inside a value."""
     pairs: dict[str, Any] = {}
-    position = start
+    position, partial = start, False
     while (pair := ARGUMENT_PAIR.match(page.text, position)) is not None:
         end = page.next(ARGUMENT_END, pair.end())
+        partial = end is None
         pairs[pair["key"].strip()] = _typed(page.text[pair.end() : end.start() if end else len(page.text)])
         position = end.end() if end else len(page.text)
-    return pairs, position
+    return pairs, position, partial
 
 
 def _typed(text: str) -> Any:

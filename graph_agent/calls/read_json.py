@@ -12,6 +12,7 @@ from graph_agent.calls.work import WorkBudget
 # NaN, Infinity and numbers beyond a float's range become non-finite floats, so that the caller can refuse them.
 _DECODER = json.JSONDecoder(strict=False, parse_int=integer)
 _MOST_GUESSING = 60_000  # openers times characters; the cost of a repair grows with both
+_VALUE_ENDS = ("}", "]", '"', "'", "”", "’", ",", "`")
 _STEPS, _CHARACTERS_A_STEP, _STEPS_OF_AN_ERROR = 8, 16, 16
 
 
@@ -42,4 +43,15 @@ def repair_json(text: str, work: WorkBudget) -> ParsedValue | None:
         value: Any = json_repair.repair_json(text, return_objects=True, skip_json_loads=True)
     except Exception:  # noqa: BLE001 - the repair library may raise anything on damaged text; treated as no call
         return None
-    return ParsedValue(value, complete=False, certain=False) if isinstance(value, dict | list) else None
+    if not isinstance(value, dict | list):
+        return None
+    return ParsedValue(value, complete=False, certain=False, partial=not text.rstrip().endswith(_VALUE_ENDS))
+
+
+def ends_inside_value(text: str) -> bool:
+    """Whether an object or list ends inside one of its values, so that the value may be a part of what was meant."""
+    text = text.strip()
+    read = read_json(text, WorkBudget(len(text)))
+    if read is not None:
+        return read.partial
+    return text.startswith(("{", "[")) and not text.endswith(_VALUE_ENDS)

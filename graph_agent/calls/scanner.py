@@ -7,7 +7,7 @@ string, or JSON inside a code sample, is therefore part of that region.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from graph_agent.calls.fences import Fence, code_end, read_fence
@@ -51,6 +51,10 @@ class Scanner:
     def __init__(self, page: Page) -> None:
         self.found: list[ParsedCall] = []
         self.cuts: list[Cut] = []
+        self.unclosed = False
+        """Whether the text ends in an unclosed call."""
+        self.partial = False
+        """Whether the text ends inside a value of a call."""
         self._page = page
         self._text = page.text
         self._fence: Fence | None = None
@@ -79,7 +83,9 @@ class Scanner:
                     position = self._reasoned_end(opener)
         self._close_fence(len(self._text), len(self._text))
 
-    def _record(self, start: int, end: int, calls: Iterable[ParsedCall], prose: str = "") -> int:
+    def _record(self, start: int, end: int, calls: Sequence[ParsedCall], prose: str = "") -> int:
+        self.unclosed = bool(calls) and start <= self._page.unclosed_at < end
+        self.partial = bool(calls) and start <= self._page.partial_at < end
         begin, expected = self._lead
         begin, end = self._with_backticks(begin if expected == start else start, end)
         self.found += calls
@@ -126,6 +132,7 @@ class Scanner:
             self._reasoned = True
             self.found.clear()
             self.cuts.clear()
+            self.unclosed = self.partial = False
             self._fence = None
         return closing.end()
 

@@ -57,6 +57,8 @@ class ParsedValue(NamedTuple):
     """False if the text ended inside the value."""
     certain: bool = True
     """False if a repair guessed the value, so that the text may not be JSON at all."""
+    partial: bool = False
+    """True if the text ended inside a string, number or word, or where a value must follow."""
 
 
 class _Container:
@@ -103,26 +105,30 @@ def read_tolerant(text: str, work: WorkBudget) -> ParsedValue | None:
     position = opening.end()
     if not work.take(len(text) // _CHARACTERS_A_STEP + _STEPS):
         return None
+    partial = True
     while work.take(1) and (token := _TOKEN.match(text, position)) is not None:
         position = token.end()
         kind, top = token.lastgroup, stack[-1]
         if kind == "string" or kind == "word":
             value = token["word"] if kind == "word" and top.wants_key else _scalar(token, depth=len(stack))
             if value is _ABSENT and position == len(text):
-                return ParsedValue(root.items, complete=False)
+                return ParsedValue(root.items, complete=False, partial=True)
             if value is _ABSENT or not top.add(value):
                 return None
+            partial = kind == "word" or token["cut"] is not None or token["cut_single"] is not None
         elif kind == "colon":
             if top.key is _ABSENT or top.colon:
                 return None
-            top.colon = True
+            top.colon = partial = True
         elif kind == "open":
             inner = _Container(is_object=token["open"] == "{")
             if top.wants_key or len(stack) >= MAX_DEPTH or not top.add(inner.items):
                 return None
             stack.append(inner)
             objects += inner.is_object
+            partial = True
         elif kind == "close":
+            partial = False
             is_object = token["close"] == "}"
             if (objects if is_object else len(stack) - objects) == 0:
                 continue
@@ -135,7 +141,9 @@ def read_tolerant(text: str, work: WorkBudget) -> ParsedValue | None:
             if not stack:
                 return ParsedValue(root.items, complete=True)
         elif kind == "end":
-            return ParsedValue(root.items, complete=False)
+            # A comma ends a number or a word.
+            partial = top.key is not _ABSENT or (partial and not token[0].strip())
+            return ParsedValue(root.items, complete=False, partial=partial)
     return None
 
 

@@ -18,10 +18,13 @@ CutOff = Literal["length", "content_filter", "interrupted"]
 
 INCOMPLETE = "graph_agent_incomplete"
 """Key in `response_metadata` of a streamed reply that ended inside a call's arguments."""
+UNENDED = "graph_agent_unended"
+"""Key in `response_metadata` of a streamed text without a finish reason that may hold calls."""
 
 REFUSED = "The model's provider refused this request because of its content; put it in other words."
 CUT_OFF = "The model's provider stopped the answer here because of its content."
 
+_CALL_MARK = re.compile(r"[{\[<]")
 _KEYS = frozenset({"finishreason", "stopreason", "donereason", "completionreason"})
 """Metadata keys of the finish reason, in lower case without underscores."""
 
@@ -45,20 +48,19 @@ _REASONS: dict[CutOff, re.Pattern[str]] = {
         "malformed_(?:function_call|model_output|tool_use)|network_error|time(?:out|_limit)",
     ),
 }
-_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 
 
 def cut_off(reply: AIMessage) -> CutOff | None:
     """Return the cause of a cut-off reply; None if the reply is complete or its end is unknown.
 
-    A reply is also cut off if the arguments of a call end inside a string, regardless of the finish reason.
+    A reply is also cut off if the arguments of a call end inside a value, regardless of the finish reason.
     """
     for reason in _reasons(reply.response_metadata):
         for kind, pattern in _REASONS.items():
             if pattern.fullmatch(reason):
                 return kind
     if reply.response_metadata.get(INCOMPLETE) or any(
-        _ends_in_string(call["args"] or "") for call in reply.invalid_tool_calls
+        _ends_inside_value(call["args"] or "") for call in reply.invalid_tool_calls
     ):
         return "interrupted"
     return None
@@ -81,7 +83,8 @@ def cause_of(cut: CutOff, reply: AIMessage, max_tokens: int | None = None) -> st
         case "content_filter":
             return "by the provider's content filter"
         case "interrupted":
-            reason = next(_reasons(reply.response_metadata), "")
+            interrupted = _REASONS["interrupted"]
+            reason = next(filter(interrupted.fullmatch, _reasons(reply.response_metadata)), "")
             return f"by the provider ({reason})" if reason else "before it was complete"
         case _:
             assert_never(cut)
@@ -93,7 +96,7 @@ def cut_off_warning(cut: CutOff, answer: AIMessage, max_tokens: int | None = Non
     return f"{warning} A larger max_output_tokens allows a longer one." if cut == "length" else warning
 
 
-def mark_incomplete(reply: AIMessage, arguments: Iterable[str]) -> AIMessage:
+def mark_incomplete(reply: AIMessage, arguments: Iterable[str], *, streamed: bool = True) -> AIMessage:
     """Mark a reply as incomplete if its stream ended inside a call.
 
     LangChain completes the arguments of streamed calls, so the reply itself does not show it.
@@ -101,11 +104,28 @@ def mark_incomplete(reply: AIMessage, arguments: Iterable[str]) -> AIMessage:
     Args:
         reply: The streamed reply.
         arguments: The raw arguments of its calls.
+        streamed: Whether the reply was streamed.
     """
     given = any(True for _ in _reasons(reply.response_metadata))
-    if not any(_ends_in_string(raw) or (not given and not _is_whole(raw)) for raw in arguments):
+    if any(_ends_inside_value(raw) or (not given and not _is_whole(raw)) for raw in arguments):
+        key = INCOMPLETE
+    elif streamed and not given and not reply.tool_calls and _CALL_MARK.search(reply.text):
+        key = UNENDED
+    else:
         return reply
-    return reply.model_copy(update={"response_metadata": {**reply.response_metadata, INCOMPLETE: True}})
+    return reply.model_copy(update={"response_metadata": {**reply.response_metadata, key: True}})
+
+
+def text_cut_off(reply: AIMessage, *, unclosed: bool, partial: bool) -> CutOff | None:
+    """Return the cause of a cut-off reply whose calls are in its text; None if it is complete.
+
+    Args:
+        reply: The reply.
+        unclosed: Whether its text ends in an unclosed call; repaired, except in a stream without a finish reason.
+        partial: Whether its text ends inside a value of a call.
+    """
+    ended = partial or (unclosed and bool(reply.response_metadata.get(UNENDED)))
+    return cut_off(reply) or ("interrupted" if ended else None)
 
 
 def refusal_text(reply: AIMessage, *, visible: bool) -> str | None:
@@ -160,9 +180,12 @@ def _plain(reason: str) -> str:
     return reason.rpartition(".")[2].casefold().replace("-", "_").replace(" ", "_")
 
 
-def _ends_in_string(raw: str) -> bool:
-    """Whether JSON ends inside a string: a model that omits a bracket still closes its strings."""
-    return '"' in _STRING.sub("", raw) and not _is_whole(raw)
+def _ends_inside_value(raw: str) -> bool:
+    """Whether JSON ends inside a value: a model that omits a bracket still ends its values."""
+    # Imported here: few replies need the parser.
+    from graph_agent.calls.lenient_json import arguments_end_inside_value
+
+    return bool(raw.strip()) and arguments_end_inside_value(raw)
 
 
 def _is_whole(raw: str) -> bool:

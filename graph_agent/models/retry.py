@@ -65,7 +65,7 @@ async def ask(
         try:
             async with limit.bounded():
                 reply = await runnable.ainvoke(list(request), call_config, **options)
-            return mark_incomplete(reply, limit.arguments.values())
+            return mark_incomplete(reply, limit.arguments.values(), streamed=limit.streamed)
         except asyncio.CancelledError:
             record_cut_off(runnable, request, options, watch.received, watch.reported)
             raise
@@ -81,15 +81,18 @@ class _Attempt(TokenTimeout):
     def __init__(self, token_s: float | None, total_s: float | None) -> None:
         super().__init__(token_s, total_s)
         self.arguments: dict[Any, str] = {}
+        self.streamed = False
 
     def begin(self) -> None:
         super().begin()
         self.arguments = {}
+        self.streamed = False
 
     async def on_llm_new_token(
         self, *_: Any, chunk: GenerationChunk | ChatGenerationChunk | None = None, **__: Any
     ) -> None:
         self.restart()
+        self.streamed = True
         message = chunk.message if isinstance(chunk, ChatGenerationChunk) else None
         for piece in message.tool_call_chunks if isinstance(message, AIMessageChunk) else ():
             # A call without an index arrives in one chunk.

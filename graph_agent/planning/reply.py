@@ -10,12 +10,12 @@ from langchain_core.messages import AIMessage
 
 from graph_agent._internal.text import clean
 from graph_agent.budgets import usage_of
-from graph_agent.calls import new_call_id, split_tool_calls, unfinished_call
+from graph_agent.calls import new_call_id, read_text_calls, unfinished_call
 from graph_agent.calls.messages import calls_of, canonical_calls, checked_call
 from graph_agent.config import Price
 from graph_agent.events.types import StoredEvent, event
 from graph_agent.models.cleaning import with_text, without_call_blocks
-from graph_agent.models.finish_reasons import CutOff, cause_of, cut_off
+from graph_agent.models.finish_reasons import CutOff, cause_of, cut_off, text_cut_off
 from graph_agent.models.sentinel import is_blank, without_sentinel
 from graph_agent.types import Call, Usage
 from graph_agent.waves.references import renamed
@@ -122,8 +122,10 @@ def read_reply(
     requested = calls_of(reply)
     message = reply
     if text and not requested:
-        found, prose = split_tool_calls(reply.text, tools)
-        requested = [checked_call(call["id"], call["name"], call["arguments"]) for call in found]
+        found = read_text_calls(reply.text, tools)
+        prose = found.prose
+        cut = text_cut_off(reply, unclosed=found.unclosed, partial=found.partial)
+        requested = [checked_call(call["id"], call["name"], call["arguments"]) for call in found.calls]
         if not requested and cut is not None and (unfinished := unfinished_call(reply.text, tools)) is not None:
             name, prose = unfinished
             requested = [Call(id="", name=name, arguments={})]

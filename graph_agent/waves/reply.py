@@ -11,9 +11,10 @@ from pydantic import ValidationError
 
 from graph_agent._internal.text import NotFiniteError, clean, plain
 from graph_agent._internal.validation_text import explain
-from graph_agent.calls import new_call_id, split_tool_calls
+from graph_agent.calls import new_call_id, read_text_calls
 from graph_agent.calls.lenient_json import parse_lenient_json
-from graph_agent.models.finish_reasons import cause_of, cut_off
+from graph_agent.calls.read_json import ends_inside_value
+from graph_agent.models.finish_reasons import CutOff, cause_of, cut_off, text_cut_off
 from graph_agent.waves.schema import CALL_ID, PlanError, PlanningResult, WaveCall
 
 PLAN_TOOL = "make_plan"
@@ -34,8 +35,7 @@ def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
         PlanError: For JSON that is not a plan; the text is for the model.
     """
     if (cut := cut_off(reply)) is not None:
-        fix = "Send a shorter one." if cut == "length" else "Send the whole plan again."
-        raise PlanError(f"The plan was cut off {cause_of(cut, reply)}; nothing of it was run. {fix}")
+        raise _cut_off_plan(cut, reply)
     for call in reply.tool_calls:
         if call["name"] == PLAN_TOOL:
             return _validate(call["args"], schema)
@@ -47,13 +47,21 @@ def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
     text = reply.text.rpartition("</think>")[2]
     if (found := _plan_in(text)) is not None:
         return _validate(found, schema)
-    calls, prose = split_tool_calls(text)
-    if calls:
-        return _plan_of_calls([(call["id"], call["name"], call["arguments"]) for call in calls], prose, schema)
+    written = read_text_calls(text)
+    if (cut := text_cut_off(reply, unclosed=written.unclosed, partial=written.partial)) is not None:
+        raise _cut_off_plan(cut, reply)
+    if written.calls:
+        calls = [(call["id"], call["name"], call["arguments"]) for call in written.calls]
+        return _plan_of_calls(calls, written.prose, schema)
     if _LOOKS_LIKE_A_PLAN.search(text):
         raise PlanError("The plan is no valid JSON. Send the whole plan again, as one JSON object.")
     # Not validated: a user's schema may require slots, and prose provides none.
     return schema.model_construct(status="done", action="", slots={}, tools=[], reasoning=text, answer=text)
+
+
+def _cut_off_plan(cut: CutOff, reply: AIMessage) -> PlanError:
+    fix = "Send a shorter one." if cut == "length" else "Send the whole plan again."
+    return PlanError(f"The plan was cut off {cause_of(cut, reply)}; nothing of it was run. {fix}")
 
 
 def _plan_of_calls(
@@ -123,7 +131,7 @@ def _plan_in(text: str) -> dict[str, Any] | None:
 def _repaired(text: str) -> dict[str, Any] | None:
     """Return a plan with repaired JSON; None for a plan that was cut off, whose last calls are unknown."""
     broken = text[: max(text.rfind("}"), text.rfind("]")) + 1]
-    if not broken or broken.count("[") != broken.count("]"):
+    if not broken or broken.count("[") != broken.count("]") or ends_inside_value(broken):
         return None
     try:
         value = parse_lenient_json(broken)

@@ -149,7 +149,7 @@ async def test_a_call_with_a_non_json_number_does_not_run_but_its_siblings_do(nu
     assert (taking.took, results) == ([1.5], [("error", FAULT), ("success", "taken"), ("error", FAULT)])
 
 
-@pytest.mark.parametrize("raw", ['{"x": NaN,}', "{x: 1e999", '{"x": [-Infinity', f'{{"x": {HUGE}}}'])
+@pytest.mark.parametrize("raw", ['{"x": NaN,}', "{x: 1e999,", '{"x": [-Infinity]', f'{{"x": {HUGE}}}'])
 async def test_unparsed_client_arguments_are_repaired_where_possible(raw: str) -> None:
     taking = Taking()
     broken: list[Any] = [{"id": "1", "name": "take", "args": raw, "error": "no JSON", "type": "invalid_tool_call"}]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
-from langchain_core.messages.tool import invalid_tool_call, tool_call
+from langchain_core.messages.tool import tool_call
 from langchain_core.tools import tool
 from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.memory import InMemorySaver
@@ -144,6 +144,7 @@ async def test_the_model_may_try_again_in_the_next_step(openai_stub: StubFactory
         ("<function=write>\n<parameter=path>\nnotes.txt</parameter>\n<parameter=text>\nAll that", "write"),
         (f'```json\n{{"name": "write", "arguments": {HALF}', "write"),
         (f'[TOOL_CALLS][{{"name": "write", "arguments": {HALF}', "write"),
+        ('[write(path="notes.txt", text="All', "write"),
     ],
 )
 async def test_a_call_in_a_text_that_was_cut_off_is_not_run(
@@ -278,16 +279,6 @@ def test_the_cause_of_a_cut_off_reply_is_detected(metadata: dict[str, Any], expe
 
 
 @pytest.mark.parametrize(
-    ("raw", "expected"),
-    [(HALF, "interrupted"), ('{"a": 1', None), ('{"a": "b",', None), ("{'a': 'say \"hi'}", None), ("not json", None)],
-)
-def test_arguments_that_end_inside_a_string_were_cut_off(raw: str, expected: str | None) -> None:
-    reply = AIMessage("", invalid_tool_calls=[invalid_tool_call(id="1", name="write", args=raw)])
-
-    assert cut_off(reply) == expected
-
-
-@pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("I think that the answer is", None),
@@ -297,6 +288,11 @@ def test_arguments_that_end_inside_a_string_were_cut_off(raw: str, expected: str
         ("<think>hm</think><tool_call>", ("unfinished_call", "<think>hm</think>")),
         ('So:\n```json\n{"tool_calls": [', ("unfinished_call", "So:")),
         ('<invoke name="write"><parameter', ("write", "")),
+        ('So:\n[write(path="a]", n=1', ("write", "So:")),
+        ('[write(path="a"), other(n=1', ("write", "")),
+        ("[other(n=1", None),
+        ("The list [write(path)] is", None),
+        ("Set x = [write(n=1", None),
     ],
 )
 def test_a_call_that_a_text_begins(text: str, expected: tuple[str, str] | None) -> None:
@@ -304,7 +300,15 @@ def test_a_call_that_a_text_begins(text: str, expected: tuple[str, str] | None) 
 
 
 def test_finding_an_unfinished_call_takes_linear_time() -> None:
-    texts = ["{ " * 50_000, "`" * 150_000, '{"name": ' * 50_000, "<tool_call" * 50_000, "[{" * 50_000, " " * 200_000]
+    texts = [
+        "{ " * 50_000,
+        "`" * 150_000,
+        '{"name": ' * 50_000,
+        "<tool_call" * 50_000,
+        "[{" * 50_000,
+        "[write(\n" * 20_000,
+        " " * 200_000,
+    ]
     begun = time.perf_counter()
 
     for text in texts:
