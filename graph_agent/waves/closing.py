@@ -1,4 +1,4 @@
-"""The answer inside a structured plan that a model sends although an answer is asked for."""
+"""The answer inside a structured plan that a model sends although an answer is asked for, or that was cut off."""
 
 from __future__ import annotations
 
@@ -44,6 +44,19 @@ def answer_of_plans(text: str) -> str | None:
         rest = body[end:].strip()
         rest = _FENCE_END.sub("", rest) if fence else rest
     return "\n\n".join(dict.fromkeys(filter(None, [*parts, rest])))
+
+
+def begun_answer(text: str) -> str | None:
+    """Return the answer that a cut-off plan without calls has begun; None if it has begun none.
+
+    Args:
+        text: The text, without reasoning. Its list of calls must be closed: the end of an open one is unknown.
+    """
+    plan = _completed(_FENCE.sub("", text.strip()))
+    if plan is None or plan.get("status") not in _STATUS or plan.get("tools") != []:
+        return None
+    answer = plan.get("answer")
+    return answer if isinstance(answer, str) and answer.strip() else None
 
 
 def _first_plan(text: str) -> tuple[dict[str, Any], int] | None:

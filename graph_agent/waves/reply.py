@@ -14,6 +14,7 @@ from graph_agent._internal.validation_text import explain
 from graph_agent.calls import new_call_id, split_tool_calls
 from graph_agent.calls.lenient_json import parse_lenient_json
 from graph_agent.models.finish_reasons import cause_of, cut_off
+from graph_agent.waves.closing import begun_answer
 from graph_agent.waves.schema import CALL_ID, PlanError, PlanningResult, WaveCall
 
 PLAN_TOOL = "make_plan"
@@ -28,12 +29,15 @@ _LOOKS_LIKE_A_PLAN = re.compile(r'"(?:status|tools)"\s*:')
 def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
     """Return the plan in a reply: a call of `PLAN_TOOL`, calls of the tools themselves, or JSON in the text.
 
-    Prose becomes a plan with status `done`, without calls, and with the prose as answer.
+    Prose becomes a plan with status `done`, without calls, and with the prose as answer. A plan without calls whose
+    answer was cut off by the length keeps the begun answer.
 
     Raises:
         PlanError: For JSON that is not a plan; the text is for the model.
     """
     if (cut := cut_off(reply)) is not None:
+        if cut == "length" and (begun := begun_answer(reply.text.rpartition("</think>")[2])) is not None:
+            return schema.model_construct(status="done", action="", slots={}, tools=[], reasoning="", answer=begun)
         fix = "Send a shorter one." if cut == "length" else "Send the whole plan again."
         raise PlanError(f"The plan was cut off {cause_of(cut, reply)}; nothing of it was run. {fix}")
     for call in reply.tool_calls:
