@@ -177,7 +177,7 @@ class _AnswerUpdate:
             self.reason = self.outcome["stop_reason"]
 
     async def _compose(self, requests: ModelRequests, sentence: str) -> None:
-        id_, hint = None, self._hint()
+        id_, streamed, hint = None, "", self._hint()
         if sentence and not self.parts.guarded:
             message, failure = await requests.answer_after(sentence, hint)
             if isinstance(failure, UserError):
@@ -189,7 +189,7 @@ class _AnswerUpdate:
             if not has_no_answer(message.text.removeprefix(sentence).removesuffix(hint)):
                 self.answer = message
                 return
-            reply, id_ = AIMessage(""), message.id
+            reply, id_, streamed = AIMessage(""), message.id, requests.stream.text
             self.partial = with_text(message, message.text.rstrip())
         else:
             reply = await requests.answer(quiet=self.parts.guarded)
@@ -206,6 +206,8 @@ class _AnswerUpdate:
         else:
             answer = _after_sentence(sentence, await self._guarded(requests, reply), hint)
             self.answer = answer if id_ is None else answer.model_copy(update={"id": id_})
+            if streamed:
+                stream_rest(self.answer, streamed)
 
     async def _guarded(self, requests: ModelRequests, answer: AIMessage) -> AIMessage:
         """Return an answer as the hooks leave it."""

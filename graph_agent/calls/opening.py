@@ -15,6 +15,8 @@ _FUNCTION = re.compile(r"<(?:[a-z]{1,16}:|｜DSML｜)?(?:function|invoke)[= ]")
 _OPEN_TAG = re.compile(r"[<◁](?:[|｜A-Za-z][^>\n]*+)?+\Z")
 _LONGEST_TAG = 80
 """Maximum characters of a tag; a longer unclosed one is text."""
+_LONGEST_OPENING = 200
+"""Characters by which a leading call is recognized."""
 
 
 class CallOpening:
@@ -70,6 +72,11 @@ class CallOpening:
             return None
         self._code = re.compile(rf"^[ \t>]*+{fence['marks']}", re.MULTILINE)
         return fence.end()
+
+
+def may_begin_with_call(text: str) -> bool:
+    """Whether a text, or the text that it may become, begins with a call."""
+    return CallOpening().before(text.lstrip()[:_LONGEST_OPENING]) == 0
 
 
 def _may_be_tag(text: str) -> bool:

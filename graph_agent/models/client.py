@@ -224,6 +224,7 @@ class ModelClient:
         mode: Mode,
         recover: Callable[[Exception], ModelCall | None],
         watch: StreamWatch,
+        answer_in: Callable[[AIMessage], str],
         hint: str = "",
     ) -> tuple[AIMessage, Exception | None]:
         """Request an answer below a fixed sentence, streamed as one message.
@@ -235,7 +236,8 @@ class ModelClient:
             mode: As for `plan`.
             recover: Returns another model call after one has failed before its first token; None to give up.
             watch: As for `plan`.
-            hint: The end of the message if the model answers; empty for none.
+            answer_in: Returns the answer in a reply; empty for none.
+            hint: The end of the message if the whole reply is an answer; empty for none.
 
         Returns:
             The message, and the model's error if the message is the sentence alone.
@@ -246,6 +248,7 @@ class ModelClient:
             recover=recover,
             prefix=sentence,
             suffix=hint,
+            answer_in=answer_in,
             retries=settings.model_retries,
             timeout_s=settings.model_timeout_s,
             total_s=settings.model_total_timeout_s,

@@ -17,7 +17,6 @@ from langchain_core.runnables import RunnableConfig
 from graph_agent.models.binding import ModelCall
 from graph_agent.models.metering import record_cut_off
 from graph_agent.models.retry import ask, pause_before_retry
-from graph_agent.models.sentinel import without_sentinel
 from graph_agent.models.token_timeout import TokenTimeout
 
 # Callbacks see only the outer run; with both runs they would count the tokens twice.
@@ -38,7 +37,9 @@ class PrefixedChatModel(BaseChatModel):
     """Returns another model call after one has failed before its first token; None to give up."""
     prefix: str
     suffix: str = ""
-    """The last paragraph, added if the reply is an answer without the sentinel; empty for none."""
+    """The last paragraph, added if the whole reply is an answer; empty for none."""
+    answer_in: Callable[[AIMessage], str]
+    """Returns the answer in a reply; empty for none."""
     retries: int
     """Retries after a transient error before the other model's first token."""
     timeout_s: float | None
@@ -84,7 +85,7 @@ class PrefixedChatModel(BaseChatModel):
             except Exception as error:  # noqa: BLE001 - any error leaves the prefix as the message; the caller reads `failure`
                 model_call = self._recover(error)
                 continue
-            body, head, tail = reply.content, f"{self.prefix}\n\n", self._tail(reply.text)
+            body, head, tail = reply.content, f"{self.prefix}\n\n", self._tail(reply)
             content: Any = [head, *body, *filter(None, [tail])] if isinstance(body, list) else head + body + tail
             # The id is set by this run, so that the whole message and its streamed tokens have the same id.
             whole = reply.model_copy(update={"content": content, "id": None})
@@ -127,7 +128,7 @@ class PrefixedChatModel(BaseChatModel):
             except StopAsyncIteration:
                 for piece in [] if started else received:
                     yield ChatGenerationChunk(message=piece.model_copy(update={"id": None}))
-                if tail := self._tail("".join(piece.text for piece in received)):
+                if tail := self._tail(AIMessage("".join(piece.text for piece in received))):
                     yield ChatGenerationChunk(message=AIMessageChunk(content=tail))
                 return
             except asyncio.CancelledError:
@@ -152,7 +153,7 @@ class PrefixedChatModel(BaseChatModel):
         self.failure = error if model_call is None else None
         return model_call
 
-    def _tail(self, reply: str) -> str:
-        answer = without_sentinel(reply).strip()
+    def _tail(self, reply: AIMessage) -> str:
+        answer = self.answer_in(reply).strip() if self.suffix else ""
         # A suffix after the sentinel would prevent its recognition as the last line.
-        return f"\n\n{self.suffix}" if self.suffix and answer and answer == reply.strip() else ""
+        return f"\n\n{self.suffix}" if answer and answer == reply.text.strip() else ""

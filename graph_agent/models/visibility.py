@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from graph_agent.calls.opening import CallOpening
-from graph_agent.models.sentinel import visible_begin, visible_end
+from graph_agent.calls.opening import CallOpening, may_begin_with_call
+from graph_agent.models.sentinel import after_reasoning, visible_begin, visible_end
 
 
 class SentinelFilter:
@@ -47,3 +47,27 @@ class LeadingCallFilter(CallFilter):
 
     def _is_call(self, text: str) -> bool:
         return not text[: self._opening.before(text)].strip()
+
+
+class AnswerFilter(SentinelFilter):
+    """Shows an answer at once, except the sentinel, unless it starts with a possible call or plan after its reasoning.
+
+    Args:
+        prefix: A fixed beginning of the reply, which is shown at once.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        super().__init__()
+        self._prefix = prefix
+        self._is_answer = False
+
+    def part(self, text: str) -> tuple[int, int]:
+        """See `Visibility`."""
+        prefix = len(self._prefix)
+        begin, end = super().part(text[prefix:])
+        if not self._is_answer:
+            self._is_answer = end > begin and not may_begin_with_call(after_reasoning(text[prefix + begin :]))
+        # What is shown is one piece: text behind a removed line cannot follow the prefix.
+        if not self._is_answer or (prefix and text[prefix : prefix + begin].strip()):
+            return (0, min(prefix, len(text))) if prefix else (begin, begin)
+        return (0, prefix + end) if prefix else (begin, end)

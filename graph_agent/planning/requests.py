@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Self, TypeVar
@@ -14,14 +13,13 @@ from langchain_core.runnables import RunnableConfig
 from graph_agent.budgets import LimitMet, usage_of
 from graph_agent.config import LoopConfig
 from graph_agent.deps import AgentDeps
-from graph_agent.errors import SlowSchemaError
 from graph_agent.models.binding import ModelCall
 from graph_agent.models.cleaning import with_text
 from graph_agent.models.finish_reasons import REFUSED, is_content_refusal, refusal_text
 from graph_agent.models.metering import metered
 from graph_agent.models.sentinel import is_sentinel, without_sentinel
 from graph_agent.models.stream_watch import Reader, StreamForwarder, StreamWatch, Visibility
-from graph_agent.models.visibility import CallFilter, LeadingCallFilter, SentinelFilter
+from graph_agent.models.visibility import AnswerFilter, CallFilter, LeadingCallFilter, SentinelFilter
 from graph_agent.planning.active_model import ActiveModel
 from graph_agent.planning.ask import (
     Limit,
@@ -32,11 +30,13 @@ from graph_agent.planning.ask import (
     ask_for_plan,
     settle,
 )
+from graph_agent.planning.closing_reply import answer_in, fits, is_better
 from graph_agent.planning.prompt import answer_request
 from graph_agent.planning.reply import Planned
 from graph_agent.planning.rollout import planner_of
 from graph_agent.planning.text_correction import WrittenCall, written_call
 from graph_agent.runs.run import run_of
+from graph_agent.state.failure_message import stream_rest
 from graph_agent.state.schema import Bookkeeping
 from graph_agent.state.usage import add_usage
 from graph_agent.types import NO_USAGE, Usage
@@ -145,11 +145,7 @@ class ModelRequests:
         response = self.active.parts.response
         if response is None or self._schema_of_plan() is None:
             return False
-        try:
-            await asyncio.to_thread(response.read, planned.raw_text)
-        except (ValueError, SlowSchemaError):
-            return False
-        return True
+        return await fits(response, planned.raw_text)
 
     def _visibility(self) -> type[Visibility]:
         """The rule for the parts of a planning reply that are held back from the reader."""
@@ -227,11 +223,16 @@ class ModelRequests:
             if (refusal := refusal_text(reply, visible=True)) is not None:
                 await stream.settle(reply.text, reply.text)
                 raise RefusedError.from_reply(reply, refusal, usage_of(reply, active.settings.prices))
-            answer = without_sentinel(reply.text)
-            await stream.settle(reply.text, answer or None)
+            answer = self._answer_in(reply)
+            if schema is not None and not await is_better(answer, reply.text, active.parts.response):
+                answer = without_sentinel(reply.text)
+            # An answer that differs, such as one with escapes in JSON, is streamed whole.
+            await stream.settle(reply.text, answer if answer and answer in reply.text else None)
             return with_text(reply, answer)
 
-        reply = await self.send(ask)
+        # With a schema, the reply is streamed only if the provider enforces it.
+        free = schema is None and active.parts.toolbox
+        reply = await self.send(ask, visibility=AnswerFilter if free else SentinelFilter)
         self.count(usage_of(reply, active.settings.prices), reply.usage_metadata)
         return reply
 
@@ -252,6 +253,7 @@ class ModelRequests:
                 return None
             return active.parts.client.answering(self.answer_request(), active.settings, mode=active.mode)
 
+        self.stream = StreamWatch(lambda: AnswerFilter(sentence))
         with self._extra_usage():
             message, failure = await active.parts.client.answer_after(
                 sentence,
@@ -260,17 +262,20 @@ class ModelRequests:
                 mode=active.mode,
                 recover=recover,
                 watch=self.stream,
+                answer_in=self._answer_in,
                 hint=hint,
             )
             if failure is None:
                 self.count(usage_of(message, active.settings.prices), message.usage_metadata)
         if failure is None:
-            answer = without_sentinel(message.text)
-            await self.stream.settle(message.text, answer)
-            message = with_text(message, answer)
-            below = message.model_copy(
-                update={"content": message.text.removeprefix(sentence).removesuffix(hint).strip()}
-            )
+            body = message.text.removeprefix(sentence).removesuffix(hint).strip()
+            below = message.model_copy(update={"content": body})
+            answer = self._answer_in(below)
+            await self.stream.settle(message.text, message.text if answer == body else None)
+            if answer != body:
+                message = with_text(message, "\n\n".join([sentence, answer, hint] if answer else [sentence]).rstrip())
+                if self.stream.text:
+                    stream_rest(message, self.stream.text)
             refusal = refusal_text(below, visible=True)
         else:
             refusal = REFUSED if is_content_refusal(failure) else None
@@ -278,6 +283,9 @@ class ModelRequests:
             return message, failure
         active.warn_of_refusal()
         return message.model_copy(update={"content": f"{sentence}\n\n{refusal}"}), None
+
+    def _answer_in(self, reply: AIMessage) -> str:
+        return answer_in(reply, self.active.parts, self.active.mode, self.active.history)
 
     async def send(
         self,

@@ -71,7 +71,7 @@ async def test_an_override_is_the_answer_in_every_mode(mode: Any, reply: str) ->
         (
             "Many.",
             None,
-            ["The answer of the hook Does does not fit the response format: The reply holds no JSON."],
+            ["The answer of the hook FixedPlanHook does not fit the response format: The reply holds no JSON."],
         ),
     ],
 )
@@ -95,7 +95,7 @@ async def test_an_override_that_cannot_be_checked_in_time_stands() -> None:
         "COMPLETED",
         override,
         None,
-        "The answer of the hook Does does not fit the response format: The",
+        "The answer of the hook FixedPlanHook does not fit the response format: The",
     )
 
 
