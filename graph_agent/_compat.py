@@ -29,6 +29,7 @@ from langgraph.pregel._messages import StreamMessagesHandler
 if TYPE_CHECKING:
     # Imported in functions where they are called: only an agent with tools needs them.
     from langchain_core.tools import BaseTool, StructuredTool
+    from langgraph.types import Checkpointer
 
 # LangGraph assigns message ids before storing a write only if the channel has exactly this reducer; with any other,
 # `("user", "hi")` would get a new id at each read.
@@ -78,6 +79,17 @@ def checkpointer_of(config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
     """Return the saver of the running graph, from inside one of its nodes; None without one."""
     saver = config["configurable"].get(_CHECKPOINTER)
     return saver if isinstance(saver, BaseCheckpointSaver) else None
+
+
+def lacks_thread(checkpointer: Checkpointer, configurable: Mapping[str, Any]) -> bool:
+    """Whether a run is to store checkpoints and names no thread.
+
+    Args:
+        checkpointer: The saver that the graph was compiled with; a saver of a surrounding run replaces it.
+        configurable: The complete `configurable` of the run.
+    """
+    saver = configurable.get(_CHECKPOINTER, checkpointer) if checkpointer is not False else None
+    return isinstance(saver, BaseCheckpointSaver) and configurable.get("thread_id") is None
 
 
 def inherits_durability(configurable: Mapping[str, Any]) -> bool:

@@ -22,10 +22,12 @@ from graph_agent._compat import (
     checkpointer_of,
     inherits_durability,
     is_resuming,
+    lacks_thread,
 )
 from graph_agent._internal.sync_bridge import blocking, refuse_running_loop
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext, with_credentials
+from graph_agent.errors import InputError
 from graph_agent.execution.checkpoints import keep_ids_above_newest, namespaces_to_check
 from graph_agent.runs.checkpoint_metadata import strip_configurable
 from graph_agent.runs.registry import refuse_within, running, running_blocking
@@ -57,6 +59,7 @@ class CompiledAgentGraph(ClockedStateGraph):
         Raises:
             RunFailedError: After the last part, if an input failed and `on_failure="raise"` is set.
             SyncInLoopError: In the thread of a running event loop.
+            InputError: When there is a checkpointer and no `thread_id`.
             SessionBusyError: When a run of the session is under way.
             SessionLostError: When another process has taken the session over during the run.
         """
@@ -64,7 +67,7 @@ class CompiledAgentGraph(ClockedStateGraph):
         return self._stream(input, config, kwargs)
 
     def _stream(self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Iterator[Any]:
-        configurable = self._configurable(config)
+        configurable = self._checked_configurable(config)
         kwargs = self._with_credentials(config, kwargs)
         with running_blocking(configurable, self.checkpointer, self.store) as run:
             run.fence.claims = _resumes(input, configurable)
@@ -92,10 +95,11 @@ class CompiledAgentGraph(ClockedStateGraph):
 
         Raises:
             RunFailedError: After the last part, if an input failed and `on_failure="raise"` is set.
+            InputError: When there is a checkpointer and no `thread_id`.
             SessionBusyError: When a run of the session is under way.
             SessionLostError: When another process has taken the session over during the run.
         """
-        configurable = self._configurable(config)
+        configurable = self._checked_configurable(config)
         kwargs = self._with_credentials(config, kwargs)
         async with running(configurable, self.checkpointer, self.store) as run:
             run.fence.claims = _resumes(input, configurable)
@@ -122,9 +126,10 @@ class CompiledAgentGraph(ClockedStateGraph):
         """As LangGraph's `bulk_update_state`, which `update_state` calls.
 
         Raises:
+            InputError: When there is a checkpointer and no `thread_id`.
             SessionBusyError: When a run of the session is under way.
         """
-        configurable = self._configurable(config)
+        configurable = self._checked_configurable(config)
         refuse_within(str(configurable.get("thread_id", "")))
         with running_blocking(configurable, self.checkpointer, None) as run:
             run.updates_only = True
@@ -133,7 +138,7 @@ class CompiledAgentGraph(ClockedStateGraph):
 
     async def abulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
         """As `bulk_update_state`."""
-        configurable = self._configurable(config)
+        configurable = self._checked_configurable(config)
         refuse_within(str(configurable.get("thread_id", "")))
         async with running(configurable, self.checkpointer, None) as run:
             run.updates_only = True
@@ -165,6 +170,20 @@ class CompiledAgentGraph(ClockedStateGraph):
     def _configurable(self, config: RunnableConfig | None) -> dict[str, Any]:
         """Merge the `configurable` of the graph, of the surrounding run and of the run's own config."""
         return {**ensure_config(self.config)["configurable"], **(config or {}).get("configurable", {})}
+
+    def _checked_configurable(self, config: RunnableConfig | None) -> dict[str, Any]:
+        """As `_configurable`.
+
+        Raises:
+            InputError: When the run is to be stored and names no session.
+        """
+        configurable = self._configurable(config)
+        if lacks_thread(self.checkpointer, configurable):
+            raise InputError(
+                "This agent has a checkpointer, and the config has no thread_id, which names the session. Pass e.g. "
+                'config={"configurable": {"thread_id": "s1"}}, or use Session(graph, "s1").'
+            )
+        return configurable
 
     def _with_run(self, config: RunnableConfig | None, run: Run) -> RunnableConfig:
         if isinstance(self.checkpointer, BaseCheckpointSaver):

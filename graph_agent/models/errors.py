@@ -57,7 +57,7 @@ _TRANSIENT_CLASSES = frozenset(
 _PERMANENT_CLASSES = frozenset(
     {"InvalidURL", "LocalProtocolError", "SSLCertVerificationError", "UnicodeEncodeError", "UnsupportedProtocol"}
 )
-_SENTENCES: dict[ModelErrorKind, tuple[str, str]] = {
+SENTENCES: dict[ModelErrorKind, tuple[str, str]] = {
     "transient": ("The model provider did not answer as it should", "try again later"),
     "auth": ("The model provider refused the API key", "check the key and the address it is sent to"),
     "permission": ("The model provider does not allow this request", "check the account's access, quota and billing"),
@@ -67,6 +67,9 @@ _SENTENCES: dict[ModelErrorKind, tuple[str, str]] = {
     "tools_rejected": ("This model or its server does not take tools", "set tool_calling to 'text'"),
     "other": ("The model call failed", "see the provider's documentation"),
 }
+"""The text before and after the provider's words, by category."""
+FALLBACK_SENTENCE = ("does not answer", "going on with")
+"""The text before and after the provider's words in the warning of a change to a fallback model."""
 
 
 def _any_of(*wordings: str) -> re.Pattern[str]:
@@ -180,7 +183,7 @@ def classify_model_error(exc: BaseException) -> ModelErrorKind:
 
 def describe_model_error(exc: BaseException) -> str:
     """Describe the error and its fix in one sentence for a user; text that looks like a secret is masked."""
-    what, fix = _SENTENCES[classify_model_error(exc)]
+    what, fix = SENTENCES[classify_model_error(exc)]
     return mask_secrets(f"{what} ({_brief(exc)}); {fix}.")
 
 

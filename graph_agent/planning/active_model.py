@@ -15,7 +15,7 @@ from graph_agent.config import LoopConfig, Planner
 from graph_agent.deps import AgentDeps
 from graph_agent.events.types import StoredEvent, event
 from graph_agent.models.client import Mode
-from graph_agent.models.errors import brief_model_error, classify_model_error, describe_model_error
+from graph_agent.models.errors import FALLBACK_SENTENCE, brief_model_error, classify_model_error, describe_model_error
 from graph_agent.models.pool import ReadyModel
 from graph_agent.planning.compaction import compacted_view, shorten
 from graph_agent.planning.prompt import plan_request, with_carried
@@ -150,7 +150,8 @@ class ActiveModel:
             return False
         failed, following = self.model.name, self._chain[index].name
         self.record(fallback=index)
-        self.warn(f"The model {failed} does not answer ({brief_model_error(error)}); going on with {following}.")
+        what, then = FALLBACK_SENTENCE
+        self.warn(f"The model {failed} {what} ({brief_model_error(error)}); {then} {following}.")
         return True
 
     def _shorten(self) -> bool:

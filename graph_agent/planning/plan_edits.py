@@ -15,6 +15,7 @@ from graph_agent.events.types import event
 from graph_agent.execution.current_wave import CurrentWave, current_wave
 from graph_agent.execution.settlement import removed_events, results_in_order
 from graph_agent.models.cleaning import without_call_blocks
+from graph_agent.models.sentinel import is_blank
 from graph_agent.planning.reply import read_reply
 from graph_agent.planning.update import PlanUpdate
 from graph_agent.state.channels import status_event
@@ -62,8 +63,12 @@ async def continue_after_edit(update: PlanUpdate) -> bool:
     _queue_open_calls(update)
     newest = update.history[-1]
     if isinstance(newest, AIMessage) and not newest.tool_calls:
-        # A person has replaced the plan by an answer.
-        update.conclude({"stop_reason": "completed", "draft": newest})
+        if is_blank(newest.text):
+            # A person has removed the whole plan. Providers refuse an empty model message, and no answer is empty.
+            update.replace_history(update.history[:-1])
+        else:
+            # A person has replaced the plan by an answer.
+            update.conclude({"stop_reason": "completed", "draft": newest})
     return True
 
 

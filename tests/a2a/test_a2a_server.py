@@ -273,7 +273,7 @@ async def test_a_task_with_a_model_failure_reports_the_error_and_the_finished_ca
 
     assert (state_name(task), task.status.message.parts[0].text, artifact_texts(task)) == (
         "TASK_STATE_FAILED",
-        "This request failed. The model provider refused the API key (HTTP 401: bad key); check the key and the "
+        "This request failed. The model provider refused the API key (HTTP 401); check the key and the "
         "address it is sent to.\n\nDone: echo.",
         [],
     )

@@ -290,6 +290,26 @@ async def test_a_plan_can_be_replaced_by_an_answer() -> None:
     )
 
 
+@pytest.mark.parametrize("as_node", [None, "plan", "tools"])
+@pytest.mark.parametrize("finalize", ["auto", "compose", "direct"])
+@pytest.mark.parametrize("text", ["", " ", "<think>No.</think>"])
+async def test_a_plan_without_calls_and_text_is_planned_again(text: str, finalize: str, as_node: str | None) -> None:
+    agent = EditedAgent([TWO, "Nothing was done.", "Nothing was done."], finalize=finalize)
+    planned = await agent.stand()
+    await agent.edit(AIMessage(text, id=planned.id), as_node=as_node)
+
+    found = await agent.end()
+
+    result = await agent.talk._result()
+    removed = [event["content"] for event in await agent.talk.events() if event["type"] == "tool_result"]
+    asked = [message.type for message in agent.model.requests[1].messages if message.type != "system"]
+    assert (found, result.answer, removed, asked) == (ended([], {}), "Nothing was done.", [REMOVED] * 2, ["human"])
+    assert dialogue((await agent.graph.aget_state(thread())).values["messages"]) == [
+        ("human", "go"),
+        ("ai", "Nothing was done."),
+    ]
+
+
 async def test_a_user_message_that_replaces_a_plan_is_a_new_input() -> None:
     agent = EditedAgent([TWO, asks(THIRD), *DONE])
     planned = await agent.stand()

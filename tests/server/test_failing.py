@@ -57,3 +57,18 @@ async def test_a_run_that_fails_is_answered_by_its_problem_alone(on_failure: Any
         502,
         {"retry-after": "5"},
     )
+
+
+@pytest.mark.parametrize("streams", [True, False], ids=["streamed", "whole"])
+async def test_an_answer_after_a_limit_has_no_words_of_the_provider(streams: bool) -> None:
+    config = LoopConfig(model_retries=0, max_steps=1)
+    async with running(
+        create_graph_agent(Later(responses=[asks(("1", "echo", {"text": "a"}))]), tools=[echo], config=config)
+    ) as runs:
+        run = ServerRun(runs.host, await resolve_run(runs.host, NOBODY, ask()), runs.metrics, streams=streams)
+        texts: list[str] = []
+        while not isinstance(part := await run.part(), RunEnded):
+            texts += [part.text] if isinstance(part, AnswerText) else []
+
+    assert (part.outcome.problem, "(HTTP 529);" in part.outcome.text) == (None, True)
+    assert "overloaded" not in "".join([part.outcome.text, *texts])

@@ -209,11 +209,20 @@ def test_a_failed_session_reports_its_error(openai_client: openai.OpenAI, served
 
     with served.http() as http:
         info = http.get("/sessions/failed-1").json()
+        path = "/memory/sessions/failed-1/events"
+        events = http.get(path, params={"type": ["error", "agent_response"]}).json()["events"]
+        with http.stream("GET", path, params={"follow": True, "type": ["error"]}) as stream:
+            followed = next(line for line in stream.iter_lines() if line.startswith("data: "))
     again = ask(openai_client, user("hi"), extra_headers={"X-Session-Id": "failed-1"})
 
     assert (info["status"], info["answer"], again.choices[0].message.content) == (
         "FAILED",
-        "This request failed. The model provider refused the API key (HTTP 401: auth: sk-*** is no key); check the key "
+        "This request failed. The model provider refused the API key (HTTP 401); check the key "
         "and the address it is sent to.",
         "You said: !fail auth / hi",
     )
+    assert [event.get("message", event.get("content")) for event in events] == [
+        info["answer"].removeprefix("This request failed. "),
+        info["answer"],
+    ]
+    assert json.loads(followed.removeprefix("data: "))["message"] == events[0]["message"]

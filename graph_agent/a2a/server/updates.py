@@ -17,6 +17,7 @@ from graph_agent._internal.coalesce import TextCoalescer
 from graph_agent._internal.text import plain
 from graph_agent.a2a.wire import EXTENSION, outcome_metadata
 from graph_agent.events.values import as_value
+from graph_agent.models.public_text import public_text, public_value
 from graph_agent.session.results import CallState, DelegateProgress, EventAdded, PlanText, RunResult, Token
 from graph_agent.session.results import Part as SessionPart
 
@@ -95,7 +96,7 @@ class TaskReporter:
             case EventAdded(event) if self._show_outputs and (
                 event["type"] == "tool_result" or event["type"] == "delegation_response"
             ):
-                output = {"id": event["id"], "content": event["content"]}
+                output = {"id": event["id"], "content": public_value(event["content"])}
                 await self.working(data=output, about={"type": "output", "id": event["id"]})
             case _:
                 pass
@@ -103,7 +104,7 @@ class TaskReporter:
     async def completed(self, result: RunResult) -> None:
         """Report completion, with the whole answer in place of the streamed chunks."""
         await self._pieces.flush()
-        parts = [Part(text=result.answer), *_data_parts(as_value(result.structured_response))]
+        parts = [Part(text=public_text(result.answer)), *_data_parts(as_value(result.structured_response))]
         await self._updater.add_artifact(parts, artifact_id=self._artifact_id, name=ARTIFACT, last_chunk=True)
         await self._end(TaskState.TASK_STATE_COMPLETED, None, result)
 
@@ -134,7 +135,7 @@ class TaskReporter:
 
     async def failed(self, reason: str, result: RunResult | None = None) -> None:
         """Report that the task failed."""
-        await self._end(TaskState.TASK_STATE_FAILED, self._message(_text_parts(reason)), result)
+        await self._end(TaskState.TASK_STATE_FAILED, self._message(_text_parts(public_text(reason))), result)
 
     async def rejected(self, reason: str) -> None:
         """Report that this agent does not accept the task."""

@@ -12,6 +12,7 @@ from langgraph.types import StateSnapshot
 
 from graph_agent._internal.text import as_text
 from graph_agent.events.types import StoredEvent
+from graph_agent.models.public_text import public_text
 from graph_agent.server.admission.problems import ProblemError, problem_of_run
 from graph_agent.server.chat.turns import RunSpec
 from graph_agent.session.results import RunResult, run_result, since_last_input
@@ -49,7 +50,7 @@ def read_outcome(spec: RunSpec, state: StateSnapshot) -> ChatOutcome:
     events: list[StoredEvent] = state.values.get("events", [])
     calls = spec.client_calls(result.interrupts)
     questions = [as_text(interrupt.value) for interrupt in result.interrupts] if not calls else []
-    text = result.answer
+    text = public_text(result.answer)
     if result.structured_response is not None:
         text = json.dumps(result.structured_response, ensure_ascii=False)
     if not text:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 
+from graph_agent.models.public_text import public_value
 from graph_agent.server.sessions.feeds import Feeds
 from graph_agent.server.sse import comment, frame
 
@@ -34,7 +35,7 @@ async def follow(
                 after += 1
                 if not types or event["type"] in types:
                     silent_since = time.monotonic()
-                    yield frame({**event, "seq": after, "session_id": session_id}, event["type"])
+                    yield frame({**public_value(event), "seq": after, "session_id": session_id}, event["type"])
             if over is not None:
                 break
             if time.monotonic() - silent_since >= keepalive_s:

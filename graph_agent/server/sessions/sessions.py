@@ -11,6 +11,7 @@ from pydantic import SecretStr
 
 from graph_agent._internal.text import plain
 from graph_agent.errors import InputError, SessionBusyError
+from graph_agent.models.public_text import public_text, public_value
 from graph_agent.runs.registry import inbox_of, lock_idle_session
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.problems import ProblemError
@@ -100,7 +101,7 @@ class Sessions:
             "id": session_id,
             "status": result.status.value,
             "stop_reason": result.stop_reason,
-            "answer": result.answer,
+            "answer": public_text(result.answer),
             "events": len(state.values.get("events", [])),
             "pending": plain(result.pending),
             "interrupts": [{"id": each.id, "value": plain(each.value)} for each in result.interrupts],
@@ -226,7 +227,7 @@ class Sessions:
     async def _events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
         found = await self._memory.get_session_events(self._caller.thread(session_id))
         return [
-            {**event, "session_id": session_id}
+            {**public_value(event), "session_id": session_id}
             for event in found
             if event["seq"] > after and (not types or event["type"] in types)
         ]

@@ -1,0 +1,99 @@
+"""Texts for remote callers hold the category and the status of a model's error, and no words of the provider."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any, get_args
+
+import pytest
+from langchain_core.messages import AIMessageChunk
+from langchain_core.outputs import ChatGenerationChunk, ChatResult
+from langgraph.checkpoint.memory import InMemorySaver
+
+from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.models.errors import SENTENCES, ModelErrorKind, describe_model_error
+from graph_agent.models.public_text import public_text, public_value
+from tests.support.agents import asks
+
+WORDS = "secret detail"
+REPEATING = f"{WORDS} (x); check the key and the address it is sent to. {WORDS}"
+
+
+class ProviderError(Exception):
+    def __init__(self, text: str = WORDS, status_code: int | None = 401) -> None:
+        super().__init__(text)
+        self.status_code = status_code
+
+
+class FailingModel(ScriptedChatModel):
+    """A model whose provider refuses each request."""
+
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
+        raise ProviderError(status_code=503)
+
+    async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
+        for _ in self.requests:
+            yield ChatGenerationChunk(message=AIMessageChunk(content=""))
+        raise ProviderError(status_code=503)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ProviderError(), "The model provider refused the API key (HTTP 401); check the key and the address"),
+        (ProviderError(REPEATING), "The model provider refused the API key (HTTP 401); check the key and the address"),
+        (ProviderError("x" * 900, 503), "The model provider did not answer as it should (HTTP 503); try again later"),
+        (ProviderError(status_code=None), "The model call failed; see the provider's documentation"),
+        (ConnectionError(WORDS), "The model provider did not answer as it should; try again later"),
+    ],
+    ids=["status", "end repeated", "long", "no status", "connection"],
+)
+def test_the_providers_words_are_removed(error: Exception, expected: str) -> None:
+    told = public_text(f"This request failed. {describe_model_error(error)}\n\nDone: echo.")
+
+    assert told.startswith(f"This request failed. {expected}")
+    assert told.endswith(".\n\nDone: echo.")
+    assert (WORDS in told, "xx" in told) == (False, False)
+
+
+def test_every_category_has_a_sentence() -> None:
+    texts = {kind: public_text(f"{what} ({WORDS}); {then}.") for kind, (what, then) in SENTENCES.items()}
+
+    assert texts == {kind: f"{what}; {then}." for kind, (what, then) in SENTENCES.items()}
+    assert set(SENTENCES) == set(get_args(ModelErrorKind))
+
+
+def test_other_text_is_unchanged() -> None:
+    value = {"content": ["The call failed (HTTP 401: page); try again.", {"n": 1}], "seq": 2, "value": None}
+
+    assert public_value(value) == value
+
+
+def test_a_long_text_is_read_quickly() -> None:
+    began = time.perf_counter()
+    public_text("The model call failed (" * 20_000)
+
+    assert time.perf_counter() - began < 5
+
+
+async def test_the_history_of_a_fallback_and_of_a_failed_delegate_holds_no_provider_words() -> None:
+    inner = create_graph_agent(FailingModel(responses=[]), config=LoopConfig(model_retries=0))
+    graph = create_graph_agent(
+        FailingModel(responses=[]),
+        delegates=[GraphDelegate("d", "Helps.", inner)],
+        checkpointer=InMemorySaver(),
+        config=LoopConfig(
+            model_retries=0, fallback_models=[ScriptedChatModel([asks(("1", "delegate_to_d", {"task": "a"})), "Done."])]
+        ),
+    )
+    session = Session(graph, "s")
+    await session.run("go")
+
+    events = await session.events()
+
+    told = [public_value(dict(event)) for event in events]
+    assert (str(events).count(WORDS) > 2, str(told).count(WORDS)) == (True, 0)
+    assert [event["message"].partition(" does ")[2] for event in told if event["type"] == "warning"] == [
+        "not answer (HTTP 503); going on with scripted."
+    ]
