@@ -27,10 +27,13 @@ CODE = "graph-agent's own text, [bold]not markup[/bold] :smile:"
 def root() -> Iterator[logging.Logger]:
     """The root logger, put back afterwards."""
     root, own = logging.getLogger(), logging.getLogger("graph_agent")
-    before, levels = list(root.handlers), (root.level, own.level)
-    root.handlers = []
+    # Another test of the process may have started a uvicorn that installed handlers of its own.
+    access = logging.getLogger("uvicorn.access")
+    before, levels = [(logger, list(logger.handlers)) for logger in (root, access)], (root.level, own.level)
+    root.handlers, access.handlers = [], []
     yield root
-    root.handlers = before
+    for logger, handlers in before:
+        logger.handlers = handlers
     root.setLevel(levels[0])
     own.setLevel(levels[1])
 

@@ -54,7 +54,7 @@ async def test_the_cycles_of_large_bodies_are_collected(size: int, left: bool) -
 
 
 def test_contexts_of_runs_are_cached_within_a_size_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deps, "_with", lambda parts, context: context)
+    monkeypatch.setattr(deps, "_variant", lambda parts, context: context)
     parts: Any = SimpleNamespace(context_schema=AgentContext, variants={})
 
     kept: list[int] = []
