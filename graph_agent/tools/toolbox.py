@@ -26,7 +26,7 @@ from graph_agent.tools.delegates import delegate_schema, withdraw
 from graph_agent.tools.finite_numbers import check_finite
 from graph_agent.tools.invoke import Invoker, belongs_to_run, record_return_value, tool_runtime
 from graph_agent.tools.live import LiveTools
-from graph_agent.tools.output import Output, fault, may_have_run, misfit, read_output
+from graph_agent.tools.output import Output, fault, may_have_run, misfit, named_timeout, read_output
 from graph_agent.tools.retry import ToolRetry, after_attempts
 from graph_agent.types import Call, delegation_name, is_delegation
 
@@ -248,7 +248,8 @@ class Toolbox:
                 if unfit or not retry.again(error, attempt, cut_off=cut_off, marks=marks):
                     text = fault(tool, clock, error, timeout_s=timeout_s, writes=self.writes(tool.name))
                     if not unfit:
-                        log_failure(logger, f"The tool {tool.name!r}", error, level=logging.WARNING)
+                        logged = named_timeout(clock, error, timeout_s=timeout_s)
+                        log_failure(logger, f"The tool {tool.name!r}", logged, level=logging.WARNING)
                     return Output(after_attempts(text, attempt), status, raised=None if unfit else error)
                 log_traceback(logger, f"Attempt {attempt} of the tool {tool.name!r}", error)
             await asyncio.sleep(retry.wait_s(attempt))

@@ -86,12 +86,13 @@ async def test_a_call_that_runs_too_long_is_stopped_alone() -> None:
     ]
 
 
-async def test_a_tools_own_time_limit_wins() -> None:
+async def test_a_tools_own_time_limit_wins(caplog: pytest.LogCaptureFixture) -> None:
     limited = marked(forever, timeout_s=0.01)
 
     assert await results_of([limited], ("forever", {})) == [
         ("error", f"forever was stopped at its time limit of 0.01 s. {UNKNOWN_EFFECT}")
     ]
+    assert "The tool 'forever' failed: TimeoutError: stopped at its time limit of 0.01 s" in caplog.messages
 
 
 async def test_a_timeout_of_a_reading_tool_reports_no_change() -> None:
