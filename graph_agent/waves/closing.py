@@ -69,7 +69,7 @@ def _first_plan(text: str) -> tuple[dict[str, Any], int] | None:
         value, end = _completed(text), len(text)
         if value is None and _BEGINS_LIKE_A_PLAN.match(text):
             return _repaired(text)
-    return (value, end) if _is_plan(value) else None
+    return (value, end) if isinstance(value, dict) and _is_plan(value) else None
 
 
 def _repaired(text: str) -> tuple[dict[str, Any], int]:
