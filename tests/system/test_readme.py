@@ -117,7 +117,12 @@ async def test_the_streaming_example_prints_the_answer(capsys: pytest.CaptureFix
 
 async def test_the_control_example_runs() -> None:
     agent = create_graph_agent(ScriptedChatModel(["Done."], cycle=True), checkpointer=InMemorySaver())
-    code = compile(block("python", "session.steer("), "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    code = compile(
+        block("python", "session.configure(reasoning_effort"),
+        "docs/tour.md",
+        "exec",
+        flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+    )
     shown: dict[str, Any] = {"Session": Session, "agent": agent}
 
     await eval(code, shown)
