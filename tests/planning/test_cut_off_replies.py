@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage
 from langchain_core.messages.tool import tool_call
-from langchain_core.tools import tool
 from langgraph.cache.memory import InMemoryCache
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import BaseModel
@@ -18,63 +17,13 @@ from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, c
 from graph_agent.calls import unfinished_call
 from graph_agent.models.finish_reasons import cut_off
 from tests.support.agents import asks, at_step_limit, echo
+from tests.support.cut_off import AGAIN, ENVELOPE, HALF, WHOLE, Disk, disk, ended, refused_call
 from tests.support.openai_stub import Reply, StubFactory, openai_stub
 
-__all__ = ["openai_stub"]
-
-HALF = '{"path": "notes.txt", "text": "All that was writ'
-WHOLE = '{"path": "notes.txt", "text": "All."}'
-ENVELOPE = '{"tool_calls": [{"name": "write", "arguments": '
-
-
-class Disk:
-    """Where the tool `write` writes."""
-
-    def __init__(self) -> None:
-        self.files: dict[str, str] = {}
-
-        @tool
-        async def write(path: str, text: str = "") -> str:
-            """Write a file."""
-            self.files[path] = text
-            return "written"
-
-        self.write = write
-
-
-@pytest.fixture
-def disk() -> Disk:
-    return Disk()
-
-
-async def ended(stub: Any, disk: Disk, *, streamed: bool, **config: Any) -> dict[str, Any]:
-    """Run one input, and return its outcome."""
-    async with stub.chat_model() as model:
-        settings = LoopConfig(**{"finalize": "compose", "tool_calling": "native", "temperature": 0, **config})
-        graph = create_graph_agent(model, tools=[disk.write], config=settings, checkpointer=InMemorySaver())
-        session = Session(graph, "s1")
-        if streamed:
-            (result,) = [part.result async for part in session.stream("go") if part.type == "done"]
-        else:
-            result = await session.run("go")
-        events = await session.events()
-    return {
-        "files": disk.files,
-        "answer": result.answer,
-        "status": result.status.value,
-        "results": [(e["name"], e["status"], e["content"]) for e in events if e["type"] == "tool_result"],
-        "requests": len(stub.requests),
-        "events": events,
-    }
-
-
-def refused_call(cause: str, fix: str) -> str:
-    return f"Not run: the reply that holds this call was cut off {cause}, so its arguments may be incomplete. {fix}"
-
+__all__ = ["disk", "openai_stub"]
 
 SHORTER = "Call it again with shorter arguments, or do the work in several smaller calls."
 REWORD = "Put the arguments in other words, or go on without it."
-AGAIN = "Call it again."
 AFTER_7 = "at the longest length allowed, after 7 tokens"
 
 
