@@ -131,7 +131,10 @@ def may_have_run(clock: asyncio.Timeout, error: BaseException) -> bool:
 def named_timeout(clock: asyncio.Timeout, error: BaseException, *, timeout_s: float | None) -> BaseException:
     """Return an exception for the log: the timeout of the call's time limit names the seconds; others are unchanged."""
     if isinstance(error, TimeoutError) and clock.expired():
-        return TimeoutError(f"stopped at its time limit of {timeout_s:g} s").with_traceback(error.__traceback__)
+        named = TimeoutError(f"stopped at its time limit of {timeout_s:g} s").with_traceback(error.__traceback__)
+        # The cause's traceback shows where the tool was.
+        named.__cause__ = error.__cause__
+        return named
     return error
 
 

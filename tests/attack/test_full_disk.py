@@ -41,7 +41,7 @@ async def test_a_full_file_system_loses_no_acknowledged_input(tmp_path: Path) ->
 
 async def test_a_full_database_loses_no_acknowledged_input(tmp_path: Path) -> None:
     async def resize(worker: Worker, rounds: int) -> None:
-        await worker.do("pages", "", str(_ROUND_KB * rounds // _PAGE_KB))
+        assert "done" in await worker.do("pages", "", str(_ROUND_KB * rounds // _PAGE_KB))
 
     await _fill(Attack("full database", f"sqlite:///{tmp_path}/s.db", tmp_path), resize)
 

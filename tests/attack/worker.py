@@ -139,22 +139,25 @@ async def graph_over(url: str, effects: Effects, kill: Kill | None = None) -> As
 
 
 async def carry_out(graph: Any, kill: Kill, order: dict[str, Any]) -> dict[str, Any]:
-    """Carry out one order."""
+    """Carry out one order; any error becomes the reply."""
+    try:
+        return await _carry_out(graph, kill, order)
+    except Exception as error:  # noqa: BLE001 - the attack counts any error
+        return {"error": f"{type(error).__name__}: {error}"}
+
+
+async def _carry_out(graph: Any, kill: Kill, order: dict[str, Any]) -> dict[str, Any]:
     if order["do"] == "kill_at":
         boundary, after_s = order["text"].split()
         kill.set(int(boundary), float(after_s))
         return {"done": True}
     if order["do"] == "pages":
         saver = graph.checkpointer
-        await saver._writer.do(
-            lambda: saver.conn.execute(f"PRAGMA max_page_count = {int(order['text'])}"), writes=False
-        )
+        pages = f"PRAGMA max_page_count = {int(order['text'])}"
+        await saver._writer.run(lambda: saver.conn.execute(pages), writes=False)
         return {"done": True}
     session = Session(graph, order["session"])
-    try:
-        result = await (session.run(order["text"]) if order["do"] == "run" else session.resume(order["text"] or None))
-    except Exception as error:  # noqa: BLE001 - the attack counts any error
-        return {"error": f"{type(error).__name__}: {error}"}
+    result = await (session.run(order["text"]) if order["do"] == "run" else session.resume(order["text"] or None))
     if result.interrupts:
         return {"waits": True}
     return {"answer": result.answer} if result.status == "COMPLETED" else {"error": f"{result.status}: {result.error}"}

@@ -27,15 +27,17 @@ CODE = "graph-agent's own text, [bold]not markup[/bold] :smile:"
 def root() -> Iterator[logging.Logger]:
     """The root logger, put back afterwards."""
     root, own = logging.getLogger(), logging.getLogger("graph_agent")
-    # Another test of the process may have started a uvicorn that installed handlers of its own.
-    access = logging.getLogger("uvicorn.access")
-    before, levels = [(logger, list(logger.handlers)) for logger in (root, access)], (root.level, own.level)
-    root.handlers, access.handlers = [], []
+    # Another test of the process may have started a uvicorn that gave its loggers handlers of their own.
+    servers = [logging.getLogger("uvicorn"), logging.getLogger("uvicorn.access")]
+    before = [(logger, vars(logger).copy()) for logger in (root, own, *servers)]
+    root.handlers = []
+    for logger in servers:
+        logger.handlers, logger.propagate = [], True
+        logger.setLevel(logging.NOTSET)
     yield root
-    for logger, handlers in before:
-        logger.handlers = handlers
-    root.setLevel(levels[0])
-    own.setLevel(levels[1])
+    for logger, attributes in before:
+        logger.setLevel(attributes["level"])
+        logger.handlers, logger.propagate = attributes["handlers"], attributes["propagate"]
 
 
 def test_control_characters_are_escapes() -> None:

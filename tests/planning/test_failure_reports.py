@@ -151,6 +151,9 @@ async def test_a_hooks_failure_is_logged_with_its_traceback(caplog: pytest.LogCa
 SECRET = "sk-1234567890abcdef"
 
 
+TIMEOUT_S = 300
+
+
 async def leaks() -> str:
     """Fail with a key in the message."""
     raise ConnectionError(f"refused with api_key={SECRET}")
@@ -162,7 +165,10 @@ async def refuses() -> str:
 
 
 async def never_ends() -> str:
-    """Wait."""
+    """Wait, and advance the loop's clock past the timeout."""
+    loop = asyncio.get_running_loop()
+    now = loop.time
+    loop.time = lambda: now() + 2 * TIMEOUT_S  # type: ignore[method-assign]  # a clock to move
     await asyncio.Event().wait()
     return ""
 
@@ -172,7 +178,7 @@ async def never_ends() -> str:
     [
         (leaks, "The tool 'search' failed: ConnectionError: refused with api_key=***"),
         (refuses, "The tool 'search' failed: ToolException: No rooms in May."),
-        (never_ends, "The tool 'search' failed: TimeoutError"),
+        (never_ends, f"The tool 'search' failed: TimeoutError: stopped at its time limit of {TIMEOUT_S} s"),
     ],
     ids=["exception", "ToolException", "timeout"],
 )
@@ -180,7 +186,7 @@ async def test_a_tools_exception_is_logged_once_in_a_line_and_once_with_its_trac
     caplog: pytest.LogCaptureFixture, tool: Callable[..., Awaitable[str]], line: str
 ) -> None:
     caplog.set_level(logging.DEBUG, logger="graph_agent.tools.toolbox")
-    await run("search", tools=[failing(tool, timeout_s=0.05)])
+    await run("search", tools=[failing(tool, timeout_s=TIMEOUT_S)])
 
     (trace,) = logged(caplog, logging.DEBUG)
     assert (
