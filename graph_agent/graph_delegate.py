@@ -26,11 +26,10 @@ from graph_agent.config import Price
 from graph_agent.context import AgentContext, coerce_context
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.errors import ConfigError, RunFailedError
-from graph_agent.events.types import StoredEvent
-from graph_agent.events.values import as_value
+from graph_agent.events.types import StoredEvent, as_value
+from graph_agent.models.usage import add_usage, less_usage
 from graph_agent.session.results import DelegatePart
 from graph_agent.session.stream_parts import MODES, StreamParts, is_event
-from graph_agent.state.usage import add_usage, less_usage
 from graph_agent.types import NO_USAGE, SessionStatus, Usage
 
 

@@ -31,12 +31,10 @@ from graph_agent.execution.delegate_call import (
     waiting_task,
 )
 from graph_agent.execution.run_call import CallToRun, SkippedCall, call_to_run, in_turn
-from graph_agent.runs.run import run_of
-from graph_agent.runs.spending import spent
-from graph_agent.state.failure_message import as_sent
-from graph_agent.state.messages import CONTEXT_MARK
+from graph_agent.models.usage import add_usage
+from graph_agent.runs.run import run_of, spent
+from graph_agent.state.messages import CONTEXT_MARK, as_sent
 from graph_agent.state.schema import NOT_BEGUN
-from graph_agent.state.usage import add_usage
 from graph_agent.tools.invoke import belongs_to_run
 from graph_agent.types import HIDDEN_ID_PREFIX, Call, Usage, delegate_name, is_delegation
 

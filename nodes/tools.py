@@ -15,8 +15,8 @@ from graph_agent.deps import AgentDeps, deps_of_run
 from graph_agent.events.calls import result_event
 from graph_agent.execution.run_call import CallToRun, SkippedCall, call_to_run, in_turn
 from graph_agent.state.schema import NOT_BEGUN
-from graph_agent.tools.display import truncate_output
 from graph_agent.tools.output import Output
+from graph_agent.tools.truncation import truncate_output
 from graph_agent.types import Call
 
 

@@ -18,13 +18,12 @@ from graph_agent.config import LoopConfig
 from graph_agent.delegation import AskingDelegate, Delegate, Delegation, DelegationResult
 from graph_agent.deps import ToolCallWrapper
 from graph_agent.events.calls import result_event
-from graph_agent.events.types import StoredEvent, event
-from graph_agent.events.values import stored_value
+from graph_agent.events.types import StoredEvent, event, stored_value
+from graph_agent.models.usage import add_usage
 from graph_agent.state.schema import RemoteState, RemoteTask
-from graph_agent.state.usage import add_usage
-from graph_agent.tools.display import truncate_output
 from graph_agent.tools.invoke import belongs_to_run
 from graph_agent.tools.output import Output
+from graph_agent.tools.truncation import truncate_output
 from graph_agent.tools.untrusted import fenced, source_of
 from graph_agent.types import NO_USAGE, Call, Usage, delegate_name
 

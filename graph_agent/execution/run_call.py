@@ -14,16 +14,14 @@ from langgraph.runtime import Runtime
 from graph_agent._compat import read_state
 from graph_agent.config import LoopConfig
 from graph_agent.deps import AgentDeps
-from graph_agent.events.calls import announce, answer_event, result_event
-from graph_agent.events.queries import since_plan
+from graph_agent.events.calls import announce, answer_event, result_event, since_plan
 from graph_agent.events.types import ResultStatus, StoredEvent
 from graph_agent.execution.current_wave import FIELDS, current_wave
 from graph_agent.execution.ledger import finished_before, may_have_started, may_start, note_started
 from graph_agent.execution.settlement import UNKNOWN
-from graph_agent.runs.run import run_of
-from graph_agent.runs.spending import work_left_s
+from graph_agent.runs.run import run_of, work_left_s
 from graph_agent.state.schema import NOT_BEGUN, Bookkeeping
-from graph_agent.tools.idempotency import current_call
+from graph_agent.tools.invoke import current_call
 from graph_agent.tools.output import cut_short
 from graph_agent.types import Call, is_delegation
 

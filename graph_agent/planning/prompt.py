@@ -10,8 +10,7 @@ from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.deps import AgentDeps
 from graph_agent.models.client import Mode
-from graph_agent.state.failure_message import as_sent
-from graph_agent.state.messages import STEERING_MARK
+from graph_agent.state.messages import STEERING_MARK, as_sent
 from graph_agent.state.schema import Carried
 
 

@@ -16,9 +16,16 @@ from graph_agent.config import Price
 from graph_agent.events.types import StoredEvent, event
 from graph_agent.models.cleaning import with_text, without_call_blocks
 from graph_agent.models.finish_reasons import CutOff, cause_of, cut_off, text_cut_off
-from graph_agent.models.sentinel import is_blank, without_sentinel
+from graph_agent.models.visibility import is_blank, without_sentinel
 from graph_agent.types import Call, Usage
 from graph_agent.waves.references import renamed
+
+_FIXES: dict[CutOff, str] = {
+    "length": "Call it again with shorter arguments, or do the work in several smaller calls.",
+    "content_filter": "Put the arguments in other words, or go on without it.",
+    "interrupted": "Call it again.",
+}
+"""The advice to the model for a call of a reply that was cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +65,6 @@ class Planned:
             calls=[_brief(call) for call in self.calls],
             **self.extra,
         )
-
-
-_FIXES: dict[CutOff, str] = {
-    "length": "Call it again with shorter arguments, or do the work in several smaller calls.",
-    "content_filter": "Put the arguments in other words, or go on without it.",
-    "interrupted": "Call it again.",
-}
-"""The advice to the model for a call of a reply that was cut off."""
 
 
 def plan_of_calls(message: AIMessage, calls: list[Call], usage: Usage, raw_text: str) -> Planned:

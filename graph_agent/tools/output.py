@@ -15,12 +15,18 @@ from pydantic import ValidationError
 from graph_agent._internal.exception_text import exception_text
 from graph_agent._internal.text import as_text, clean, plain, text_of
 from graph_agent.errors import AbandonedCallsError, CallError, McpServerError
-from graph_agent.events.types import ResultStatus
-from graph_agent.events.values import as_json, decode, structured_content
+from graph_agent.events.types import ResultStatus, as_json, decode, structured_content
 from graph_agent.types import Call
 
 if TYPE_CHECKING:
     from graph_agent.tools.invoke import ReturnValue  # it imports langgraph.prebuilt
+
+
+Cause = Literal["abort", "deadline"]
+_BECAUSE: dict[Cause, str] = {
+    "abort": "the run was stopped",
+    "deadline": "the time for this input ran out",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +39,7 @@ class Output:
     artifact: Any = None
     """Plain JSON that the tool returned in addition to its content."""
     stored: Mapping[str, Any] = field(default_factory=dict)
-    """Fields by which the call's event stores the result's value; see `graph_agent.events.values`."""
+    """Fields by which the call's event stores the result's value; see `graph_agent.events.types`."""
     raised: BaseException | None = None
     """The tool's exception, if `content` reports one."""
 
@@ -164,14 +170,6 @@ def fault(
             f"The arguments do not fit the tool {tool.name!r}: {'; '.join(faults)}. It takes: {', '.join(tool.args)}."
         )
     return clean(f"{tool.name} failed: {exception_text(error)}")
-
-
-Cause = Literal["abort", "deadline"]
-
-_BECAUSE: dict[Cause, str] = {
-    "abort": "the run was stopped",
-    "deadline": "the time for this input ran out",
-}
 
 
 def cut_short(cause: Cause, *, started: bool, writes: bool) -> tuple[str, ResultStatus]:
