@@ -66,7 +66,7 @@ class GraphDelegate:
 
     async def run(self, delegation: Delegation) -> DelegationResult:
         """Run the graph on the task and return its last message."""
-        budget, is_agent = delegation.left, isinstance(self.graph, CompiledAgentGraph)
+        budget, is_agent = delegation.budget, isinstance(self.graph, CompiledAgentGraph)
         from graph_agent.runs.usage_counter import UsageCounter
 
         counter = UsageCounter(delegation.prices, estimates=(budget.tokens, budget.cost) != (None, None))
@@ -96,7 +96,7 @@ class GraphDelegate:
             pass
         except BaseException:
             used = add_usage(before, _larger(output.usage, counter.usage))
-            delegation.used(add_usage(used, counter.under_way))
+            delegation.record_usage(add_usage(used, counter.under_way))
             raise
         usage = add_usage(before, _larger(output.usage, counter.usage))
         state, history = output.state, output.events

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from langchain_core.messages import ToolMessage
@@ -20,6 +21,21 @@ OUTCOMES: dict[ResultStatus, CallOutcome] = {
     "skipped": "skipped",
 }
 """Result status → outcome of the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallResult:
+    """The result of a call before truncation, whether the call was run or skipped."""
+
+    content: str | list[Any]
+    """Text, or LangChain content blocks."""
+    status: ResultStatus = "success"
+    artifact: Any = field(default=None, kw_only=True)
+    """Plain JSON stored with the message in addition to its content; hidden from the model."""
+    stored: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    """Fields by which the call's event stores the result's value; see `graph_agent.events.types`."""
+    raised: BaseException | None = field(default=None, kw_only=True)
+    """The exception that `content` reports; None for none, or if middleware must not receive it."""
 
 
 def announce(

@@ -23,7 +23,7 @@ from graph_agent.models.pool import ReadyModel
 from graph_agent.planning.compaction import compacted_view, shorten
 from graph_agent.planning.prompt import plan_request, with_carried
 from graph_agent.planning.result_texts import with_texts
-from graph_agent.state.messages import as_sent
+from graph_agent.state.messages import without_failure_report
 from graph_agent.state.schema import Bookkeeping
 from graph_agent.tools.truncation import with_cuts
 
@@ -138,7 +138,11 @@ class ActiveModel:
         if self.result_texts:
             messages = with_texts(messages, self.result_texts)
         # The note of a compacted view quotes messages in the form in which requests hold them.
-        view = compacted_view([as_sent(message) for message in messages], kept_from) if kept_from else messages
+        view = (
+            compacted_view([without_failure_report(message) for message in messages], kept_from)
+            if kept_from
+            else messages
+        )
         return with_cuts(view, cuts) if (cuts := self.loop.get("cuts")) else view
 
     @contextmanager

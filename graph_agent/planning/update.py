@@ -17,7 +17,7 @@ from graph_agent.context import coerce_context, set_fields
 from graph_agent.deps import AgentDeps
 from graph_agent.events.calls import announce, answers_of_wave, failed_ids, is_structured, results_of_wave, since_plan
 from graph_agent.events.types import StoredEvent, event
-from graph_agent.execution.delegate_call import calls_waiting_for_person, unanswered
+from graph_agent.execution.delegate_call import calls_waiting_for_person, unanswered_result
 from graph_agent.execution.settlement import settle, skipped_result
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.usage import add_usage, fresh
@@ -61,8 +61,9 @@ class PlanUpdate:
         self.settings = parts.settings(runtime, config, self.loop)
         self.events: list[StoredEvent] = []
         self.changes: dict[str, Any] = {}
+        remote = state.get("remote")
         self.waiting_delegations = (
-            calls_waiting_for_person(state.get("remote"), state.get("ready", [])) if state.get("arrived") else []
+            calls_waiting_for_person(remote, state["ready"]) if remote and state.get("arrived") else []
         )
         """Delegations of the wave that wait for a person's answer."""
         self.newest_reply: AIMessage | None = None
@@ -201,7 +202,7 @@ class PlanUpdate:
 
     def _answer_waiting_delegations(self) -> None:
         for call in self.waiting_delegations:
-            message, response = unanswered(call, self.loop["step"])
+            message, response = unanswered_result(call, self.loop["step"])
             self.add_message(message)
             self.history = [*self.history, message]
             self.events.append(response)

@@ -193,7 +193,7 @@ def failure_of(message: AnyMessage) -> dict[str, Any] | None:
     return mark if isinstance(mark, dict) and "error" in mark else None
 
 
-def as_sent(message: AnyMessage) -> AnyMessage:
+def without_failure_report(message: AnyMessage) -> AnyMessage:
     """Return the message for later requests; a short note replaces the report, which the model did not write."""
     mark = failure_of(message)
     if mark is None:

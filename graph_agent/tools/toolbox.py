@@ -17,6 +17,7 @@ from graph_agent._compat import InjectedArguments, read_state
 from graph_agent._internal.failure_log import log_failure, log_traceback
 from graph_agent.delegation import Delegate, LateDelegate
 from graph_agent.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
+from graph_agent.events.calls import CallResult
 from graph_agent.events.types import ResultStatus
 from graph_agent.prompts import Prompts
 from graph_agent.state.schema import AgentState, RemoteTask
@@ -24,7 +25,7 @@ from graph_agent.tools.argument_checks import openai_schema
 from graph_agent.tools.client import bare_schema, call_client_tool
 from graph_agent.tools.delegates import delegate_schema, withdraw
 from graph_agent.tools.invoke import Invoker, belongs_to_run, check_finite, record_return_value, tool_runtime
-from graph_agent.tools.output import Output, fault, may_have_run, misfit, named_timeout, read_output
+from graph_agent.tools.output import fault, may_have_run, misfit, named_timeout, read_output
 from graph_agent.tools.retry import ToolRetry, after_attempts
 from graph_agent.types import Call, delegation_name, is_delegation
 
@@ -37,7 +38,7 @@ class ToolSource(Protocol):
 
     version: int
     """Number of changes so far."""
-    announces: bool
+    lists_change: bool
     """Whether the source may announce changes."""
 
     @property
@@ -71,7 +72,7 @@ class LiveTools:
         ]
         followed = {id(source) for source in self._sources}
         self._fixed = [tool for tool in tools if id(_source_of(tool)) not in followed]
-        self.announces = any(source.announces for source in self._sources)
+        self.lists_change = any(source.lists_change for source in self._sources)
         """Whether a source announces changes, which may add tools that write."""
 
     @property
@@ -163,7 +164,7 @@ class Toolbox:
         self._made_before: frozenset[str] = frozenset()
         self._client_schemas: list[dict[str, Any]] = []
         reading = all(self.marks(name).get("effect") == "read" for name in self.tools)
-        self.may_write = bool(self.delegates) or not reading or self._live.announces
+        self.may_write = bool(self.delegates) or not reading or self._live.lists_change
         """Whether any call may change something; a tool without a mark counts as writing, as in MCP."""
         self._prompts = prompts
         self._tool_schemas = [openai_schema(tool) for tool in self.tools.values()]
@@ -276,7 +277,7 @@ class Toolbox:
 
     async def run(
         self, call: Call, config: RunnableConfig, runtime: Runtime[Any], *, timeout_s: float | None
-    ) -> Output:
+    ) -> CallResult:
         """Run one tool call; a failure becomes an error output, so that other calls of the wave continue.
 
         Args:
@@ -289,15 +290,15 @@ class Toolbox:
             GraphBubbleUp: If the tool interrupts the graph to ask a person.
         """
         if call["name"] in self.withdrawn and call["id"] not in self._made_before:
-            return Output(f"{call['name']} did not run: it is no longer offered. Answer without it.", "error")
+            return CallResult(f"{call['name']} did not run: it is no longer offered. Answer without it.", "error")
         if call["name"] in self.client_tools:
             return call_client_tool(call)
         tool = self.tools.get(call["name"])
         if tool is None:
             if call["name"] in self._offered:
-                return Output(f"{call['name']} did not run: no hook executed it.", "error")
+                return CallResult(f"{call['name']} did not run: no hook executed it.", "error")
             known = did_you_mean(call["name"], [name for name in self.names if name not in self._offered])
-            return Output(str(UnknownToolError(f"Unknown tool {call['name']!r}; {known}")), "error")
+            return CallResult(str(UnknownToolError(f"Unknown tool {call['name']!r}; {known}")), "error")
         marks, retry, attempt = self.marks(tool.name), self._retries[tool.name], 1
         status: ResultStatus = "error"
         timeout_s = marks.get("timeout_s", timeout_s)
@@ -323,7 +324,7 @@ class Toolbox:
                     if not unfit:
                         logged = named_timeout(clock, error, timeout_s=timeout_s)
                         log_failure(logger, f"The tool {tool.name!r}", logged, level=logging.WARNING)
-                    return Output(after_attempts(text, attempt), status, raised=None if unfit else error)
+                    return CallResult(after_attempts(text, attempt), status, raised=None if unfit else error)
                 log_traceback(logger, f"Attempt {attempt} of the tool {tool.name!r}", error)
             await asyncio.sleep(retry.wait_s(attempt))
             attempt += 1

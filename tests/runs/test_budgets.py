@@ -398,7 +398,7 @@ async def test_delegates_of_one_wave_share_what_is_left() -> None:
         name, description = "n", "Notes its budget."
 
         async def run(self, delegation: Delegation) -> DelegationResult:
-            seen.append(delegation.left)
+            seen.append(delegation.budget)
             return DelegationResult("ok")
 
     wave = AIMessage(
