@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.callbacks import BaseCallbackManager
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, BaseCallbackManager
 from langchain_core.language_models._utils import _normalize_messages
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
@@ -288,15 +288,18 @@ def would_stream(model: BaseChatModel, options: Mapping[str, Any]) -> bool:
     return model._should_stream(async_api=True, **options)
 
 
-async def generate_unobserved(
-    model: BaseChatModel, request: Sequence[BaseMessage], options: Mapping[str, Any]
+async def generate_reply(
+    model: BaseChatModel,
+    request: Sequence[BaseMessage],
+    options: Mapping[str, Any],
+    manager: AsyncCallbackManagerForLLMRun,
 ) -> BaseMessage:
-    """Generate a reply as `BaseChatModel.agenerate` does, without callbacks."""
+    """Generate a reply as `BaseChatModel.agenerate` does, with the callbacks of a model's own tokens only."""
     given = {name: value for name, value in options.items() if name not in _TRACED_OPTIONS}
     # Only content blocks have a form to normalize.
-    plain = all(isinstance(message.content, str) for message in request)
-    messages = list(request) if plain else _normalize_messages(request)
-    result = await model._agenerate_with_cache(messages, **given)
+    is_text = all(isinstance(message.content, str) for message in request)
+    messages = list(request) if is_text else _normalize_messages(request)
+    result = await model._agenerate_with_cache(messages, run_manager=manager, **given)
     return result.generations[0].message
 
 

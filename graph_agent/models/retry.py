@@ -63,7 +63,9 @@ async def ask(
         try:
             async with limit.bounded():
                 if model is not None:
-                    reply = await request_unobserved(model, request, options)
+                    watch.begin()
+                    handlers: list[BaseCallbackHandler] = [limit] if config is not None else [limit, watch]
+                    reply = await request_unobserved(model, request, options, handlers)
                 else:
                     reply = await runnable.ainvoke(list(request), _observed(config, limit, watch), **options)
             return mark_incomplete(reply, limit.arguments.values(), streamed=limit.streamed)

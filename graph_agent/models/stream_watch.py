@@ -194,6 +194,10 @@ class StreamWatch(AsyncCallbackHandler):
     async def on_chat_model_start(
         self, serialized: dict[str, Any], messages: list[list[BaseMessage]], **_: Any
     ) -> None:
+        """Start a new reply."""
+        self.begin()
+
+    def begin(self) -> None:
         """Start a new reply; drop the unread text of a failed attempt."""
         if self.seen or self._new_visibility is None:
             return

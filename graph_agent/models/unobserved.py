@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langchain_core.callbacks import AsyncCallbackManager
+from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForLLMRun, BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
-from langchain_core.utils.utils import LC_ID_PREFIX
 from langchain_core.utils.uuid import uuid7
 
-from graph_agent._compat import generate_unobserved, would_stream
+from graph_agent._compat import generate_reply, would_stream
 
 _ENTRY_POINTS = ("ainvoke", "agenerate_prompt", "agenerate")
 
@@ -44,11 +43,20 @@ def unobserved_model(
 
 
 async def request_unobserved(
-    model: BaseChatModel, request: Sequence[BaseMessage], options: Mapping[str, Any]
+    model: BaseChatModel,
+    request: Sequence[BaseMessage],
+    options: Mapping[str, Any],
+    handlers: list[BaseCallbackHandler],
 ) -> AIMessage:
-    """Send one request as `model.ainvoke` does, with its cache and its rate limit, and without callbacks."""
-    reply = await generate_unobserved(model, request, options)
+    """Send one request as `model.ainvoke` does, with its cache and its rate limit.
+
+    Args:
+        model: The model.
+        request: The messages.
+        options: Keyword arguments of the request.
+        handlers: Receive the tokens that a model without streaming methods reports; no other events.
+    """
+    manager = AsyncCallbackManagerForLLMRun(run_id=uuid7(), handlers=handlers, inheritable_handlers=handlers)
+    reply = await generate_reply(model, request, options, manager)
     assert isinstance(reply, AIMessage)
-    if reply.id is None:
-        reply.id = f"{LC_ID_PREFIX}-{uuid7()}-0"
     return reply
