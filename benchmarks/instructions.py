@@ -16,29 +16,70 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks import harness
 from benchmarks.harness import Scale, Table
-from benchmarks.work import Session, bare_nodes_session, create_agent_session, graph_agent_session
+from benchmarks.work import (
+    Opener,
+    Session,
+    bare_nodes_session,
+    create_agent_session,
+    graph_agent_session,
+    own_saver,
+    sessions_trial,
+    stock_saver,
+)
 
-_CA = "create_agent"
-_MAKERS: dict[str, Callable[[int], Session]] = {
+_CA = "`create_agent`"
+_MAKERS: dict[str, Callable[..., Session]] = {
     _CA: create_agent_session,
-    "direct": functools.partial(graph_agent_session, finalize="direct"),
-    "compose": functools.partial(graph_agent_session, finalize="compose"),
-    "four nodes bare": functools.partial(bare_nodes_session, langchain=True),
+    "`direct`": functools.partial(graph_agent_session, finalize="direct"),
+    "`compose`": functools.partial(graph_agent_session, finalize="compose"),
+    "writing tool": functools.partial(graph_agent_session, effect="write"),
+    "the four nodes bare": functools.partial(bare_nodes_session, langchain=True),
     "LangGraph alone": functools.partial(bare_nodes_session, langchain=False),
 }
-_AIMS = {"direct": "≤ 0.75", "compose": "≤ 0.80"}
-_LONG = 200
-_JOBS: list[tuple[str, int, int]] = [
-    *((name, turns, 1) for turns in (10, 50) for name in _MAKERS),
-    ("direct", 20, 1),
-    ("direct", _LONG, 1),
-    (_CA, 5, 20),
-    ("direct", 5, 20),
+_OURS = "`direct`"
+_OPENERS: dict[str, Opener] = {"own": own_saver, "LangGraph's": stock_saver}
+
+
+class Job(NamedTuple):
+    """One count."""
+
+    name: str
+    turns: int
+    sessions: int = 1
+    saver: str = ""
+    """Key of `_OPENERS`; empty for no saver."""
+    reference: tuple[str, int] = (_CA, 0)
+    """Name and turns of the job that counts as 1; 0 for the turns of this one."""
+    aim: str = ""
+
+    def label(self) -> str:
+        """Return the label of its row."""
+        turns = f"{self.turns} turns" if self.sessions == 1 else f"{self.sessions} sessions of {self.turns} turns"
+        saver = f", {self.saver} SQLite saver" if self.saver else ""
+        versus = f", to {self.reference[1]} turns" if self.reference[1] else ""
+        return f"{turns}{saver}, {self.name}{versus}"
+
+
+_JOBS = [
+    *(
+        Job(name, turns, aim={_OURS: "≤ 0.75", "`compose`": "≤ 0.80"}.get(name, ""))
+        for turns in (10, 50)
+        for name in _MAKERS
+        if name != "writing tool"
+    ),
+    Job(_OURS, 20, reference=(_OURS, 0)),
+    Job(_OURS, 200, reference=(_OURS, 20), aim="≤ 1.05"),
+    Job(_CA, 5, sessions=20),
+    Job(_OURS, 5, sessions=20, aim="≤ 0.80"),
+    Job(_CA, 50, saver="LangGraph's"),
+    Job(_OURS, 50, saver="LangGraph's", aim="≤ 0.75"),
+    Job(_OURS, 50, saver="own", aim="≤ 0.40"),
+    Job("writing tool", 50, saver="own", aim="≤ 0.50"),
 ]
-"""Variant, turns and concurrent sessions of each count."""
 
 
 def _control(*arguments: str) -> None:
@@ -50,13 +91,17 @@ def _control(*arguments: str) -> None:
 async def count_in_this_process(tiny: bool) -> None:
     """Run every job, and have callgrind write one file of counts for each; call it under callgrind."""
     scale = Scale(tiny=tiny)
-    for name, turns, sessions in _JOBS:
-        make = _MAKERS[name](scale.size(turns))
-        await make("warm-up")
-        _control("-i", "on")
-        await asyncio.gather(*(make(str(at)) for at in range(scale.size(sessions))))
-        _control("-i", "off")
-        _control("-d")
+    for job in _JOBS:
+        make = functools.partial(_MAKERS[job.name], scale.size(job.turns))
+        trial = sessions_trial(make, opener=_OPENERS.get(job.saver), sessions=scale.size(job.sessions))
+        warm_up = sessions_trial(functools.partial(_MAKERS[job.name], 3), opener=_OPENERS.get(job.saver))
+        async with warm_up() as work:
+            await work()
+        async with trial() as work:
+            _control("-i", "on")
+            await work()
+            _control("-i", "off")
+            _control("-d")
 
 
 def counts(scale: Scale) -> list[float] | None:
@@ -72,12 +117,11 @@ def counts(scale: Scale) -> list[float] | None:
         if done.returncode:
             raise SystemExit(f"The process under callgrind failed:\n{done.stderr[-3000:]}")
         totals = [_total(Path(folder) / f"out.{at}") for at in range(1, len(_JOBS) + 1)]
-    jobs = ((scale.size(turns), scale.size(sessions)) for _, turns, sessions in _JOBS)
-    return [total / turns / sessions for total, (turns, sessions) in zip(totals, jobs, strict=True)]
+    return [total / scale.size(job.turns) / scale.size(job.sessions) for total, job in zip(totals, _JOBS, strict=True)]
 
 
 def _total(path: Path) -> int:
-    found = re.search(r"^(?:totals|summary): (\d+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    found = re.search(r"^totals: (\d+)", path.read_text(encoding="utf-8"), re.MULTILINE)
     if found is None:
         raise SystemExit(f"No count in {path}.")
     return int(found[1])
@@ -90,19 +134,14 @@ async def tables(scale: Scale) -> list[Table]:
     counted = counts(scale)
     if counted is None:
         return [Table(title, "Not counted: valgrind is not installed on this machine.", columns, [])]
-    by_job = dict(zip(_JOBS, counted, strict=True))
+    by_key = {(job.name, job.turns, job.sessions, job.saver): mine for job, mine in zip(_JOBS, counted, strict=True)}
     rows: list[list[str]] = []
-    for (name, turns, sessions), mine in by_job.items():
-        ratio, aim = mine / by_job.get((_CA, turns, sessions), mine), _AIMS.get(name, "")
-        label = f"{turns} turns, {name}" if sessions == 1 else f"{sessions} sessions of {turns} turns, {name}"
-        if turns == _LONG:
-            ratio, aim, label = mine / by_job[(name, 20, 1)], "≤ 1.05", f"{label}, to 20 turns"
-        elif turns == 20:
-            continue
-        elif sessions > 1:
-            aim = "≤ 0.80" if name != _CA else ""
-        rows.append([label, f"{ratio:.2f}", aim, f"{mine / 1e6:.2f} M"])
-    note = "Counted by callgrind, without a saver; ratios to `create_agent`, and of 200 turns to 20."
+    for job, mine in zip(_JOBS, counted, strict=True):
+        name, turns = job.reference
+        saver = job.saver and "LangGraph's"
+        reference = by_key[name, turns or job.turns, job.sessions, saver]
+        rows.append([job.label(), f"{mine / reference:.2f}", job.aim, f"{mine / 1e6:.2f} M"])
+    note = "Counted by callgrind, in user mode; ratios to `create_agent`, with LangGraph's saver where there is one."
     return [Table(title, note, columns, rows)]
 
 

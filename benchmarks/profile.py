@@ -44,7 +44,7 @@ _DISTRIBUTIONS = {
     "langsmith": "LangSmith",
     "pydantic": "pydantic",
     "pydantic_core": "pydantic",
-    **dict.fromkeys(("uvicorn", "starlette", "fastapi", "sse_starlette", "httptools", "anyio"), "HTTP server"),
+    **dict.fromkeys(("uvicorn", "starlette", "fastapi", "sse_starlette", "httptools", "anyio"), "HTTP and anyio"),
 }
 
 
@@ -181,27 +181,21 @@ def _turns_trial(agent: str, saver: str, turns: int, sessions: int) -> Trial:
     return sessions_trial(make, opener=opener, sessions=sessions)
 
 
-async def profile(trial: Trial, seconds: float, *, reuse: bool = False) -> tuple[Samples, int]:
-    """Run a trial repeatedly; return the samples and the number of runs.
+async def profile(trial: Trial, seconds: float) -> tuple[Samples, int]:
+    """Prepare a trial once and run it repeatedly; return the samples and the number of runs.
 
     Args:
         trial: The trial; its first run is not sampled.
         seconds: CPU time to sample.
-        reuse: Whether all runs are of one preparation.
     """
     samples, runs = Samples(), 0
     async with trial() as work:
         await work()
-        while reuse and samples.cpu_s < seconds:
+        gc.collect()
+        while samples.cpu_s < seconds:
             with sampling(samples):
                 await work()
             runs += 1
-    while not reuse and samples.cpu_s < seconds:
-        async with trial() as work:
-            gc.collect()
-            with sampling(samples):
-                await work()
-        runs += 1
     return samples, runs
 
 
@@ -262,7 +256,7 @@ def main() -> None:
         trial, units, unit = _turns_trial(given.agent, given.saver, turns, sessions), turns * sessions, "turn"
     # The server's own event loop is uvloop's.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop if given.work == "serve" else None) as runner:
-        samples, runs = runner.run(profile(trial, given.seconds, reuse=given.work == "serve"))
+        samples, runs = runner.run(profile(trial, given.seconds))
     print(report(samples, runs * units, unit, given.functions))
 
 

@@ -310,8 +310,7 @@ def sessions_trial(make: Callable[[Saver], Session], *, opener: Opener | None = 
                 folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
                 saver = await stack.enter_async_context(opener(folder))
             session = make(saver)
-            threads = [uuid.uuid4().hex for _ in range(sessions)]
-            yield lambda: asyncio.gather(*(session(thread) for thread in threads))
+            yield lambda: asyncio.gather(*(session(uuid.uuid4().hex) for _ in range(sessions)))
 
     return trial
 
