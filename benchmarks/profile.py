@@ -4,8 +4,9 @@ A timer interrupts the process after each millisecond of CPU time or at the kern
 the stack of the main thread is recorded, so that small functions are not slowed down by the measurement. A sample
 counts for the layer and the function at the top of the stack ("own"; built-in functions count for their caller), for
 the innermost function of this package on the stack ("charged": own time and that of the libraries it calls), and for
-every function on the stack ("callees"). `--work` selects one session, 100 concurrent sessions,
-one streamed answer, or the server with 32 clients.
+every function on the stack ("callees"). The time of other threads, such as a saver's, counts for the code that the main
+thread runs meanwhile. `--work` selects one session, 100 concurrent sessions, one streamed answer, or the server with 32
+clients.
 """
 
 from __future__ import annotations

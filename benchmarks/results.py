@@ -45,7 +45,7 @@ the tool take no time.
 
 
 def machine() -> str:
-    """Return the class of this machine and the versions of what is compared."""
+    """Return the class of this machine and the versions of the compared packages."""
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _VERSIONS)
     system = f"{os.cpu_count()} CPUs, {platform.machine()}, {platform.system()}, Python {platform.python_version()}"
     return f"Machine: {system}. Versions: {versions}."

@@ -160,11 +160,11 @@ def _row(label: str, mine: list[Round], bare: list[Round], aims: tuple[str, str]
     later = Spread.of([1000 * (one.first_s - other.first_s) for one, other in zip(mine, bare, strict=True)])
     return [
         label,
+        milliseconds(cpu),
+        f"{ratio.median:.2f}",
         f"{per_s.median:.0f}",
         quartiles(per_s, 0),
         aims[0],
-        milliseconds(cpu),
-        f"{ratio.median:.2f}",
         milliseconds(statistics.median(one.first_s for one in mine)),
         f"{later.median:+.1f} ms",
         aims[1],
@@ -189,7 +189,7 @@ async def tables(scale: Scale) -> list[Table]:
         memory = ", ".join(
             f"{name} {before[name]:.0f} to {server.megabytes():.0f} MB" for name, server in running.items()
         )
-    columns = ["work", "requests/s", "quartiles", "aim", "CPU", "CPU ratio", "first token", "to bare's", "aim"]
+    columns = ["work", "CPU", "CPU ratio", "requests/s", "quartiles", "aim", "first token", "to bare's", "aim"]
     note = f"Answers of 32 tokens, one worker; CPU per request of the server. Memory before and after: {memory}."
     return [Table("The server", note, columns, rows)]
 
