@@ -53,16 +53,8 @@ format: $(VENV)/.dev  ## Put the code in its standard form.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev  ## Measure the loop, compared with LangChain's and a bare one.
-	$(BIN)/python -m benchmarks.loop
-	$(BIN)/python -m benchmarks.waves
-	$(BIN)/python -m benchmarks.a2a
-	$(BIN)/python -m benchmarks.guards
-	$(BIN)/python -m benchmarks.hooks
-	$(BIN)/python -m benchmarks.session
-	$(BIN)/python -m benchmarks.fence
-	$(BIN)/python -m benchmarks.serve
-	$(BIN)/python -m benchmarks.imports
+bench: $(VENV)/.dev  ## Run all benchmarks, in about ten minutes, and write benchmarks/RESULTS.md.
+	$(BIN)/python -m benchmarks.results
 
 dev: $(VENV)/.dev  ## Serve the example to LangGraph Studio, offline.
 	LANGGRAPH_CLI_NO_ANALYTICS=1 LANGGRAPH_NO_VERSION_CHECK=1 LANGSMITH_TRACING=false \
