@@ -61,7 +61,9 @@ class DelegationResult:
     content: str | list[Any]
     """Text or LangChain content blocks; the question while the delegate waits for a person."""
     status: ResultStatus = "success"
+    """How the delegation ended."""
     usage: Usage = field(default_factory=lambda: NO_USAGE)
+    """Tokens and model calls of the delegate's run; zero if unknown."""
     value: Any = None
     """The result as plain JSON, for programs and references; None if it is the text of `content`."""
     artifact: Any = None
