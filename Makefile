@@ -14,7 +14,7 @@ MAKE_VENV = $(PYTHON) -m venv $(VENV)
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: demo demo-waves demo-team test attack compat lint format reference docs bench dev clean
+.PHONY: demo demo-waves demo-team test attack compat lint format notebooks reference docs bench dev clean
 # Half an environment, left by an attempt that failed, must not count as one.
 .DELETE_ON_ERROR:
 
@@ -31,7 +31,7 @@ demo-team: $(VENV)/.team  ## Ask a team of three agents, each its own process, o
 	@$(BIN)/python examples/research_team/team.py
 
 test: $(VENV)/.dev  ## Run every test, and the notebooks.
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --nbmake tests notebooks
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup tests
 
 attack: $(VENV)/.dev  ## Kill, pause and cut off workers, skew clocks, fill disks; SCALE=1 lasts about a minute.
 	GRAPH_AGENT_ATTACK_SCALE=$(SCALE) $(BIN)/pytest -m attack tests/attack
@@ -52,6 +52,9 @@ lint: $(VENV)/.dev  ## Check style, types, layers, file lengths, and the prose o
 format: $(VENV)/.dev  ## Put the code in its standard form.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+notebooks: $(VENV)/.dev  ## Run the notebooks, and store their outputs where they have changed.
+	$(BIN)/python -m tests.support.notebooks
 
 reference: $(VENV)/.dev  ## Write docs/reference/ and the schema of the agent file from the code.
 	$(BIN)/python -m scripts.reference
