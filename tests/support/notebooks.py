@@ -72,6 +72,7 @@ def _text_of(cell: Any) -> str:
 
 
 def _output_text(output: Any) -> str:
+    text: str
     if output.output_type == "stream":
         text = output.text
     elif output.output_type == "error":
