@@ -78,7 +78,8 @@ def read_blocks(page: Path) -> list[Block]:
         blocks.append(Block(line, part["language"], part["text"], directives))
         directives = {}
     assert not directives, f"{page.name}: no block follows {directives}"
-    assert source.count("```") == 2 * len(re.findall(r"^```[^\n]*\n.*?^```$", source, re.M | re.S)), (
+    fences = re.findall(r"^\s*```", source, re.M)
+    assert len(fences) == 2 * len(re.findall(r"^```[^\n]*\n.*?^```$", source, re.M | re.S)), (
         f"{page.name}: a fence is indented or open"
     )
     return blocks
@@ -252,7 +253,7 @@ def _environment() -> dict[str, str]:
 def _listening_port(process: subprocess.Popen[bytes], log: Path) -> str:
     deadline = time.monotonic() + WITHIN_S
     while time.monotonic() < deadline and process.poll() is None:
-        if found := re.search(rb"Uvicorn running on http://[^\s:]+:(\d+)", log.read_bytes()):
+        if found := re.search(rb"(?:Uvicorn running on|listens at) http://[^\s:]+:(\d+)", log.read_bytes()):
             return found[1].decode()
         time.sleep(0.05)
     raise AssertionError(f"The server does not listen:\n{log.read_text()}")
