@@ -247,7 +247,8 @@ async def _finish(work: Any) -> None:
 
 def _environment() -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "200", "LANGSMITH_TRACING": "false"}
+    # pytest-asyncio warns of an option that a reader's project without it does not have.
+    return {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "200", "PYTEST_ADDOPTS": "-p no:asyncio"}
 
 
 def _listening_port(process: subprocess.Popen[bytes], log: Path) -> str:
