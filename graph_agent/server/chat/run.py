@@ -25,7 +25,7 @@ from graph_agent.server.chat.outcomes import ChatOutcome, read_outcome
 from graph_agent.server.chat.turns import RunSpec
 from graph_agent.server.process.host import Host
 from graph_agent.server.process.metrics import Metrics
-from graph_agent.state.failure_message import failure_of
+from graph_agent.state.messages import failure_of
 
 logger = logging.getLogger(__name__)
 
