@@ -41,7 +41,9 @@ ROOT = Path(__file__).parents[2]
 WITHIN_S = 120
 """Seconds that one command or the start of one server may take on a loaded machine."""
 _PARTS = re.compile(
-    r"^<!-- (?P<key>script|file|not run|output): (?P<value>.*?) -->$|^```(?P<language>[^\n]*)\n(?P<text>.*?)^```$", re.M | re.S
+    r"^<!-- (?P<key>script|file|not run|output): (?P<value>.*?) -->$"
+    r"|^```(?P<language>[^\n]*)\n(?P<text>.*?)^```$",
+    re.M | re.S,
 )
 _SERVER = re.compile(r"^graph-agent (?:serve|a2a)\b(?!.*--list-settings)")
 _PORT = re.compile(r"(?:--port|-p)[ =](\d+)")
@@ -247,8 +249,8 @@ async def _finish(work: Any) -> None:
 
 def _environment() -> dict[str, str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    # pytest-asyncio warns of an option that a reader's project without it does not have.
-    return {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "200", "PYTEST_ADDOPTS": "-p no:asyncio"}
+    # The plugins of this environment are not a reader's: some warn, and they take long to load.
+    return {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "200", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
 
 def _listening_port(process: subprocess.Popen[bytes], log: Path) -> str:
