@@ -43,14 +43,19 @@ class TokenTimeout(AsyncCallbackHandler):
         self._token_s = token_s
         self._total_s = total_s
         self._scope: asyncio.Timeout | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._since = 0.0
+        """Time of the newest token, or of the begin of the wait for the first."""
         self._ends_at: float | None = None
         self._tokens = 0
+        self._paused = False
 
     def begin(self) -> None:
         """Start the limits of a request that is sent now."""
         self._loop = asyncio.get_running_loop()
-        self._ends_at = None if self._total_s is None else self._loop.time() + self._total_s
+        self._since = self._loop.time()
+        self._ends_at = None if self._total_s is None else self._since + self._total_s
         self._tokens = 0
 
     def bounded(self) -> AbstractAsyncContextManager[None]:
@@ -69,53 +74,55 @@ class TokenTimeout(AsyncCallbackHandler):
         Raises:
             ModelTimeoutError: Instead of the cancellation.
         """
+        assert self._loop is not None
+        self._since = self._loop.time()
+        if (limit := self._next_limit()) is None:
+            yield
+            return
         try:
-            async with asyncio.timeout_at(self._next_limit()) as self._scope:
+            async with asyncio.timeout(None) as self._scope:
+                self._timer = self._loop.call_at(limit, self._check)
                 yield
         except TimeoutError as error:
             if self._scope is None or not self._scope.expired():
                 raise
             raise ModelTimeoutError(self._exceeded_limit()) from error
         finally:
+            if self._timer is not None:
+                self._timer.cancel()
             self._scope = None
 
     def restart(self) -> None:
         """Restart the time to the next token; callable from any thread."""
         self._tokens += 1
-        self._move(self._next_limit)
+        if self._loop is not None:
+            self._since = self._loop.time()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Suspend `token_s` within the context, while a reader processes a token."""
-        self._move(lambda: self._ends_at)
+        self._paused = True
         try:
             yield
         finally:
-            self._move(self._next_limit)
+            self._paused = False
+            if self._loop is not None:
+                self._since = self._loop.time()
 
-    def _move(self, limit: Callable[[], float | None]) -> None:
-        if self._loop is None:
-            return
-
-        def move() -> None:
-            # An expired limit must not be moved, and a finished request has none.
-            if self._scope is not None and not self._scope.expired():
-                self._scope.reschedule(limit())
-
-        try:
-            here = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if here is self._loop:
-            move()
-        elif not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(move)
+    def _check(self) -> None:
+        # One timer a request: to move a timer at each token costs more than the rest of this class.
+        assert self._loop is not None
+        now, limit = self._loop.time(), self._next_limit()
+        if limit is None or limit > now:
+            self._timer = self._loop.call_at(limit or now + (self._token_s or 0), self._check)
+        elif self._scope is not None:
+            self._scope.reschedule(now)
 
     def _next_limit(self) -> float | None:
-        assert self._loop is not None
-        if self._token_s is None:
+        """Return the time at which a limit is exceeded, if no token comes; None for never."""
+        if self._token_s is None or self._paused:
             return self._ends_at
-        next_token_at = self._loop.time() + self._token_s
+        next_token_at = self._since + self._token_s
         return next_token_at if self._ends_at is None else min(next_token_at, self._ends_at)
 
     def _exceeded_limit(self) -> str:
