@@ -62,9 +62,9 @@ def a2a(
     """Serve an agent to A2A clients; needs the extra `server`."""
     try:
         # Imported here because they take longer to load than the other commands need to start.
+        from graph_agent.server.hosting.sources import of_spec
         from graph_agent.server.process.serve import serve_a2a
-        from graph_agent.server.process.settings import describe_settings, settings_from
-        from graph_agent.server.process.sources import of_spec
+        from graph_agent.server.settings import describe_settings, settings_from
     except ModuleNotFoundError as error:
         raise ConfigError(f"graph-agent a2a needs an extra ({error.name}): pip install 'graph-agent[server]'") from None
     if list_settings:

@@ -127,7 +127,7 @@ def serve(
 ) -> None:
     """Serve an agent to OpenAI's, Anthropic's and A2A clients; needs the extra `server`."""
     try:
-        from graph_agent.server.process import settings as server_settings
+        from graph_agent.server import settings as server_settings
         from graph_agent.server.process.serve import serve as serve_until_stopped
     except ImportError as error:
         raise ConfigError(

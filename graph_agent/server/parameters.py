@@ -10,11 +10,11 @@ from fastapi import Header, Request
 from pydantic import BaseModel
 
 from graph_agent.server.admission.limits import Limits
-from graph_agent.server.admission.problems import ProblemError, stopping
 from graph_agent.server.chat.handler import Chat
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.schemas import SESSION_ID, check_amount
-from graph_agent.server.process.readiness import Readiness
+from graph_agent.server.errors.problems import ProblemError, stopping
+from graph_agent.server.monitoring.readiness import Readiness
 
 SessionHeader = Annotated[
     str | None,

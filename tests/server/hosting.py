@@ -15,11 +15,11 @@ from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.run import RunEnded, ServerRun
-from graph_agent.server.chat.turns import resolve_run
-from graph_agent.server.process.host import Host, open_host
-from graph_agent.server.process.metrics import Metrics
-from graph_agent.server.process.settings import ServerSettings
-from graph_agent.server.process.sources import AgentSource
+from graph_agent.server.chat.run_spec import resolve_run
+from graph_agent.server.hosting.host import Host, open_host
+from graph_agent.server.hosting.sources import AgentSource
+from graph_agent.server.monitoring.metrics import Metrics
+from graph_agent.server.settings import ServerSettings
 
 NOBODY = Caller("")
 MINE: dict[str, Any] = {

@@ -17,9 +17,9 @@ import pytest
 from graph_agent.errors import ConfigError
 from graph_agent.server.admission.keys import Caller, read_keys
 from graph_agent.server.admission.limits import Limits
-from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.admission.shared_limits import SharedLimits
-from graph_agent.server.process.settings import ServerSettings
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.settings import ServerSettings
 from tests.server.process import Served, eventually, refused, serving
 
 ANNA, BERT = "anna-0123456789abcdef", "bert-0123456789abcdef"

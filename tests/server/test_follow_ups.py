@@ -16,7 +16,7 @@ from a2a.types import SubscribeToTaskRequest
 from langchain_core.messages import HumanMessage
 
 from graph_agent import create_graph_agent
-from graph_agent.server.chat.turns import resolve_run
+from graph_agent.server.chat.run_spec import resolve_run
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.history import SessionMemory
 from tests.server.hosting import MINE, NOBODY, ask, outcome_of, running

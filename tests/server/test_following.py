@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.server.sessions import feeds
+from graph_agent.server.hosting import feeds
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.event_reader import EventReader
 from tests.server.hosting import NOBODY, answered, ask, running

@@ -21,11 +21,11 @@ from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import SessionLostError
 from graph_agent.execution.settlement import UNKNOWN
 from graph_agent.persistence.sqlite_saver import SharedSqliteSaver
-from graph_agent.server.admission.problems import ProblemError, problem_of_failure
 from graph_agent.server.app import create_app
-from graph_agent.server.process.host import Host, open_host
-from graph_agent.server.process.settings import ServerSettings
-from graph_agent.server.process.sources import AgentSource
+from graph_agent.server.errors.problems import ProblemError, problem_of_failure
+from graph_agent.server.hosting.host import Host, open_host
+from graph_agent.server.hosting.sources import AgentSource
+from graph_agent.server.settings import ServerSettings
 from tests.server.hosting import ask, begun, outcome_of
 from tests.support.agents import asks
 

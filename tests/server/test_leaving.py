@@ -14,15 +14,15 @@ from langchain_core.messages import HumanMessage
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server.admission.keys import Caller
-from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.run import RunEnded, ServerRun
-from graph_agent.server.chat.turns import resolve_run
-from graph_agent.server.process.host import Host, open_host
-from graph_agent.server.process.metrics import Metrics
-from graph_agent.server.process.settings import ServerSettings
-from graph_agent.server.process.sources import AgentSource
+from graph_agent.server.chat.run_spec import resolve_run
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.hosting.host import Host, open_host
+from graph_agent.server.hosting.sources import AgentSource
+from graph_agent.server.monitoring.metrics import Metrics
+from graph_agent.server.settings import ServerSettings
 
 _SOURCE_NAME = "scripted"
 

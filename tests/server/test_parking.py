@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.server import ServerSettings
-from graph_agent.server.process.host import Host
+from graph_agent.server.hosting.host import Host
 from tests.server.hosting import MINE, ask, begun, outcome_of, running
 from tests.support.gates import Gate, GatedModel
 

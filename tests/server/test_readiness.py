@@ -21,12 +21,12 @@ import pytest
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server.chat.active_runs import Runs
-from graph_agent.server.process import readiness
-from graph_agent.server.process.host import Host, open_host
-from graph_agent.server.process.metrics import Metrics
-from graph_agent.server.process.readiness import Readiness
-from graph_agent.server.process.settings import ServerSettings
-from graph_agent.server.process.sources import AgentSource
+from graph_agent.server.hosting.host import Host, open_host
+from graph_agent.server.hosting.sources import AgentSource
+from graph_agent.server.monitoring import readiness
+from graph_agent.server.monitoring.metrics import Metrics
+from graph_agent.server.monitoring.readiness import Readiness
+from graph_agent.server.settings import ServerSettings
 from tests.server.hosting import running
 from tests.server.process import PARROT, serving
 from tests.support.gates import Gate
@@ -108,7 +108,7 @@ async def test_a_part_that_does_not_answer_is_asked_once_and_named(monkeypatch: 
             await gate.passing()
 
         monkeypatch.setattr(runs.host.saver, "aget_tuple", stuck)
-        ready = Readiness(runs)
+        ready = Readiness(runs.host, runs.metrics, runs)
         told = [await ready.checks() for _ in range(3)]
         looked = list(looks)
         gate.open()
@@ -125,7 +125,7 @@ async def test_a_part_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(["one"]))) as runs:
         monkeypatch.setattr(runs.host.saver, "aget_tuple", broken)
-        told = await Readiness(runs).checks()
+        told = await Readiness(runs.host, runs.metrics, runs).checks()
 
     assert told == {"server": "ok", "model": "ok", "database": "failed"}
 
@@ -144,7 +144,7 @@ async def ready_on(address: str) -> AsyncIterator[tuple[Readiness, Host]]:
         open_host(source, ServerSettings()) as host,
         aclosing(Runs(host, Metrics())) as runs,
     ):
-        yield Readiness(runs), host
+        yield Readiness(runs.host, runs.metrics, runs), host
 
 
 def damage_pages(file: Path) -> None:
@@ -302,7 +302,7 @@ async def test_the_state_of_mcp_servers_and_the_database_is_looked_for_again_aft
         monkeypatch.setattr(time, "monotonic", lambda: clock[0])
         monkeypatch.setattr(type(runs.host), "mcp_states", lambda host: look("mcp"))
         monkeypatch.setattr(runs.host.saver, "aget_tuple", lambda config: look("database"))
-        ready = Readiness(runs)
+        ready = Readiness(runs.host, runs.metrics, runs)
         found = []
         for clock[0] in (1000.0, 1004.9, 1005.1):
             await asyncio.gather(*(ready.checks() for _ in range(20)))

@@ -11,9 +11,9 @@ from langchain_core.tools import tool
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.server.admission.problems import ProblemError
-from graph_agent.server.chat.turns import resolve_run
-from graph_agent.server.process.host import Host
+from graph_agent.server.chat.run_spec import resolve_run
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.hosting.host import Host
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.results import run_result
 from tests.server.hosting import MINE, NOBODY, answered, ask, outcome_of, running, with_results

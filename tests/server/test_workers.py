@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from graph_agent.server.admission.limits import Limits
-from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.admission.shared_limits import SharedLimits
+from graph_agent.server.errors.problems import ProblemError
 from tests.server.process import Served, eventually, refused, serving
 from tests.support.chat_client import is_up
 

@@ -33,10 +33,10 @@ from graph_agent.runs.registry import sees_other_processes
 from graph_agent.server.admission.gate import admitted_caller
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.limits import Limits
-from graph_agent.server.admission.problems import ProblemError, stopping
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.schemas import SESSION_ID
-from graph_agent.server.process.settings import ServerSettings
+from graph_agent.server.errors.problems import ProblemError, stopping
+from graph_agent.server.settings import ServerSettings
 
 CARD_PATH = AGENT_CARD_WELL_KNOWN_PATH
 PATHS = (RPC_PATH, f"{RPC_PATH}/", f"{REST_PATH}/*")

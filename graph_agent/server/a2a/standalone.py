@@ -14,8 +14,8 @@ from graph_agent.a2a.server.app import A2AServer
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server.a2a.mount import CallerContext, admit_requests, bounds_of, held_by
 from graph_agent.server.admission.guard import guard
-from graph_agent.server.process.settings import ServerSettings
-from graph_agent.server.process.workers import limits_of
+from graph_agent.server.admission.shared_limits import limits_of
+from graph_agent.server.settings import ServerSettings
 
 
 def a2a_app(

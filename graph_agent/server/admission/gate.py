@@ -12,11 +12,10 @@ from graph_agent.server.admission.body import BodyLimits
 from graph_agent.server.admission.keys import Caller, caller_of
 from graph_agent.server.admission.limits import Limits
 from graph_agent.server.admission.origin import origin_fault
-from graph_agent.server.admission.paths import path_of
-from graph_agent.server.admission.problems import ProblemError
-from graph_agent.server.admission.request_ids import with_request_id
-from graph_agent.server.chat.dialects import internal_error, refusal
-from graph_agent.server.process.settings import ServerSettings
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.errors.responses import internal_error, path_of, refusal
+from graph_agent.server.request_ids import with_request_id
+from graph_agent.server.settings import ServerSettings
 
 OPEN = frozenset({"/.well-known/agent-card.json", "/health", "/ready", "/openapi.json", "/docs"})
 """Paths that need no key."""

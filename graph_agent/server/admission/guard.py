@@ -9,9 +9,9 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from graph_agent.server.admission.gate import Gate
-from graph_agent.server.admission.problems import ProblemError
-from graph_agent.server.chat.dialects import on_http, on_problem
-from graph_agent.server.process.settings import ServerSettings
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.errors.responses import on_http, on_problem
+from graph_agent.server.settings import ServerSettings
 
 
 def guard(app: Starlette, settings: ServerSettings, guarded: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from graph_agent.server.admission.problems import ProblemError
+from graph_agent.server.errors.problems import ProblemError
 
 WINDOW_S = 60.0
 """Length in seconds of the sliding window for the limit per minute."""

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from graph_agent.persistence.sqlite_files import Patience
 from graph_agent.server.admission.limits import WINDOW_S, Limits
-from graph_agent.server.process.shared_folder import warn_of_folder
+from graph_agent.server.settings import ServerSettings
+from graph_agent.server.shared_folder import is_alive, warn_of_folder
 
 _WAIT_S = 2.0
 """Seconds to wait for the transaction of another worker, which takes some microseconds."""
@@ -150,12 +151,18 @@ def _make_tables(db: sqlite3.Connection) -> None:
             time.sleep(patience.pause_s(error))
 
 
-def is_alive(process: int) -> bool:
-    """Return whether a process with this id exists."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def limits_of(settings: ServerSettings, shared: Path | None) -> tuple[Limits, Limits, Limits]:
+    """Return the limits per key of requests, of event streams, and of active A2A tasks.
+
+    Args:
+        settings: The limits' values.
+        shared: The folder of the processes that share the limits; None for this process alone.
+    """
+    requests = (settings.concurrent_requests, settings.requests_per_minute)
+    if shared is None:
+        return Limits(*requests), Limits(settings.event_streams), Limits(settings.concurrent_requests)
+    return (
+        SharedLimits(shared, "requests", *requests),
+        SharedLimits(shared, "streams", settings.event_streams),
+        SharedLimits(shared, "tasks", settings.concurrent_requests),
+    )

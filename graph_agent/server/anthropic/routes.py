@@ -20,7 +20,7 @@ from graph_agent.server.parameters import (
     services,
     with_headers,
 )
-from graph_agent.server.sessions.replies import AnthropicError, AnthropicMessage, TokenCount
+from graph_agent.server.response_models import AnthropicError, AnthropicMessage, TokenCount
 
 _ERRORS = error_responses(
     AnthropicError,

@@ -9,11 +9,11 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from graph_agent._internal.failure_log import log_failure
-from graph_agent.server.admission.problems import ProblemError, stopping
 from graph_agent.server.chat.run import RunEnded, ServerRun
-from graph_agent.server.chat.turns import RunSpec
-from graph_agent.server.process.host import Host
-from graph_agent.server.process.metrics import Metrics
+from graph_agent.server.chat.run_spec import RunSpec
+from graph_agent.server.errors.problems import ProblemError, stopping
+from graph_agent.server.hosting.host import Host
+from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.session.control import SessionControl
 
 logger = logging.getLogger(__name__)

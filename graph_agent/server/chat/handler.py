@@ -14,12 +14,12 @@ from starlette.responses import Response
 
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.limits import Limits
-from graph_agent.server.admission.problems import ProblemError, stopping
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.run import AnswerText, Part, ProgressUpdate, RunEnded, ServerRun
-from graph_agent.server.chat.turns import resolve_run
+from graph_agent.server.chat.run_spec import resolve_run
+from graph_agent.server.errors.problems import ProblemError, stopping
 from graph_agent.server.sse import EventStream, comment, progress_comment, until_gone
 
 _HEADERS_WITHIN_S = 5.0

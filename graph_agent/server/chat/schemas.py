@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fai
 from graph_agent._internal.text import plain
 from graph_agent.errors import ConfigError
 from graph_agent.response_format import ResponseSchema
-from graph_agent.server.admission.problems import ProblemError
+from graph_agent.server.errors.problems import ProblemError
 
 TOOL_NAME = r"^[a-zA-Z0-9_-]{1,64}$"
 SESSION_ID = r"^[A-Za-z0-9._:-]{1,128}$"

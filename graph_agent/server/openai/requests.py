@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, TooManyValuesError, count_values
 from graph_agent._internal.text import plain
 from graph_agent.config import ReasoningEffort
-from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.schemas import (
     TOOL_NAME,
@@ -25,6 +24,7 @@ from graph_agent.server.chat.schemas import (
     document,
     image,
 )
+from graph_agent.server.errors.problems import ProblemError
 
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
 _ARGUMENTS = JsonBounds(values=20_000, depth=200)

@@ -21,7 +21,7 @@ from graph_agent.server.parameters import (
     services,
     with_headers,
 )
-from graph_agent.server.sessions.replies import Completion, Model, ModelList, OpenAIError
+from graph_agent.server.response_models import Completion, Model, ModelList, OpenAIError
 
 _ERRORS = error_responses(
     OpenAIError,

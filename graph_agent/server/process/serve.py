@@ -22,12 +22,13 @@ from graph_agent.runs.loop_executor import use_daemon_threads_of_own_loop
 from graph_agent.server.admission.connections import BoundedProtocol
 from graph_agent.server.admission.keys import read_keys
 from graph_agent.server.app import create_app
+from graph_agent.server.hosting.sources import AgentSource, of_file
 from graph_agent.server.process.addresses import bind_socket, url_of
-from graph_agent.server.process.settings import ServerSettings
-from graph_agent.server.process.sources import AgentSource, of_file
 from graph_agent.server.process.startup_errors import STARTUP_FAILURE, StartupErrors, has_failed
 from graph_agent.server.process.supervisor import Supervisor
-from graph_agent.server.process.workers import check_workers, shared_folder, sharing, stop_without_parent
+from graph_agent.server.process.workers import check_workers, sharing, stop_without_parent
+from graph_agent.server.settings import ServerSettings
+from graph_agent.server.shared_folder import shared_folder
 from graph_agent.spec.credentials import CredentialSource
 
 _CONFIG, _DB, _KEYS, _SETTINGS = (

@@ -14,12 +14,12 @@ from graph_agent.errors import InputError, SessionBusyError
 from graph_agent.models.public_text import public_text, public_value
 from graph_agent.runs.registry import inbox_of, lock_idle_session
 from graph_agent.server.admission.keys import Caller
-from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.run import Part, RunEnded, ServerRun
-from graph_agent.server.chat.turns import RunSpec
-from graph_agent.server.process.host import Host
-from graph_agent.server.sessions.following import follow
+from graph_agent.server.chat.run_spec import RunSpec
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.hosting.host import Host
+from graph_agent.server.sessions.follow import follow
 from graph_agent.session.history import SessionMemory, list_threads
 from graph_agent.session.interrupts import answers_by_id
 from graph_agent.session.results import open_interrupts, run_result

@@ -18,9 +18,9 @@ from graph_agent.runs.inbox import Note
 from graph_agent.runs.notes import message_of
 from graph_agent.runs.run import RUN, RunScope
 from graph_agent.server.admission.keys import Caller
-from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.chat.request import ChatRequest, check_conversation, new_messages, trailing_results
-from graph_agent.server.process.host import Host, new_token
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.hosting.host import Host, new_token
 from graph_agent.session.results import since_last_input
 from graph_agent.tools.client import CLIENT_CALL, ClientResult
 from graph_agent.types import NO_USAGE, Usage

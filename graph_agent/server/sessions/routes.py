@@ -12,10 +12,10 @@ from starlette.responses import Response
 from graph_agent.server.admission.gate import caller
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.off_loop import BodyRoute
-from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.chat.schemas import SESSION_ID, clean_body
+from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.parameters import Services, services
-from graph_agent.server.sessions.replies import Accepted, ControlError, EventList, SessionIds, SessionInfo
+from graph_agent.server.response_models import Accepted, ControlError, EventList, SessionIds, SessionInfo
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.server.sse import EventStream
 

@@ -1,6 +1,6 @@
 """Reasons to refuse a request, independent of the API.
 
-Each API formats a `ProblemError` in its own way (see `openai.responses`, `anthropic.responses`, `chat.dialects`).
+Each API formats a `ProblemError` in its own way (see `openai`, `anthropic` and `responses`).
 """
 
 from __future__ import annotations

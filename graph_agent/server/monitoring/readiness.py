@@ -9,9 +9,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from graph_agent._internal.failure_log import is_out_of_space, log_failure
+from graph_agent._internal.signals import Drainable
 from graph_agent.compiled import AgentStateGraph
 from graph_agent.persistence.write_probe import SupportsWriteProbe
-from graph_agent.server.chat.active_runs import Runs
+from graph_agent.server.hosting.host import Host
+from graph_agent.server.monitoring.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +36,14 @@ class Readiness:
     """Checks the model, the MCP servers and the database.
 
     Args:
-        runs: The server's runs.
+        host: The agent.
+        metrics: Metrics of the runs.
+        runs: The server is stopping while it drains.
     """
 
-    def __init__(self, runs: Runs) -> None:
+    def __init__(self, host: Host, metrics: Metrics, runs: Drainable) -> None:
+        self._host = host
+        self._metrics = metrics
         self._runs = runs
         self._model = _Check("model", self._check_model, _ENDPOINT_FRESH_S)
         self._database = _Check("database", self._check_database, FRESH_S)
@@ -51,26 +57,25 @@ class Readiness:
         """
         found = await asyncio.gather(self._model.states(), self._database.states(), self._mcp.states())
         states = {name: state for part in found for name, state in part.items()}
-        failed = self._runs.metrics.last_model_error
+        failed = self._metrics.last_model_error
         if failed is not None and time.time() - failed[1] <= _MODEL_DOWN_S:
             states["model"] = failed[0]
         return {"server": "stopping" if self._runs.draining else OK, **states}
 
     async def _check_model(self) -> dict[str, str]:
-        builder = self._runs.host.kept.builder
+        builder = self._host.kept.builder
         return {"model": await endpoint_state(builder.model if isinstance(builder, AgentStateGraph) else None)}
 
     async def _check_database(self) -> dict[str, str]:
-        host = self._runs.host
-        await host.saver.aget_tuple({"configurable": {"thread_id": "/ready"}})
-        await host.store.aget(("graph_agent", "ready"), "ready")
-        for part in (host.saver, host.store):
+        await self._host.saver.aget_tuple({"configurable": {"thread_id": "/ready"}})
+        await self._host.store.aget(("graph_agent", "ready"), "ready")
+        for part in (self._host.saver, self._host.store):
             if isinstance(part, SupportsWriteProbe):
                 await part.aprobe()
         return {"database": OK}
 
     async def _check_mcp(self) -> dict[str, str]:
-        return {f"mcp:{name}": state for name, state in (await self._runs.host.mcp_states()).items()}
+        return {f"mcp:{name}": state for name, state in (await self._host.mcp_states()).items()}
 
 
 async def endpoint_state(model: Any) -> str:
