@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,17 @@ from a2a.server.cluster import ConcurrentTaskModificationError
 from a2a.server.context import ServerCallContext
 from a2a.server.events import Event
 from a2a.server.events.event_queue_v2 import EventQueueSource
-from a2a.types import SendMessageRequest, Task, TaskState, TaskStatus, TaskStatusUpdateEvent
+from a2a.types import CancelTaskRequest, SendMessageRequest, Task, TaskState, TaskStatus, TaskStatusUpdateEvent
+from a2a.utils.errors import InternalError
+from langchain_core.tools import tool
 
 from graph_agent import Session
+from graph_agent.a2a.server import executor as executor_module
 from graph_agent.a2a.server.executor import A2A_DEFAULTS, GraphExecutor
 from graph_agent.a2a.server.store import Stores, open_stores
 from tests.support.a2a_agents import HeldTool, weather_agent
-from tests.support.a2a_client import message_request, state_name
+from tests.support.a2a_client import a2a_client, message_request, state_name
+from tests.support.a2a_servers import serving_here
 from tests.support.agents import asks
 
 NOBODY = ServerCallContext(user=UnauthenticatedUser())
@@ -97,3 +102,37 @@ async def test_a_task_finished_by_another_process_is_not_resumed(tmp_path: Path)
 
     assert kept is not None
     assert state_name(kept) == "TASK_STATE_CANCELED"
+
+
+async def test_a_run_that_does_not_stop_fails_its_cancel_request_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(executor_module, "CANCEL_S", 0.05)
+    begun, released = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def stuck() -> str:
+        """Work on, also after a cancellation."""
+        begun.set()
+        while not released.is_set():
+            with suppress(asyncio.CancelledError):
+                await released.wait()
+        return "done"
+
+    graph = weather_agent([asks(("1", "stuck", {})), "Done."], tools=[stuck])
+    async with asyncio.timeout(60), serving_here(graph) as url, a2a_client(url) as client:
+        events = client.send_message(message_request("go", context_id="s1"))
+        task_id = (await anext(events)).task.id
+        await begun.wait()
+        try:
+            with pytest.raises(InternalError) as refused:
+                await client.cancel_task(CancelTaskRequest(id=task_id))
+        finally:
+            released.set()
+        left = [event async for event in events]
+
+    assert (str(refused.value), state_name(left[-1].status_update)) == (
+        "The run of this task did not stop within 0.05 s of the request to cancel it, and the task ends as failed. "
+        "Continue the conversation with another message.",
+        "TASK_STATE_FAILED",
+    )

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
 from a2a.types import Message, Part, Task, TaskState
-from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
+from a2a.utils.errors import InternalError, InvalidParamsError, UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict
 from langchain_core.messages import AnyMessage, HumanMessage
 from langgraph.errors import GraphDrained
@@ -228,13 +228,23 @@ class GraphExecutor(AgentExecutor):
                     log_failure(logger, "Running a follow-up", error)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Stop a task's run. The task becomes cancelled after the run has stopped, so status and history agree."""
+        """Stop a task's run. The task becomes cancelled after the run has stopped, so status and history agree.
+
+        Raises:
+            InternalError: If the run does not stop within `CANCEL_S`; the SDK then ends the task as failed.
+        """
         task_id, context_id = _ids(context)
         known = context.current_task
         if run := self._running.get(task_id):
             run.cancel()
-            async with asyncio.timeout(CANCEL_S):
-                await run.ended.wait()
+            try:
+                async with asyncio.timeout(CANCEL_S):
+                    await run.ended.wait()
+            except TimeoutError:
+                raise InternalError(
+                    message=f"The run of this task did not stop within {CANCEL_S:g} s of the request to cancel it, and "
+                    "the task ends as failed. Continue the conversation with another message."
+                ) from None
         elif known is not None and _is_waiting(known):
             await self.forget(context.call_context.user.user_name, known)
             await TaskReporter(event_queue, task_id, context_id, show_outputs=False).cancelled()
