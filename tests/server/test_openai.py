@@ -226,3 +226,21 @@ def test_a_failed_session_reports_its_error(openai_client: openai.OpenAI, served
         info["answer"],
     ]
     assert json.loads(followed.removeprefix("data: "))["message"] == events[0]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_empty_answer_is_a_fault_of_the_model(openai_client: openai.OpenAI, stream: bool) -> None:
+    with pytest.raises(openai.InternalServerError) as error:
+        list(ask(openai_client, user("!empty"), stream=stream))
+
+    assert (error.value.status_code, error.value.response.headers["x-should-retry"], error.value.body) == (
+        502,
+        "false",
+        {
+            "message": "The model gave an empty answer twice; send the request again, or with other words.",
+            "type": "server_error",
+            "param": None,
+            "code": "model_failed",
+            "category": "empty_answer",
+        },
+    )

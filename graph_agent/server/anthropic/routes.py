@@ -25,7 +25,8 @@ from graph_agent.server.response_models import AnthropicError, AnthropicMessage,
 _ERRORS = error_responses(
     AnthropicError,
     {
-        500: "The server or the model's provider failed",
+        500: "The server failed",
+        502: "The model's provider failed",
         503: "Another process holds the session, or the database is locked",
         507: "The database is full",
         529: "The server is stopping",

@@ -22,7 +22,7 @@ _TYPES: dict[Kind, tuple[str, int]] = {
     "busy": ("rate_limit_error", 429),
     "context": ("invalid_request_error", 400),
     "filtered": ("invalid_request_error", 400),
-    "upstream": ("api_error", 500),
+    "upstream": ("api_error", 502),
     "stopping": ("overloaded_error", 529),
     "taken_over": ("api_error", 503),
     "storage": ("api_error", 507),
