@@ -22,8 +22,8 @@ from graph_agent._internal.text import clean, plain
 from graph_agent.a2a.client.auth import A2AAuth
 from graph_agent.a2a.client.card import describe, read_card
 from graph_agent.a2a.client.http import open_http, origin_of
-from graph_agent.a2a.client.reply import content_of
 from graph_agent.a2a.client.task import CANCEL_S, FollowedTask, RemoteTimeoutError
+from graph_agent.a2a.parts import content_of
 from graph_agent.a2a.wire import EXTENSION, delegation_metadata, read_usage
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import OperatorError
@@ -181,15 +181,15 @@ class RemoteAgent:
     def _success(self, task: FollowedTask, parts: list[Part]) -> DelegationResult:
         content = content_of(parts)
         usage = read_usage(task.metadata)
-        if not content.shown:
+        if not content.for_model:
             return DelegationResult(
                 f"The agent {self.name!r} gave no answer.", "error", usage, context_id=task.context_id
             )
         return DelegationResult(
-            self._without_secret(plain(content.shown)),
+            self._without_secret(plain(content.for_model)),
             usage=usage,
             value=self._without_secret(plain(content.value)),
-            artifact=self._without_secret(plain(content.kept)) or None,
+            artifact=self._without_secret(plain(content.artifacts)) or None,
             untrusted=True,
             context_id=task.context_id,
         )

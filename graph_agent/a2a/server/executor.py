@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, aclosing, nullcontext, suppress
 from typing import Any
 from weakref import WeakValueDictionary
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import Message, Part, Task, TaskState
+from a2a.types import Message, Task, TaskState
 from a2a.utils.errors import InternalError, InvalidParamsError, UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict
 from langchain_core.messages import AnyMessage, HumanMessage
@@ -21,7 +21,7 @@ from langgraph.types import Interrupt
 
 from graph_agent._internal.failure_log import log_failure
 from graph_agent._internal.text import clean
-from graph_agent.a2a.client.reply import content_of
+from graph_agent.a2a.parts import text_of_parts
 from graph_agent.a2a.server.credentials import request_credentials
 from graph_agent.a2a.server.other_processes import CancelRequests
 from graph_agent.a2a.server.sessions import SessionIds, session_id_of
@@ -339,7 +339,7 @@ def _input(message: Message | None) -> list[AnyMessage]:
     context: list[AnyMessage] = [
         HumanMessage(clean(part.text), additional_kwargs={CONTEXT_MARK: True}) for part in forwarded
     ]
-    text = _text(own)
+    text = text_of_parts(own)
     if not text.strip():
         raise InputError("The message contains nothing that this agent can read; send text or data.")
     return [*context, HumanMessage(text)]
@@ -350,9 +350,4 @@ def _answer(message: Message | None) -> Any:
     parts = list(message.parts) if message is not None else []
     if len(parts) == 1 and parts[0].WhichOneof("content") == "data":
         return restore_integers(MessageToDict(parts[0].data))
-    return _text(parts)
-
-
-def _text(parts: Iterable[Part]) -> str:
-    shown = content_of(parts).shown
-    return shown if isinstance(shown, str) else "".join(block.get("text", "") for block in shown)
+    return text_of_parts(parts)
