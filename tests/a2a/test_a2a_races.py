@@ -131,7 +131,7 @@ async def test_a_run_that_does_not_stop_fails_its_cancel_request_with_a_reason(
             released.set()
         left = [event async for event in events]
 
-    assert (str(refused.value), state_name(left[-1].status_update)) == (
+    assert (str(refused.value), TaskState.Name(left[-1].status_update.status.state)) == (
         "The run of this task did not stop within 0.05 s of the request to cancel it, and the task ends as failed. "
         "Continue the conversation with another message.",
         "TASK_STATE_FAILED",

@@ -221,7 +221,7 @@ def test_requests_of_a_minute_are_counted_by_key() -> None:
     told: list[float | None] = []
     for clock[0], caller in [(0.0, "a"), (10.0, "a"), (20.0, "a"), (20.0, "b"), (61.0, "a"), (62.0, "a")]:
         try:
-            with limits.held(caller):
+            with limits.slot(caller):
                 told.append(None)
         except ProblemError as problem:
             told.append(problem.retry_after_s)
@@ -252,7 +252,7 @@ def test_a_follow_up_takes_no_place_among_the_requests_at_the_same_time(tmp_path
     limits = [Limits(1, 3), SharedLimits(tmp_path, "requests", 1, 3)]
     told = []
     for one in limits:
-        with one.held("a"):
+        with one.slot("a"):
             one.count("a")
             one.count("a")
             with pytest.raises(ProblemError) as refused_:

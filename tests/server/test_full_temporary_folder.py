@@ -60,10 +60,10 @@ def test_limits_hold_for_this_process_while_the_folder_is_full_and_are_shared_ag
 
 def test_limits_hold_where_their_file_cannot_be_made(tmp_path: Path) -> None:
     limits = SharedLimits(tmp_path / "gone", "requests", 1)
-    with limits.held("a"):
+    with limits.slot("a"):
         second = refused(limits, "a", lambda limits, caller: limits.enter(caller))
     (tmp_path / "gone").mkdir()
-    with limits.held("a"):
+    with limits.slot("a"):
         made = (tmp_path / "gone" / "limits.sqlite").exists()
 
     assert (second, made) == (True, True)

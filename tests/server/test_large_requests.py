@@ -40,7 +40,7 @@ async def test_the_cycles_of_large_bodies_are_collected(size: int, left: bool) -
         max_bytes=size,
         timeout_s=30,
         refuse=lambda path, problem: Response(),
-        held=lambda scope: nullcontext(),
+        slot=lambda scope: nullcontext(),
         json=JsonBounds(values=1, depth=1),
     )
     gc.disable()

@@ -74,7 +74,7 @@ async def test_an_answer_is_sent_although_cleanup_fails(caplog: pytest.LogCaptur
 
 async def test_an_internal_error_logs_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     async with hosting("fine") as host:
-        turn = replace(await resolve_run(host, Caller(""), ask()), given={"messages": object()})
+        turn = replace(await resolve_run(host, Caller(""), ask()), graph_input={"messages": object()})
         running = ServerRun(host, turn, Metrics(), streams=False)
         with caplog.at_level(logging.INFO), pytest.raises(ProblemError) as told:
             await running.part()

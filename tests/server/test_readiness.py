@@ -175,7 +175,7 @@ def empty(file: Path) -> None:
 async def test_a_server_whose_database_is_damaged_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
 ) -> None:
-    monkeypatch.setattr(readiness, "FRESH_S", 0.0)
+    monkeypatch.setattr(readiness, "CACHE_S", 0.0)
     file = tmp_path / "s.db"
     async with ready_on(f"sqlite:///{file}") as (ready, _):
         before = (await ready.checks())["database"]
@@ -190,7 +190,7 @@ async def test_a_server_whose_database_is_damaged_is_not_ready(
 async def test_a_server_whose_disk_is_full_is_not_ready_until_there_is_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readiness, "FRESH_S", 0.0)
+    monkeypatch.setattr(readiness, "CACHE_S", 0.0)
     with small_disk(tmp_path / "disk", 1024) as disk:
         async with ready_on(f"sqlite:///{disk / 's.db'}") as (ready, host):
             before = (await ready.checks())["database"]
@@ -209,7 +209,7 @@ async def test_a_server_whose_disk_is_full_is_not_ready_until_there_is_space(
 async def test_a_database_that_may_not_grow_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    monkeypatch.setattr(readiness, "FRESH_S", 0.0)
+    monkeypatch.setattr(readiness, "CACHE_S", 0.0)
     async with ready_on(f"sqlite:///{tmp_path / 's.db'}") as (ready, host):
         before = (await ready.checks())["database"]
         connection: Any = getattr(host, part).conn
@@ -225,7 +225,7 @@ async def test_a_database_that_may_not_grow_is_not_ready(
 async def test_a_probe_leaves_nothing_behind_and_takes_a_foreign_transaction_for_a_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readiness, "FRESH_S", 0.0)
+    monkeypatch.setattr(readiness, "CACHE_S", 0.0)
     file = tmp_path / "s.db"
     async with ready_on(f"sqlite:///{file}") as (ready, host):
         first = (await ready.checks())["database"]
@@ -245,7 +245,7 @@ async def test_a_probe_leaves_nothing_behind_and_takes_a_foreign_transaction_for
 async def test_a_postgresql_database_whose_disk_is_full_is_not_ready(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
-    monkeypatch.setattr(readiness, "FRESH_S", 0.0)
+    monkeypatch.setattr(readiness, "CACHE_S", 0.0)
     # Where the server's own user can get in.
     with postgres.database() as url, small_disk(postgres.folder / f"small-{table}", 2048) as disk:
         shutil.chown(disk, postgres.folder.owner())

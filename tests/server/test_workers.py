@@ -154,7 +154,7 @@ def test_both_kinds_of_limits_count_alike(tmp_path: Path, shared: bool) -> None:
         (61.0, "a", False),
     ]:
         try:
-            with limits.held(caller):
+            with limits.slot(caller):
                 told.append(None)
                 if again:
                     limits.enter(caller)

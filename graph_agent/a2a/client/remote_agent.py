@@ -54,7 +54,7 @@ class RemoteAgent:
     ) -> None:
         self.name = name
         self.url = url
-        self._given = description
+        self._own_description = description
         self._timeout_s = timeout_s
         self._auth = auth
         self._max_bytes = max_response_bytes
@@ -68,7 +68,7 @@ class RemoteAgent:
     @property
     def description(self) -> str:
         """The configured description, followed by the card's description once the card is read."""
-        return " ".join(filter(None, [self._given, self._card_description])) or _DEFAULT_DESCRIPTION
+        return " ".join(filter(None, [self._own_description, self._card_description])) or _DEFAULT_DESCRIPTION
 
     async def prepare(self) -> bool:
         """Read the card if unknown, with a pause after a failure; return whether the description changed."""

@@ -57,7 +57,7 @@ class NoSlotError(UserError):
     """The user's limit of concurrent tasks is reached; the message is sent to the user."""
 
 
-Held = Callable[[str], AbstractContextManager[None]]
+SlotFactory = Callable[[str], AbstractContextManager[None]]
 """Occupies one of a user's task slots inside the block; raises `NoSlotError` if no slot is free."""
 
 HEARTBEAT_S = 15.0
@@ -66,7 +66,7 @@ CANCEL_S = 10.0
 
 
 def unbounded(user: str) -> AbstractContextManager[None]:
-    """A `Held` without a limit."""
+    """A `SlotFactory` without a limit."""
     return nullcontext()
 
 
@@ -89,7 +89,7 @@ class GraphExecutor(AgentExecutor):
         heartbeat_s: Seconds without an update after which a running task sends a heartbeat.
         session_ids: Builds session ids.
         cancel_requests: Cancel requests of other processes; None if there are no other processes.
-        held: Limits how many tasks of one user run at the same time.
+        slots: Limits how many tasks of one user run at the same time.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class GraphExecutor(AgentExecutor):
         heartbeat_s: float = HEARTBEAT_S,
         session_ids: SessionIds = session_id_of,
         cancel_requests: CancelRequests | None = None,
-        held: Held = unbounded,
+        slots: SlotFactory = unbounded,
     ) -> None:
         self._graph = graph
-        self._held = held
+        self._slots = slots
         # The task's final state reports the failure.
         self._context = {**context, "on_failure": "answer"}
         self._show_outputs = show_outputs
@@ -206,7 +206,7 @@ class GraphExecutor(AgentExecutor):
             if self._draining:
                 raise GraphDrained
             with ExitStack() as slot:
-                slot.enter_context(self._held(context.call_context.user.user_name))
+                slot.enter_context(self._slots(context.call_context.user.user_name))
                 await reporter.working()
                 async with heartbeats(reporter, self._heartbeat_s):
                     result = await self._run(session, run, context, reporter, known if is_answer else None)

@@ -29,7 +29,7 @@ class BodyLimits:
         max_bytes: Maximum size of a body in bytes.
         timeout_s: Maximum time to receive a body in seconds.
         refuse: Creates the response to a refused request from its path and the problem.
-        held: Returns a context that holds a slot while a body arrives; raises `ProblemError` if no slot is free.
+        slot: Returns a context that holds a slot while a body arrives; raises `ProblemError` if no slot is free.
         json: Limits of the number and depth of JSON values, which are counted as the body arrives, before it is parsed:
             parsing and validating millions of values would block every other request.
     """
@@ -41,14 +41,14 @@ class BodyLimits:
         max_bytes: int,
         timeout_s: float,
         refuse: Callable[[str, ProblemError], Response],
-        held: Callable[[Scope], AbstractContextManager[None]],
+        slot: Callable[[Scope], AbstractContextManager[None]],
         json: JsonBounds,
     ) -> None:
         self._app = app
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._refuse = refuse
-        self._held = held
+        self._slot = slot
         self._json = json
         self._answered = 0
 
@@ -58,7 +58,7 @@ class BodyLimits:
             await self._app(scope, receive, send)
             return
         try:
-            with self._held(scope):
+            with self._slot(scope):
                 async with asyncio.timeout(self._timeout_s):
                     body = await self._read(scope, receive)
         except TimeoutError:

@@ -39,7 +39,7 @@ class Gate:
             max_bytes=settings.max_body_bytes,
             timeout_s=settings.body_timeout_s,
             refuse=refusal,
-            held=lambda scope: arriving.held(scope["state"]["caller"].name),
+            slot=lambda scope: arriving.slot(scope["state"]["caller"].name),
             json=JsonBounds(values=settings.max_body_values, depth=settings.max_body_depth),
         )
         self._keys = settings.keys

@@ -59,7 +59,7 @@ class SharedLimits(Limits):
         """As `Limits.enter`; for this process alone while the folder is unusable."""
         if self._in_database(partial(self._enter, caller)):
             self._unpublished.clear()
-            self._under_way[caller] = self._under_way.get(caller, 0) + 1
+            self._active[caller] = self._active.get(caller, 0) + 1
         else:
             super().enter(caller)
             self._unpublished.add(caller)
@@ -119,7 +119,7 @@ class SharedLimits(Limits):
 
     def _publish(self, caller: str, db: sqlite3.Connection, more: int = 0) -> None:
         # The absolute number, so that the next write corrects one that failed.
-        row = (self._kind, caller, self._worker, self._under_way.get(caller, 0) + more)
+        row = (self._kind, caller, self._worker, self._active.get(caller, 0) + more)
         db.execute("INSERT OR REPLACE INTO under_way VALUES (?, ?, ?, ?)", row)
 
     def _open(self) -> sqlite3.Connection:

@@ -76,12 +76,12 @@ class Chat:
             ProblemError: If it cannot be answered, or its stream fails before the first frame.
         """
         async with AsyncExitStack() as stack:
-            place = stack.enter_context(ExitStack())
-            place.enter_context(self.limits.held(caller.name))
-            stack.enter_context(self.runs.metrics.under_way.track_inprogress())
+            resources = stack.enter_context(ExitStack())
+            resources.enter_context(self.limits.slot(caller.name))
+            stack.enter_context(self.runs.metrics.active_requests.track_inprogress())
             request = replace(request, credentials=self.runs.host.credentials_of(http_request))
             spec = await resolve_run(self.runs.host, caller, request)
-            run = await stack.enter_async_context(self.runs.run(spec, streams=request.stream, place=place))
+            run = await stack.enter_async_context(self.runs.run(spec, streams=request.stream, resources=resources))
             headers = {SESSION_HEADER: request.session_id} if request.session_id is not None else {}
             if not request.stream:
                 return await self._answer_whole(http_request, run, request, dialect, headers)

@@ -194,7 +194,7 @@ class ServerRun:
         if self._streams:
             spec.scope.reader = self._on_text
         stream = spec.graph.astream(
-            spec.given,
+            spec.graph_input,
             spec.config,
             # Failures are reported by the outcome.
             context={**spec.context, "on_failure": "answer"},

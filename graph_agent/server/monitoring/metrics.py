@@ -60,7 +60,7 @@ class Metrics:
             registry=self._registry,
         )
         self._tokens = Counter("graph_agent_tokens", "Tokens of the model.", ["kind"], registry=self._registry)
-        self.under_way = Gauge(
+        self.active_requests = Gauge(
             "graph_agent_requests_under_way",
             "Requests under way.",
             registry=self._registry,

@@ -22,9 +22,9 @@ CHECK_S = 5.0
 """Timeout of one check in seconds."""
 _ENDPOINT_TIMEOUT_S = 3.0
 """Timeout of the request to a model's endpoint in seconds."""
-_ENDPOINT_FRESH_S = 10.0
+_ENDPOINT_CACHE_S = 10.0
 """Seconds that the endpoint's state is cached, to keep frequent probes from reaching the provider."""
-FRESH_S = 5.0
+CACHE_S = 5.0
 """Seconds that the states of the database and of the MCP servers are cached: the route is public, and a check costs a
 write, or starts the process of a server that is down."""
 _MODEL_DOWN_S = 60
@@ -45,9 +45,9 @@ class Readiness:
         self._host = host
         self._metrics = metrics
         self._runs = runs
-        self._model = _Check("model", self._check_model, _ENDPOINT_FRESH_S)
-        self._database = _Check("database", self._check_database, FRESH_S)
-        self._mcp = _Check("mcp", self._check_mcp, FRESH_S)
+        self._model = _Check("model", self._check_model, _ENDPOINT_CACHE_S)
+        self._database = _Check("database", self._check_database, CACHE_S)
+        self._mcp = _Check("mcp", self._check_mcp, CACHE_S)
 
     async def checks(self) -> dict[str, str]:
         """Return the state of each part: `ok`, or the fault in one word; `timeout` if the check takes too long.
@@ -103,17 +103,17 @@ async def endpoint_state(model: Any) -> str:
 class _Check:
     """The check of one part: cached, shared by concurrent callers, and run at most once at a time."""
 
-    def __init__(self, name: str, check: Callable[[], Awaitable[dict[str, str]]], fresh_s: float = 0.0) -> None:
+    def __init__(self, name: str, check: Callable[[], Awaitable[dict[str, str]]], cache_s: float = 0.0) -> None:
         self._name = name
         self._check = check
-        self._fresh_s = fresh_s
+        self._cache_s = cache_s
         self._result: tuple[float, dict[str, str]] | None = None
         self._task: asyncio.Task[None] | None = None
         self._failed = False
         """Whether the last check failed; consecutive failures are logged once."""
 
     async def states(self) -> dict[str, str]:
-        if self._result is not None and time.monotonic() - self._result[0] < self._fresh_s:
+        if self._result is not None and time.monotonic() - self._result[0] < self._cache_s:
             return self._result[1]
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())

@@ -290,11 +290,11 @@ def _choice(body: ChatCompletionRequest) -> str | None:
     return name
 
 
-def _response_schema(given: ResponseFormat | None) -> dict[str, Any] | None:
-    if given is None or given.type == "text":
+def _response_schema(format_: ResponseFormat | None) -> dict[str, Any] | None:
+    if format_ is None or format_.type == "text":
         return None
-    if given.type == "json_object":
+    if format_.type == "json_object":
         return {"type": "object"}
-    if given.json_schema is None:
+    if format_.json_schema is None:
         raise ProblemError("invalid", "response_format has no json_schema.", param="response_format")
-    return checked_schema(given.json_schema.schema_, "response_format")
+    return checked_schema(format_.json_schema.schema_, "response_format")

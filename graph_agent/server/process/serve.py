@@ -135,10 +135,12 @@ def serve_a2a(
             return _application(source, settings, db, a2a_only=True)
 
         config = uvicorn.Config(app, **_options(settings, log_level or "warning"))
-        _AnnouncingServer(config, f"{source.name} listens at {settings.public_url or url_of(listener)}").run([listener])
+        _ServerWithStartupLine(config, f"{source.name} listens at {settings.public_url or url_of(listener)}").run(
+            [listener]
+        )
 
 
-class _AnnouncingServer(uvicorn.Server):
+class _ServerWithStartupLine(uvicorn.Server):
     """A server that prints a line once it has started."""
 
     def __init__(self, config: uvicorn.Config, line: str) -> None:

@@ -140,7 +140,7 @@ class Sessions:
         answer: Any,
         *,
         credentials: Mapping[str, SecretStr] | None = None,
-        place: ExitStack | None = None,
+        resources: ExitStack | None = None,
     ) -> dict[str, Any]:
         """Resume a session, and return its state after the run.
 
@@ -148,7 +148,7 @@ class Sessions:
             session_id: The session.
             answer: The answer to its interrupt, or a mapping of interrupt id → answer; None after a stop or a crash.
             credentials: Credentials of this request, for the tools of the run.
-            place: As for `Runs.run`.
+            resources: As for `Runs.run`.
 
         Raises:
             ProblemError: If there is no such session, there is nothing to resume, the answer matches no open
@@ -178,7 +178,7 @@ class Sessions:
         if functions:
             context["client_tools"] = [{"type": "function", "function": function} for function in functions]
         spec = RunSpec(self._host.kept, thread, graph_input, context, session_id)
-        async with self._runs.run(spec, streams=False, place=place) as run:
+        async with self._runs.run(spec, streams=False, resources=resources) as run:
             while not isinstance(await self._part(run), RunEnded):
                 pass
         assert run.state is not None, "a run that reaches its end reads its state"
