@@ -14,8 +14,7 @@ from fastapi.openapi.utils import get_openapi
 from graph_agent._internal.signals import drain_on_sigterm
 from graph_agent.server import health_routes
 from graph_agent.server.a2a.mount import CARD_PATH, PATHS, a2a_routes
-from graph_agent.server.admission.gate import OPEN
-from graph_agent.server.admission.guard import guard
+from graph_agent.server.admission.gate import OPEN, guard
 from graph_agent.server.admission.shared_limits import limits_of
 from graph_agent.server.anthropic import routes as anthropic_routes
 from graph_agent.server.chat.active_runs import Runs

@@ -45,12 +45,11 @@ class RemoteAgent:
         self,
         name: str,
         url: str,
-        description: str | None = None,
-        *,
-        timeout_s: float = 60.0,
-        auth: A2AAuth | None = None,
-        max_response_bytes: int = 10_000_000,
-        allowed_origins: Sequence[str] = (),
+        description: str | None,
+        timeout_s: float,
+        auth: A2AAuth | None,
+        max_response_bytes: int,
+        allowed_origins: Sequence[str],
     ) -> None:
         self.name = name
         self.url = url

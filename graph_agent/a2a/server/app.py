@@ -32,14 +32,16 @@ from graph_agent.a2a.server.requests import (
     AT_WORK,
     BoundedRequests,
     CheckedRequests,
+    Refusal,
     RequestBounds,
     check_required_fields,
     refused_over_jsonrpc,
     refused_over_rest,
+    refused_text_over_jsonrpc,
+    refused_text_over_rest,
 )
 from graph_agent.a2a.server.sessions import SessionIds, session_id_of
 from graph_agent.a2a.server.store import ENDED, LiveTaskStore, Stores
-from graph_agent.a2a.server.text import Refusal, refused_text_over_jsonrpc, refused_text_over_rest
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError
 

@@ -13,7 +13,7 @@ from graph_agent._internal.signals import drain_on_sigterm
 from graph_agent.a2a.server.app import A2AServer
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server.a2a.mount import CallerContext, admit_requests, bounds_of, task_slots
-from graph_agent.server.admission.guard import guard
+from graph_agent.server.admission.gate import guard
 from graph_agent.server.admission.shared_limits import limits_of
 from graph_agent.server.settings import ServerSettings
 
