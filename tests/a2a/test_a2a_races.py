@@ -57,8 +57,8 @@ async def states(queue: EventQueueSource) -> list[str]:
                 return told
 
 
-def request_of(said: SendMessageRequest) -> RequestContext:
-    return RequestContext(NOBODY, said, task_id="t1", context_id=said.message.context_id)
+def request_of(request: SendMessageRequest) -> RequestContext:
+    return RequestContext(NOBODY, request, task_id="t1", context_id=request.message.context_id)
 
 
 async def test_cancelling_a_task_leaves_another_run_of_its_session() -> None:
@@ -84,14 +84,14 @@ async def test_cancelling_a_task_leaves_another_run_of_its_session() -> None:
 
 
 async def test_a_task_finished_by_another_process_is_not_resumed(tmp_path: Path) -> None:
-    async def nobody_is(task: Task, context: ServerCallContext) -> bool:
+    async def is_at_work(task: Task, context: ServerCallContext) -> bool:
         return False
 
     async def put(stores: Stores, state: TaskState) -> None:
         await stores.tasks.save(Task(id="t1", context_id="c1", status=TaskStatus(state=state)), NOBODY)
 
     url = f"sqlite:///{tmp_path}/tasks.db"
-    async with open_stores(url, at_work=nobody_is) as one, open_stores(url, at_work=nobody_is) as other:
+    async with open_stores(url, at_work=is_at_work) as one, open_stores(url, at_work=is_at_work) as other:
         await put(one, TaskState.TASK_STATE_SUBMITTED)
         await put(one, TaskState.TASK_STATE_INPUT_REQUIRED)
         await put(other, TaskState.TASK_STATE_CANCELED)

@@ -178,9 +178,9 @@ async def test_a_second_run_is_refused_in_one_process(first: str, postgres_url: 
 async def test_a_run_that_is_cancelled_while_it_asks_for_its_lock_leaves_none(postgres_url: str) -> None:
     async with open_saver(postgres_url) as saver:
         graph = agent(["One."] * 40, saver)
-        for turns in range(12):
+        for runs in range(12):
             run = asyncio.create_task(Session(graph, "s1").run("go"))
-            for _ in range(turns):
+            for _ in range(runs):
                 await asyncio.sleep(0)
             run.cancel()
             await asyncio.gather(run, return_exceptions=True)

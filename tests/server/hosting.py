@@ -55,9 +55,9 @@ def with_results(calls: list[dict[str, Any]], words: Any = "", **fields: Any) ->
     return ask(HumanMessage("hello"), called, *results, *said, client_tools=[MINE], **fields)
 
 
-async def begun(host: Host, given: ChatRequest) -> ServerRun:
+async def begun(host: Host, request: ChatRequest) -> ServerRun:
     """A request's run, which only the test stops."""
-    return ServerRun(host, await resolve_run(host, NOBODY, given), Metrics(), streams=False)
+    return ServerRun(host, await resolve_run(host, NOBODY, request), Metrics(), streams=False)
 
 
 async def outcome_of(running: ServerRun) -> ChatOutcome:
@@ -68,6 +68,6 @@ async def outcome_of(running: ServerRun) -> ChatOutcome:
             return part.outcome
 
 
-async def answered(host: Host, given: ChatRequest) -> ChatOutcome:
+async def answered(host: Host, request: ChatRequest) -> ChatOutcome:
     """One request, from beginning to end."""
-    return await outcome_of(await begun(host, given))
+    return await outcome_of(await begun(host, request))

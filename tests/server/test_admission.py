@@ -134,7 +134,7 @@ def test_a_body_that_is_too_large_is_refused_while_it_is_read(guarded: Served, c
 
 
 @pytest.mark.parametrize(
-    "sent",
+    "data",
     [
         b"",
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n",
@@ -142,10 +142,10 @@ def test_a_body_that_is_too_large_is_refused_while_it_is_read(guarded: Served, c
     ],
     ids=["nothing", "half a header", "half a body"],
 )
-def test_a_connection_that_stalls_is_closed(guarded: Served, sent: bytes) -> None:
+def test_a_connection_that_stalls_is_closed(guarded: Served, data: bytes) -> None:
     host, port = guarded.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as connection:
-        connection.sendall(sent)
+        connection.sendall(data)
         received = b""
         while piece := connection.recv(4096):
             received += piece

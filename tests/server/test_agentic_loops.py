@@ -40,12 +40,12 @@ def _tokens(usage: dict[str, int]) -> int:
 
 @pytest.mark.parametrize("session", [None, "kept"])
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(("asked", "reruns"), [(None, 4), (4, 4), (1, 1), (0, 0)])
+@pytest.mark.parametrize(("limit", "reruns"), [(None, 4), (4, 4), (1, 1), (0, 0)])
 def test_a_request_may_lower_the_reruns(
-    hooked: Served, path: str, session: str | None, asked: int | None, reruns: int
+    hooked: Served, path: str, session: str | None, limit: int | None, reruns: int
 ) -> None:
-    headers = {"X-Session-Id": f"{session}{path[4:8]}-{asked}"} if session else {}
-    body = {**PATHS[path], **({} if asked is None else {"max_agentic_loops": asked})}
+    headers = {"X-Session-Id": f"{session}{path[4:8]}-{limit}"} if session else {}
+    body = {**PATHS[path], **({} if limit is None else {"max_agentic_loops": limit})}
 
     with hooked.http() as http:
         answer = http.post(path, json=body, headers=headers)

@@ -137,9 +137,9 @@ async def test_many_followers_read_a_session_once_per_change(monkeypatch: pytest
         streams = [await sessions.follow("s", [], -1, 3600) for _ in range(64)]
         first = await asyncio.gather(*(_until_answer(stream) for stream in streams))
         before = list(readings)
-        turn = asyncio.create_task(answered(runs.host, ask(session_id="s")))
+        answering = asyncio.create_task(answered(runs.host, ask(session_id="s")))
         second = await asyncio.gather(*(_until_answer(stream) for stream in streams))
-        await turn
+        await answering
         for stream in streams:
             await stream.aclose()
 

@@ -58,7 +58,7 @@ async def test_repeated_text_beside_results_is_delivered_once(session: str | Non
         waiting = await answered(runs.host, ask(client_tools=[MINE], session_id=session))
         again = with_results(waiting.calls, "Be quick.", session_id=session)
         first = await begun(runs.host, again)
-        turn = await resolve_run(runs.host, NOBODY, again)
+        spec = await resolve_run(runs.host, NOBODY, again)
         await gate.reached()
         refused = []
         for _ in range(2):
@@ -67,7 +67,7 @@ async def test_repeated_text_beside_results_is_delivered_once(session: str | Non
             refused.append(told.value.kind)
         gate.open()
         outcome = await outcome_of(first)
-        events = await SessionMemory(runs.host.kept).get_session_events(turn.thread)
+        events = await SessionMemory(runs.host.kept).get_session_events(spec.thread)
     asked = "\n".join(message.text for message in model.requests[-1].messages)
 
     assert (refused, outcome.text, asked.count("Be quick.")) == (["busy"] * 2, "Done.", 1)

@@ -37,12 +37,12 @@ AGENT = {"name": "real", "model": "openai:gpt-4o-mini"}
 
 
 @contextmanager
-def provider(status: int, asked: list[str]) -> Iterator[str]:
+def provider(status: int, requests: list[str]) -> Iterator[str]:
     """A provider that answers everything with one status."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(f"{self.command} {self.path}")
+            requests.append(f"{self.command} {self.path}")
             body = b'{"object": "list", "data": []}' if status == 200 else b'{"error": {"message": "no"}}'
             self.send_response(status)
             for name, value in (("content-type", "application/json"), ("content-length", str(len(body)))):
@@ -72,7 +72,7 @@ def probed(folder: Path, base_url: str) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "expected"),
     [
         (200, (200, "ok")),
         (404, (200, "ok")),
@@ -82,12 +82,14 @@ def probed(folder: Path, base_url: str) -> list[tuple[int, str]]:
         (500, (503, "unreachable")),
     ],
 )
-def test_the_models_endpoint_is_asked_once_for_many_probes(tmp_path: Path, status: int, told: tuple[int, str]) -> None:
+def test_the_models_endpoint_is_asked_once_for_many_probes(
+    tmp_path: Path, status: int, expected: tuple[int, str]
+) -> None:
     asked: list[str] = []
     with provider(status, asked) as base_url:
         answers = probed(tmp_path, base_url)
 
-    assert (answers, asked) == ([told] * 3, ["GET /v1/models"])
+    assert (answers, asked) == ([expected] * 3, ["GET /v1/models"])
 
 
 def test_an_endpoint_that_is_not_there_is_no_model(tmp_path: Path) -> None:
