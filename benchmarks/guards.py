@@ -19,7 +19,7 @@ from graph_agent import LoopConfig
 from graph_agent.events.calls import call_event, result_event
 from graph_agent.events.types import StoredEvent, event
 from graph_agent.planning.loop_detection import find_loop, recent_calls, unchanging
-from graph_agent.tools.display import truncate_output
+from graph_agent.tools.truncation import truncate_output
 from graph_agent.types import Call
 
 _TURNS = 50

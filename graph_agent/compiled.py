@@ -146,18 +146,19 @@ class CompiledAgentGraph(ClockedStateGraph):
             return await super().abulk_update_state(self._with_run(config, run), supersteps)
 
     def _keep_ids_above(self, configurable: dict[str, Any]) -> None:
-        if namespaces := namespaces_to_check(configurable):
-            blocking(self._raise_id_floor)(configurable, namespaces)
+        if (saver := self._saver_of(configurable)) and (namespaces := namespaces_to_check(configurable)):
+            blocking(keep_ids_above_newest)(saver, str(configurable.get("thread_id", "")), namespaces)
 
     async def _akeep_ids_above(self, configurable: dict[str, Any]) -> None:
-        if namespaces := namespaces_to_check(configurable):
-            await self._raise_id_floor(configurable, namespaces)
-
-    async def _raise_id_floor(self, configurable: dict[str, Any], namespaces: list[str]) -> None:
-        # A nested run uses the saver of the surrounding run, whichever saver the graph was compiled with.
-        saver = checkpointer_of({"configurable": configurable}) or self.checkpointer
-        if self.checkpointer is not False and isinstance(saver, BaseCheckpointSaver):
+        if (saver := self._saver_of(configurable)) and (namespaces := namespaces_to_check(configurable)):
             await keep_ids_above_newest(saver, str(configurable.get("thread_id", "")), namespaces)
+
+    def _saver_of(self, configurable: dict[str, Any]) -> BaseCheckpointSaver[Any] | None:
+        """Return the saver of a run: a nested run uses that of the surrounding run; None if nothing is stored."""
+        if self.checkpointer is False:
+            return None
+        saver = checkpointer_of({"configurable": configurable}) or self.checkpointer
+        return saver if isinstance(saver, BaseCheckpointSaver) else None
 
     def _with_credentials(self, config: RunnableConfig | None, kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return a run's arguments with the agent's own credentials added."""

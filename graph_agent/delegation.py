@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from langchain_core.messages import AnyMessage
 
 from graph_agent.budgets import RemainingBudget
 from graph_agent.config import Price
-from graph_agent.events.types import ResultStatus, StoredEvent
+from graph_agent.events.calls import CallResult
+from graph_agent.events.types import StoredEvent
 from graph_agent.state.schema import RemoteTask
 from graph_agent.types import NO_USAGE, Usage
-
-if TYPE_CHECKING:
-    pass
 
 DEPTH_LEFT = "__graph_agent_depth_left"
 """Key in a delegated run's `configurable`: remaining depth of nested delegations."""
@@ -40,32 +38,27 @@ class Delegation:
     """The delegating session; empty without one."""
     depth_left: int
     """Remaining depth of delegations below this one."""
-    left: RemainingBudget = field(default_factory=RemainingBudget)
+    budget: RemainingBudget = field(default_factory=RemainingBudget)
     """Budget of the delegate; no limit by default."""
     prices: Mapping[str, Price] = field(default_factory=dict)
     """Prices of its models; empty for unknown."""
     context_id: str = ""
     """The session's existing conversation with the delegate; empty before the first delegation."""
-    tell: Callable[[str], None] = field(default=lambda text: None, repr=False, compare=False)
+    report_progress: Callable[[str], None] = field(default=lambda text: None, repr=False, compare=False)
     """Called with a line on the delegate's progress."""
     watch: Callable[[Any], None] | None = field(default=None, repr=False, compare=False)
     """Called with each part of a delegate's run in this process; None if the parts are not streamed."""
-    used: Callable[[Usage], None] = field(default=lambda usage: None, repr=False, compare=False)
+    record_usage: Callable[[Usage], None] = field(default=lambda usage: None, repr=False, compare=False)
     """Called with the usage of a delegation without a result: call it before `run` raises or is cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
-class DelegationResult:
-    """The result of a delegation."""
+class DelegationResult(CallResult):
+    """The result of a delegation; its `content` is the question while the delegate waits for a person."""
 
-    content: str | list[Any]
-    """Text or LangChain content blocks; the question while the delegate waits for a person."""
-    status: ResultStatus = "success"
     usage: Usage = field(default_factory=lambda: NO_USAGE)
     value: Any = None
     """The result as plain JSON, for programs and references; None if it is the text of `content`."""
-    artifact: Any = None
-    """Files or structured data stored with the message as plain JSON, hidden from the model."""
     untrusted: bool = False
     """Whether the content is untrusted, so that the model gets it inside a fence."""
     context_id: str = ""

@@ -17,6 +17,7 @@ from graph_agent._internal.lru import BoundedCache
 from graph_agent.budgets import BUDGET_LEFT, tighten_limits
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.context import AgentContext, coerce_context, effective_config
+from graph_agent.events.calls import CallResult
 from graph_agent.hooks.protocol import LoopHook, sees_answers
 from graph_agent.models.client import Mode, ModelClient
 from graph_agent.models.pool import ModelPool
@@ -25,12 +26,13 @@ from graph_agent.prompts import Prompts
 from graph_agent.prompts.tools_in_text import tools_in_text
 from graph_agent.response_format import ResponseSchema
 from graph_agent.state.schema import Bookkeeping
-from graph_agent.tools.output import Output
 from graph_agent.tools.toolbox import Toolbox
 from graph_agent.types import Call
 from graph_agent.waves.schema import PlanningResult
 
-ToolCallWrapper = Callable[[Call, RunnableConfig, Runtime[Any], Callable[[Call], Awaitable[Output]]], Awaitable[Output]]
+ToolCallWrapper = Callable[
+    [Call, RunnableConfig, Runtime[Any], Callable[[Call], Awaitable[CallResult]]], Awaitable[CallResult]
+]
 """Wraps the execution of a call: takes the call, the task's config and runtime, and the function that runs it."""
 
 

@@ -26,11 +26,10 @@ from graph_agent.config import Price
 from graph_agent.context import AgentContext, coerce_context
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.errors import ConfigError, RunFailedError
-from graph_agent.events.types import StoredEvent
-from graph_agent.events.values import as_value
+from graph_agent.events.types import StoredEvent, as_value
+from graph_agent.models.usage import add_usage, less_usage
 from graph_agent.session.results import DelegatePart
 from graph_agent.session.stream_parts import MODES, StreamParts, is_event
-from graph_agent.state.usage import add_usage, less_usage
 from graph_agent.types import NO_USAGE, SessionStatus, Usage
 
 
@@ -67,7 +66,7 @@ class GraphDelegate:
 
     async def run(self, delegation: Delegation) -> DelegationResult:
         """Run the graph on the task and return its last message."""
-        budget, is_agent = delegation.left, isinstance(self.graph, CompiledAgentGraph)
+        budget, is_agent = delegation.budget, isinstance(self.graph, CompiledAgentGraph)
         from graph_agent.runs.usage_counter import UsageCounter
 
         counter = UsageCounter(delegation.prices, estimates=(budget.tokens, budget.cost) != (None, None))
@@ -97,7 +96,7 @@ class GraphDelegate:
             pass
         except BaseException:
             used = add_usage(before, _larger(output.usage, counter.usage))
-            delegation.used(add_usage(used, counter.under_way))
+            delegation.record_usage(add_usage(used, counter.under_way))
             raise
         usage = add_usage(before, _larger(output.usage, counter.usage))
         state, history = output.state, output.events

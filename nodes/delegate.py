@@ -23,20 +23,18 @@ from graph_agent.errors import did_you_mean
 from graph_agent.execution.delegate_call import (
     ProgressReporter,
     UsageTally,
-    answered,
     ask_person,
     conversation_id_of,
-    go_on,
+    delegation_update,
+    resume_delegate,
     run_through_middleware,
     waiting_task,
 )
-from graph_agent.execution.run_call import CallToRun, SkippedCall, call_to_run, in_turn
-from graph_agent.runs.run import run_of
-from graph_agent.runs.spending import spent
-from graph_agent.state.failure_message import as_sent
-from graph_agent.state.messages import CONTEXT_MARK
+from graph_agent.execution.run_call import CallToRun, call_to_run, run_in_slot
+from graph_agent.models.usage import add_usage
+from graph_agent.runs.run import run_of, spent
+from graph_agent.state.messages import CONTEXT_MARK, without_failure_report
 from graph_agent.state.schema import NOT_BEGUN
-from graph_agent.state.usage import add_usage
 from graph_agent.tools.invoke import belongs_to_run
 from graph_agent.types import HIDDEN_ID_PREFIX, Call, Usage, delegate_name, is_delegation
 
@@ -89,15 +87,15 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
                 raise
             return failed(error)
 
-    result = await in_turn(call, config, runtime, state, settings, parts, work)
-    if isinstance(result, SkippedCall):
+    result = await run_in_slot(call, config, runtime, state, settings, parts, work)
+    if not isinstance(result, DelegationResult):
         result = DelegationResult(result.content, result.status)
         if waiting is not None:
             await parts.toolbox.withdraw({call["id"]: waiting})
     # The usage of all attempts, including a delegate that was cancelled without a result.
     result = replace(result, usage=tally.usage)
     events = [*to_run.events, *progress.events]
-    update = answered(call, result, settings, state["loop"]["step"], events, waited=waiting is not None)
+    update = delegation_update(call, result, settings, state["loop"]["step"], events, waited=waiting is not None)
     return Command(update=update)
 
 
@@ -132,15 +130,15 @@ async def _run(
         context=_context(state["messages"], settings.context_messages),
         session_id=config["configurable"].get("thread_id", ""),
         depth_left=depth_left - 1,
-        left=_share(config, state, settings, tally.usage),
+        budget=_share(config, state, settings, tally.usage),
         prices=settings.prices,
         context_id=conversation_id_of(state.get("remote"), delegate.name),
-        tell=progress,
+        report_progress=progress,
         watch=progress.pass_on if config["configurable"].get(WATCHED) else None,
-        used=tally,
+        record_usage=tally,
     )
     if waiting := waiting_task(state.get("remote"), call):
-        return await go_on(delegate, delegation, waiting, answer)
+        return await resume_delegate(delegate, delegation, waiting, answer)
     return await delegate.run(delegation)
 
 
@@ -162,7 +160,7 @@ def _context(messages: list[AnyMessage], count: int) -> list[AnyMessage]:
             break
         if (message.id or "").startswith(HIDDEN_ID_PREFIX):
             continue
-        if isinstance(message, HumanMessage | AIMessage) and (text := as_sent(message).text):
+        if isinstance(message, HumanMessage | AIMessage) and (text := without_failure_report(message).text):
             kind = HumanMessage if isinstance(message, HumanMessage) else AIMessage
             context.append(kind(content=text, additional_kwargs={CONTEXT_MARK: True}))
     return context[::-1]

@@ -18,26 +18,24 @@ from graph_agent.budgets import STEPS_FOR_A_WAVE, LimitMet, LimitMetError, budge
 from graph_agent.config import LoopConfig
 from graph_agent.deps import AgentDeps, deps_of_run
 from graph_agent.errors import SlowSchemaError, UserError
-from graph_agent.events.queries import account
+from graph_agent.events.calls import account
 from graph_agent.events.types import StoredEvent, event
 from graph_agent.hooks.protocol import HookError
 from graph_agent.models.cleaning import with_text
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import CutOff, cut_off, cut_off_warning
-from graph_agent.models.sentinel import has_no_answer, is_blank
 from graph_agent.models.stream_watch import StreamWatch
+from graph_agent.models.usage import add_usage
+from graph_agent.models.visibility import has_no_answer, is_blank
 from graph_agent.planning.ask import RefusedError
 from graph_agent.planning.failure_account import failure_account
 from graph_agent.planning.hooked_requests import HookedRequests
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
 from graph_agent.runs.notes import ReceivedNotes, listen
-from graph_agent.runs.run import run_of
-from graph_agent.runs.spending import answer_left_s, spent
-from graph_agent.state.channels import status_event
-from graph_agent.state.failure_message import failure_error, failure_message, stream_rest
-from graph_agent.state.schema import Bookkeeping, LoopOutcome, PlanState
-from graph_agent.state.usage import add_usage
+from graph_agent.runs.run import answer_left_s, run_of, spent
+from graph_agent.state.messages import failure_error, failure_message, stream_rest
+from graph_agent.state.schema import Bookkeeping, LoopOutcome, PlanState, status_event
 from graph_agent.types import NO_USAGE, STATUS_OF, StopReason, Usage
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from graph_agent._internal.failure_log import IN_HISTORY, log_traceback
 from graph_agent.budgets import STEPS_FOR_A_WAVE, LimitMetError
 from graph_agent.deps import AgentDeps, deps_of_run
 from graph_agent.errors import SlowSchemaError, UserError
-from graph_agent.events.queries import answered_ids
+from graph_agent.events.calls import answered_ids
 from graph_agent.events.types import event
 from graph_agent.execution.usage_notes import note_used, used_before
 from graph_agent.hooks.protocol import HookError
@@ -23,14 +23,14 @@ from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import cut_off
 from graph_agent.planning.ask import PlanningError, RefusedError
 from graph_agent.planning.hooked_requests import HookedRequests
-from graph_agent.planning.loop_response import mark_withheld, stop_repetition
+from graph_agent.planning.loop_detection import mark_withheld, stop_repetition
 from graph_agent.planning.plan_edits import apply_edits, continue_after_edit
 from graph_agent.planning.reply import Planned, with_free_ids
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.structured_answer import replaced_answer_warning
 from graph_agent.planning.update import PlanUpdate
 from graph_agent.response_format import is_json
-from graph_agent.runs.spending import work_left_s
+from graph_agent.runs.run import work_left_s
 from graph_agent.state.schema import LoopOutcome, PlanState
 from graph_agent.tools.client import fault_further_client_calls
 from graph_agent.types import NO_USAGE, StopReason

@@ -12,11 +12,10 @@ from langgraph.types import Command
 from graph_agent._compat import read_state
 from graph_agent.config import LoopConfig
 from graph_agent.deps import AgentDeps, deps_of_run
-from graph_agent.events.calls import result_event
-from graph_agent.execution.run_call import CallToRun, SkippedCall, call_to_run, in_turn
+from graph_agent.events.calls import CallResult, result_event
+from graph_agent.execution.run_call import CallToRun, call_to_run, run_in_slot
 from graph_agent.state.schema import NOT_BEGUN
-from graph_agent.tools.display import truncate_output
-from graph_agent.tools.output import Output
+from graph_agent.tools.truncation import truncate_output
 from graph_agent.types import Call
 
 
@@ -34,11 +33,10 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     state = read_state(config, ["loop"])
     loop = state.get("loop", NOT_BEGUN)
     settings = parts.settings(runtime, config, loop)
-    output: Output | SkippedCall
     if "fault" in call:
-        output = Output(call["fault"], "error")
+        output = CallResult(call["fault"], "error")
     else:
-        output = await in_turn(
+        output = await run_in_slot(
             call,
             config,
             runtime,
@@ -47,8 +45,6 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
             parts,
             lambda: _run(call, config, runtime, settings, parts),
         )
-    if isinstance(output, SkippedCall):
-        output = Output(output.content, output.status)
     content, truncated = truncate_output(output.content, settings, parts.toolbox.marks(call["name"]), call)
     result = ToolMessage(
         content,
@@ -64,8 +60,8 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
 
 async def _run(
     call: Call, config: RunnableConfig, runtime: Runtime[Any], settings: LoopConfig, parts: AgentDeps
-) -> Output:
-    async def run(call: Call) -> Output:
+) -> CallResult:
+    async def run(call: Call) -> CallResult:
         return await parts.toolbox.run(call, config, runtime, timeout_s=settings.tool_timeout_s)
 
     return await (parts.around_tool(call, config, runtime, run) if parts.around_tool else run(call))

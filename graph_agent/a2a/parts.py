@@ -13,7 +13,7 @@ from google.protobuf.json_format import MessageToDict
 from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, count_values
 from graph_agent._internal.text import as_text, clean
 from graph_agent.a2a.wire import restore_integers
-from graph_agent.events.values import decode
+from graph_agent.events.types import decode
 
 MAX_IMAGES = 16
 

@@ -26,7 +26,7 @@ _USAGE = {
 
 def delegation_metadata(delegation: Delegation) -> dict[str, Any]:
     """Metadata of a delegated message: remaining delegation depth and remaining budget of the delegating run."""
-    budget = delegation.left
+    budget = delegation.budget
     values = {
         "depth": delegation.depth_left,
         "deadlineS": budget.deadline_s,

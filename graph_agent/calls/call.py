@@ -1,4 +1,4 @@
-"""Ids of calls, and the comparison of two calls."""
+"""Ids of calls, their repair, and the comparison of two calls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from graph_agent.types import Call
@@ -21,6 +21,17 @@ _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 def new_call_id() -> str:
     """Return a unique call id: ``call_`` and 32 hexadecimal digits."""
     return f"call_{uuid.uuid4().hex}"
+
+
+def with_unique_ids(calls: Iterable[Call]) -> list[Call]:
+    """Return the calls with a new id for each one whose id is empty or taken by an earlier call."""
+    taken: set[str] = set()
+    unique: list[Call] = []
+    for call in calls:
+        id_ = call["id"] if call["id"] and call["id"] not in taken else new_call_id()
+        unique.append(call if id_ == call["id"] else {**call, "id": id_})
+        taken.add(id_)
+    return unique
 
 
 def canonical_arguments(arguments: Mapping[str, Any] | str) -> str:

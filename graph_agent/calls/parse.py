@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from graph_agent.calls.call import new_call_id
+from graph_agent.calls.call import with_unique_ids
 from graph_agent.calls.page import Page
 from graph_agent.calls.scanner import Cut, Scanner
-from graph_agent.calls.shapes import ParsedCall
 from graph_agent.types import Call
 
 # An answer without one of these holds no call, which is the common case.
@@ -61,17 +60,8 @@ def read_text_calls(text: str, tools: list[str] | None = None) -> TextCalls:
         return TextCalls([], text.strip())
     scanner = Scanner(Page(text, None if tools is None else frozenset(tools)))
     scanner.run()
-    return TextCalls(_with_ids(scanner.found), _prose(text, scanner.cuts), scanner.unclosed, scanner.partial)
-
-
-def _with_ids(found: Sequence[ParsedCall]) -> list[Call]:
-    taken: set[str] = set()
-    calls: list[Call] = []
-    for call in found:
-        call_id = call.id if call.id and call.id not in taken else new_call_id()
-        taken.add(call_id)
-        calls.append({"id": call_id, "name": call.name, "arguments": call.arguments})
-    return calls
+    calls = [Call(id=call.id or "", name=call.name, arguments=call.arguments) for call in scanner.found]
+    return TextCalls(with_unique_ids(calls), _prose(text, scanner.cuts), scanner.unclosed, scanner.partial)
 
 
 def _prose(text: str, cuts: Sequence[Cut]) -> str:

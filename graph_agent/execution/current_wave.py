@@ -13,7 +13,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
 from graph_agent.calls.messages import calls_of
-from graph_agent.events.queries import (
+from graph_agent.events.calls import (
     failed_ids,
     is_structured,
     recorded_ids,

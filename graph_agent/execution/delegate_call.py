@@ -17,14 +17,12 @@ from graph_agent._internal.text import clean
 from graph_agent.config import LoopConfig
 from graph_agent.delegation import AskingDelegate, Delegate, Delegation, DelegationResult
 from graph_agent.deps import ToolCallWrapper
-from graph_agent.events.calls import result_event
-from graph_agent.events.types import StoredEvent, event
-from graph_agent.events.values import stored_value
+from graph_agent.events.calls import CallResult, result_event
+from graph_agent.events.types import StoredEvent, event, stored_value
+from graph_agent.models.usage import add_usage
 from graph_agent.state.schema import RemoteState, RemoteTask
-from graph_agent.state.usage import add_usage
-from graph_agent.tools.display import truncate_output
 from graph_agent.tools.invoke import belongs_to_run
-from graph_agent.tools.output import Output
+from graph_agent.tools.truncation import truncate_output
 from graph_agent.tools.untrusted import fenced, source_of
 from graph_agent.types import NO_USAGE, Call, Usage, delegate_name
 
@@ -98,20 +96,22 @@ def ask_person(call: Call, task: RemoteTask) -> Any:
     return interrupt({"type": "delegation_input", "id": call["id"], "delegate": delegate, "question": task["question"]})
 
 
-async def go_on(delegate: Delegate, delegation: Delegation, task: RemoteTask, answer: Any) -> DelegationResult:
+async def resume_delegate(
+    delegate: Delegate, delegation: Delegation, task: RemoteTask, answer: Any
+) -> DelegationResult:
     """Resume a delegate's task with the person's answer."""
     if not isinstance(delegate, AskingDelegate):
         return DelegationResult(f"The delegate {delegate.name!r} cannot resume a task.", "error")
     return await delegate.resume(delegation, task, answer)
 
 
-def unanswered(call: Call, step: int) -> tuple[ToolMessage, StoredEvent]:
+def unanswered_result(call: Call, step: int) -> tuple[ToolMessage, StoredEvent]:
     """Return the result and event of a call whose delegate asked a question that remains unanswered."""
     message = ToolMessage(_UNANSWERED, tool_call_id=call["id"], name=call["name"], status="error")
     return message, result_event(call["id"], call["name"], "error", _UNANSWERED, step)
 
 
-def answered(
+def delegation_update(
     call: Call,
     result: DelegationResult,
     settings: LoopConfig,
@@ -184,7 +184,7 @@ async def run_through_middleware(
     """
     newest: DelegationResult | None = None
 
-    async def run_once(call: Call) -> Output:
+    async def run_once(call: Call) -> CallResult:
         nonlocal newest
         try:
             newest = await run(call)
@@ -192,10 +192,10 @@ async def run_through_middleware(
             if belongs_to_run(error):
                 raise
             newest = failed(error)
-            return Output(newest.content, "error", raised=error)
+            return CallResult(newest.content, "error", raised=error)
         if newest.waiting is not None:
             raise _WaitingError
-        return _as_output(newest)
+        return newest
 
     try:
         output = await around(call, config, runtime, run_once)
@@ -204,12 +204,9 @@ async def run_through_middleware(
         return newest
     if newest is None:
         return DelegationResult(output.content, output.status, artifact=output.artifact)
-    passed = _as_output(newest)
-    if (output.content, output.status, output.artifact) == (passed.content, passed.status, passed.artifact):
+    status = "success" if newest.status == "success" else "error"
+    passed = (newest.content, status, newest.artifact)
+    if output is newest or (output.content, output.status, output.artifact) == passed:
         return newest
     # A changed result of an untrusted delegate stays untrusted.
     return replace(newest, content=output.content, status=output.status, value=None, artifact=output.artifact)
-
-
-def _as_output(result: DelegationResult) -> Output:
-    return Output(result.content, "success" if result.status == "success" else "error", result.artifact)

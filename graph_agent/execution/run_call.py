@@ -14,30 +14,20 @@ from langgraph.runtime import Runtime
 from graph_agent._compat import read_state
 from graph_agent.config import LoopConfig
 from graph_agent.deps import AgentDeps
-from graph_agent.events.calls import announce, answer_event, result_event
-from graph_agent.events.queries import since_plan
-from graph_agent.events.types import ResultStatus, StoredEvent
+from graph_agent.events.calls import CallResult, announce, answer_event, result_event, since_plan
+from graph_agent.events.types import StoredEvent
 from graph_agent.execution.current_wave import FIELDS, current_wave
 from graph_agent.execution.ledger import finished_before, may_have_started, may_start, note_started
 from graph_agent.execution.settlement import UNKNOWN
-from graph_agent.runs.run import run_of
-from graph_agent.runs.spending import work_left_s
+from graph_agent.runs.run import run_of, work_left_s
 from graph_agent.state.schema import NOT_BEGUN, Bookkeeping
-from graph_agent.tools.idempotency import current_call
+from graph_agent.tools.invoke import current_call
 from graph_agent.tools.output import cut_short
 from graph_agent.types import Call, is_delegation
 
 T = TypeVar("T")
 Update = list[tuple[str, Any]]
 """A node's update, as pairs of field and value."""
-
-
-@dataclass(frozen=True, slots=True)
-class SkippedCall:
-    """The result of a call that was not run, or not to its end."""
-
-    content: str
-    status: ResultStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +78,7 @@ async def call_to_run(
     return [("arrived", True)]
 
 
-async def in_turn(
+async def run_in_slot(
     call: Call,
     config: RunnableConfig,
     runtime: Runtime[Any],
@@ -96,7 +86,7 @@ async def in_turn(
     settings: LoopConfig,
     parts: AgentDeps,
     work: Callable[[], Awaitable[T]],
-) -> T | SkippedCall:
+) -> T | CallResult:
     """Run a call when a slot is free, unless an earlier run may have started it.
 
     Args:
@@ -114,8 +104,10 @@ async def in_turn(
     run, loop = run_of(config), state.get("loop", NOT_BEGUN)
     writes, ledger = parts.toolbox.writes(call["name"]), loop.get("ledger", False)
     # Outside the scope: a run that is aborted at its start must still report calls of earlier runs correctly.
-    started = await may_have_started(call, config, runtime, run, writes=writes, ledger=ledger)
-    done: T | SkippedCall = SkippedCall(UNKNOWN, "unknown")
+    started = call["id"] not in run.planned and await may_have_started(
+        call, config, runtime, run, writes=writes, ledger=ledger
+    )
+    done: T | CallResult = CallResult(UNKNOWN, "unknown")
     with run.interruptible(work_left_s(run, loop, settings)) as scope:
         async with parts.slots.of_wave(runtime, settings.max_parallel_calls):
             # Otherwise the call would run until its first await, or interrupt again.
@@ -134,7 +126,7 @@ async def in_turn(
                 done = await work()
     if not scope.cancelled_caught:
         return done
-    return SkippedCall(*cut_short("abort" if run.aborted else "deadline", started=started, writes=writes))
+    return cut_short("abort" if run.aborted else "deadline", started=started, writes=writes)
 
 
 def _wave(config: RunnableConfig, loop: Bookkeeping) -> str:

@@ -14,7 +14,7 @@ from langgraph.runtime import Runtime
 
 from graph_agent._compat import checkpointer_of, is_resuming
 from graph_agent.execution.checkpoints import load, put_writes, running_checkpoint
-from graph_agent.state.usage import add_usage
+from graph_agent.models.usage import add_usage
 from graph_agent.types import NO_USAGE, Usage
 
 USED = "graph_agent_used"

@@ -43,7 +43,7 @@ class McpTools(list[BaseTool]):
         """Returns, by server name, whether each server can be called now; may be awaited in any event loop."""
         self.version = 0
         """Number of changes since the servers were opened."""
-        self.announces = False
+        self.lists_change = False
         """Whether any server announces tool changes."""
         self._opening: _Opening | None = None
 
@@ -130,7 +130,7 @@ class _Opening:
                 raise _duplicate_name(tool.name, listed[tool.name], tool)
             listed[tool.name] = tool
         self.tools.extend(listed.values())
-        self.tools.announces = any(server.changes_tools for server in self.servers)
+        self.tools.lists_change = any(server.changes_tools for server in self.servers)
         self.tools.states = self._states
         self.tools._opening = self
         return self.tools

@@ -23,11 +23,11 @@ from graph_agent.middleware.chain import call_chain
 from graph_agent.models.binding import ModelCall
 from graph_agent.models.cleaning import without_calls
 from graph_agent.models.client import Mode, ModelClient
-from graph_agent.models.metering import record_replies
 from graph_agent.models.side_calls import side_call_context
 from graph_agent.models.single_attempt import without_client_retries
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.structured import StructuredPlanner
+from graph_agent.models.usage import record_replies
 from graph_agent.prompts import Prompts
 from graph_agent.prompts.tools_in_text import replace_tools_text, tools_in_text
 

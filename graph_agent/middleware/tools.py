@@ -16,12 +16,13 @@ from graph_agent._compat import read_state
 from graph_agent._internal.exception_text import exception_text
 from graph_agent._internal.failure_log import log_failure
 from graph_agent._internal.text import clean, plain
+from graph_agent.events.calls import CallResult
 from graph_agent.hooks.copies import copied
 from graph_agent.middleware.admission import WrapMethods
 from graph_agent.middleware.chain import call_chain
 from graph_agent.state.schema import AgentState
 from graph_agent.tools.invoke import belongs_to_run, tool_runtime
-from graph_agent.tools.output import Output, read_output, with_value_of
+from graph_agent.tools.output import read_output, with_value_of
 from graph_agent.types import Call
 
 logger = logging.getLogger(__name__)
@@ -43,8 +44,8 @@ class ToolMiddleware:
         return bool(self._wraps)
 
     async def __call__(
-        self, call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Callable[[Call], Awaitable[Output]]
-    ) -> Output:
+        self, call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Callable[[Call], Awaitable[CallResult]]
+    ) -> CallResult:
         """Run a call through the middleware; errors become error outputs.
 
         Args:
@@ -56,8 +57,8 @@ class ToolMiddleware:
         Raises:
             GraphBubbleUp: If the tool or a middleware interrupts the graph to ask a person.
         """
-        error_outputs: dict[int, Output] = {}
-        outputs: list[Output] = []
+        error_outputs: dict[int, CallResult] = {}
+        outputs: list[CallResult] = []
 
         async def handler(request: ToolCallRequest) -> ToolMessage:
             tool_call = request.tool_call
@@ -83,7 +84,7 @@ class ToolMiddleware:
             if (output := error_outputs.get(id(error))) is not None:
                 return output
             log_failure(logger, f"Middleware around the tool {call['name']!r}", error, level=logging.WARNING)
-            return Output(clean(f"{call['name']} failed: {exception_text(error)}"), "error")
+            return CallResult(clean(f"{call['name']} failed: {exception_text(error)}"), "error")
         return with_value_of(outputs, read_output(returned, call))
 
     def _request(self, call: Call, config: RunnableConfig, runtime: Runtime[Any]) -> ToolCallRequest:

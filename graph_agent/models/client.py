@@ -16,12 +16,12 @@ from graph_agent.config import LoopConfig
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.models.binding import BoundModel, ModelCall, unwrap_binding, with_options
 from graph_agent.models.cleaning import sanitized, without_calls
-from graph_agent.models.estimate import with_usage
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.prose import as_plans, as_prose
 from graph_agent.models.retry import QUIET, ask
 from graph_agent.models.schema_mode import ResponseFormat, SchemaMode
 from graph_agent.models.stream_watch import StreamWatch
+from graph_agent.models.usage import with_usage
 
 Phase = Literal["plan", "answer"]
 Mode = Literal["native", "text", "wave"]

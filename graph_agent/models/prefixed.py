@@ -15,9 +15,9 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResu
 from langchain_core.runnables import RunnableConfig
 
 from graph_agent.models.binding import ModelCall
-from graph_agent.models.metering import record_cut_off
 from graph_agent.models.retry import ask, pause_before_retry
-from graph_agent.models.token_timeout import TokenTimeout
+from graph_agent.models.stream_watch import TokenTimeout
+from graph_agent.models.usage import record_cut_off
 
 # Callbacks see only the outer run; with both runs they would count the tokens twice.
 _WITHOUT_CALLBACKS: RunnableConfig = {"tags": ["nostream"], "callbacks": []}

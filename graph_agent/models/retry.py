@@ -16,9 +16,8 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 
 from graph_agent.models.errors import classify_model_error, retry_after_s
 from graph_agent.models.finish_reasons import mark_incomplete
-from graph_agent.models.metering import record_cut_off
-from graph_agent.models.stream_watch import StreamWatch
-from graph_agent.models.token_timeout import TokenTimeout
+from graph_agent.models.stream_watch import StreamWatch, TokenTimeout
+from graph_agent.models.usage import record_cut_off
 
 LONGEST_WAIT_S = 60.0
 """Maximum seconds between two attempts."""

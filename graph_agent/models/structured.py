@@ -16,9 +16,9 @@ from graph_agent.models.binding import BoundModel, openai_response_format, unwra
 from graph_agent.models.capabilities import choose_tool_calling
 from graph_agent.models.cleaning import sanitized
 from graph_agent.models.errors import classify_model_error
-from graph_agent.models.estimate import with_usage
 from graph_agent.models.prose import as_plans
 from graph_agent.models.retry import ask
+from graph_agent.models.usage import with_usage
 
 logger = logging.getLogger(__name__)
 

@@ -1,9 +1,196 @@
-"""Filters that decide which part of an incomplete reply may be shown."""
+"""The part of an incomplete reply that may be shown: neither the sentinel nor a call written as text.
+
+The sentinel `No more actions.` is the planning reply of a model that makes no calls and gives no answer yet.
+"""
 
 from __future__ import annotations
 
-from graph_agent.calls.opening import CallOpening, may_begin_with_call
-from graph_agent.models.sentinel import after_reasoning, visible_begin, visible_end
+import re
+
+from graph_agent.calls.fences import code_language
+from graph_agent.calls.tags import TAG
+
+SENTINEL = "No more actions."
+
+_WHOLE = re.compile(
+    r"\W*no\s+(?:more|further)\s+actions?(?:\s+(?:(?:is|are)\s+)?(?:needed|required|necessary))?\W*", re.IGNORECASE
+)
+_FORMS = tuple(
+    f"no {more} {actions}{verb} {needed}"
+    for more in ("more", "further")
+    for actions in ("action", "actions")
+    for verb in ("", " is", " are")
+    for needed in ("needed", "required", "necessary")
+)
+_LONGEST = 80
+"""Maximum characters of a line with the sentinel, including surrounding punctuation."""
+_REASONING, _REASONING_END = "<think>", "</think>"
+
+
+_CANDIDATE = re.compile(r"[{\[<◁]|`+|~{2,}|~\Z|\bf(?:u(?:n(?:c(?:t(?:o(?:o(?:ls?)?)?)?)?)?)?)?\Z|\bfunctools\[")
+_BRACE = re.compile(r"\{\s*+(?:[\"'“A-Za-z_/#}]|(?P<open>\Z))")
+_BRACKET = re.compile(r"\[(?:TOOL_CALLS\]|\s*+(?:[{\"'\[]|[^\W\d][\w.]*+\s*+\(|(?P<open>(?:[^\W\d][\w.]*+)?\s*+\Z)))")
+_FENCE = re.compile(r"(?P<marks>`{3,}|~{3,})[ \t]*+(?P<language>[A-Za-z][\w.+#-]*+)?(?P<open>\Z)?")
+_FUNCTION = re.compile(r"<(?:[a-z]{1,16}:|｜DSML｜)?(?:function|invoke)[= ]")
+_OPEN_TAG = re.compile(r"[<◁](?:[|｜A-Za-z][^>\n]*+)?+\Z")
+_LONGEST_TAG = 80
+"""Maximum characters of a tag; a longer unclosed one is text."""
+_LONGEST_OPENING = 200
+"""Characters by which a leading call is recognized."""
+
+
+def is_sentinel(text: str) -> bool:
+    """Whether a text is exactly the sentinel.
+
+    Ignores case, white space, quotes, other surrounding punctuation, and preceding reasoning in `<think>`.
+    """
+    return _WHOLE.fullmatch(after_reasoning(text).strip()[: _LONGEST + 1]) is not None
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text is only white space and reasoning in `<think>`."""
+    return not after_reasoning(text).strip()
+
+
+def has_no_answer(text: str) -> bool:
+    """Whether a text holds no answer: it is blank, or the sentinel."""
+    return is_blank(text) or is_sentinel(text)
+
+
+def after_reasoning(text: str) -> str:
+    """Return the text after reasoning in `<think>`; empty while the reasoning is unclosed."""
+    _, closed, rest = text.rpartition(_REASONING_END)
+    if closed:
+        return rest
+    return "" if text.lstrip().startswith(_REASONING) else text
+
+
+def without_sentinel(text: str) -> str:
+    """Remove the sentinel from the first and the last lines of a text; empty if nothing remains."""
+    if has_no_answer(text):
+        return ""
+    # An additional line completes the last one.
+    kept = text[visible_begin(f"{text}\n.") :]
+    while (last := _last_line(kept)) and _WHOLE.fullmatch(kept[last:][: _LONGEST + 1]):
+        kept = kept[:last].rstrip()
+    return "" if is_sentinel(kept) else kept
+
+
+def visible_begin(text: str) -> int | None:
+    """Return the index where the visible part of an incomplete reply starts; None while it may be the sentinel.
+
+    Reasoning in `<think>` is withheld until text follows it.
+
+    Args:
+        text: The reply so far; more text does not change an index once found.
+    """
+    rest = after_reasoning(text).lstrip()
+    line, ended, following = rest.partition("\n")
+    if not ended and (_REASONING.startswith(line) or _may_become_sentinel(line)):
+        return None
+    if not ended or not _WHOLE.fullmatch(line[: _LONGEST + 1]):
+        return 0
+    begin = visible_begin(following)
+    if begin is None:
+        return None
+    shown = following[begin:].lstrip()
+    return len(text) - len(shown)
+
+
+def visible_end(text: str) -> int:
+    """Return the index where the visible part of an incomplete reply ends.
+
+    A last line that is blank or may become the sentinel is excluded.
+
+    Args:
+        text: The reply so far, with an index from `visible_begin`.
+    """
+    tail = text[-2 * _LONGEST :]
+    kept = tail.rstrip()
+    line = _last_line(tail)
+    if line and _may_become_sentinel(tail[line:]):
+        kept = tail[:line].rstrip()
+    elif "\n" not in tail[len(kept) :]:
+        return len(text)
+    return len(text) - len(tail) + len(kept)
+
+
+def _last_line(text: str) -> int:
+    """Return the index where the last non-blank line starts; 0 if there is only one line."""
+    return text.rfind("\n", 0, len(text.rstrip())) + 1
+
+
+def _may_become_sentinel(line: str) -> bool:
+    if len(line) > _LONGEST:
+        return False
+    words = re.sub(r"\s+", " ", re.sub(r"^[\W_]+", "", line)).casefold()
+    return any(form.startswith(words) for form in _FORMS) or _WHOLE.fullmatch(line) is not None
+
+
+class CallOpening:
+    """Finds the length of a growing text before its first possible call.
+
+    Text that looks like the start of a call counts as one, because the rest may complete it. Markdown links, other
+    tags, inline code and blocks of program code do not count.
+    """
+
+    def __init__(self) -> None:
+        self._at = 0
+        """Index up to which the text holds no call."""
+        self._code: re.Pattern[str] | None = None
+        """Pattern that closes the open block of program code; None outside a block."""
+
+    def before(self, text: str) -> int:
+        """Return the index up to which `text` holds no call, independent of later text.
+
+        Args:
+            text: The text so far; it starts with the text of the previous call.
+        """
+        while True:
+            if self._code is not None:
+                if (closing := self._code.search(text, self._at)) is None:
+                    self._at = max(self._at, text.rfind("\n") + 1)
+                    return len(text)
+                self._code, self._at = None, closing.end()
+            if (candidate := _CANDIDATE.search(text, self._at)) is None:
+                return len(text)
+            after = self._past(text, candidate)
+            if after is None:
+                self._at = candidate.start()
+                return self._at
+            self._at = after
+
+    def _past(self, text: str, candidate: re.Match[str]) -> int | None:
+        """Return the index to continue from after a candidate; None if it may be a call."""
+        start, first = candidate.start(), candidate[0][0]
+        if first in "{[":
+            return None if (_BRACE if first == "{" else _BRACKET).match(text, start) else start + 1
+        if first == "f":
+            return None
+        if first in "`~":
+            return self._past_fence(text, candidate)
+        return None if _may_be_tag(text[start : start + _LONGEST_TAG]) else start + 1
+
+    def _past_fence(self, text: str, candidate: re.Match[str]) -> int | None:
+        fence = _FENCE.match(text, candidate.start())
+        if fence is None:
+            # A run at the end may still become a fence.
+            return None if candidate.end() == len(text) else candidate.end()
+        if fence["open"] is not None or not code_language(fence["language"] or ""):
+            return None
+        self._code = re.compile(rf"^[ \t>]*+{fence['marks']}", re.MULTILINE)
+        return fence.end()
+
+
+def may_begin_with_call(text: str) -> bool:
+    """Whether a text, or the text that it may become, begins with a call."""
+    return CallOpening().before(text.lstrip()[:_LONGEST_OPENING]) == 0
+
+
+def _may_be_tag(text: str) -> bool:
+    if TAG.match(text) or _FUNCTION.match(text):
+        return True
+    return len(text) < _LONGEST_TAG and _OPEN_TAG.match(text) is not None
 
 
 class SentinelFilter:

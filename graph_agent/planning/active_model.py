@@ -1,8 +1,10 @@
-"""The model in force for a node's requests, its fallbacks, and the history as requests hold it."""
+"""The planner and the model in force for a node's requests, its fallbacks, and the history as requests hold it."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,6 +15,7 @@ from langchain_core.messages import AnyMessage
 from graph_agent._internal.failure_log import IN_HISTORY
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.deps import AgentDeps
+from graph_agent.errors import ConfigError
 from graph_agent.events.types import StoredEvent, event
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import FALLBACK_SENTENCE, brief_model_error, classify_model_error, describe_model_error
@@ -20,11 +23,42 @@ from graph_agent.models.pool import ReadyModel
 from graph_agent.planning.compaction import compacted_view, shorten
 from graph_agent.planning.prompt import plan_request, with_carried
 from graph_agent.planning.result_texts import with_texts
-from graph_agent.state.failure_message import as_sent
+from graph_agent.state.messages import without_failure_report
 from graph_agent.state.schema import Bookkeeping
-from graph_agent.tools.result_cuts import with_cuts
+from graph_agent.tools.truncation import with_cuts
+
+_VARIABLE = "AGENTIC_LOOP_ENABLED"
+
 
 logger = logging.getLogger(__name__)
+
+
+def planner_of(session_id: str, settings: LoopConfig, agentic_loop: bool | None) -> Planner:
+    """The planner of a session; the same in every process and at any time.
+
+    Args:
+        session_id: The session's id.
+        settings: `rollout` is the share of sessions that plan wave by wave; if it is None, `planner` applies.
+        agentic_loop: The operator's setting for every session; None for none.
+    """
+    if agentic_loop is not None:
+        return "wave" if agentic_loop else "dag"
+    if settings.rollout is None:
+        return settings.planner
+    position = int.from_bytes(hashlib.sha256(session_id.encode()).digest()[:8]) / 2**64
+    return "wave" if position < settings.rollout else "dag"
+
+
+def agentic_loop_from_env(environ: Mapping[str, str] = os.environ) -> bool | None:
+    """Read the operator's setting from `AGENTIC_LOOP_ENABLED`; None if it is not set.
+
+    Raises:
+        ConfigError: If it is neither `true` nor `false`.
+    """
+    text = environ.get(_VARIABLE, "").strip().lower()
+    if text in ("true", "false", ""):
+        return {"true": True, "false": False, "": None}[text]
+    raise ConfigError(f"{_VARIABLE}={text!r}: write 'true' or 'false', or unset it.")
 
 
 class ActiveModel:
@@ -104,7 +138,11 @@ class ActiveModel:
         if self.result_texts:
             messages = with_texts(messages, self.result_texts)
         # The note of a compacted view quotes messages in the form in which requests hold them.
-        view = compacted_view([as_sent(message) for message in messages], kept_from) if kept_from else messages
+        view = (
+            compacted_view([without_failure_report(message) for message in messages], kept_from)
+            if kept_from
+            else messages
+        )
         return with_cuts(view, cuts) if (cuts := self.loop.get("cuts")) else view
 
     @contextmanager

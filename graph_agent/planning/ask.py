@@ -16,12 +16,12 @@ from graph_agent.config import LoopConfig, Planner
 from graph_agent.deps import AgentDeps
 from graph_agent.models.client import Mode
 from graph_agent.models.finish_reasons import cut_off, refusal_text
-from graph_agent.models.sentinel import has_no_answer, is_blank, without_sentinel
 from graph_agent.models.stream_watch import StreamWatch
+from graph_agent.models.usage import add_usage
+from graph_agent.models.visibility import has_no_answer, is_blank, without_sentinel
 from graph_agent.planning.cache import through_cache
 from graph_agent.planning.prompt import plan_request
 from graph_agent.planning.reply import Planned, action_of, read_reply
-from graph_agent.state.usage import add_usage
 from graph_agent.types import NO_USAGE, Call, Usage
 from graph_agent.waves.reply import read_plan
 from graph_agent.waves.schema import PlanError, PlanningResult, check_wave

@@ -8,12 +8,11 @@ from collections.abc import Iterable
 from langchain_core.messages import AIMessage, AnyMessage
 
 from graph_agent.calls import split_tool_calls, unfinished_call
-from graph_agent.calls.opening import may_begin_with_call
 from graph_agent.deps import AgentDeps
 from graph_agent.errors import SlowSchemaError
 from graph_agent.models.client import Mode
 from graph_agent.models.finish_reasons import cut_off
-from graph_agent.models.sentinel import after_reasoning, without_sentinel
+from graph_agent.models.visibility import after_reasoning, may_begin_with_call, without_sentinel
 from graph_agent.planning.text_correction import written_call
 from graph_agent.response_format import ResponseSchema
 from graph_agent.waves.closing import answer_of_plans

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 
-from graph_agent.tools.result_cuts import cuts_for, with_cuts
+from graph_agent.tools.truncation import cuts_for, with_cuts
 from graph_agent.types import HIDDEN_ID_PREFIX
 
 NOTE_MARK = "graph_agent_note"

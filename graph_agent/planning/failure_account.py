@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from langchain_core.messages import AnyMessage
 
-from graph_agent.events.queries import account
+from graph_agent.events.calls import account
 from graph_agent.events.types import StoredEvent
 from graph_agent.models.public_text import public_text
 from graph_agent.planning.compaction import recap

@@ -17,8 +17,8 @@ from graph_agent.hooks.copies import LazyRequestCopy, copied
 from graph_agent.hooks.faults import fail_or_skip
 from graph_agent.hooks.protocol import HookRequest, HookResponse, LoopHook, LoopPlan, RequestPatch, sees_answers
 from graph_agent.models.cleaning import without_calls
-from graph_agent.models.sentinel import has_no_answer
 from graph_agent.models.side_calls import run_side_call
+from graph_agent.models.visibility import has_no_answer
 from graph_agent.planning.hook_messages import without_open_calls
 from graph_agent.planning.reply import Planned
 from graph_agent.state.schema import HookWork

@@ -15,9 +15,9 @@ from graph_agent.models.cleaning import with_text
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.finish_reasons import refusal_text
-from graph_agent.models.sentinel import without_sentinel
 from graph_agent.models.stream_watch import StreamWatch
-from graph_agent.models.visibility import CallFilter
+from graph_agent.models.usage import less_usage
+from graph_agent.models.visibility import CallFilter, without_sentinel
 from graph_agent.planning.ask import RefusedError, ask_for_calls, ask_for_plan, settle
 from graph_agent.planning.hook_loop import PATCHED_MODEL, run_hook_loop
 from graph_agent.planning.hook_messages import CarriedMessages
@@ -26,7 +26,6 @@ from graph_agent.planning.reply import Planned
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.result_texts import result_texts
 from graph_agent.state.schema import HookWork
-from graph_agent.state.usage import less_usage
 from graph_agent.types import NO_USAGE, Usage
 
 

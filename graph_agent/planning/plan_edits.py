@@ -9,17 +9,16 @@ from __future__ import annotations
 from langchain_core.messages import AIMessage
 
 from graph_agent._internal.text import plain
-from graph_agent.events.calls import answer_event
-from graph_agent.events.queries import since_plan
+from graph_agent.events.calls import answer_event, since_plan
 from graph_agent.events.types import event
 from graph_agent.execution.current_wave import CurrentWave, current_wave
 from graph_agent.execution.settlement import removed_events, results_in_order
 from graph_agent.models.cleaning import without_call_blocks
-from graph_agent.models.sentinel import is_blank
+from graph_agent.models.visibility import is_blank
 from graph_agent.planning.reply import read_reply
 from graph_agent.planning.update import PlanUpdate
-from graph_agent.state.channels import status_event
 from graph_agent.state.messages import new_user_messages, open_calls
+from graph_agent.state.schema import status_event
 from graph_agent.types import SessionStatus
 
 

@@ -10,8 +10,7 @@ from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.deps import AgentDeps
 from graph_agent.models.client import Mode
-from graph_agent.state.failure_message import as_sent
-from graph_agent.state.messages import STEERING_MARK
+from graph_agent.state.messages import STEERING_MARK, without_failure_report
 from graph_agent.state.schema import Carried
 
 
@@ -35,7 +34,7 @@ def plan_request(
     messages = [
         _steered(message, parts)
         if isinstance(message, HumanMessage) and STEERING_MARK in message.additional_kwargs
-        else as_sent(message)
+        else without_failure_report(message)
         for message in history
     ]
     return [SystemMessage(prompt), *messages] if prompt else messages

@@ -11,14 +11,22 @@ from langchain_core.messages import AIMessage
 from graph_agent._internal.text import clean
 from graph_agent.budgets import usage_of
 from graph_agent.calls import new_call_id, read_text_calls, unfinished_call
+from graph_agent.calls.call import with_unique_ids
 from graph_agent.calls.messages import calls_of, canonical_calls, checked_call
 from graph_agent.config import Price
 from graph_agent.events.types import StoredEvent, event
 from graph_agent.models.cleaning import with_text, without_call_blocks
 from graph_agent.models.finish_reasons import CutOff, cause_of, cut_off, text_cut_off
-from graph_agent.models.sentinel import is_blank, without_sentinel
+from graph_agent.models.visibility import is_blank, without_sentinel
 from graph_agent.types import Call, Usage
 from graph_agent.waves.references import renamed
+
+_FIXES: dict[CutOff, str] = {
+    "length": "Call it again with shorter arguments, or do the work in several smaller calls.",
+    "content_filter": "Put the arguments in other words, or go on without it.",
+    "interrupted": "Call it again.",
+}
+"""The advice to the model for a call of a reply that was cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +66,6 @@ class Planned:
             calls=[_brief(call) for call in self.calls],
             **self.extra,
         )
-
-
-_FIXES: dict[CutOff, str] = {
-    "length": "Call it again with shorter arguments, or do the work in several smaller calls.",
-    "content_filter": "Put the arguments in other words, or go on without it.",
-    "interrupted": "Call it again.",
-}
-"""The advice to the model for a call of a reply that was cut off."""
 
 
 def plan_of_calls(message: AIMessage, calls: list[Call], usage: Usage, raw_text: str) -> Planned:
@@ -131,7 +131,7 @@ def read_reply(
             requested = [Call(id="", name=name, arguments={})]
         if requested:
             message = reply.model_copy(update={"content": clean(prose)})
-    calls = _with_ids(requested)
+    calls = with_unique_ids(requested)
     if cut is not None:
         fault = (
             f"Not run: the reply that holds this call was cut off {cause_of(cut, reply, max_tokens)}, so its arguments "
@@ -143,17 +143,6 @@ def read_reply(
         if canonical != message.tool_calls or message.invalid_tool_calls:
             message = message.model_copy(update={"tool_calls": canonical, "invalid_tool_calls": []})
     return plan_of_calls(message, calls, usage_of(reply, prices), reply.text)
-
-
-def _with_ids(calls: list[Call]) -> list[Call]:
-    """Give each call a unique id; missing and duplicate ids are replaced."""
-    seen: set[str] = set()
-    unique: list[Call] = []
-    for call in calls:
-        id_ = call["id"] if call["id"] and call["id"] not in seen else new_call_id()
-        unique.append(call if id_ == call["id"] else {**call, "id": id_})
-        seen.add(id_)
-    return unique
 
 
 def with_free_ids(planned: Planned, taken: Collection[str], *, structured: bool = False) -> Planned:

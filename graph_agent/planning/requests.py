@@ -16,11 +16,17 @@ from graph_agent.deps import AgentDeps
 from graph_agent.models.binding import ModelCall
 from graph_agent.models.cleaning import with_text
 from graph_agent.models.finish_reasons import REFUSED, is_content_refusal, refusal_text
-from graph_agent.models.metering import metered
-from graph_agent.models.sentinel import is_sentinel, without_sentinel
 from graph_agent.models.stream_watch import Reader, StreamForwarder, StreamWatch, Visibility
-from graph_agent.models.visibility import AnswerFilter, CallFilter, LeadingCallFilter, SentinelFilter
-from graph_agent.planning.active_model import ActiveModel
+from graph_agent.models.usage import add_usage, metered
+from graph_agent.models.visibility import (
+    AnswerFilter,
+    CallFilter,
+    LeadingCallFilter,
+    SentinelFilter,
+    is_sentinel,
+    without_sentinel,
+)
+from graph_agent.planning.active_model import ActiveModel, planner_of
 from graph_agent.planning.ask import (
     Limit,
     PlanningError,
@@ -33,12 +39,10 @@ from graph_agent.planning.ask import (
 from graph_agent.planning.closing_reply import answer_in, fits, is_better
 from graph_agent.planning.prompt import answer_request
 from graph_agent.planning.reply import Planned
-from graph_agent.planning.rollout import planner_of
 from graph_agent.planning.text_correction import WrittenCall, written_call
 from graph_agent.runs.run import run_of
-from graph_agent.state.failure_message import stream_rest
+from graph_agent.state.messages import stream_rest
 from graph_agent.state.schema import Bookkeeping
-from graph_agent.state.usage import add_usage
 from graph_agent.types import NO_USAGE, Usage
 
 T = TypeVar("T")

@@ -15,20 +15,17 @@ from graph_agent._internal.text import as_text, plain, text_of
 from graph_agent.budgets import LOGGED, RECURSION_LIMIT, STEPS_FOR_A_WAVE, LimitMet, budget_met, has_budget, limit_met
 from graph_agent.context import coerce_context, set_fields
 from graph_agent.deps import AgentDeps
-from graph_agent.events.calls import announce
-from graph_agent.events.queries import answers_of_wave, failed_ids, is_structured, results_of_wave, since_plan
+from graph_agent.events.calls import announce, answers_of_wave, failed_ids, is_structured, results_of_wave, since_plan
 from graph_agent.events.types import StoredEvent, event
-from graph_agent.execution.delegate_call import calls_waiting_for_person, unanswered
+from graph_agent.execution.delegate_call import calls_waiting_for_person, unanswered_result
 from graph_agent.execution.settlement import settle, skipped_result
 from graph_agent.models.stream_watch import StreamWatch
+from graph_agent.models.usage import add_usage, fresh
 from graph_agent.runs.inbox import NoteKind
 from graph_agent.runs.notes import listen, take_follow_ups
-from graph_agent.runs.run import run_of
-from graph_agent.runs.spending import spent
-from graph_agent.state.channels import status_event
+from graph_agent.runs.run import run_of, spent
 from graph_agent.state.messages import new_user_messages, rewrite
-from graph_agent.state.schema import NOT_BEGUN, Bookkeeping, LoopOutcome, PlanState, RemoteTask
-from graph_agent.state.usage import add_usage, fresh
+from graph_agent.state.schema import NOT_BEGUN, Bookkeeping, LoopOutcome, PlanState, RemoteTask, status_event
 from graph_agent.types import NO_USAGE, Call, SessionStatus, StopReason, Usage
 from graph_agent.waves.schema import Selection, select
 
@@ -64,8 +61,9 @@ class PlanUpdate:
         self.settings = parts.settings(runtime, config, self.loop)
         self.events: list[StoredEvent] = []
         self.changes: dict[str, Any] = {}
+        remote = state.get("remote")
         self.waiting_delegations = (
-            calls_waiting_for_person(state.get("remote"), state.get("ready", [])) if state.get("arrived") else []
+            calls_waiting_for_person(remote, state["ready"]) if remote and state.get("arrived") else []
         )
         """Delegations of the wave that wait for a person's answer."""
         self.newest_reply: AIMessage | None = None
@@ -204,7 +202,7 @@ class PlanUpdate:
 
     def _answer_waiting_delegations(self) -> None:
         for call in self.waiting_delegations:
-            message, response = unanswered(call, self.loop["step"])
+            message, response = unanswered_result(call, self.loop["step"])
             self.add_message(message)
             self.history = [*self.history, message]
             self.events.append(response)

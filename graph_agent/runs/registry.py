@@ -12,33 +12,51 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
-from langchain_core.runnables.config import ensure_config
+from langchain_core.runnables.config import ensure_config, var_child_runnable_config
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 
+from graph_agent._compat import default_executor_of
+from graph_agent._internal.daemon_threads import DaemonExecutor
 from graph_agent._internal.polling import poll_forever
 from graph_agent._internal.sync_bridge import await_thread_future
 from graph_agent.errors import SessionBusyError
 from graph_agent.runs.database_identity import place_of, place_of_blocking
 from graph_agent.runs.inbox import Inbox, MemoryInbox, StoreInbox
 from graph_agent.runs.locks import SessionLocks, guards_processes
-from graph_agent.runs.loop_executor import use_daemon_threads
 from graph_agent.runs.run import READERSHIP, RUN, Run, RunScope
 
 logger = logging.getLogger(__name__)
-
 ABORTED = "__graph_agent_aborted"
 """Key in a run's `configurable` that aborts it at its start: it settles open calls, and ends."""
-
 POLL_S = 0.25
 """Seconds between two polls of the Store for an abort from another process."""
-
 _ENDING_S = 10.0
 """Seconds to wait for the end of a run that was stopped, or whose stream was left."""
-
 _under_way: dict[tuple[Hashable, str], Run] = {}
 _inboxes: dict[Hashable, MemoryInbox] = {}
+
+
+def use_daemon_threads() -> None:
+    """Put a `DaemonExecutor` around the running loop's default executor, once.
+
+    Only asyncio's own loops show their executor. Another kind of loop is left as it is, since its executor may be one
+    that the program has chosen; see `use_daemon_threads_of_own_loop`.
+    """
+    loop = asyncio.get_running_loop()
+    if isinstance(loop, asyncio.BaseEventLoop) and not isinstance(before := default_executor_of(loop), DaemonExecutor):
+        loop.set_default_executor(DaemonExecutor(_is_within_a_run, before))
+
+
+def use_daemon_threads_of_own_loop() -> None:
+    """As `use_daemon_threads`, for any kind of loop, once the program that owns it has started it."""
+    asyncio.get_running_loop().set_default_executor(DaemonExecutor(_is_within_a_run))
+
+
+def _is_within_a_run() -> bool:
+    config = var_child_runnable_config.get() or {}
+    return RUN in config.get("configurable", {})
 
 
 def _end_lost_run(place: Hashable, session_id: str, why: str) -> None:

@@ -15,8 +15,7 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, Generati
 
 from graph_agent.budgets import usage_of
 from graph_agent.config import Price
-from graph_agent.models.estimate import cut_off_reply, estimated_usage
-from graph_agent.state.usage import add_usage
+from graph_agent.models.usage import add_usage, cut_off_reply, estimated_usage
 from graph_agent.types import NO_USAGE, Usage
 
 

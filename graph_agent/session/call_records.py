@@ -9,7 +9,7 @@ from typing import Literal
 from langgraph.checkpoint.base import CheckpointTuple, PendingWrite
 from langgraph.types import StateSnapshot
 
-from graph_agent.events.queries import OUTCOMES
+from graph_agent.events.calls import OUTCOMES
 from graph_agent.events.types import StoredEvent
 from graph_agent.execution.ledger import WaveRecovery, wave_recovery
 from graph_agent.runs.run import Run

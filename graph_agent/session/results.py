@@ -11,8 +11,7 @@ from langgraph.types import Interrupt, StateSnapshot
 
 from graph_agent._internal.text import text_of
 from graph_agent.events.calls import call_name
-from graph_agent.events.types import Event, StoredEvent
-from graph_agent.events.values import value_of
+from graph_agent.events.types import Event, StoredEvent, value_of
 from graph_agent.types import NO_USAGE, SessionStatus, StopReason, Usage
 
 if TYPE_CHECKING:

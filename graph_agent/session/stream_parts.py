@@ -20,7 +20,7 @@ from graph_agent.session.results import (
     RunPart,
     Token,
 )
-from graph_agent.state.failure_message import failure_of
+from graph_agent.state.messages import failure_of
 from graph_agent.types import delegation_name
 
 MODES: list[StreamMode] = ["messages", "custom", "updates"]

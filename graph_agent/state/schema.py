@@ -1,4 +1,4 @@
-"""The state schemas; every value in a checkpoint is plain JSON or a LangChain message."""
+"""The state schemas and channels; every value in a checkpoint is plain JSON or a LangChain message."""
 
 from __future__ import annotations
 
@@ -7,24 +7,81 @@ from operator import attrgetter
 from typing import Annotated, Any, NotRequired, Self, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, BaseMessageChunk, RemoveMessage
-from langgraph.channels import DeltaChannel, EphemeralValue
+from langgraph.channels import DeltaChannel, EphemeralValue, LastValue
 from langgraph.checkpoint.base import PendingWrite
+from langgraph.errors import InvalidUpdateError
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.managed import RemainingSteps
 from langgraph.types import Overwrite
 from typing_extensions import TypedDict
 
 from graph_agent._compat import messages_delta_reducer
-from graph_agent.events.types import StoredEvent, append_events
-from graph_agent.state.channels import StatusChannel
-from graph_agent.state.usage import add_usage
-from graph_agent.types import Call, StopReason, Usage
+from graph_agent.events.types import StoredEvent, append_events, event
+from graph_agent.models.usage import add_usage
+from graph_agent.types import Call, SessionStatus, StopReason, Usage
+
+ENDED = frozenset(SessionStatus) - {SessionStatus.CREATED, SessionStatus.RUNNING}
+"""The statuses in which an input can end; new input changes each to `RUNNING`."""
+
+NEXT: dict[SessionStatus, frozenset[SessionStatus]] = {
+    SessionStatus.CREATED: frozenset({SessionStatus.RUNNING}),
+    SessionStatus.RUNNING: ENDED,
+    **{ended: frozenset({SessionStatus.RUNNING}) for ended in ENDED},
+}
+"""Status → allowed next statuses."""
+
 
 # A delta channel writes a full copy every N updates; a small N makes the total size grow quadratically.
 SNAPSHOT_EVERY = 1000
-
-
 _ID = attrgetter("id")
+
+
+def status_event(before: str, after: str, step: int) -> StoredEvent:
+    """Return the `status` event of a transition.
+
+    Args:
+        before: The current status.
+        after: The new status.
+        step: The step of the transition.
+
+    Raises:
+        InvalidUpdateError: If the transition is not allowed.
+    """
+    check_change(before, after)
+    return event("status", step, **{"from": str(before), "to": str(after)})
+
+
+def check_change(before: str, after: str) -> None:
+    """Refuse a transition that is not in `NEXT`.
+
+    Raises:
+        InvalidUpdateError: With both statuses and the allowed ones.
+    """
+    try:
+        allowed = NEXT[SessionStatus(before)]
+        known = SessionStatus(after)
+    except ValueError:
+        raise InvalidUpdateError(f"{after!r} is no session status; known: {', '.join(SessionStatus)}.") from None
+    if known not in allowed:
+        raise InvalidUpdateError(
+            f"A session that is {before} cannot become {after}; it can become {', '.join(sorted(allowed))}."
+        )
+
+
+class StatusChannel(LastValue[str]):
+    """Holds the status and refuses invalid transitions; a write of the current status is allowed."""
+
+    def update(self, values: Sequence[Any]) -> bool:
+        """Set the new status; return whether there was a write.
+
+        Raises:
+            InvalidUpdateError: For a transition that is not allowed.
+        """
+        for value in values:
+            before = self.value if self.is_available() else SessionStatus.CREATED
+            if value != before:
+                check_change(before, value)
+        return super().update(values)
 
 
 class MessagesChannel(DeltaChannel[list[AnyMessage]]):

@@ -9,7 +9,7 @@ from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
 from graph_agent._internal.text import as_text, plain
-from graph_agent.tools.output import Output
+from graph_agent.events.calls import CallResult
 from graph_agent.types import Call
 
 CLIENT_CALL = "client_tool_call"
@@ -30,7 +30,7 @@ class ClientResult(TypedDict):
     """`success`, or `error` if the tool failed."""
 
 
-def call_client_tool(call: Call) -> Output:
+def call_client_tool(call: Call) -> CallResult:
     """Interrupt the graph for a client tool call; on resume, return the client's result.
 
     Raises:
@@ -38,9 +38,9 @@ def call_client_tool(call: Call) -> Output:
     """
     answer = interrupt({"type": CLIENT_CALL, "id": call["id"], "name": call["name"], "arguments": call["arguments"]})
     if not isinstance(answer, dict) or "content" not in answer:
-        return Output(as_text(answer))
+        return CallResult(as_text(answer))
     content = answer["content"]
-    return Output(
+    return CallResult(
         plain(content) if isinstance(content, list) else as_text(content),
         "error" if answer.get("status") == "error" else "success",
     )

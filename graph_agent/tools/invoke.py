@@ -1,12 +1,15 @@
-"""Invocation of one tool's code, the record of its return value, and the `ToolRuntime` passed to it."""
+"""Invocation of one tool's code: its checked arguments, its idempotency key, its return value, its `ToolRuntime`."""
 
 from __future__ import annotations
 
 import asyncio
 import copy
 import functools
+import hashlib
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -18,10 +21,117 @@ from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, T
 from langgraph.errors import GraphBubbleUp
 from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import Runtime
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from graph_agent._compat import InjectedArguments, as_tool_output, config_parameter
 from graph_agent._internal.daemon_threads import call_in_thread
+from graph_agent.calls import canonical_arguments
+from graph_agent.errors import InputError, ToolArgumentsError
+from graph_agent.types import Call
+
+_current_call: ContextVar[tuple[str, Call, str] | None] = ContextVar("graph_agent_current_call", default=None)
+
+
+_LONGEST = 1_000
+"""Maximum characters of a text that is checked; a longer one is not a number."""
+
+
+def idempotency_key(session_id: str | None = None, call: Call | None = None, wave: str = "") -> str:
+    """Return the key of a call: the same for each run of this call in this session, different for every other call.
+
+    Inside a tool, call it without arguments:
+
+    ```python
+    @tool
+    async def charge(amount: int) -> str:
+        return await payments.post(amount, idempotency_key=idempotency_key())
+    ```
+
+    Args:
+        session_id: The session's id; None inside a tool.
+        call: The call; None inside a tool.
+        wave: Identifier of the call's wave within the session, because models repeat call ids across inputs; omitted
+            inside a tool.
+
+    Returns:
+        64 hexadecimal digits: a hash of the session's id, the wave, and the call's id, name and canonical arguments.
+
+    Raises:
+        InputError: If called without arguments outside a tool that an agent runs.
+    """
+    if session_id is None or call is None:
+        current = _current_call.get()
+        if current is None:
+            raise InputError("idempotency_key() without arguments is for the inside of a tool that an agent runs.")
+        session_id, call, wave = current
+    parts = [session_id, wave, call["id"], call["name"], canonical_arguments(call["arguments"])]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def key_of_current_call() -> str | None:
+    """Return `idempotency_key()` inside a tool call of an agent; None elsewhere."""
+    return idempotency_key() if _current_call.get() is not None else None
+
+
+@contextmanager
+def current_call(session_id: str, call: Call, wave: str) -> Iterator[None]:
+    """Set the call whose key `idempotency_key()` returns inside the context."""
+    token = _current_call.set((session_id, call, wave))
+    try:
+        yield
+    finally:
+        _current_call.reset(token)
+
+
+def check_finite(tool: BaseTool, arguments: Mapping[str, Any]) -> None:
+    """Refuse text arguments that the tool's schema parses as NaN or an infinity.
+
+    Args:
+        tool: The tool; no check if its schema is not a pydantic class.
+        arguments: The model's arguments.
+
+    Raises:
+        ToolArgumentsError: With the names of those arguments.
+    """
+    suspects = [name for name, value in arguments.items() if _may_be_not_finite(value)]
+    if not suspects:
+        return
+    # The schema without injected arguments.
+    schema = tool.tool_call_schema
+    if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
+        return
+    try:
+        parsed = vars(schema.model_validate({**arguments}))
+    except ValidationError:
+        return  # the call itself reports the misfit
+    if names := [name for name in suspects if _is_not_finite(parsed.get(name))]:
+        raise ToolArgumentsError(
+            f"The arguments do not fit the tool {tool.name!r}: {', '.join(names)} must be finite, and was given as "
+            f"{', '.join(repr(arguments[name])[:80] for name in names)}. Send a finite number."
+        )
+
+
+def _may_be_not_finite(value: Any) -> bool:
+    if isinstance(value, str):
+        if len(value) > _LONGEST:
+            return False
+        try:
+            return not math.isfinite(float(value))
+        except ValueError:
+            return False
+    if isinstance(value, Mapping):
+        return any(map(_may_be_not_finite, value.values()))
+    return isinstance(value, list) and any(map(_may_be_not_finite, value))
+
+
+def _is_not_finite(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, BaseModel):
+        value = vars(value)
+    if isinstance(value, Mapping):
+        return any(map(_is_not_finite, value.values()))
+    return isinstance(value, list | tuple | set) and any(map(_is_not_finite, value))
 
 
 @dataclass(slots=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from langchain_core.messages import ToolMessage
@@ -15,30 +15,22 @@ from pydantic import ValidationError
 from graph_agent._internal.exception_text import exception_text
 from graph_agent._internal.text import as_text, clean, plain, text_of
 from graph_agent.errors import AbandonedCallsError, CallError, McpServerError
-from graph_agent.events.types import ResultStatus
-from graph_agent.events.values import as_json, decode, structured_content
+from graph_agent.events.calls import CallResult
+from graph_agent.events.types import as_json, decode, structured_content
 from graph_agent.types import Call
 
 if TYPE_CHECKING:
     from graph_agent.tools.invoke import ReturnValue  # it imports langgraph.prebuilt
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """The result of a call before truncation."""
-
-    content: str | list[Any]
-    """Text, or LangChain content blocks."""
-    status: ResultStatus = "success"
-    artifact: Any = None
-    """Plain JSON that the tool returned in addition to its content."""
-    stored: Mapping[str, Any] = field(default_factory=dict)
-    """Fields by which the call's event stores the result's value; see `graph_agent.events.values`."""
-    raised: BaseException | None = None
-    """The tool's exception, if `content` reports one."""
+Cause = Literal["abort", "deadline"]
+_BECAUSE: dict[Cause, str] = {
+    "abort": "the run was stopped",
+    "deadline": "the time for this input ran out",
+}
 
 
-def read_output(returned: Any, call: Call, given: ReturnValue | None = None) -> Output:
+def read_output(returned: Any, call: Call, given: ReturnValue | None = None) -> CallResult:
     """Parse a tool's result: text, a message for its call, or a `Command` or list that holds only that message.
 
     Anything else becomes an error: further messages would separate the results of parallel calls, an order that
@@ -50,7 +42,7 @@ def read_output(returned: Any, call: Call, given: ReturnValue | None = None) -> 
         given: The return value of the tool's own code; None if it was not recorded.
     """
     if isinstance(returned, str):
-        return Output(clean(returned))
+        return CallResult(clean(returned))
     found: ToolMessage | None = None
     refused: list[str] = []
     for item in returned if isinstance(returned, list) else [returned]:
@@ -66,17 +58,17 @@ def read_output(returned: Any, call: Call, given: ReturnValue | None = None) -> 
             else:
                 refused.append(f"a {type(message).__name__}")
     if refused:
-        return Output(
+        return CallResult(
             f"The tool ran, but requested changes that this agent does not allow: {', '.join(refused)}.", "error"
         )
     if found is None:
-        return Output(f"{call['name']} returned no message for this call; its result is not known.", "error")
+        return CallResult(f"{call['name']} returned no message for this call; its result is not known.", "error")
     artifact = None if found.artifact is None else plain(found.artifact)
     content, text = _content(found.content), _json_text(given, found)
     stored = structured_content(content if text is None else text, artifact)
     if text is None:
-        return Output(content, "error" if found.status == "error" else "success", artifact, stored)
-    return Output(text, "success", artifact, stored or {"encoding": "json"})
+        return CallResult(content, "error" if found.status == "error" else "success", artifact=artifact, stored=stored)
+    return CallResult(text, artifact=artifact, stored=stored or {"encoding": "json"})
 
 
 def _json_text(given: ReturnValue | None, found: ToolMessage) -> str | None:
@@ -89,7 +81,7 @@ def _json_text(given: ReturnValue | None, found: ToolMessage) -> str | None:
     return as_json(given.value)
 
 
-def with_value_of(outputs: Sequence[Output], output: Output) -> Output:
+def with_value_of(outputs: Sequence[CallResult], output: CallResult) -> CallResult:
     """Return middleware's output with the value of the call's own output, which a message does not hold.
 
     If middleware changed the content and not the artifact, the value comes from the content alone, so that text removed
@@ -166,16 +158,8 @@ def fault(
     return clean(f"{tool.name} failed: {exception_text(error)}")
 
 
-Cause = Literal["abort", "deadline"]
-
-_BECAUSE: dict[Cause, str] = {
-    "abort": "the run was stopped",
-    "deadline": "the time for this input ran out",
-}
-
-
-def cut_short(cause: Cause, *, started: bool, writes: bool) -> tuple[str, ResultStatus]:
-    """Return the result text and status of a call that an abort or a deadline stopped.
+def cut_short(cause: Cause, *, started: bool, writes: bool) -> CallResult:
+    """Return the result of a call that an abort or a deadline stopped.
 
     Args:
         cause: The reason.
@@ -184,9 +168,9 @@ def cut_short(cause: Cause, *, started: bool, writes: bool) -> tuple[str, Result
     """
     because = _BECAUSE[cause]
     if not started:
-        return f"Not run: {because} before this call was begun.", "skipped"
+        return CallResult(f"Not run: {because} before this call was begun.", "skipped")
     text = f"Stopped before it had finished: {because}. {effect_text(writes=writes)}"
-    return text, "unknown" if writes else "error"
+    return CallResult(text, "unknown" if writes else "error")
 
 
 def effect_text(*, writes: bool) -> str:

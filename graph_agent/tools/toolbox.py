@@ -1,4 +1,4 @@
-"""The tools and delegates of one agent, by name, and the execution of one tool call."""
+"""The tools and delegates of one agent, by name, also from sources that change, and the execution of one tool call."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 import copy
 import logging
 import re
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
@@ -17,22 +17,96 @@ from graph_agent._compat import InjectedArguments, read_state
 from graph_agent._internal.failure_log import log_failure, log_traceback
 from graph_agent.delegation import Delegate, LateDelegate
 from graph_agent.errors import ConfigError, ToolArgumentsError, UnknownToolError, did_you_mean
+from graph_agent.events.calls import CallResult
 from graph_agent.events.types import ResultStatus
 from graph_agent.prompts import Prompts
 from graph_agent.state.schema import AgentState, RemoteTask
 from graph_agent.tools.argument_checks import openai_schema
 from graph_agent.tools.client import bare_schema, call_client_tool
 from graph_agent.tools.delegates import delegate_schema, withdraw
-from graph_agent.tools.finite_numbers import check_finite
-from graph_agent.tools.invoke import Invoker, belongs_to_run, record_return_value, tool_runtime
-from graph_agent.tools.live import LiveTools
-from graph_agent.tools.output import Output, fault, may_have_run, misfit, named_timeout, read_output
+from graph_agent.tools.invoke import Invoker, belongs_to_run, check_finite, record_return_value, tool_runtime
+from graph_agent.tools.output import fault, may_have_run, misfit, named_timeout, read_output
 from graph_agent.tools.retry import ToolRetry, after_attempts
 from graph_agent.types import Call, delegation_name, is_delegation
 
 logger = logging.getLogger(__name__)
-
 _DELEGATE_NAME = re.compile(r"[A-Za-z0-9_-]{1,50}")
+
+
+class ToolSource(Protocol):
+    """A list of tools that may change."""
+
+    version: int
+    """Number of changes so far."""
+    lists_change: bool
+    """Whether the source may announce changes."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether an announced change is not yet in the list."""
+        ...
+
+    async def settle(self) -> None:
+        """Wait for pending changes, a few seconds at most."""
+        ...
+
+    def __iter__(self) -> Iterator[BaseTool]:
+        """Iterate over the current tools."""
+        ...
+
+
+class LiveTools:
+    """The tools given to an agent, with the tools of each source kept current.
+
+    A source is followed only if all its tools were given; a list filtered by the user does not change.
+
+    Args:
+        tools: The tools; names are unique.
+    """
+
+    def __init__(self, tools: Sequence[BaseTool]) -> None:
+        found: dict[int, Any] = {id(source): source for tool in tools if (source := _source_of(tool)) is not None}
+        given = {id(tool) for tool in tools}
+        self._sources: list[ToolSource] = [
+            source for source in found.values() if all(id(tool) in given for tool in source)
+        ]
+        followed = {id(source) for source in self._sources}
+        self._fixed = [tool for tool in tools if id(_source_of(tool)) not in followed]
+        self.lists_change = any(source.lists_change for source in self._sources)
+        """Whether a source announces changes, which may add tools that write."""
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """The version of each source; a different value means a change."""
+        return tuple(source.version for source in self._sources)
+
+    @property
+    def pending(self) -> bool:
+        """Whether an announced change of a source is not yet in its list."""
+        return any(source.pending for source in self._sources)
+
+    async def settle(self) -> None:
+        """Wait for pending changes, a few seconds at most."""
+        await asyncio.gather(*(source.settle() for source in self._sources if source.pending))
+
+    def current(self, taken: Collection[str]) -> list[BaseTool]:
+        """Return the current tools, those of sources last.
+
+        Args:
+            taken: Names of delegates; a source's tool with such a name, or a given tool's name, is left out.
+        """
+        tools = {tool.name: tool for tool in self._fixed}
+        for source in self._sources:
+            for tool in list(source):
+                if tool.name in tools or tool.name in taken:
+                    logger.warning("The new tool %r is left out: another one has its name.", tool.name)
+                else:
+                    tools[tool.name] = tool
+        return list(tools.values())
+
+
+def _source_of(tool: BaseTool) -> Any:
+    return getattr(tool, "source", None)
 
 
 class Toolbox:
@@ -90,7 +164,7 @@ class Toolbox:
         self._made_before: frozenset[str] = frozenset()
         self._client_schemas: list[dict[str, Any]] = []
         reading = all(self.marks(name).get("effect") == "read" for name in self.tools)
-        self.may_write = bool(self.delegates) or not reading or self._live.announces
+        self.may_write = bool(self.delegates) or not reading or self._live.lists_change
         """Whether any call may change something; a tool without a mark counts as writing, as in MCP."""
         self._prompts = prompts
         self._tool_schemas = [openai_schema(tool) for tool in self.tools.values()]
@@ -203,7 +277,7 @@ class Toolbox:
 
     async def run(
         self, call: Call, config: RunnableConfig, runtime: Runtime[Any], *, timeout_s: float | None
-    ) -> Output:
+    ) -> CallResult:
         """Run one tool call; a failure becomes an error output, so that other calls of the wave continue.
 
         Args:
@@ -216,15 +290,15 @@ class Toolbox:
             GraphBubbleUp: If the tool interrupts the graph to ask a person.
         """
         if call["name"] in self.withdrawn and call["id"] not in self._made_before:
-            return Output(f"{call['name']} did not run: it is no longer offered. Answer without it.", "error")
+            return CallResult(f"{call['name']} did not run: it is no longer offered. Answer without it.", "error")
         if call["name"] in self.client_tools:
             return call_client_tool(call)
         tool = self.tools.get(call["name"])
         if tool is None:
             if call["name"] in self._offered:
-                return Output(f"{call['name']} did not run: no hook executed it.", "error")
+                return CallResult(f"{call['name']} did not run: no hook executed it.", "error")
             known = did_you_mean(call["name"], [name for name in self.names if name not in self._offered])
-            return Output(str(UnknownToolError(f"Unknown tool {call['name']!r}; {known}")), "error")
+            return CallResult(str(UnknownToolError(f"Unknown tool {call['name']!r}; {known}")), "error")
         marks, retry, attempt = self.marks(tool.name), self._retries[tool.name], 1
         status: ResultStatus = "error"
         timeout_s = marks.get("timeout_s", timeout_s)
@@ -250,7 +324,7 @@ class Toolbox:
                     if not unfit:
                         logged = named_timeout(clock, error, timeout_s=timeout_s)
                         log_failure(logger, f"The tool {tool.name!r}", logged, level=logging.WARNING)
-                    return Output(after_attempts(text, attempt), status, raised=None if unfit else error)
+                    return CallResult(after_attempts(text, attempt), status, raised=None if unfit else error)
                 log_traceback(logger, f"Attempt {attempt} of the tool {tool.name!r}", error)
             await asyncio.sleep(retry.wait_s(attempt))
             attempt += 1

@@ -1,11 +1,26 @@
-"""Truncation of tool output: characters first, then lines, with a visible marker."""
+"""Truncation of tool output: characters first, then lines, with a visible marker; its limits by tool and run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from langchain_core.messages import AnyMessage, ToolMessage
+
+from graph_agent._internal.text import text_of
+from graph_agent.config import LoopConfig
+from graph_agent.tools.read_result import READ_RESULT, read_on_hint
+from graph_agent.types import Call, is_delegation
 
 TruncateMode = Literal["head_tail", "tail"]
+
+
+LEAST_CHARS = 200
+"""Minimum characters kept of each result."""
+_WORTH_CUTTING = 100
+"""Minimum characters that a cut must remove; its marker is nearly as long."""
+_MOST_LINES = 1_000_000
+_LEFT_OUT = "[… content of another kind left out here; the history keeps it …]"
 
 
 class TruncatedText(NamedTuple):
@@ -143,3 +158,208 @@ def _start_of_last_lines(text: str, lines: int, limit: int) -> int:
             return limit
         start = newline
     return start + 1
+
+
+def cuts_for(messages: Sequence[AnyMessage], excess: int) -> dict[str, int]:
+    """Choose cuts that remove at least `excess` characters: the longest results first, all to the same length.
+
+    Args:
+        messages: A request, with earlier cuts applied.
+        excess: Characters to remove.
+
+    Returns:
+        Message id → characters to keep; empty if no result is worth cutting.
+    """
+    sizes = {message.id: _size(message) for message in messages if isinstance(message, ToolMessage) and message.id}
+    if not sizes:
+        return {}
+    longest = sorted(sizes.values(), reverse=True)
+    total, level = 0, 0
+    for count, size in enumerate(longest, 1):
+        total += size
+        level = (total - excess) // count
+        if count == len(longest) or level >= longest[count]:
+            break
+    # Characters only approximate the provider's count; halving the longest always makes progress.
+    keep = max(LEAST_CHARS, min(level, longest[0] // 2))
+    return {id_: keep for id_, size in sizes.items() if size > keep + _WORTH_CUTTING}
+
+
+def with_cuts(messages: Sequence[AnyMessage], cuts: Mapping[str, int]) -> list[AnyMessage]:
+    """Return the messages with the cuts applied.
+
+    Args:
+        messages: A request, or a history.
+        cuts: Message id → characters to keep.
+    """
+    return [_cut(message, keep) if (keep := cuts.get(message.id or "")) else message for message in messages]
+
+
+def _cut(message: AnyMessage, chars: int) -> AnyMessage:
+    content: Any = message.content
+    if isinstance(content, list):
+        content = [block if _is_text(block) else {"type": "text", "text": _LEFT_OUT} for block in content]
+    kept = truncated_content(content, max_chars=chars, max_lines=_MOST_LINES)
+    return message.model_copy(update={"content": content if kept is None else kept})
+
+
+def _size(message: AnyMessage) -> int:
+    content: Any = message.content
+    if isinstance(content, str):
+        return len(content)
+    return sum(len(text_of([block])) if _is_text(block) else len(repr(block)) for block in content)
+
+
+def _is_text(block: Any) -> bool:
+    return isinstance(block, str) or "text" in block
+
+
+def truncated_content(
+    content: str | list[Any],
+    *,
+    max_chars: int,
+    max_lines: int,
+    mode: TruncateMode = "head_tail",
+    hint: Callable[[int], str] | None = None,
+) -> str | list[Any] | None:
+    """Truncate text or content blocks; None if the content is within the limits.
+
+    Args:
+        content: Text, or content blocks. The limits apply to the text of all blocks together; a block whose whole text
+            is cut is dropped, and blocks without text stay.
+        max_chars: As for `truncate_texts`.
+        max_lines: As for `truncate_texts`.
+        mode: As for `truncate_texts`.
+        hint: As for `truncate_texts`.
+    """
+    blocks = [content] if isinstance(content, str) else content
+    texts = [text_of([block]) for block in blocks]
+    kept = truncate_texts(texts, max_chars=max_chars, max_lines=max_lines, mode=mode, hint=hint)
+    if kept is None:
+        return None
+    if isinstance(content, str):
+        return kept[0] or ""
+    # A block without text was not cut and stays.
+    return [
+        _with_text(block, text) for block, whole, text in zip(blocks, texts, kept, strict=True) if text or not whole
+    ]
+
+
+def _with_text(block: Any, text: str | None) -> Any:
+    if not text:
+        return block
+    return text if isinstance(block, str) else {**block, "text": text}
+
+
+def truncate_output(
+    content: str | list[Any], settings: LoopConfig, marks: Mapping[str, Any], call: Call
+) -> tuple[str | list[Any], bool]:
+    """Truncate an output to the limits of its tool, of the tool's kind, or of the run (see `output_limits`).
+
+    If outputs are offloaded, `offload_over_chars` is an upper bound too, and every marker names the `read_result` call
+    for the rest.
+
+    Args:
+        content: Text, or content blocks. The limits apply to the text of all blocks together; a block whose whole text
+            is cut is dropped, and blocks without text stay.
+        settings: The run's limits.
+        marks: The tool's marks: `kind`, `max_output_chars`, `max_output_lines`, `truncate`; empty for a delegate.
+        call: The call that the output answers.
+
+    Returns:
+        The content to show, and whether it was truncated.
+    """
+    limits = output_limits(call["name"], marks, settings)
+    threshold = settings.offload_over_chars if call["name"] != READ_RESULT else None
+    if threshold is not None:
+        limits = limits._replace(max_chars=min(limits.max_chars, threshold))
+
+    def hint(offset: int) -> str:
+        return read_on_hint(call["id"], offset)
+
+    kept = truncated_content(content, **limits._asdict(), hint=None if threshold is None else hint)
+    return (content, False) if kept is None else (kept, True)
+
+
+class OutputLimits(NamedTuple):
+    """Arguments of `truncate`."""
+
+    max_chars: int
+    max_lines: int
+    mode: TruncateMode = "head_tail"
+
+
+class _Kind(NamedTuple):
+    limits: OutputLimits
+    names: frozenset[str]
+    """Tools that have this kind without a mark."""
+
+
+_KINDS = {
+    # The model works on a file's content, so the limit is high; source files average 30 characters a line.
+    "file_read": _Kind(
+        OutputLimits(50_000, 2_000),
+        frozenset({"read_file", "read_text_file", "read", "cat", "open_file", "view_file", "get_file_contents"}),
+    ),
+    # A command's first lines show the action, the last lines the outcome.
+    "shell": _Kind(
+        OutputLimits(30_000, 256),
+        frozenset({"bash", "shell", "sh", "terminal", "run_command", "run_shell_command", "execute_command"}),
+    ),
+    # Ranked matches start with the best, and the last line is often their count, so both ends are kept.
+    "search": _Kind(
+        OutputLimits(20_000, 200),
+        frozenset({"grep", "rg", "search", "search_files", "file_search", "web_search"}),
+    ),
+    "listing": _Kind(
+        OutputLimits(20_000, 500),
+        frozenset({"ls", "glob", "find", "list_directory", "list_dir", "list_files", "directory_tree"}),
+    ),
+    # An agent's answer starts with its finding and ends with its conclusion.
+    "delegate": _Kind(OutputLimits(20_000, 500), frozenset()),
+}
+"""Default limits by kind. The mark `kind` sets a tool's kind; tools with a well-known name need no mark."""
+
+_KIND_OF_NAME = {name: kind for kind, (_, names) in _KINDS.items() for name in names}
+
+
+def output_limits(name: str, marks: Mapping[str, Any], settings: LoopConfig) -> OutputLimits:
+    """Return the limits for one tool's output. Each limit comes from the first of these sources that defines it:
+
+    1. The tool's mark: `max_output_chars`, `max_output_lines`, `truncate`.
+    2. The default of its kind, or the run's limit if that is set to a smaller value. A run's limit equal to
+       `LoopConfig`'s default counts as not set. To raise a kind's default, mark the tool.
+    3. The run's limit.
+
+    Args:
+        name: The call's name; the kind is looked up by the part after the last dot, as in `files.read_file`.
+        marks: The tool's marks; empty for a delegate.
+        settings: The run's limits.
+    """
+    own = OutputLimits(settings.max_output_chars, settings.max_output_lines)
+    if kind := _kind(name, marks):
+        limits = _KINDS[kind].limits
+        own = OutputLimits(
+            _lowered(limits.max_chars, own.max_chars, "max_output_chars"),
+            _lowered(limits.max_lines, own.max_lines, "max_output_lines"),
+            limits.mode,
+        )
+    return OutputLimits(
+        marks.get("max_output_chars", own.max_chars),
+        marks.get("max_output_lines", own.max_lines),
+        marks.get("truncate", own.mode),
+    )
+
+
+def _kind(name: str, marks: Mapping[str, Any]) -> str | None:
+    marked = marks.get("kind")
+    if isinstance(marked, str) and marked in _KINDS:
+        return marked
+    if is_delegation(name):
+        return "delegate"
+    return _KIND_OF_NAME.get(name.rpartition(".")[2].lower())
+
+
+def _lowered(default: int, run_limit: int, field: str) -> int:
+    is_set = run_limit != LoopConfig.model_fields[field].default
+    return min(default, run_limit) if is_set else default

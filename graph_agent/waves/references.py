@@ -8,7 +8,7 @@ from typing import Any
 
 from graph_agent._internal.text import as_text
 from graph_agent.errors import CallError
-from graph_agent.events.values import decode
+from graph_agent.events.types import decode
 
 # `$${` escapes a literal `${`; it is matched first, so that it never starts a reference.
 _REFERENCE = re.compile(r"\$\$\{|\$\{([^{}]*)\}")

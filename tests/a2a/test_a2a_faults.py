@@ -215,7 +215,7 @@ async def test_a_delegate_is_abandoned_at_the_deadline() -> None:
             await asyncio.sleep(0.05)
 
     with serving_plain(agent := PlainAgent(chatty)) as url:
-        result = await delegate_to(A2ADelegate("researcher", url, timeout_s=60), left=RemainingBudget(deadline_s=0.4))
+        result = await delegate_to(A2ADelegate("researcher", url, timeout_s=60), budget=RemainingBudget(deadline_s=0.4))
         cancelled = await asyncio.to_thread(agent.cancelled.wait, 30)
 
     assert (result.status, cancelled) == ("error", True)
@@ -270,7 +270,7 @@ async def test_a_killed_agent_process_is_an_error_result() -> None:
             heard.append(text)
             process.kill()
 
-        result = await delegate_to(A2ADelegate("researcher", url), tell=kill)
+        result = await delegate_to(A2ADelegate("researcher", url), report_progress=kill)
     finally:
         with suppress(ProcessLookupError):
             process.kill()

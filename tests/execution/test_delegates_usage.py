@@ -86,7 +86,7 @@ async def test_usage_reported_by_a_custom_delegate_before_it_raises_is_counted()
         name, description = "r", "R."
 
         async def run(self, delegation: Delegation) -> DelegationResult:
-            delegation.used(usage)
+            delegation.record_usage(usage)
             raise RuntimeError("broken")
 
     result = await new_session(ScriptedChatModel([ASKS_R, *DONE]), delegates=[Tells()]).run("go")

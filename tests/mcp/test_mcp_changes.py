@@ -53,7 +53,7 @@ async def test_pinned_tools_stay_as_they_were() -> None:
     model = ScriptedChatModel(responses=[asks(("c1", "add", {})), "No more actions.", "Done."])
     async with open_mcp_tools({"raw": raw(pin_tools=True)}) as tools:
         await create_graph_agent(model, tools=tools).ainvoke(says("go"))
-        assert ([tool.name for tool in tools], tools.announces) == (["raw", "hold", "add"], False)
+        assert ([tool.name for tool in tools], tools.lists_change) == (["raw", "hold", "add"], False)
     assert offered(model)[1] == ["add", "hold", "raw"]
 
 

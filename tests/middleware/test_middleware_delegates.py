@@ -40,7 +40,7 @@ class Flaky:
     async def run(self, delegation: Delegation) -> DelegationResult:
         self.tasks.append(delegation.task)
         if len(self.tasks) <= self.failures:
-            delegation.used(USED)
+            delegation.record_usage(USED)
             raise ConnectionError("lost")
         return DelegationResult(f"{delegation.task}!", usage=USED, artifact={"kept": 1})
 

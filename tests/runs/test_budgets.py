@@ -24,7 +24,7 @@ from graph_agent.budgets import (
 from graph_agent.config import Price
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import ConfigError
-from graph_agent.models.estimate import ESTIMATED
+from graph_agent.models.usage import ESTIMATED
 from graph_agent.types import SessionStatus
 from tests.support.agents import asks, dialogue, echo
 from tests.support.budgets import PRICES, Clock, call_with_usage, reply_with_usage
@@ -398,7 +398,7 @@ async def test_delegates_of_one_wave_share_what_is_left() -> None:
         name, description = "n", "Notes its budget."
 
         async def run(self, delegation: Delegation) -> DelegationResult:
-            seen.append(delegation.left)
+            seen.append(delegation.budget)
             return DelegationResult("ok")
 
     wave = AIMessage(

@@ -55,7 +55,7 @@ def with_results(calls: list[dict[str, Any]], words: Any = "", **fields: Any) ->
     return ask(HumanMessage("hello"), called, *results, *said, client_tools=[MINE], **fields)
 
 
-async def begun(host: Host, request: ChatRequest) -> ServerRun:
+async def start_run(host: Host, request: ChatRequest) -> ServerRun:
     """A request's run, which only the test stops."""
     return ServerRun(host, await resolve_run(host, NOBODY, request), Metrics(), streams=False)
 
@@ -70,4 +70,4 @@ async def outcome_of(running: ServerRun) -> ChatOutcome:
 
 async def answered(host: Host, request: ChatRequest) -> ChatOutcome:
     """One request, from beginning to end."""
-    return await outcome_of(await begun(host, request))
+    return await outcome_of(await start_run(host, request))

@@ -56,7 +56,7 @@ def test_a_request_may_lower_the_reruns(
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("limit", "message"),
     [
         (5, "max_agentic_loops=5: this agent allows at most 4; send 4 or less, or leave it out."),
         (-1, "max_agentic_loops: Input should be greater than or equal to 0"),
@@ -64,9 +64,9 @@ def test_a_request_may_lower_the_reruns(
         (True, "max_agentic_loops: Input should be a valid integer"),
     ],
 )
-def test_an_invalid_rerun_limit_is_refused(hooked: Served, path: str, asked: Any, message: str) -> None:
+def test_an_invalid_rerun_limit_is_refused(hooked: Served, path: str, limit: Any, message: str) -> None:
     with hooked.http() as http:
-        answer = http.post(path, json={**PATHS[path], "max_agentic_loops": asked})
+        answer = http.post(path, json={**PATHS[path], "max_agentic_loops": limit})
 
     assert (answer.status_code, message in answer.json()["error"]["message"]) == (400, True), answer.text
 

@@ -27,8 +27,8 @@ from graph_agent.a2a.parts import content_of
 from graph_agent.a2a.wire import EXTENSION, delegation_metadata, read_usage
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import OperatorError
+from graph_agent.models.usage import add_usage, less_usage
 from graph_agent.state.schema import RemoteTask
-from graph_agent.state.usage import add_usage, less_usage
 from graph_agent.types import NO_USAGE, Usage
 
 logger = logging.getLogger(__name__)
@@ -124,8 +124,8 @@ class RemoteAgent:
                     client,
                     streams=streams,
                     timeout_s=self._timeout_s,
-                    deadline_s=delegation.left.deadline_s,
-                    on_progress=lambda text: delegation.tell(self._safe_text(text)),
+                    deadline_s=delegation.budget.deadline_s,
+                    on_progress=lambda text: delegation.report_progress(self._safe_text(text)),
                     task_id=task_id,
                 )
                 try:
@@ -137,7 +137,7 @@ class RemoteAgent:
                     return replace(failed, usage=less_usage(read_usage(task.metadata), counted))
                 except BaseException:
                     await task.cancel()
-                    delegation.used(less_usage(read_usage(task.metadata), counted))
+                    delegation.record_usage(less_usage(read_usage(task.metadata), counted))
                     raise
                 if task.status.state == TaskState.TASK_STATE_AUTH_REQUIRED:
                     await task.cancel()

@@ -16,7 +16,7 @@ from langgraph.types import Interrupt
 from graph_agent._internal.coalesce import TextCoalescer
 from graph_agent._internal.text import plain
 from graph_agent.a2a.wire import EXTENSION, outcome_metadata
-from graph_agent.events.values import as_value
+from graph_agent.events.types import as_value
 from graph_agent.models.public_text import public_text, public_value
 from graph_agent.session.results import CallState, DelegateProgress, EventAdded, PlanText, RunResult, Token
 from graph_agent.session.results import Part as SessionPart

@@ -25,7 +25,7 @@ from graph_agent.server.chat.run_spec import RunSpec
 from graph_agent.server.errors.problems import ProblemError, problem_of_failure, stopping
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.monitoring.metrics import Metrics
-from graph_agent.state.failure_message import failure_of
+from graph_agent.state.messages import failure_of
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 
 from graph_agent._internal.command_log import log_at
 from graph_agent._internal.credential_headers import check_headers
-from graph_agent.runs.loop_executor import use_daemon_threads_of_own_loop
+from graph_agent.runs.registry import use_daemon_threads_of_own_loop
 from graph_agent.server.admission.connections import BoundedProtocol
 from graph_agent.server.admission.keys import read_keys
 from graph_agent.server.app import create_app
