@@ -68,7 +68,7 @@ async def test_a_session_resumes_after_an_unstored_step(stored: int) -> None:
 
 
 async def test_a_follow_up_has_its_own_answer_and_usage() -> None:
-    script = [_used(asked=1000), _used("No more actions."), _used("Done."), _used("Next.", asked=50)]
+    script = [_used(input_tokens=1000), _used("No more actions."), _used("Done."), _used("Next.", input_tokens=50)]
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(script))) as runs:
         waiting = await answered(runs.host, ask(client_tools=[MINE], session_id="s"))
         await Sessions(runs, NOBODY).follow_up("s", "And then?")

@@ -20,7 +20,7 @@ from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.run import AnswerText, Part, ProgressUpdate, RunEnded, ServerRun
 from graph_agent.server.chat.run_spec import resolve_run
 from graph_agent.server.errors.problems import ProblemError, stopping
-from graph_agent.server.sse import EventStream, comment, progress_comment, until_gone
+from graph_agent.server.sse import EventStream, comment, progress_comment, wait_for_disconnect
 
 _HEADERS_WITHIN_S = 5.0
 """Seconds to delay a stream's headers until the first part, so that an immediate failure gets its own status."""
@@ -105,7 +105,7 @@ class Chat:
         headers: dict[str, str],
     ) -> Response:
         answering = asyncio.create_task(_to_end(run))
-        leaving = asyncio.create_task(until_gone(http_request.receive))
+        leaving = asyncio.create_task(wait_for_disconnect(http_request.receive))
         try:
             await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
             if not answering.done():
