@@ -34,7 +34,7 @@ from graph_agent.execution.run_call import CallToRun, call_to_run, run_in_slot
 from graph_agent.models.usage import add_usage
 from graph_agent.runs.run import run_of, spent
 from graph_agent.state.messages import CONTEXT_MARK, without_failure_report
-from graph_agent.state.schema import NOT_BEGUN
+from graph_agent.state.schema import INITIAL_BOOKKEEPING
 from graph_agent.tools.invoke import belongs_to_run
 from graph_agent.types import HIDDEN_ID_PREFIX, Call, Usage, delegate_name, is_delegation
 
@@ -55,7 +55,7 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
     if not isinstance(to_run, CallToRun):
         return Command(update=to_run)
     call = to_run.call
-    state = {"loop": NOT_BEGUN, **read_state(config, ["messages", "loop", "ready", "usage", "remote"])}
+    state = {"loop": INITIAL_BOOKKEEPING, **read_state(config, ["messages", "loop", "ready", "usage", "remote"])}
     settings = parts.settings(runtime, config, state["loop"])
     waiting = waiting_task(state.get("remote"), call)
     progress, tally = ProgressReporter(call, state["loop"]["step"], runtime), UsageTally()

@@ -14,7 +14,7 @@ from graph_agent.config import LoopConfig
 from graph_agent.deps import AgentDeps, deps_of_run
 from graph_agent.events.calls import CallResult, result_event
 from graph_agent.execution.run_call import CallToRun, call_to_run, run_in_slot
-from graph_agent.state.schema import NOT_BEGUN
+from graph_agent.state.schema import INITIAL_BOOKKEEPING
 from graph_agent.tools.truncation import truncate_output
 from graph_agent.types import Call
 
@@ -31,7 +31,7 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
         return Command(update=to_run)
     call = to_run.call
     state = read_state(config, ["loop"])
-    loop = state.get("loop", NOT_BEGUN)
+    loop = state.get("loop", INITIAL_BOOKKEEPING)
     settings = parts.settings(runtime, config, loop)
     if "fault" in call:
         output = CallResult(call["fault"], "error")

@@ -20,7 +20,7 @@ from graph_agent.execution.current_wave import FIELDS, current_wave
 from graph_agent.execution.ledger import finished_before, may_have_started, may_start, note_started
 from graph_agent.execution.settlement import UNKNOWN
 from graph_agent.runs.run import run_of, work_left_s
-from graph_agent.state.schema import NOT_BEGUN, Bookkeeping
+from graph_agent.state.schema import INITIAL_BOOKKEEPING, Bookkeeping
 from graph_agent.tools.invoke import current_call
 from graph_agent.tools.output import cut_short
 from graph_agent.types import Call, is_delegation
@@ -58,7 +58,7 @@ async def call_to_run(
     if call["id"] in run.planned:
         return CallToRun(call, [])
     state = read_state(config, FIELDS)
-    wave, step = current_wave(state), state.get("loop", NOT_BEGUN)["step"]
+    wave, step = current_wave(state), state.get("loop", INITIAL_BOOKKEEPING)["step"]
     current = wave.ready.get(call["id"])
     if current in state.get("ready", ()) and (kept := await finished_before(call, config, runtime, run)) is not None:
         return kept
@@ -69,7 +69,7 @@ async def call_to_run(
         return CallToRun(current, announce([current], events, step, runtime.stream_writer))
     is_open = any(other["id"] == call["id"] for other in wave.open)
     writes = parts.toolbox.writes(call["name"]) and not parts.toolbox.repeatable(call["name"])
-    ledger = state.get("loop", NOT_BEGUN).get("ledger", False)
+    ledger = state.get("loop", INITIAL_BOOKKEEPING).get("ledger", False)
     if is_open and writes and not await may_start(call, config, runtime, run, ledger=ledger):
         message = ToolMessage(UNKNOWN, tool_call_id=call["id"], name=call["name"], status="error")
         result = result_event(call["id"], call["name"], "unknown", UNKNOWN, step)
@@ -101,7 +101,7 @@ async def run_in_slot(
     Returns:
         The result of `work`; or the call's result if it was not run, or stopped by an abort or a deadline.
     """
-    run, loop = run_of(config), state.get("loop", NOT_BEGUN)
+    run, loop = run_of(config), state.get("loop", INITIAL_BOOKKEEPING)
     writes, ledger = parts.toolbox.writes(call["name"]), loop.get("ledger", False)
     # Outside the scope: a run that is aborted at its start must still report calls of earlier runs correctly.
     started = call["id"] not in run.planned and await may_have_started(
@@ -121,7 +121,7 @@ async def run_in_slot(
                     await note_started(call, config, runtime, run)
             await run.confirm_held()
             started = True
-            run.begun.add(call["id"])
+            run.started_calls.add(call["id"])
             with current_call(run.session_id, call, _wave(config, loop)):
                 done = await work()
     if not scope.cancelled_caught:

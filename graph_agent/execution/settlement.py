@@ -26,7 +26,7 @@ _BY_A_PERSON = ("update", "fork")
 
 NEVER_STARTED = "Not run: the run was interrupted while this call waited for others."
 READING = "The run was interrupted before this call had finished. It only reads, so nothing was changed."
-NEVER_BEGUN = "Not run: the run was interrupted before this call was begun."
+NOT_STARTED = "Not run: the run was interrupted before this call was begun."
 REMOVED = "Not run: a person took this call out of the plan."
 REMOVED_LATE = "A person took this call out of the plan. It is not known whether it had run or taken effect by then."
 UNKNOWN = (
@@ -94,7 +94,7 @@ async def settle(
             elif not writes(call["name"]):
                 reason = READING
             elif unstarted:
-                reason, status = NEVER_BEGUN, "skipped"
+                reason, status = NOT_STARTED, "skipped"
             results[group.at, id_] = ToolMessage(reason, tool_call_id=id_, name=call["name"], status="error")
             events.append(result_event(id_, call["name"], status, reason, step))
     return with_results(messages, results), events

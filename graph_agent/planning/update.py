@@ -25,7 +25,7 @@ from graph_agent.runs.inbox import NoteKind
 from graph_agent.runs.notes import listen, take_follow_ups
 from graph_agent.runs.run import run_of, spent
 from graph_agent.state.messages import new_user_messages, rewrite
-from graph_agent.state.schema import NOT_BEGUN, Bookkeeping, LoopOutcome, PlanState, RemoteTask, status_event
+from graph_agent.state.schema import INITIAL_BOOKKEEPING, Bookkeeping, LoopOutcome, PlanState, RemoteTask, status_event
 from graph_agent.types import NO_USAGE, Call, SessionStatus, StopReason, Usage
 from graph_agent.waves.schema import Selection, select
 
@@ -57,7 +57,7 @@ class PlanUpdate:
         self.runtime = runtime
         self.run = run_of(config)
         self.history = state["messages"]
-        self.loop: Bookkeeping = {**NOT_BEGUN, **state.get("loop", NOT_BEGUN)}
+        self.loop: Bookkeeping = {**INITIAL_BOOKKEEPING, **state.get("loop", INITIAL_BOOKKEEPING)}
         self.settings = parts.settings(runtime, config, self.loop)
         self.events: list[StoredEvent] = []
         self.changes: dict[str, Any] = {}
@@ -121,7 +121,7 @@ class PlanUpdate:
     def reset_counters(self) -> None:
         """Reset steps, usage and time for a new input."""
         last = self.loop
-        self.loop = {**NOT_BEGUN, **{key: last[key] for key in _SESSION_KEYS if key in last}}  # type: ignore[literal-required, typeddict-item]  # keys of the very same type
+        self.loop = {**INITIAL_BOOKKEEPING, **{key: last[key] for key in _SESSION_KEYS if key in last}}  # type: ignore[literal-required, typeddict-item]  # keys of the very same type
         # Values in this input's own context are newer than changes made before it.
         context = coerce_context(self.runtime.context, self.parts.context_schema)
         own = set_fields(context) if context is not None else {}

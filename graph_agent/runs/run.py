@@ -63,7 +63,7 @@ class Run:
     """Ids of the calls made ready in this run, which no earlier run can have started."""
     started_tasks: set[str] = field(default_factory=set)
     """Ids of the calls whose task has started in this run."""
-    begun: set[str] = field(default_factory=set)
+    started_calls: set[str] = field(default_factory=set)
     """Ids of the calls started in this run."""
     has_read_inbox: bool = False
     """Whether the inbox was read. The first read removes notes that the stored state has processed."""
@@ -96,7 +96,7 @@ class Run:
         new = set(ids)
         self.planned |= new
         self.started_tasks -= new
-        self.begun -= new
+        self.started_calls -= new
 
     @property
     def untouched(self) -> list[str]:

@@ -14,7 +14,7 @@ from graph_agent.events.types import StoredEvent
 from graph_agent.execution.ledger import WaveRecovery, wave_recovery
 from graph_agent.runs.run import Run
 from graph_agent.session.results import PlannedCall, planned_calls, since_last_input
-from graph_agent.state.schema import NOT_BEGUN
+from graph_agent.state.schema import INITIAL_BOOKKEEPING
 
 CallProgress = Literal["planned", "started", "finished", "failed", "skipped", "unknown"]
 
@@ -51,30 +51,30 @@ def call_records(
         writes: Whether a call may write, by name; None if unknown.
     """
     events = since_last_input(snapshot.values.get("events", []))
-    ledger = snapshot.values.get("loop", NOT_BEGUN).get("ledger", False)
-    begun = wave_recovery(stored, before)
-    pending = [("", *write) for writes in begun.finished.values() for write in writes]
+    ledger = snapshot.values.get("loop", INITIAL_BOOKKEEPING).get("ledger", False)
+    recovery = wave_recovery(stored, before)
+    pending = [("", *write) for writes in recovery.finished.values() for write in writes]
     pending += (stored.pending_writes if stored else None) or []
-    interrupted = _interrupted(snapshot, begun)
+    interrupted = _interrupted(snapshot, recovery)
 
     def state(call: PlannedCall) -> CallProgress:
         id_, name = call.planned["id"], call.planned["name"]
         if call.result is not None:
             return OUTCOMES[call.result["status"]]
-        if not call.ready or (run is not None and id_ in run.planned and id_ not in run.begun):
+        if not call.ready or (run is not None and id_ in run.planned and id_ not in run.started_calls):
             return "planned"
-        if id_ in begun.noted or id_ in interrupted or not idle:
+        if id_ in recovery.noted or id_ in interrupted or not idle:
             return "started"
         in_ledger = ledger and (writes is None or writes(name))
-        return "planned" if begun.is_certainly_unstarted(id_, ledger=in_ledger) else "unknown"
+        return "planned" if recovery.is_certainly_unstarted(id_, ledger=in_ledger) else "unknown"
 
     calls = planned_calls([*events, *_events_in(pending)])
     return [CallRecord(call.planned["id"], call.planned["name"], state(call)) for call in calls]
 
 
-def _interrupted(snapshot: StateSnapshot, begun: WaveRecovery) -> set[str]:
+def _interrupted(snapshot: StateSnapshot, recovery: WaveRecovery) -> set[str]:
     """Return the ids of the calls whose tasks wait for a person."""
-    waiting = {task.id for task in snapshot.tasks if task.interrupts or task.id in begun.asking}
+    waiting = {task.id for task in snapshot.tasks if task.interrupts or task.id in recovery.asking}
     return {id_ for id_, task in _tasks_of_calls(snapshot) if task in waiting}
 
 

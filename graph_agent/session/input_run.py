@@ -34,7 +34,7 @@ class InputRun:
         """Whether the run was aborted, also if its answer was complete before."""
 
     @contextmanager
-    def begun(self, configurable: Mapping[str, Any]) -> Iterator[RunnableConfig]:
+    def opened(self, configurable: Mapping[str, Any]) -> Iterator[RunnableConfig]:
         """Yield the run's config; meanwhile an abort of the surrounding run also aborts this one.
 
         Args:

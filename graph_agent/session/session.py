@@ -170,7 +170,7 @@ class Session(SessionCommands):
             run = self._input_run(note, context)
             try:
                 stream_parts = StreamParts(self.id, len(await self.events()))
-                with run.begun({**self._configurable, READERSHIP: readership, WATCHED: True}) as config:
+                with run.opened({**self._configurable, READERSHIP: readership, WATCHED: True}) as config:
                     stream = self._graph.astream(
                         given, config, context=checked_context(context), stream_mode=MODES, control=control
                     )
@@ -227,7 +227,7 @@ class Session(SessionCommands):
         self, given: Any, context: Context | None, control: RunControl | None = None, note: Note | None = None
     ) -> InputRun:
         run = self._input_run(note, context)
-        with run.begun(self._configurable) as config:
+        with run.opened(self._configurable) as config:
             await self._graph.ainvoke(given, config, context=checked_context(context), control=control)
         return run
 

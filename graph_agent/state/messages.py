@@ -170,18 +170,18 @@ def rewrite(before: Sequence[AnyMessage], after: Sequence[AnyMessage]) -> list[A
     return [*removed, *after[same:]]
 
 
-def failure_message(begun: str, report: str, *, stop_reason: str, kind: str, id_: str | None = None) -> AIMessage:
+def failure_message(streamed: str, report: str, *, stop_reason: str, kind: str, id_: str | None = None) -> AIMessage:
     """Return the message that ends an input without a complete answer.
 
     Args:
-        begun: The streamed part of the answer; empty for none.
+        streamed: The streamed part of the answer; empty for none.
         report: The failure and the completed calls.
         stop_reason: The reason the input stopped.
         kind: The kind of the error.
-        id_: The message id under which `begun` was streamed; None for none.
+        id_: The message id under which `streamed` was streamed; None for none.
     """
-    text = f"{begun}\n\n{report}" if begun else report
-    mark = {"stop_reason": stop_reason, "error": kind, "answer_chars": len(begun)}
+    text = f"{streamed}\n\n{report}" if streamed else report
+    mark = {"stop_reason": stop_reason, "error": kind, "answer_chars": len(streamed)}
     return AIMessage(text, id=id_, response_metadata={MARK: mark})
 
 
@@ -198,9 +198,9 @@ def without_failure_report(message: AnyMessage) -> AnyMessage:
     mark = failure_of(message)
     if mark is None:
         return message
-    begun = message.text[: mark.get("answer_chars", 0)]
-    note = f"[{'The answer ends here' if begun else 'No answer was given'}: an error of kind {mark['error']!r}.]"
-    return message.model_copy(update={"content": f"{begun}\n\n{note}" if begun else note})
+    streamed = message.text[: mark.get("answer_chars", 0)]
+    note = f"[{'The answer ends here' if streamed else 'No answer was given'}: an error of kind {mark['error']!r}.]"
+    return message.model_copy(update={"content": f"{streamed}\n\n{note}" if streamed else note})
 
 
 def failure_error(message: str, *, kind: str, answer: str) -> RunFailedError:
@@ -212,15 +212,15 @@ def failure_error(message: str, *, kind: str, answer: str) -> RunFailedError:
     return error(message, kind=kind, answer=answer)
 
 
-def stream_rest(message: AIMessage, begun: str) -> None:
+def stream_rest(message: AIMessage, streamed: str) -> None:
     """Stream the rest of a partly streamed message to readers of `stream_mode="messages"`.
 
     LangGraph does not stream a message returned by a node if some of its tokens have been streamed.
 
     Args:
         message: The message, with the id of its streamed tokens; nothing is sent without an id.
-        begun: The part that was streamed.
+        streamed: The part that was streamed.
     """
-    if message.id is not None and (rest := message.text.removeprefix(begun)):
+    if message.id is not None and (rest := message.text.removeprefix(streamed)):
         chunk = AIMessageChunk(content=rest, id=message.id, response_metadata=message.response_metadata)
         push_message(chunk, state_key=None)

@@ -262,7 +262,7 @@ class Bookkeeping(TypedDict):
     """Id of a result's message → characters of it in requests; absent if no result is truncated further."""
 
 
-NOT_BEGUN: Bookkeeping = {
+INITIAL_BOOKKEEPING: Bookkeeping = {
     "step": 0,
     "waves": 0,
     "turn": 0,

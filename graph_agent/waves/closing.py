@@ -46,7 +46,7 @@ def answer_of_plans(text: str) -> str | None:
     return "\n\n".join(dict.fromkeys(filter(None, [*parts, rest])))
 
 
-def begun_answer(text: str) -> str | None:
+def partial_answer(text: str) -> str | None:
     """Return the answer that a cut-off plan without calls has begun; None if it has begun none.
 
     Args:

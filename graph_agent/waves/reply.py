@@ -15,7 +15,7 @@ from graph_agent.calls import new_call_id, read_text_calls
 from graph_agent.calls.lenient_json import parse_lenient_json
 from graph_agent.calls.read_json import ends_inside_value
 from graph_agent.models.finish_reasons import CutOff, cause_of, cut_off, text_cut_off
-from graph_agent.waves.closing import begun_answer
+from graph_agent.waves.closing import partial_answer
 from graph_agent.waves.schema import CALL_ID, PlanError, PlanningResult, WaveCall
 
 PLAN_TOOL = "make_plan"
@@ -31,14 +31,14 @@ def read_plan(reply: AIMessage, schema: type[PlanningResult]) -> PlanningResult:
     """Return the plan in a reply: a call of `PLAN_TOOL`, calls of the tools themselves, or JSON in the text.
 
     Prose becomes a plan with status `done`, without calls, and with the prose as answer. A plan without calls whose
-    answer was cut off by the length keeps the begun answer.
+    answer was cut off by the length keeps the partial answer.
 
     Raises:
         PlanError: For JSON that is not a plan; the text is for the model.
     """
     if (cut := cut_off(reply)) is not None:
-        if cut == "length" and (begun := begun_answer(reply.text.rpartition("</think>")[2])) is not None:
-            return schema.model_construct(status="done", action="", slots={}, tools=[], reasoning="", answer=begun)
+        if cut == "length" and (partial := partial_answer(reply.text.rpartition("</think>")[2])) is not None:
+            return schema.model_construct(status="done", action="", slots={}, tools=[], reasoning="", answer=partial)
         raise _cut_off_plan(cut, reply)
     for call in reply.tool_calls:
         if call["name"] == PLAN_TOOL:

@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.execution.settlement import NEVER_BEGUN, UNKNOWN
+from graph_agent.execution.settlement import NOT_STARTED, UNKNOWN
 from tests.support.agents import asks, marked
 from tests.support.gates import Gate
 from tests.support.sessions import wait_for_results
@@ -191,7 +191,7 @@ async def test_an_edit_does_not_start_calls_held_by_a_breakpoint() -> None:
     await stopped.talk.run("never mind")
 
     told = [event["content"] for event in await stopped.talk.events() if event["type"] == "tool_result"]
-    assert (stopped.ran, told) == ([], [NEVER_BEGUN] * 2)
+    assert (stopped.ran, told) == ([], [NOT_STARTED] * 2)
 
 
 async def test_a_call_that_asked_and_was_edited_is_begun_once() -> None:

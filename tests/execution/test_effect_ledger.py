@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.execution.ledger import STARTED
-from graph_agent.execution.settlement import NEVER_BEGUN, UNKNOWN
+from graph_agent.execution.settlement import NOT_STARTED, UNKNOWN
 from tests.support.agents import asks
 from tests.support.gates import Gate
 
@@ -93,7 +93,7 @@ async def test_new_input_reports_calls_that_had_no_slot_as_never_begun(at_once: 
     assert (writing.ran, states, told) == (
         IDS[:at_once],
         ["started"] * at_once + ["planned"] * unbegun,
-        [("unknown", UNKNOWN)] * at_once + [("skipped", NEVER_BEGUN)] * unbegun,
+        [("unknown", UNKNOWN)] * at_once + [("skipped", NOT_STARTED)] * unbegun,
     )
 
 

@@ -15,7 +15,7 @@ from langgraph.types import Command, Send, interrupt
 
 from graph_agent import Session
 from graph_agent.delegation import Delegation, DelegationResult
-from graph_agent.execution.settlement import NEVER_BEGUN, REMOVED
+from graph_agent.execution.settlement import NOT_STARTED, REMOVED
 from graph_agent.graph import after_plan
 from graph_agent.runs.run import RUN, Run
 from graph_agent.state.schema import RemoteTask
@@ -384,8 +384,8 @@ async def test_new_input_at_a_breakpoint_keeps_what_a_person_answered() -> None:
     await agent.talk.run("never mind")
 
     assert (await agent.found(), await agent.told("tool_result")) == (
-        ended([], {"1": "denied", "2": NEVER_BEGUN}),
-        [("tool_result", "1", "denied"), ("tool_result", "2", NEVER_BEGUN)],
+        ended([], {"1": "denied", "2": NOT_STARTED}),
+        [("tool_result", "1", "denied"), ("tool_result", "2", NOT_STARTED)],
     )
 
 

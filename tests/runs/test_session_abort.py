@@ -32,7 +32,7 @@ from tests.support.gates import Gate, GatedModel, gated_tool, nothing_under_way,
 from tests.support.mcp_servers.running import lines, stdio
 from tests.support.sessions import (
     GO_ON,
-    NOT_BEGUN,
+    INITIAL_BOOKKEEPING,
     NOT_KNOWN,
     READING,
     new_session,
@@ -247,7 +247,7 @@ async def test_calls_that_wait_for_a_slot_are_not_begun_and_those_that_read_chan
     result = await run
 
     assert (result.results, [call["id"] for call in result.pending], result.answer) == (
-        {"1": {"error": READING}, "2": {"error": NOT_BEGUN}},
+        {"1": {"error": READING}, "2": {"error": INITIAL_BOOKKEEPING}},
         ["2"],
         "Stopped on request\n\nFailed: look.\nNot begun: work.",
     )
@@ -281,7 +281,7 @@ async def test_a_session_that_waits_for_a_person_is_settled(marks: Any, told: st
     ) == (["May I?"], True, SessionStatus.ABORTED, {"1": "x", "2": {"error": told}}, [], True)
 
 
-NEVER_BEGUN = "Not run: the run was stopped before this call was begun."
+NOT_STARTED = "Not run: the run was stopped before this call was begun."
 
 
 @pytest.mark.parametrize("ledger", [False, True])
@@ -301,7 +301,7 @@ async def test_a_session_that_was_cut_off_in_a_wave_is_settled(ledger: bool) -> 
     assert (stopped, result.status, result.results, await takes_new_input(talk)) == (
         True,
         SessionStatus.ABORTED,
-        {"1": {"error": NOT_KNOWN}, "2": {"error": NEVER_BEGUN if ledger else NOT_KNOWN}},
+        {"1": {"error": NOT_KNOWN}, "2": {"error": NOT_STARTED if ledger else NOT_KNOWN}},
         True,
     )
 

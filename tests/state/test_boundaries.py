@@ -13,7 +13,7 @@ from langgraph.runtime import RunControl
 
 from graph_agent import GraphDelegate, ScriptedChatModel, create_graph_agent
 from graph_agent.execution.ledger import STARTED, UNTOUCHED
-from graph_agent.execution.settlement import NEVER_BEGUN, UNKNOWN
+from graph_agent.execution.settlement import NOT_STARTED, UNKNOWN
 from tests.support.agents import asks, dialogue, says, thread
 
 WRITE = asks(("w", "write", {}))
@@ -84,7 +84,7 @@ async def test_new_input_at_a_breakpoint_reports_calls_as_not_started() -> None:
 
     result = await graph.ainvoke(says("no, leave it"), thread())
 
-    assert (ran, dialogue(result["messages"])[2]) == ([], ("tool", NEVER_BEGUN))
+    assert (ran, dialogue(result["messages"])[2]) == ([], ("tool", NOT_STARTED))
 
 
 async def test_a_call_begun_after_a_breakpoint_and_lost_is_not_begun_again() -> None:

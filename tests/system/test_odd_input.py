@@ -23,7 +23,7 @@ from graph_agent.execution.settlement import UNKNOWN, settle
 from graph_agent.persistence.open import open_saver
 from graph_agent.response_format import ResponseSchema
 from graph_agent.state.messages import order_results, rewrite
-from graph_agent.state.schema import NOT_BEGUN
+from graph_agent.state.schema import INITIAL_BOOKKEEPING
 from tests.support.agents import add, dialogue, echo, kinds, says, thread
 from tests.support.openai_stub import OpenAIStub
 
@@ -138,7 +138,7 @@ def _result(id_: str) -> ToolMessage:
 
 
 def _settled(messages: list[AnyMessage]) -> list[AnyMessage]:
-    return asyncio.run(settle(messages, {"configurable": {}}, Runtime(), NOT_BEGUN, lambda _: True))[0]
+    return asyncio.run(settle(messages, {"configurable": {}}, Runtime(), INITIAL_BOOKKEEPING, lambda _: True))[0]
 
 
 def _is_sound(messages: list[AnyMessage]) -> bool:
