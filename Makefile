@@ -14,7 +14,7 @@ MAKE_VENV = $(PYTHON) -m venv $(VENV)
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 endif
 
-.PHONY: demo demo-waves demo-team test attack compat lint format bench dev clean
+.PHONY: demo demo-waves demo-team test attack compat lint format notebooks reference docs bench dev clean
 # Half an environment, left by an attempt that failed, must not count as one.
 .DELETE_ON_ERROR:
 
@@ -27,11 +27,11 @@ demo: $(VENV)/.examples  ## Ask the hotel agent its three questions.
 demo-waves: $(VENV)/.examples  ## Ask them with structured planning: plans, waves of parallel calls, answers.
 	@$(BIN)/python examples/hotel/waves.py
 
-demo-team: $(VENV)/.examples  ## Ask a team of three agents, each its own process, over A2A.
+demo-team: $(VENV)/.team  ## Ask a team of three agents, each its own process, over A2A.
 	@$(BIN)/python examples/research_team/team.py
 
 test: $(VENV)/.dev  ## Run every test, and the notebooks.
-	$(BIN)/pytest -n $(WORKERS) --dist loadgroup --nbmake tests notebooks
+	$(BIN)/pytest -n $(WORKERS) --dist loadgroup tests
 
 attack: $(VENV)/.dev  ## Kill, pause and cut off workers, skew clocks, fill disks; SCALE=1 lasts about a minute.
 	GRAPH_AGENT_ATTACK_SCALE=$(SCALE) $(BIN)/pytest -m attack tests/attack
@@ -42,7 +42,7 @@ compat: $(VENV)/.dev  ## Have older and newer versions of the official clients, 
 lint: $(VENV)/.dev  ## Check style, types, layers, file lengths, and the prose of docstrings.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy graph_agent examples tests benchmarks
+	$(BIN)/mypy graph_agent examples tests benchmarks scripts
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 	$(BIN)/python tests/checks/file_lengths.py
@@ -53,36 +53,41 @@ format: $(VENV)/.dev  ## Put the code in its standard form.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.dev  ## Measure the loop, compared with LangChain's and a bare one.
-	$(BIN)/python -m benchmarks.loop
-	$(BIN)/python -m benchmarks.waves
-	$(BIN)/python -m benchmarks.a2a
-	$(BIN)/python -m benchmarks.guards
-	$(BIN)/python -m benchmarks.hooks
-	$(BIN)/python -m benchmarks.session
-	$(BIN)/python -m benchmarks.fence
-	$(BIN)/python -m benchmarks.serve
-	$(BIN)/python -m benchmarks.imports
+notebooks: $(VENV)/.dev  ## Run the notebooks, and store their outputs where they have changed.
+	$(BIN)/python -m tests.support.notebooks
 
-dev: $(VENV)/.dev  ## Serve the example to LangGraph Studio, offline.
+reference: $(VENV)/.dev  ## Write docs/reference/ and the schema of the agent file from the code.
+	$(BIN)/python -m scripts.reference
+
+docs: $(VENV)/.docs  ## Build the documentation into site/; a warning is an error.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+bench: $(VENV)/.dev  ## Run all benchmarks, in about ten minutes, and write benchmarks/RESULTS.md.
+	$(BIN)/python -m benchmarks.results
+
+dev: $(VENV)/.studio  ## Serve the example to LangGraph Studio, offline.
 	LANGGRAPH_CLI_NO_ANALYTICS=1 LANGGRAPH_NO_VERSION_CHECK=1 LANGSMITH_TRACING=false \
 		$(BIN)/langgraph dev --no-browser --n-jobs-per-worker 10
 
 clean:  ## Remove the virtual environment and what tools left behind.
-	rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .langgraph_api
+	rm -rf $(VENV) dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .langgraph_api
 
 $(BIN)/python:
 	@$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11))" || \
 		{ echo "Python 3.11 or newer is needed; say which with: make PYTHON=python3.12 ..."; exit 1; }
 	@$(MAKE_VENV)
 
-$(VENV)/.examples: pyproject.toml | $(BIN)/python
-	@echo "Installing what the example needs into $(VENV); the first time takes a minute."
-	@$(INSTALL) -e ".[examples,server]"
+$(VENV)/.examples: EXTRAS = examples
+$(VENV)/.team: EXTRAS = examples,server
+$(VENV)/.studio: EXTRAS = examples,server,studio
+$(VENV)/.docs: EXTRAS = docs
+$(VENV)/.examples $(VENV)/.team $(VENV)/.studio $(VENV)/.docs: pyproject.toml | $(BIN)/python
+	@echo "Installing graph-agent[$(EXTRAS)] into $(VENV); the first time takes a minute."
+	@$(INSTALL) -e ".[$(EXTRAS)]"
 	@touch $@
 
-# It holds what the examples need, so both are then there.
+# The extra `dev` includes the others.
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	@echo "Installing what the tests need into $(VENV); the first time takes a few minutes."
 	@$(INSTALL) -e ".[dev]"
-	@touch $(VENV)/.examples $@
+	@touch $(VENV)/.examples $(VENV)/.team $(VENV)/.studio $(VENV)/.docs $@

@@ -1,20 +1,17 @@
 """Cost of delegation over A2A: `python -m benchmarks.a2a`.
 
-Each measure is compared with the bare SDK over the same loopback, interleaved round by round, and the
-ratios are medians over the rounds, so that a machine whose speed drifts does not tilt them. The servers are processes
-of their own. The bare client keeps its connection; a delegation opens one, and closes it.
+Each measure is compared with the bare SDK over the same loopback. The servers are processes of their own. The bare
+client keeps its connection; a delegation opens one, and closes it.
 
-The plain agent sends its fifty words one by one. Ours sends the first at once, and those of the next 16 ms as
-one: each event is a message, a change of the task and a line to its client, which cost more than the run. With an event
-for each word, our server took 1.46 of the plain one's time, and a delegation to it 1.62; together, 0.56 and 0.61 (two
-busy processors, so take the ratios). The first token is not touched by it: about 1.5 before and after.
+The plain agent sends its 50 words one by one. Ours sends the first at once, and those of the next 16 ms as one event,
+because each event is a message, a change of the task and a line to its client.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
+import dataclasses
 import socket
 import statistics
 import sys
@@ -35,6 +32,8 @@ from langchain_core.messages import AIMessage, ToolCall
 from langgraph.checkpoint.memory import InMemorySaver
 from starlette.applications import Starlette
 
+from benchmarks import harness
+from benchmarks.harness import Scale, Spread, Table, Trial, Work, milliseconds, quartiles
 from graph_agent import A2ADelegate, LoopConfig, ScriptedChatModel, create_graph_agent
 from graph_agent.a2a.server import a2a_app
 from graph_agent.a2a.server.card import RPC_PATH, agent_card
@@ -180,38 +179,51 @@ def at_once(client: Client) -> Run:
     return run
 
 
-async def compare(title: str, reference: Run, ours: Run, rounds: int) -> None:
-    """Print our time as a ratio to the reference."""
-    await reference()
-    await ours()
-    pairs = [(await reference(), await ours()) for _ in range(rounds)]
-    ratio = statistics.median(mine / theirs for theirs, mine in pairs)
-    theirs, mine = (statistics.median(pair[at] for pair in pairs) * 1000 for at in (0, 1))
-    print(f"{title:<58} {theirs:8.1f} ms {mine:8.1f} ms {ratio:6.2f}x")
+def _trial(run: Run, times: list[float]) -> Trial:
+    @asynccontextmanager
+    async def trial() -> AsyncIterator[Work]:
+        async def work() -> None:
+            times.append(await run())
+
+        yield work
+
+    return trial
 
 
-async def main(rounds: int) -> None:
-    """Measure, and print."""
+async def compare(title: str, reference: Run, ours: Run, scale: Scale) -> list[str]:
+    """Measure both in turn; return the row of our time as a ratio to the reference."""
+    theirs, mine = list[float](), list[float]()
+    costs = await harness.interleaved({"theirs": _trial(reference, theirs), "ours": _trial(ours, mine)}, scale)
+    rounds = len(costs["ours"])
+    pairs = list(zip(mine[-rounds:], theirs[-rounds:], strict=True))
+    ratio = Spread.of([a / b for a, b in pairs])
+    medians = [milliseconds(statistics.median(pair[at] for pair in pairs)) for at in (0, 1)]
+    return [title, f"{ratio.median:.2f}", quartiles(ratio), *medians]
+
+
+async def tables(scale: Scale) -> list[Table]:
+    """Run all comparisons of this module."""
+    scale = dataclasses.replace(scale, seconds=scale.seconds / 4)
     async with AsyncExitStack() as stack:
         plain_url = await stack.enter_async_context(serving("plain"))
         ours_url = await stack.enter_async_context(serving("ours"))
         plain = await stack.enter_async_context(await create_client(plain_url))
         ours = await stack.enter_async_context(await create_client(ours_url))
-        print(f"{'':<58} {'bare SDK':>11} {'ours':>11}")
-        await compare("a delegation, to the same plain agent", bare(plain), delegated(plain_url), rounds)
-        await compare("our server, asked by the same bare client", bare(plain), bare(ours), rounds)
-        await compare("a delegation to our server, end to end", bare(plain), delegated(ours_url), rounds)
-        await compare("first token, from our server", first_token(plain), first_token(ours), rounds)
-        few = max(3, rounds // 10)
-        await compare(
-            f"{AT_ONCE} at once: one wave of a graph, to the plain agent", at_once(plain), wave(plain_url), few
-        )
-        await compare(f"{AT_ONCE} at once: one wave of a graph, to our server", at_once(plain), wave(ours_url), few)
+        many = f"{AT_ONCE} at once: one wave of a graph"
+        rows = [
+            await compare("a delegation to the same plain agent", bare(plain), delegated(plain_url), scale),
+            await compare("our server, asked by the same bare client", bare(plain), bare(ours), scale),
+            await compare("a delegation to our server, end to end", bare(plain), delegated(ours_url), scale),
+            await compare("first token from our server", first_token(plain), first_token(ours), scale),
+            await compare(f"{many}, to the plain agent", at_once(plain), wave(plain_url), scale),
+            await compare(f"{many}, to our server", at_once(plain), wave(ours_url), scale),
+        ]
+    note = "Wall time of a task of 50 words; ratios to a client and a server of the A2A SDK alone."
+    return [Table("Delegation over A2A", note, ["work", "wall ratio", "quartiles", "graph-agent", "bare SDK"], rows)]
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--serve", choices=["plain", "ours"])
-    given = parser.parse_args()
-    asyncio.run(serve(given.serve) if given.serve else main(given.rounds))
+    if sys.argv[1:2] == ["--serve"]:
+        asyncio.run(serve(sys.argv[2]))
+    else:
+        harness.main(tables, __doc__)

@@ -1,20 +1,19 @@
 """Cost of the loop's guards: `python -m benchmarks.guards`.
 
 Loop detection in a history of 10,000 calls and truncation of 100 MB outputs, each compared with a turn of the loop and
-with the same work on small input, and truncation also with two plain slices. Each round measures all of them in turn;
-the ratios are medians over the rounds.
+with the same work on small input, and truncation also with two plain slices.
 """
 
 from __future__ import annotations
 
-import argparse
-import asyncio
+import functools
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.loop import measure
+from benchmarks import harness
+from benchmarks.harness import Scale, Table, Trial, Work, plain
+from benchmarks.work import graph_agent_session, sessions_trial
 from graph_agent import LoopConfig
 from graph_agent.events.calls import call_event, result_event
 from graph_agent.events.types import StoredEvent, event
@@ -77,44 +76,33 @@ def cases() -> dict[str, Callable[[], None]]:
     return found
 
 
-def seconds_of(work: Callable[[], None], repeats: int) -> float:
-    """Seconds of one call, from several in a row."""
-    begun = time.perf_counter()
-    for _ in range(repeats):
-        work()
-    return (time.perf_counter() - begun) / repeats
+async def tables(scale: Scale) -> list[Table]:
+    """Measure each function, relative to a turn, to small input and to two slices."""
+    repeats, turns = scale.size(200), scale.size(_TURNS)
+    work = cases()
+    trials: dict[str, Trial] = {name: plain(_repeat(function, repeats)) for name, function in work.items()}
+    trials["turn"] = sessions_trial(functools.partial(graph_agent_session, turns))
+    costs = await harness.interleaved(trials, scale)
+    names = list(work)
+    rows: list[list[str]] = []
+    for at, name in enumerate(names):
+        of_turn = harness.cpu_ratio(costs, name, "turn", turns / repeats)
+        to_small = harness.cpu_ratio(costs, name, names[at - at % 2]) if name != names[-1] else None
+        to_slices = harness.cpu_ratio(costs, name, names[-1]) if name.startswith("cut") else None
+        each = statistics.median(cost.cpu for cost in costs[name]) / repeats
+        ratios = [f"{ratio.median:.2f}" if ratio else "" for ratio in (to_small, to_slices)]
+        rows.append([name, f"{1e6 * each:.1f} µs", f"{of_turn.median:.3f}", *ratios])
+    columns = ["work", "CPU", "to a turn", "to small input", "to two slices"]
+    return [Table("Loop detection and truncation", "Pure functions; ratios of CPU times.", columns, rows)]
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="The cost of finding loops and of cutting outputs.")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--repeats", type=int, default=200)
-    options = parser.parse_args()
-    timed = cases()
-    seconds: dict[str, list[float]] = {name: [] for name in timed}
-    turn: list[float] = []
-    asyncio.run(measure("graph-agent", 2, None))
-    for _ in range(options.rounds):
-        taken, _messages = asyncio.run(measure("graph-agent", _TURNS, None))
-        turn.append(taken / _TURNS)
-        for name, work in timed.items():
-            seconds[name].append(seconds_of(work, options.repeats))
-    names = list(timed)
-    print(f"{'':26} {'µs':>8} {'of a turn':>10} {'to small':>9} {'to slices':>9}")
-    for name in names:
-        small = names[names.index(name) - names.index(name) % 2] if name != names[-1] else name
-        ratios = [ratio(seconds[name], base) for base in (turn, seconds[small], seconds[names[-1]])]
-        compared = (
-            f"{ratios[1]:9.2f} {ratios[2]:9.2f}" if not name.startswith("loops") else f"{ratios[1]:9.2f} {'-':>9}"
-        )
-        print(f"{name:26} {1e6 * statistics.median(seconds[name]):8.1f} {ratios[0]:10.3f} {compared}")
+def _repeat(function: Callable[[], None], repeats: int) -> Callable[[], Work]:
+    async def work() -> None:
+        for _ in range(repeats):
+            function()
 
-
-def ratio(ones: list[float], others: list[float]) -> float:
-    """The median of the ratios, round by round."""
-    return statistics.median(one / other for one, other in zip(ones, others, strict=True))
+    return lambda: work
 
 
 if __name__ == "__main__":
-    main()
+    harness.main(tables, __doc__)

@@ -1,17 +1,13 @@
 """Cost of the server per request, compared with bare FastAPI and the same tokens: `python -m benchmarks.serve`.
 
-Both are real uvicorn processes; the agent's model is scripted and takes no time. Each round asks one after the other,
-and the figures are medians over the rounds, so that a machine whose speed drifts does not tilt them. `--rounds` sets
-how many, `--clients` how many ask at the same time; `--soak` asks that many requests and shows the server's memory.
-
-A client that asks again as soon as it is answered keeps the server at its limit, where a request waits for all others
-whatever is done: that is what requests per second are for. The paced figures are of clients that ask `--rate` times a
-second all together, which is how long a first token takes on a server that has work, and not more than it can do.
+Both are uvicorn processes with one worker; the agent's model is scripted, takes no time, and answers with 32 tokens.
+Clients that ask again at once keep the server at its limit, which gives requests per second. Paced clients ask 40 times
+a second in total, which gives the time to the first token on a server with spare capacity. CPU time is that of the
+server process.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import random
@@ -22,17 +18,20 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from socket import create_server
 
 import psutil  # type: ignore[import-untyped] # it has no types of its own
 
+from benchmarks import harness
+from benchmarks.harness import Scale, Spread, Table, milliseconds, quartiles
 from benchmarks.serve_model import TOKENS
 
-_AGENT = '{name: bench, model: "benchmarks.serve_model:SaysTheSame", description: Says the same.}'
-_BODY = json.dumps({"model": "bench", "stream": True, "messages": [{"role": "user", "content": "Say it."}]}).encode()
+_AGENT = '{name: bench, model: "benchmarks.serve_model:SaysTheSame", description: Returns one text.}'
+_BODY = json.dumps({"model": "bench", "stream": True, "messages": [{"role": "user", "content": "Go."}]}).encode()
+_RATE = 40.0
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,13 @@ class Server:
     port: int
     process: psutil.Process
 
+    def cpu_s(self) -> float:
+        """Return its CPU time so far, in seconds."""
+        times = self.process.cpu_times()
+        return float(times.user + times.system)
+
     def megabytes(self) -> float:
-        """Its resident memory."""
+        """Return its resident memory."""
         return float(self.process.memory_info().rss / 1e6)
 
 
@@ -53,19 +57,21 @@ class Round:
     """The figures of one round."""
 
     per_s: float
-    """Requests in a second."""
-    first_ms: float
-    """Median time to the first token."""
+    """Requests per second."""
+    first_s: float
+    """Median seconds to the first token."""
+    cpu_s: float
+    """CPU seconds of the server per request."""
 
 
 async def ask(port: int, requests: int, firsts: list[float], every_s: float = 0.0) -> None:
-    """Be one client: ask some requests over one connection, and note when each first token came.
+    """Send requests over one connection, and record when each first token came.
 
     Args:
-        port: The server's.
-        requests: How many.
-        firsts: Where the seconds to each first token go.
-        every_s: Seconds between two requests, begun at random so that clients do not march in step; 0 for no pause.
+        port: The port of the server.
+        requests: Number of requests.
+        firsts: Receives the seconds to each first token.
+        every_s: Seconds between two requests, after a random start; 0 to ask again at once.
     """
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = (
@@ -86,13 +92,14 @@ async def ask(port: int, requests: int, firsts: list[float], every_s: float = 0.
     await writer.wait_closed()
 
 
-async def one_round(server: Server, clients: int, requests: int, rate: float | None = None) -> Round:
-    """Let some clients ask at the same time; `rate` times a second all together, or as often as they can."""
+async def one_round(server: Server, clients: int, requests: int, rate: float | None) -> Round:
+    """Run some clients at the same time: `rate` requests a second in total, or as many as possible."""
     firsts: list[float] = []
     every_s = clients / rate if rate else 0.0
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), server.cpu_s()
     await asyncio.gather(*(ask(server.port, requests, firsts, every_s) for _ in range(clients)))
-    return Round(clients * requests / (time.perf_counter() - began), statistics.median(firsts) * 1000)
+    total = clients * requests
+    return Round(total / (time.perf_counter() - began), statistics.median(firsts), (server.cpu_s() - cpu) / total)
 
 
 @contextmanager
@@ -117,58 +124,75 @@ def started(name: str, command: list[str], folder: Path) -> Iterator[Server]:
         process.wait()
 
 
-async def compare(
-    ours: Server, bare: Server, clients: int, rounds: int, requests: int, rate: float | None = None
-) -> None:
-    """Print how the two compare with so many clients; `rate` as in `one_round`."""
-    seen: dict[str, list[Round]] = {ours.name: [], bare.name: []}
-    for server in (ours, bare):
-        await one_round(server, clients, requests, rate)
-    for _ in range(rounds):
-        for server in (ours, bare):
-            seen[server.name].append(await one_round(server, clients, requests, rate))
-    pairs = list(zip(seen[ours.name], seen[bare.name], strict=True))
-    per_s = statistics.median(one.per_s for one, _ in pairs)
-    first = statistics.median(one.first_ms for one, _ in pairs)
-    ratio = statistics.median(one.per_s / other.per_s for one, other in pairs)
-    later = statistics.median(one.first_ms - other.first_ms for one, other in pairs)
-    print(
-        f"{clients:>4} clients{', paced' if rate else ''}: {per_s:7.0f} requests/s ({ratio:4.2f} of bare), "
-        f"first token after {first:7.1f} ms ({later:+7.1f} ms to bare)"
-    )
-
-
-async def soak(server: Server, requests: int) -> None:
-    """Print the server's memory while it answers many requests."""
-    tenth = max(1, requests // 10)
-    print(f"memory before: {server.megabytes():6.1f} MB")
-    for done in range(tenth, requests + 1, tenth):
-        await one_round(server, 10, max(1, tenth // 10))
-        print(f"after {done:>6} requests: {server.megabytes():6.1f} MB", flush=True)
-
-
-def main() -> None:
-    """Run it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 32, 256])
-    parser.add_argument("--rate", type=float, default=40.0)
-    parser.add_argument("--soak", type=int, default=10_000)
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+@contextmanager
+def servers() -> Iterator[dict[str, Server]]:
+    """Start the agent's server and the bare one."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         (folder / "agent.yaml").write_text(_AGENT)
         agent = ["--config", str(folder / "agent.yaml"), "--db", f"sqlite:///{folder / 'bench.db'}"]
-        with (
-            started("graph-agent", ["graph_agent.cli.app", "serve", *agent], folder) as ours,
-            started("bare", ["uvicorn", "benchmarks.serve_bare:app", "--no-access-log"], folder) as bare,
+        commands = {
+            "graph-agent": ["graph_agent.cli.app", "serve", *agent],
+            "bare FastAPI": ["uvicorn", "benchmarks.serve_bare:app", "--no-access-log"],
+        }
+        yield {name: stack.enter_context(started(name, command, folder)) for name, command in commands.items()}
+
+
+async def compare(
+    running: dict[str, Server], clients: int, requests: int, rate: float | None, scale: Scale
+) -> dict[str, list[Round]]:
+    """Measure the servers in turn."""
+    rounds: dict[str, list[Round]] = {name: [] for name in running}
+    for server in running.values():
+        await one_round(server, clients, requests, rate)
+    since, count = time.monotonic(), 0
+    while scale.more(count, since):
+        for name, server in running.items():
+            rounds[name].append(await one_round(server, clients, requests, rate))
+        count += 1
+    return rounds
+
+
+def _row(label: str, mine: list[Round], bare: list[Round], aims: tuple[str, str]) -> list[str]:
+    per_s = Spread.of([one.per_s for one in mine])
+    cpu = statistics.median(one.cpu_s for one in mine)
+    ratio = Spread.of([one.cpu_s / other.cpu_s for one, other in zip(mine, bare, strict=True) if other.cpu_s] or [0.0])
+    later = Spread.of([1000 * (one.first_s - other.first_s) for one, other in zip(mine, bare, strict=True)])
+    return [
+        label,
+        milliseconds(cpu),
+        f"{ratio.median:.2f}",
+        f"{per_s.median:.0f}",
+        quartiles(per_s, 0),
+        aims[0],
+        milliseconds(statistics.median(one.first_s for one in mine)),
+        f"{later.median:+.1f} ms",
+        aims[1],
+    ]
+
+
+async def tables(scale: Scale) -> list[Table]:
+    """Compare the servers at their limit and below it."""
+    rows: list[list[str]] = []
+    with servers() as running:
+        before = {name: server.megabytes() for name, server in running.items()}
+        for clients, requests, rate, label in (
+            (1, 50, None, "1 client, at once"),
+            (32, 5, None, "32 clients, at once"),
+            (32, 2, _RATE, "32 clients, 40 requests a second"),
         ):
-            for clients in given.clients:
-                requests = max(2, 200 // clients)
-                asyncio.run(compare(ours, bare, clients, given.rounds, requests))
-                asyncio.run(compare(ours, bare, clients, given.rounds, max(1, 80 // clients), given.rate))
-            asyncio.run(soak(ours, given.soak))
+            measured = await compare(running, scale.size(clients), scale.size(requests), rate, scale)
+            for name in running:
+                ours = name == "graph-agent" and label == "32 clients, at once"
+                aims = ("≥ 400", "≤ +15 ms") if ours else ("", "")
+                rows.append(_row(f"{label}, {name}", measured[name], measured["bare FastAPI"], aims))
+        memory = ", ".join(
+            f"{name} {before[name]:.0f} to {server.megabytes():.0f} MB" for name, server in running.items()
+        )
+    columns = ["work", "CPU", "CPU ratio", "requests/s", "quartiles", "aim", "first token", "to bare's", "aim"]
+    note = f"Answers of 32 tokens, one worker; CPU per request of the server. Memory before and after: {memory}."
+    return [Table("The server", note, columns, rows)]
 
 
 if __name__ == "__main__":
-    main()
+    harness.main(tables, __doc__)

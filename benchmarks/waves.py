@@ -1,128 +1,141 @@
-"""Cost of wave planning and savings by `needs`: `python -m benchmarks.waves`.
+"""Cost of a wave of parallel calls, and savings by `needs`: `python -m benchmarks.waves`.
 
-The first table compares one wave of N calls with LangChain's `create_agent`, LangGraph's `ToolNode` alone, and
-a bare `asyncio.gather` of the same calls; each round runs them one after the other, and the ratios are medians over the
-rounds, so that a machine whose speed drifts does not tilt them. The tool does nothing, so that what is left is
-overhead. The second table asks for dates and then for rooms, of a model that takes a fixed time to reply: two waves,
-the same with `done`, and one wave with `needs`.
+One message asks for 100 or 500 calls that take 50 ms each; the ideal time is 50 ms, and the rest is overhead. Compared
+are native calls and a structured plan, LangChain's `create_agent`, LangGraph's `ToolNode` alone, and a bare
+`asyncio.gather` of the same calls. The second table asks for dates and then for rooms, with a model that takes 200 ms
+to reply: two waves, the same with `done`, and one wave with `needs`.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import functools
-import gc
 import json
 import statistics
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage
-from langchain_core.tools import tool
+from langchain_core.tools import StructuredTool, tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
+from benchmarks import harness
+from benchmarks.harness import Scale, Spread, Table, Trial, Work, milliseconds, plain, quartiles
+from benchmarks.work import RESULT_CHARS, Counter, CountingModel, begin
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
 
-Run = Callable[[], Awaitable[Any]]
+_CALL_S = 0.05
+_REPLY_S = 0.2
+_GO: dict[str, Any] = {"messages": [HumanMessage("go")]}
+_AIMS = {100: "≤ 0.40", 500: "≤ 0.25"}
 
-GO: dict[str, Any] = {"messages": [HumanMessage("go")]}
+
+async def _look_up(key: str) -> str:
+    await asyncio.sleep(_CALL_S)
+    return f"the value of {key}".ljust(RESULT_CHARS, ".")
 
 
-@tool
-async def lookup(key: str) -> str:
-    """Look a key up."""
-    return f"the value of {key}"
+_lookup = StructuredTool.from_function(
+    coroutine=_look_up, name="lookup", description="Look a key up.", metadata={"effect": "read"}
+)
+
+
+class OneWaveModel(CountingModel):
+    """Replies with one message, then with text."""
+
+    first: AIMessage
+
+    def reply_at(self, at: int, counter: Counter) -> AIMessage:
+        """Return the message, or text."""
+        return self.first if at == 0 else AIMessage("Done.")
 
 
 def plan(*calls: dict[str, Any], status: str) -> str:
-    """A structured plan."""
+    """Return a structured plan."""
     return json.dumps({"status": status, "tools": list(calls)})
 
 
-def native(calls: int) -> AIMessage:
-    """One message that asks for all calls."""
+def _native(calls: int) -> AIMessage:
     asked = [{"id": f"c{i}", "name": "lookup", "args": {"key": f"k{i}"}} for i in range(calls)]
     return AIMessage("", tool_calls=asked)
 
 
-def wave_run(calls: int) -> Run:
-    """This framework, planning in waves."""
-    wave = plan(*({"id": f"c{i}", "tool": "lookup", "args": {"key": f"k{i}"}} for i in range(calls)), status="done")
-    config = LoopConfig(tool_calling="wave", max_calls_per_wave=calls, max_parallel_calls=calls)
-    graph = create_graph_agent(ScriptedChatModel([wave, "Done."]), tools=[lookup], config=config)
-    return lambda: graph.ainvoke(GO)
+def _structured(calls: int) -> AIMessage:
+    return AIMessage(
+        plan(*({"id": f"c{i}", "tool": "lookup", "args": {"key": f"k{i}"}} for i in range(calls)), status="done")
+    )
 
 
-def native_run(calls: int) -> Run:
-    """This framework, with the provider's tool calls."""
-    config = LoopConfig(max_parallel_calls=calls)
-    model = ScriptedChatModel([native(calls), "No more actions.", "Done."])
-    graph = create_graph_agent(model, tools=[lookup], config=config)
-    return lambda: graph.ainvoke(GO)
+def _counted(run: Callable[[], Awaitable[Any]]) -> Work:
+    async def work() -> Any:
+        begin(1)
+        return await run()
+
+    return work
 
 
-def create_agent_run(calls: int) -> Run:
-    """LangChain's agent."""
-    graph: Any = create_agent(ScriptedChatModel([native(calls), "Done."]), tools=[lookup])
-    return lambda: graph.ainvoke(GO)
+def _ours(first: AIMessage, config: LoopConfig) -> Work:
+    graph = create_graph_agent(OneWaveModel(first=first), tools=[_lookup], config=config)
+    return _counted(lambda: graph.ainvoke(_GO))
 
 
-def tool_node_run(calls: int) -> Run:
-    """LangGraph's `ToolNode` in a graph of its own: the calls without planning."""
+def _create_agent(calls: int) -> Work:
+    graph: Any = create_agent(OneWaveModel(first=_native(calls)), tools=[_lookup])
+    return _counted(lambda: graph.ainvoke(_GO))
+
+
+def _tool_node(calls: int) -> Work:
     graph: Any = StateGraph(MessagesState)
-    graph.add_node("tools", ToolNode([lookup]))
+    graph.add_node("tools", ToolNode([_lookup]))
     graph.add_edge(START, "tools")
     graph.add_edge("tools", END)
     compiled = graph.compile()
-    return lambda: compiled.ainvoke({"messages": [native(calls)]})
+    return lambda: compiled.ainvoke({"messages": [_native(calls)]})
 
 
-def gather_run(calls: int) -> Run:
-    """A loop written by hand."""
-
+def _gather(calls: int) -> Work:
     async def run() -> list[Any]:
-        asked = native(calls).tool_calls
-        return list(await asyncio.gather(*(lookup.ainvoke(call["args"]) for call in asked)))
+        asked = _native(calls).tool_calls
+        return list(await asyncio.gather(*(_lookup.ainvoke(call["args"]) for call in asked)))
 
     return run
 
 
-BUILDERS: dict[str, Callable[[int], Run]] = {
-    "wave": wave_run,
-    "native": native_run,
-    "create_agent": create_agent_run,
-    "ToolNode": tool_node_run,
-    "gather": gather_run,
-}
+def _trials(calls: int) -> dict[str, Trial]:
+    native = LoopConfig(max_parallel_calls=calls)
+    structured = LoopConfig(tool_calling="wave", max_calls_per_wave=calls, max_parallel_calls=calls)
+    return {
+        "create_agent": plain(lambda: _create_agent(calls)),
+        "native calls": plain(lambda: _ours(_native(calls), native)),
+        "structured plan": plain(lambda: _ours(_structured(calls), structured)),
+        "reference: `ToolNode` alone": plain(lambda: _tool_node(calls)),
+        "reference: `asyncio.gather`": plain(lambda: _gather(calls)),
+    }
 
 
-async def seconds_of(run: Run) -> float:
-    """Seconds for one run of something that is built."""
-    gc.collect()
-    begun = time.perf_counter()
-    await run()
-    return time.perf_counter() - begun
-
-
-async def compare_overhead(calls: int, rounds: int) -> None:
-    """Time all of them in turn, and print one line each."""
-    seconds: dict[str, list[float]] = {name: [] for name in BUILDERS}
-    for build in BUILDERS.values():
-        await seconds_of(build(calls))  # the first run of anything pays for its imports
-    for _ in range(rounds):
-        for name, build in BUILDERS.items():
-            seconds[name].append(await seconds_of(build(calls)))
-    for name, taken in seconds.items():
-        ratios = [
-            statistics.median(a / b for a, b in zip(taken, seconds[other], strict=True))
-            for other in ("create_agent", "ToolNode", "gather")
-        ]
-        per_call = 1000 * statistics.median(taken) / calls
-        print(f"{calls:6} {name:13} {per_call:9.3f} {ratios[0]:13.2f} {ratios[1]:9.2f} {ratios[2]:9.2f}")
+async def overhead(scale: Scale) -> Table:
+    """Compare the time of one wave beyond the ideal."""
+    rows: list[list[str]] = []
+    for nominal, aim in _AIMS.items():
+        costs = await harness.interleaved(_trials(scale.size(nominal)), scale)
+        theirs = costs["create_agent"]
+        for name, mine in costs.items():
+            ratio = Spread.of([(a.wall - _CALL_S) / (b.wall - _CALL_S) for a, b in zip(mine, theirs, strict=True)])
+            cpu = harness.cpu_ratio(costs, name, "create_agent")
+            rows.append(
+                [
+                    f"{nominal} calls, {name}",
+                    f"{ratio.median:.2f}",
+                    quartiles(ratio),
+                    f"{cpu.median:.2f}",
+                    aim if name == "native calls" else "",
+                    milliseconds(statistics.median(cost.wall - _CALL_S for cost in mine)),
+                ]
+            )
+    columns = ["work", "overhead ratio", "quartiles", "CPU ratio", "aim", "overhead"]
+    return Table("A wave of calls of 50 ms", "Wall time beyond 50 ms; ratios to `create_agent`.", columns, rows)
 
 
 class SlowModel(ScriptedChatModel):
@@ -154,39 +167,42 @@ _ROOMS_BY_NEED = {"id": "r", "tool": "rooms", "args": {"check_in": "${d.from}", 
 TWO_LEVELS: dict[str, list[str]] = {
     "two waves": [plan(_DATES, status="continue"), plan(_ROOMS, status="continue"), plan(status="done")],
     "two waves, done": [plan(_DATES, status="continue"), plan(_ROOMS, status="done")],
-    "needs": [plan(_DATES, _ROOMS_BY_NEED, status="done")],
+    "one wave with needs": [plan(_DATES, _ROOMS_BY_NEED, status="done")],
 }
 
 
-async def compare_needs(latency_s: float, rounds: int) -> None:
-    """Time a question of two levels in each way, and print one line each."""
-    seconds: dict[str, list[float]] = {name: [] for name in TWO_LEVELS}
-    model_calls: dict[str, int] = {}
-    for _ in range(rounds):
-        for name, script in TWO_LEVELS.items():
-            model = SlowModel(responses=[*script, "Done."], latency_s=latency_s)
-            graph = create_graph_agent(model, tools=[dates, rooms], config=LoopConfig(tool_calling="wave"))
-            seconds[name].append(await seconds_of(functools.partial(graph.ainvoke, GO)))
-            model.assert_spent()
-            model_calls[name] = len(model.requests)
-    for name, taken in seconds.items():
-        ratio = statistics.median(a / b for a, b in zip(taken, seconds["two waves"], strict=True))
-        print(f"{name:16} {model_calls[name]:11} {1000 * statistics.median(taken):9.1f} {ratio:9.2f}")
+def _two_levels(script: list[str]) -> Work:
+    model = SlowModel(responses=[*script, "Done."], latency_s=_REPLY_S)
+    graph = create_graph_agent(model, tools=[dates, rooms], config=LoopConfig(tool_calling="wave"))
+
+    async def run() -> None:
+        await graph.ainvoke(_GO)
+        model.assert_spent()
+
+    return run
 
 
-def main() -> None:
-    """Run both comparisons and print them."""
-    parser = argparse.ArgumentParser(description="The cost of a wave, and what needs saves.")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--calls", type=int, nargs="+", default=[1, 10, 100, 500])
-    parser.add_argument("--latency-ms", type=float, default=200, help="what the model takes to reply")
-    options = parser.parse_args()
-    print(f"{'calls':>6} {'':13} {'ms/call':>9} {'/create_agent':>13} {'/ToolNode':>9} {'/gather':>9}")
-    for calls in options.calls:
-        asyncio.run(compare_overhead(calls, options.rounds))
-    print(f"\n{'':16} {'model calls':>11} {'ms':>9} {'ratio':>9}")
-    asyncio.run(compare_needs(options.latency_ms / 1000, options.rounds))
+async def needs(scale: Scale) -> Table:
+    """Compare a question of two levels in three plans."""
+    trials = {name: plain(functools.partial(_two_levels, script)) for name, script in TWO_LEVELS.items()}
+    costs = await harness.interleaved(trials, scale)
+    rows = [
+        [
+            name,
+            str(len(script) + 1),
+            milliseconds(statistics.median(cost.wall for cost in costs[name])),
+            f"{harness.wall_ratio(costs, name, 'two waves').median:.2f}",
+        ]
+        for name, script in TWO_LEVELS.items()
+    ]
+    note = "Wall time of one question whose second call needs the result of the first; a reply takes 200 ms."
+    return Table("Needs within a wave", note, ["plan", "model calls", "time", "ratio"], rows)
+
+
+async def tables(scale: Scale) -> list[Table]:
+    """Run both comparisons."""
+    return [await overhead(scale), await needs(scale)]
 
 
 if __name__ == "__main__":
-    main()
+    harness.main(tables, __doc__)

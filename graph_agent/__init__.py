@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from graph_agent.session.history import SessionMemory
     from graph_agent.session.results import RunResult
     from graph_agent.session.session import Session
+    from graph_agent.tools.idempotency import idempotency_key
     from graph_agent.types import SessionStatus
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "SessionStatus",
     "build_graph",
     "create_graph_agent",
+    "idempotency_key",
 ]
 
 _MODULES = {
@@ -54,6 +56,7 @@ _MODULES = {
     "SessionStatus": "types",
     "build_graph": "graph",
     "create_graph_agent": "agent",
+    "idempotency_key": "tools.idempotency",
 }
 
 

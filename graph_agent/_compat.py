@@ -17,7 +17,9 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.callbacks import BaseCallbackManager
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, BaseCallbackManager
+from langchain_core.language_models._utils import _normalize_messages
+from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config
 from langgraph._internal._runnable import RunnableCallable
@@ -28,6 +30,7 @@ from langgraph.pregel._messages import StreamMessagesHandler
 
 if TYPE_CHECKING:
     # Imported in functions where they are called: only an agent with tools needs them.
+    from langchain_core.language_models import BaseChatModel
     from langchain_core.tools import BaseTool, StructuredTool
     from langgraph.types import Checkpointer
 
@@ -48,6 +51,9 @@ _RESUMING = "__pregel_resuming"
 _RUNTIME = "__pregel_runtime"
 _COORDINATES = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
 _REPLAY_STATE = "__pregel_replay_state"
+
+_TRACED_OPTIONS = ("ls_structured_output_format", "structured_output_format")
+"""Keyword arguments of a model that only traces receive."""
 
 NO_PERSISTENCE: dict[str, Any] = {_DURABILITY: "async"}
 """Added to the `configurable` of a graph compiled with `checkpointer=False`, which fails under a parent's `"sync"`."""
@@ -275,6 +281,26 @@ def gate_message_stream(
     manager.handlers = [gated.get(id(handler), handler) for handler in manager.handlers]
     manager.inheritable_handlers = [gated.get(id(handler), handler) for handler in manager.inheritable_handlers]
     return {**config, "callbacks": manager}
+
+
+def would_stream(model: BaseChatModel, options: Mapping[str, Any]) -> bool:
+    """Whether a chat model streams the reply of `ainvoke` without a callback handler that asks for it."""
+    return model._should_stream(async_api=True, **options)
+
+
+async def generate_reply(
+    model: BaseChatModel,
+    request: Sequence[BaseMessage],
+    options: Mapping[str, Any],
+    manager: AsyncCallbackManagerForLLMRun,
+) -> BaseMessage:
+    """Generate a reply as `BaseChatModel.agenerate` does, with the callbacks of a model's own tokens only."""
+    given = {name: value for name, value in options.items() if name not in _TRACED_OPTIONS}
+    # Only content blocks have a form to normalize.
+    is_text = all(isinstance(message.content, str) for message in request)
+    messages = list(request) if is_text else _normalize_messages(request)
+    result = await model._agenerate_with_cache(messages, run_manager=manager, **given)
+    return result.generations[0].message
 
 
 def cache_block_types() -> None:

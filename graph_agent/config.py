@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -34,6 +35,13 @@ FallbackModel = Annotated[Any, WithJsonSchema({"type": "string"})]
 """A `provider:name`, or a chat model; the type of objects is checked when the agent is built."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The unit of a number, as metadata of its field."""
+
+    name: str
+
+
 @with_field_docs
 class Price(BaseModel):
     """Price of a model, per million tokens, in any one currency."""
@@ -58,9 +66,9 @@ class LoopConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    max_steps: PositiveInt = 5
+    max_steps: Annotated[PositiveInt, Unit("plans")] = 5
     """Plans per input, tested after the wave."""
-    max_turns: PositiveInt | None = None
+    max_turns: Annotated[PositiveInt, Unit("model calls")] | None = None
     """Phase-1 model calls per session; None for no limit."""
     on_limit: OnLimit = "answer"
     """At a limit: the sentence that names it and a best-effort answer, or the sentence alone."""
@@ -79,51 +87,51 @@ class LoopConfig(BaseModel):
     `auto`: a planning reply without calls; if it is the sentinel `No more actions.`, a second model call. `compose`:
     always the second call. `direct`: as `auto`, but the prompt does not mention the sentinel.
     """
-    max_parallel_calls: PositiveInt = 16
+    max_parallel_calls: Annotated[PositiveInt, Unit("calls")] = 16
     """Calls in flight in one run; a caller's `max_concurrency` can only lower it."""
-    tool_timeout_s: PositiveFloat | None = 300
+    tool_timeout_s: Annotated[PositiveFloat, Unit("seconds")] | None = 300
     """Seconds one call may run, counted from its start; None for no limit."""
-    deadline_s: PositiveFloat | None = None
+    deadline_s: Annotated[PositiveFloat, Unit("seconds")] | None = None
     """Working seconds of the whole input, without the time it waits for a person; None for no limit."""
-    max_tokens_total: PositiveInt | None = None
+    max_tokens_total: Annotated[PositiveInt, Unit("tokens")] | None = None
     """Tokens for the whole input, delegates' included; None for no limit."""
-    max_cost: PositiveFloat | None = None
+    max_cost: Annotated[PositiveFloat, Unit("currency of `prices`")] | None = None
     """Cost of the whole input, delegates' included, in the currency of `prices`; None for no limit."""
     prices: dict[str, Price] = {}
     """Model name, or a prefix of one → its price; required for `max_cost`."""
-    answer_reserve: float = Field(0.1, ge=0, lt=1)
+    answer_reserve: Annotated[float, Unit("share")] = Field(0.1, ge=0, lt=1)
     """Share of the deadline, token and cost budgets that is reserved for the answer."""
     effect_ledger: bool = False
     """Whether each call that may write is recorded in the checkpointer's storage right before it runs."""
-    max_output_chars: int = Field(30_000, ge=100)
+    max_output_chars: Annotated[int, Unit("characters")] = Field(30_000, ge=100)
     """Characters of one tool output shown to the model; some kinds of tools have their own limits."""
-    max_output_lines: int = Field(256, ge=2)
+    max_output_lines: Annotated[int, Unit("lines")] = Field(256, ge=2)
     """Lines of one tool output shown to the model; some kinds of tools have their own limits."""
-    offload_over_chars: PositiveInt | None = None
+    offload_over_chars: Annotated[PositiveInt, Unit("characters")] | None = None
     """Characters above which the model gets head and tail and a tool to read the rest; None for never.
 
     A run's context can change the number only if the agent was built with one, because the tool is added at build time.
     """
     loop_detection: bool = True
     """Whether repeating calls are reported to the model, then withheld, then end the input."""
-    loop_window: int = Field(10, ge=2)
+    loop_window: Annotated[int, Unit("calls")] = Field(10, ge=2)
     """Number of the newest calls of an input that are searched for a repeating pattern."""
-    loop_max_period: PositiveInt = 3
+    loop_max_period: Annotated[PositiveInt, Unit("calls")] = 3
     """Length of the longest repeating pattern that counts as a loop, in calls."""
-    max_delegation_depth: NonNegativeInt = 1
+    max_delegation_depth: Annotated[NonNegativeInt, Unit("levels")] = 1
     """Depth to which delegations may nest; 0 forbids them."""
-    context_messages: NonNegativeInt = 6
+    context_messages: Annotated[NonNegativeInt, Unit("messages")] = 6
     """Messages of the conversation that a delegate gets with its task."""
     model: str | None = Field(None, min_length=1)
     """A `provider:name` that replaces the agent's model; None for the agent's own."""
-    model_retries: NonNegativeInt = 3
+    model_retries: Annotated[NonNegativeInt, Unit("attempts")] = 3
     """Further attempts after a transient model error, before the first token only."""
-    model_timeout_s: PositiveFloat | None = 120
+    model_timeout_s: Annotated[PositiveFloat, Unit("seconds")] | None = 120
     """Seconds to the first token of a model's reply and between its tokens; None for no limit.
 
     For a reply that is not streamed, the seconds to its end.
     """
-    model_total_timeout_s: PositiveFloat | None = None
+    model_total_timeout_s: Annotated[PositiveFloat, Unit("seconds")] | None = None
     """Seconds one model request may take in total; None for no limit."""
     fallback_models: tuple[FallbackModel, ...] = ()
     """Names or chat models to try in order when the previous one stays unavailable, for the rest of the input."""
@@ -131,7 +139,7 @@ class LoopConfig(BaseModel):
     """Passed to every model call of the loop; None leaves it to the provider."""
     temperature: NonNegativeFloat | None = None
     """Passed to every model call of the loop; None leaves it to the provider."""
-    max_output_tokens: PositiveInt | None = None
+    max_output_tokens: Annotated[PositiveInt, Unit("tokens")] | None = None
     """Tokens of one model reply; None leaves it to the provider."""
     top_p: float | None = Field(None, ge=0, le=1)
     """Passed to every model call of the loop; None leaves it to the provider."""
@@ -139,13 +147,13 @@ class LoopConfig(BaseModel):
     """Stop sequences, passed to every model call of the loop; None leaves it to the provider."""
     planner: Planner = "wave"
     """Structured planning one wave at a time, or all waves up front (`dag`)."""
-    rollout: float | None = Field(None, ge=0, le=1)
+    rollout: Annotated[float, Unit("share")] | None = Field(None, ge=0, le=1)
     """Share of sessions, by a stable hash of the id, that use planner `wave`; the rest use `dag`. None for no split."""
-    max_calls_per_wave: PositiveInt = 64
+    max_calls_per_wave: Annotated[PositiveInt, Unit("calls")] = 64
     """Calls in one wave of structured planning; a larger plan is rejected and returned to the model."""
-    plan_cache_ttl_s: PositiveInt | None = None
+    plan_cache_ttl_s: Annotated[PositiveInt, Unit("seconds")] | None = None
     """Seconds a plan may be reused from the agent's cache for an identical request; None for never."""
-    max_agentic_loops: NonNegativeInt = 3
+    max_agentic_loops: Annotated[NonNegativeInt, Unit("reruns")] = 3
     """Reruns of the model that hooks may request per input; 0 for none."""
 
     def __init__(self, **values: Any) -> None:

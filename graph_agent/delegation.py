@@ -57,6 +57,7 @@ class DelegationResult(CallResult):
     """The result of a delegation; its `content` is the question while the delegate waits for a person."""
 
     usage: Usage = field(default_factory=lambda: NO_USAGE)
+    """Tokens and model calls of the delegate's run; zero if unknown."""
     value: Any = None
     """The result as plain JSON, for programs and references; None if it is the text of `content`."""
     untrusted: bool = False

@@ -1,46 +1,18 @@
-"""`build_graph`: an agent's graph from ready objects, its routing, and what every node runs with."""
+"""`build_graph`: an agent's graph from ready objects; no names are resolved."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.runnables import RunnableConfig
 from langgraph.cache.base import BaseCache
-from langgraph.graph import END, START
-from langgraph.types import Send
-from typing_extensions import TypedDict
 
-from graph_agent._compat import dual_runnable, read_state
-from graph_agent._internal.sync_bridge import blocking
-from graph_agent.compiled import AgentStateGraph
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext
 from graph_agent.delegation import Delegate
-from graph_agent.deps import AgentDeps, ToolCallWrapper
 from graph_agent.errors import ConfigError
-from graph_agent.execution.current_wave import FIELDS, current_wave
 from graph_agent.hooks.protocol import LoopHook
-from graph_agent.hooks.registry import sort_hooks
-from graph_agent.models.pool import ModelPool, ModelWrapper, Resolve, leave_unwrapped, require_chat_model
-from graph_agent.nodes.delegate import delegate_node
-from graph_agent.nodes.finalize import finalize_node
-from graph_agent.nodes.plan import plan_node
-from graph_agent.nodes.tools import tools_node
-from graph_agent.planning.active_model import agentic_loop_from_env
-from graph_agent.prompts import Prompts
-from graph_agent.prompts.system_prompt import system_prompt_source
-from graph_agent.response_format import ResponseSchema
-from graph_agent.runs.run import is_running, run_of
-from graph_agent.state.schema import AgentInput, AgentOutput, AgentState, PlanState
-from graph_agent.tools.argument_checks import checked_delegates, checked_hooks, checked_tools
-from graph_agent.tools.read_result import with_read_result
-from graph_agent.tools.toolbox import Toolbox
-from graph_agent.types import Call, is_delegation
-from graph_agent.waves.reply import PLAN_TOOL
-from graph_agent.waves.schema import PlanningResult
 
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
@@ -50,10 +22,6 @@ if TYPE_CHECKING:
     from graph_agent.waves.schema import PlanningResult
 
 DEFAULT_SYSTEM_PROMPT = "You are a helpful assistant."
-
-
-PATHS = ["tools", "delegate", "finalize"]
-"""Targets of `after_plan`; LangGraph cannot infer them from a function that returns `Send`s."""
 
 
 def build_graph(
@@ -108,7 +76,7 @@ def build_graph(
     if config.plan_cache_ttl_s is not None and cache is None:
         raise ConfigError("plan_cache_ttl_s is set and there is no cache; pass e.g. cache=InMemoryCache().")
     # Imported here: it loads the nodes, which a program that builds no graph does not need.
-    from graph_agent.graph import assemble
+    from graph_agent.assembly import assemble
 
     return assemble(
         model,
@@ -125,152 +93,3 @@ def build_graph(
         warnings=warnings,
         resolve=resolve,
     )
-
-
-class _MiddlewareWrappers(NamedTuple):
-    """Wrappers that middleware puts around model requests and tool calls."""
-
-    around_model: ModelWrapper = leave_unwrapped
-    around_tool: ToolCallWrapper | None = None
-    whole_replies: bool = False
-    """Whether replies may be rewritten after their last token."""
-
-
-def assemble(
-    model: BaseChatModel,
-    *,
-    tools: object,
-    delegates: object,
-    hooks: object,
-    system_prompt: object,
-    prompts: Mapping[str, str] | None,
-    response_format: type[Any] | dict[str, Any] | None,
-    config: LoopConfig,
-    context_schema: type[AgentContext],
-    plan_schema: type[PlanningResult] | None,
-    cache: BaseCache[Any] | None,
-    warnings: Sequence[str],
-    resolve: Resolve | None,
-) -> AgentStateGraph:
-    """Build the graph; arguments and errors as for `build_graph`."""
-    plan_schema = PlanningResult if plan_schema is None else plan_schema
-    if not (isinstance(plan_schema, type) and issubclass(plan_schema, PlanningResult)):
-        raise ConfigError(f"plan_schema must be PlanningResult or a subclass of it, not {plan_schema!r}.")
-    templates = Prompts(prompts)
-    registered = sort_hooks(checked_hooks(hooks))
-    own = with_read_result(checked_tools(tools), config)
-    toolbox = Toolbox(own, checked_delegates(delegates), templates, registered.offered)
-    middleware = _wrappers(registered.middleware, toolbox, templates)
-    models = ModelPool(
-        model,
-        config=config,
-        resolve=resolve or require_chat_model,
-        schemas=toolbox.schemas,
-        plan_schema=plan_schema.model_json_schema(),
-        plan_tool=PLAN_TOOL,
-        around=middleware.around_model,
-    )
-    parts = AgentDeps(
-        models=models,
-        client=models.first.client,
-        toolbox=toolbox,
-        prompts=templates,
-        config=config,
-        planner=models.first.planner,
-        tool_calling=models.first.tool_calling,
-        system_prompt=system_prompt_source(system_prompt),
-        response=ResponseSchema(response_format) if response_format is not None else None,
-        plan_schema=plan_schema,
-        cache=cache,
-        agentic_loop=agentic_loop_from_env(),
-        context_schema=context_schema,
-        warnings=tuple(warnings),
-        hooks=registered.hooks,
-        rewriters=registered.rewriters,
-        around_tool=middleware.around_tool,
-        whole_replies=middleware.whole_replies,
-    )
-    return _join(parts)
-
-
-def _wrappers(middleware: Sequence[Any], toolbox: Toolbox, prompts: Prompts) -> _MiddlewareWrappers:
-    """Make the wrappers of some middleware; the defaults without any.
-
-    Raises:
-        ConfigError: When a middleware needs something that this agent does not have.
-    """
-    if not middleware:
-        return _MiddlewareWrappers()
-    # Imported here: it loads the `langchain` package, which a program without middleware does not need.
-    from graph_agent.middleware import ModelMiddleware, ToolMiddleware, admit
-
-    admitted = [admit(one) for one in middleware]
-    models, tools = ModelMiddleware(admitted, toolbox.tools, prompts), ToolMiddleware(admitted, toolbox.tools)
-    return _MiddlewareWrappers(models.around, tools if tools else None, any(one.rewrites for one in admitted))
-
-
-def _session_checked(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
-    """Wrap a node to raise `SessionLostError` when its process does not hold the session before or after it."""
-
-    @functools.wraps(node)
-    async def run(state: Any, config: RunnableConfig, *args: Any, **kwargs: Any) -> Any:
-        run_of(config).check_held()
-        update = await node(state, config, *args, **kwargs)
-        run_of(config).check_held()
-        return update
-
-    return run
-
-
-def _join(parts: AgentDeps) -> AgentStateGraph:
-    graph = AgentStateGraph(
-        AgentState, context_schema=parts.context_schema, input_schema=AgentInput, output_schema=AgentOutput
-    )
-    graph.may_write, graph.writes = parts.toolbox.may_write, parts.toolbox.writes
-    graph.offers = parts.toolbox.schemas
-    graph.response = parts.response
-    graph.model = parts.models.first.client.model
-    graph.config = parts.config
-    graph.tool_names = tuple(parts.toolbox.names)
-    nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
-        "plan": (plan_node, PlanState),
-        "tools": (tools_node, Call),
-        "delegate": (delegate_node, Call),
-        "finalize": (finalize_node, PlanState),
-    }
-    for node_name, (node, schema) in nodes.items():
-        ready = _session_checked(functools.wraps(node)(functools.partial(node, parts=parts)))
-        # For drawing only: `finalize` returns to `plan` after an edit or after steering.
-        destinations = ("plan", END) if node_name == "finalize" else None
-        graph.add_node(
-            node_name, dual_runnable(blocking(ready), ready, node_name), input_schema=schema, destinations=destinations
-        )
-    graph.add_edge(START, "plan")
-    router = dual_runnable(blocking(after_plan), after_plan, "after_plan")
-    graph.add_conditional_edges("plan", router, PATHS)
-    graph.add_edge("tools", "plan")
-    graph.add_edge("delegate", "plan")
-    graph.add_edge("finalize", END)
-    return graph
-
-
-class Route(TypedDict, total=False):
-    """The state fields that `after_plan` reads; LangGraph copies no others."""
-
-    ready: list[Call]
-
-
-async def after_plan(state: Route, config: RunnableConfig) -> list[Send] | Literal["finalize"]:
-    """Return one task for each ready call; `finalize` when there is none.
-
-    In a run, `plan` has just written `ready` with its messages. `update_state` may have changed the messages alone, so
-    there the calls are read from the messages; if none is left to run, `finalize` returns to `plan`.
-    """
-    calls = state.get("ready", []) if is_running(config) else _calls_after_edit(config)
-    return [Send("delegate" if is_delegation(call["name"]) else "tools", call) for call in calls] or "finalize"
-
-
-def _calls_after_edit(config: RunnableConfig) -> list[Call]:
-    state = read_state(config, FIELDS, fresh=True)
-    waiting = [call["id"] for call in state["loop"]["waiting"]] if "loop" in state else []
-    return current_wave(state).next_calls(waiting)

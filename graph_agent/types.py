@@ -32,12 +32,19 @@ class SessionStatus(StrEnum):
     """Status of a session. New input sets any status but `CREATED` and `RUNNING` back to `RUNNING`."""
 
     CREATED = "CREATED"
+    """No input yet."""
     RUNNING = "RUNNING"
+    """An input runs, or waits for a person."""
     COMPLETED = "COMPLETED"
+    """The last input has an answer."""
     FAILED = "FAILED"
+    """The last input ended with an error, which its history has."""
     ABORTED = "ABORTED"
+    """The last input was aborted."""
     ROUND_LIMIT = "ROUND_LIMIT"
+    """A limit ended the last input: steps, tokens, cost, the deadline or a loop."""
     TURN_LIMIT = "TURN_LIMIT"
+    """The session's `max_turns` ended the last input."""
 
 
 StopReason = Literal[

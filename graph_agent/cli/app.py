@@ -9,6 +9,7 @@ import traceback
 import uuid
 from collections.abc import AsyncIterator
 from datetime import date, datetime
+from importlib import resources
 from typing import Annotated
 
 import typer
@@ -159,6 +160,12 @@ def abort(session: SessionOption, config: ConfigOption = AGENT_FILE, db: DbOptio
     stopped = asyncio.run(stop(load_spec(config), db, session))
     out.line(f"Session {session} {'is stopping' if stopped else 'is not running'}.")
     sys.exit(0 if stopped else 1)
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of agent files, for editors."""
+    typer.echo((resources.files("graph_agent.spec") / "agent.schema.json").read_text(encoding="utf-8"), nl=False)
 
 
 app.command()(a2a)

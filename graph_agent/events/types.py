@@ -29,6 +29,7 @@ class _Event(TypedDict):
     ts: str
     """When it happened: ISO 8601, UTC, microseconds."""
     session_id: str
+    """The session that the event belongs to."""
     step: int
     """The plan it belongs to, from 1; 0 before the first plan of an input."""
 
@@ -38,13 +39,16 @@ class UserMessageEvent(_Event):
 
     type: Literal["user_message"]
     content: str | list[Any]
+    """Text, or content blocks if it has more than text."""
 
 
 class PlannedCall(TypedDict):
     """One call of a plan; the `tool_call` event has its arguments."""
 
     id: str
+    """Id of the call, unique in the session."""
     name: str
+    """Name of the tool, or `delegate_to_<name>`."""
     needs: NotRequired[list[str]]
     """Ids of calls of the same plan that it waits for; absent for none."""
 
@@ -54,11 +58,13 @@ class PlanEvent(_Event):
 
     type: Literal["plan"]
     status: Literal["continue", "done"]
+    """`continue` if the model plans again after these calls, `done` if not."""
     action: str
     """The intended action."""
     reasoning: str
     """The text of the reply that has the calls."""
     calls: list[PlannedCall]
+    """The calls of the plan, in the model's order; empty for none."""
     slots: NotRequired[Any]
     """Parameters read from the user's message; only with structured planning."""
     reruns: NotRequired[int]
@@ -74,8 +80,11 @@ class ToolCallEvent(_Event):
 
     type: Literal["tool_call"]
     id: str
+    """Id of the call, unique in the session."""
     name: str
+    """Name of the tool."""
     arguments: dict[str, Any]
+    """The arguments, with references replaced by their values."""
 
 
 class ToolResultEvent(_Event):
@@ -83,8 +92,11 @@ class ToolResultEvent(_Event):
 
     type: Literal["tool_result"]
     id: str
+    """Id of the call, as in its `tool_call`."""
     name: str
+    """Name of the tool."""
     status: ResultStatus
+    """How the call ended."""
     content: str | list[Any]
     """The whole output, even if the model sees only a part."""
     truncated: bool
@@ -100,8 +112,11 @@ class DelegationRequestEvent(_Event):
 
     type: Literal["delegation_request"]
     id: str
+    """Id of the call, unique in the session."""
     target: str
+    """Name of the delegate."""
     task: str
+    """The task, in the model's words."""
 
 
 class DelegationResponseEvent(_Event):
@@ -109,9 +124,13 @@ class DelegationResponseEvent(_Event):
 
     type: Literal["delegation_response"]
     id: str
+    """Id of the call, as in its `delegation_request`."""
     target: str
+    """Name of the delegate."""
     status: ResultStatus
+    """How the call ended."""
     content: str | list[Any]
+    """The whole answer."""
     encoding: NotRequired[Literal["json"]]
     """As for a `tool_result`."""
     value: NotRequired[Any]
@@ -127,8 +146,11 @@ class DelegationProgressEvent(_Event):
 
     type: Literal["delegation_progress"]
     id: str
+    """Id of the call, as in its `delegation_request`."""
     target: str
+    """Name of the delegate."""
     content: str
+    """One line of progress."""
 
 
 class SteeringEvent(_Event):
@@ -156,7 +178,9 @@ class LimitEvent(_Event):
 
     type: Literal["limit"]
     reason: str
+    """The stop reason, such as `step_limit`, or `recursion_limit` for LangGraph's."""
     limit: float
+    """The limit's value, in the unit of its setting."""
 
 
 class WarningEvent(_Event):
@@ -164,6 +188,7 @@ class WarningEvent(_Event):
 
     type: Literal["warning"]
     message: str
+    """What happened, and the fix if there is one."""
 
 
 class ErrorEvent(_Event):
@@ -171,6 +196,7 @@ class ErrorEvent(_Event):
 
     type: Literal["error"]
     kind: str
+    """Category: `planning`, `hook`, `response_format`, `response_schema`, or a model error such as `auth`."""
     message: str
     """One sentence for the user."""
 
@@ -180,6 +206,7 @@ class AgentResponseEvent(_Event):
 
     type: Literal["agent_response"]
     content: str | list[Any]
+    """The answer: text, or content blocks if it has more than text."""
     truncated: NotRequired[Literal["length", "content_filter", "interrupted"]]
     """The reason the answer is incomplete; absent for a complete one."""
     error: NotRequired[str]
@@ -187,7 +214,10 @@ class AgentResponseEvent(_Event):
 
 
 class StatusEvent(TypedDict("_FromTo", {"from": str, "to": str}), _Event):
-    """The session's status changed."""
+    """The session's status changed.
+
+    `from` and `to` are values of `SessionStatus`.
+    """
 
     type: Literal["status"]
 

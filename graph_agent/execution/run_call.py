@@ -14,6 +14,7 @@ from langgraph.runtime import Runtime
 from graph_agent._compat import read_state
 from graph_agent.config import LoopConfig
 from graph_agent.deps import AgentDeps
+from graph_agent.errors import InputError
 from graph_agent.events.calls import CallResult, announce, answer_event, result_event, since_plan
 from graph_agent.events.types import StoredEvent
 from graph_agent.execution.current_wave import FIELDS, current_wave
@@ -21,11 +22,12 @@ from graph_agent.execution.ledger import finished_before, may_have_started, may_
 from graph_agent.execution.settlement import UNKNOWN
 from graph_agent.runs.run import run_of, work_left_s
 from graph_agent.state.schema import INITIAL_BOOKKEEPING, Bookkeeping
-from graph_agent.tools.invoke import current_call
+from graph_agent.tools.idempotency import current_call
 from graph_agent.tools.output import cut_short
 from graph_agent.types import Call, is_delegation
 
 T = TypeVar("T")
+_FIELDS = frozenset({"id", "name", "arguments"})
 Update = list[tuple[str, Any]]
 """A node's update, as pairs of field and value."""
 
@@ -52,7 +54,15 @@ async def call_to_run(
 
     Returns:
         The call; or the task's update if there is nothing to run, because the call has a result or was removed.
+
+    Raises:
+        InputError: If the task was created by another graph, whose thread this agent continues.
     """
+    if not isinstance(call, dict) or not call.keys() >= _FIELDS:
+        raise InputError(
+            "This session was stopped in the middle of calls that another graph had planned, which this agent cannot "
+            "resume. Send new input: the open calls are then settled as unknown, and the conversation continues."
+        )
     run = run_of(config)
     run.started_tasks.add(call["id"])
     if call["id"] in run.planned:

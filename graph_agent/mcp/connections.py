@@ -26,17 +26,17 @@ CONNECT_TIMEOUT_S = 30.0
 
 Transport = Literal["stdio", "streamable_http", "sse"]
 
-_TRANSPORTS: dict[str, Transport] = {
+TRANSPORTS: dict[str, Transport] = {
     "stdio": "stdio",
     "streamable_http": "streamable_http",
     "streamable-http": "streamable_http",
     "http": "streamable_http",
     "sse": "sse",
 }
-_OURS = {"transport", "tool_prefix", "connect_timeout_s", "pin_tools", "max_message_bytes", "stray_output"}
-_STRAY = ("error", "ignore")
+COMMON_KEYS = {"transport", "tool_prefix", "connect_timeout_s", "pin_tools", "max_message_bytes", "stray_output"}
+STRAY_OUTPUT = ("error", "ignore")
 _HTTP = {"url", "headers", "timeout", "sse_read_timeout", "httpx_client_factory", "auth", "session_kwargs"}
-_KEYS: dict[Transport, set[str]] = {
+TRANSPORT_KEYS: dict[Transport, set[str]] = {
     "stdio": {"command", "args", "env", "cwd", "encoding", "encoding_error_handler", "session_kwargs"},
     "streamable_http": {*_HTTP, "terminate_on_close"},
     "sse": _HTTP,
@@ -76,11 +76,11 @@ def _check(name: Any, connection: Any) -> ServerConfig:
     if not isinstance(connection, Mapping):
         _refuse(name, f"a connection is a mapping such as {{'transport': 'stdio', …}}; got {connection!r}.")
     transport = _transport(name, connection)
-    known = _KEYS[transport] | _OURS
+    known = TRANSPORT_KEYS[transport] | COMMON_KEYS
     for key in connection:
         if key not in known:
             _refuse(name, f"unknown key {key!r} for transport {transport!r}; {did_you_mean(str(key), known)}")
-    options = {key: value for key, value in connection.items() if key not in _OURS and value is not None}
+    options = {key: value for key, value in connection.items() if key not in COMMON_KEYS and value is not None}
     if transport == "stdio":
         _check_stdio(name, options)
     else:
@@ -93,18 +93,18 @@ def _check(name: Any, connection: Any) -> ServerConfig:
         connect_timeout_s=_seconds(name, "connect_timeout_s", connection.get("connect_timeout_s", CONNECT_TIMEOUT_S)),
         pin_tools=_flag(name, "pin_tools", connection.get("pin_tools")),
         max_message_bytes=_bytes(name, "max_message_bytes", connection.get("max_message_bytes")),
-        ignores_stray_output=_choice(name, "stray_output", connection.get("stray_output"), _STRAY) == "ignore",
+        ignores_stray_output=_choice(name, "stray_output", connection.get("stray_output"), STRAY_OUTPUT) == "ignore",
     )
 
 
 def _transport(name: str, connection: Mapping[str, Any]) -> Transport:
     if "transport" not in connection:
         guess = "stdio" if "command" in connection else "streamable_http"
-        _refuse(name, f"'transport' is missing; {did_you_mean(guess, _TRANSPORTS)}")
+        _refuse(name, f"'transport' is missing; {did_you_mean(guess, TRANSPORTS)}")
     given = connection["transport"]
-    if not isinstance(given, str) or given not in _TRANSPORTS:
-        _refuse(name, f"unknown transport {given!r}; {did_you_mean(str(given), _TRANSPORTS)}")
-    return _TRANSPORTS[given]
+    if not isinstance(given, str) or given not in TRANSPORTS:
+        _refuse(name, f"unknown transport {given!r}; {did_you_mean(str(given), TRANSPORTS)}")
+    return TRANSPORTS[given]
 
 
 def _check_stdio(name: str, options: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ class McpCallError(McpServerError, ToolException):
     def __init__(self, message: str, *, may_have_run: bool) -> None:
         super().__init__(message)
         self.may_have_run = may_have_run
+        """False if the tool certainly did not run."""
 
 
 @dataclass(frozen=True, slots=True)

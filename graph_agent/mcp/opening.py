@@ -39,6 +39,7 @@ class McpTools(list[BaseTool]):
     def __init__(self, tools: Iterable[BaseTool] = (), failed: Mapping[str, str] | None = None) -> None:
         super().__init__(tools)
         self.failed: dict[str, str] = dict(failed or {})
+        """Server name → error, of the servers that did not start."""
         self.states: Callable[[], Awaitable[dict[str, bool]]] = _no_servers
         """Returns, by server name, whether each server can be called now; may be awaited in any event loop."""
         self.version = 0

@@ -16,7 +16,7 @@ from pydantic import AnyUrl, Field
 from graph_agent.mcp.loop_bridge import LoopBridge
 from graph_agent.mcp.progress import progress_to_stream
 from graph_agent.mcp.server import Server
-from graph_agent.tools.invoke import key_of_current_call
+from graph_agent.tools.idempotency import key_of_current_call
 
 KEY_IN_META = "graph-agent/idempotency-key"
 """Name of the idempotency key in a call's `_meta`."""

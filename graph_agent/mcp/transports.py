@@ -23,8 +23,8 @@ from graph_agent.mcp.watched_http import OnLoss, WatchedClient
 
 logger = logging.getLogger("graph_agent.mcp")
 
-_TIMEOUT_S = 30.0
-_READ_TIMEOUT_S = 300.0
+TIMEOUT_S = 30.0
+READ_TIMEOUT_S = 300.0
 _KEPT_LINES = 5
 _REFERENCE = re.compile(r"\$\{([^}]+)\}")
 
@@ -116,8 +116,8 @@ async def _sse(config: ServerConfig, on_loss: OnLoss) -> AsyncIterator[tuple[Inc
     async with sse_client(
         options["url"],
         headers=options.get("headers"),
-        timeout=options.get("timeout", _TIMEOUT_S),
-        sse_read_timeout=options.get("sse_read_timeout", _READ_TIMEOUT_S),
+        timeout=options.get("timeout", TIMEOUT_S),
+        sse_read_timeout=options.get("sse_read_timeout", READ_TIMEOUT_S),
         httpx_client_factory=watched,
         auth=options.get("auth"),
     ) as streams:
@@ -127,7 +127,7 @@ async def _sse(config: ServerConfig, on_loss: OnLoss) -> AsyncIterator[tuple[Inc
 @asynccontextmanager
 async def _streamable_http(config: ServerConfig, on_loss: OnLoss) -> AsyncIterator[tuple[Incoming, Outgoing]]:
     options: Any = config.options
-    timeout = httpx.Timeout(options.get("timeout", _TIMEOUT_S), read=options.get("sse_read_timeout", _READ_TIMEOUT_S))
+    timeout = httpx.Timeout(options.get("timeout", TIMEOUT_S), read=options.get("sse_read_timeout", READ_TIMEOUT_S))
     client = options.get("httpx_client_factory", httpx.AsyncClient)(
         headers=options.get("headers"), timeout=timeout, auth=options.get("auth")
     )

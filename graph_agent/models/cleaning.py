@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeVar
 
 from langchain_core.messages import AIMessage, BaseMessage
@@ -12,14 +13,9 @@ M = TypeVar("M", bound=BaseMessage)
 
 
 def sanitized(message: M) -> M:
-    """Replace characters without a UTF-8 form; return the same object if there are none.
-
-    It is called for each message of each request, so ASCII text takes a fast path.
-    """
+    """Replace characters without a UTF-8 form; return the same object if there are none."""
     content = message.content
     if isinstance(content, str):
-        if content.isascii() and "\x00" not in content:
-            return message
         safe = clean(content)
         return message if safe == content else message.model_copy(update={"content": safe})
     try:
@@ -28,6 +24,16 @@ def sanitized(message: M) -> M:
         # Too deeply nested to check; the provider decides whether to accept it.
         return message
     return message if plainly == content else message.model_copy(update={"content": plainly})
+
+
+def sanitized_all(messages: Sequence[M]) -> list[M]:
+    """Sanitize each message of a request; inlined for ASCII text, as most of a long history is."""
+    return [
+        message
+        if isinstance(content := message.content, str) and content.isascii() and "\x00" not in content
+        else sanitized(message)
+        for message in messages
+    ]
 
 
 def with_text(message: AIMessage, text: str) -> AIMessage:

@@ -15,7 +15,7 @@ from graph_agent._internal.lru import BoundedCache
 from graph_agent.config import LoopConfig
 from graph_agent.models.aliases import ToolAliases
 from graph_agent.models.binding import BoundModel, ModelCall, unwrap_binding, with_options
-from graph_agent.models.cleaning import sanitized, without_calls
+from graph_agent.models.cleaning import sanitized, sanitized_all, without_calls
 from graph_agent.models.prefixed import PrefixedChatModel
 from graph_agent.models.prose import as_plans, as_prose
 from graph_agent.models.retry import QUIET, ask
@@ -283,7 +283,7 @@ class ModelClient:
         return self._named(with_usage(sanitized(reply), rendered, settings, bound.options.get("tools")))
 
     def _rendered(self, request: Sequence[AnyMessage], mode: Mode) -> list[BaseMessage]:
-        safe = [sanitized(message) for message in request]
+        safe = sanitized_all(request)
         if mode == "text":
             return as_prose(safe)
         if mode == "wave":

@@ -16,7 +16,8 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 
 from graph_agent.models.errors import classify_model_error, retry_after_s
 from graph_agent.models.finish_reasons import mark_incomplete
-from graph_agent.models.stream_watch import StreamWatch, TokenTimeout
+from graph_agent.models.stream_watch import StreamForwarder, StreamWatch, TokenTimeout
+from graph_agent.models.unobserved import request_unobserved, unobserved_model
 from graph_agent.models.usage import record_cut_off
 
 LONGEST_WAIT_S = 60.0
@@ -56,14 +57,17 @@ async def ask(
     watch = watch or StreamWatch()
     watch.limit = limit = _Attempt(timeout_s, total_s)
     attempt = 0
+    # A forwarder reads the stream of the reply.
+    model = None if isinstance(watch, StreamForwarder) else unobserved_model(runnable, options, config)
     while True:
-        # The limit comes first, so that it does not count the time of the watch.
-        call_config = _with_callbacks(config, [limit] if config is not None else [limit, watch])
-        if config is None:
-            call_config = watch.gated(call_config)
         try:
             async with limit.bounded():
-                reply = await runnable.ainvoke(list(request), call_config, **options)
+                if model is not None:
+                    watch.begin()
+                    handlers: list[BaseCallbackHandler] = [limit] if config is not None else [limit, watch]
+                    reply = await request_unobserved(model, request, options, handlers)
+                else:
+                    reply = await runnable.ainvoke(list(request), _observed(config, limit, watch), **options)
             return mark_incomplete(reply, limit.arguments.values(), streamed=limit.streamed)
         except asyncio.CancelledError:
             record_cut_off(runnable, request, options, watch.received, watch.reported)
@@ -97,6 +101,14 @@ class _Attempt(TokenTimeout):
             # A call without an index arrives in one chunk.
             key = f"#{len(self.arguments)}" if piece["index"] is None else piece["index"]
             self.arguments[key] = self.arguments.get(key, "") + (piece["args"] or "")
+
+
+def _observed(config: RunnableConfig | None, limit: TokenTimeout, watch: StreamWatch) -> RunnableConfig:
+    """Return a call's config with the callbacks of its time limit and, unless it is quiet, of the watch."""
+    if config is not None:
+        return _with_callbacks(config, [limit])
+    # The limit comes first, so that it does not count the time of the watch.
+    return watch.gated(_with_callbacks(config, [limit, watch]))
 
 
 def _with_callbacks(config: RunnableConfig | None, added: list[BaseCallbackHandler]) -> RunnableConfig:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -53,16 +53,14 @@ class TokenTimeout(AsyncCallbackHandler):
         self._ends_at = None if self._total_s is None else self._loop.time() + self._total_s
         self._tokens = 0
 
-    @asynccontextmanager
-    async def bounded(self) -> AsyncIterator[None]:
+    def bounded(self) -> AbstractAsyncContextManager[None]:
         """Start the limits, and cancel the body, which receives the whole reply, if a limit is exceeded.
 
         Raises:
             ModelTimeoutError: Instead of the cancellation.
         """
         self.begin()
-        async with self.waiting():
-            yield
+        return self.waiting()
 
     @asynccontextmanager
     async def waiting(self) -> AsyncIterator[None]:
@@ -196,6 +194,10 @@ class StreamWatch(AsyncCallbackHandler):
     async def on_chat_model_start(
         self, serialized: dict[str, Any], messages: list[list[BaseMessage]], **_: Any
     ) -> None:
+        """Start a new reply."""
+        self.begin()
+
+    def begin(self) -> None:
         """Start a new reply; drop the unread text of a failed attempt."""
         if self.seen or self._new_visibility is None:
             return

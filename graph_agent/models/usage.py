@@ -57,6 +57,9 @@ def fresh(usage: Usage) -> Usage:
     return {**usage, "fresh": True}
 
 
+_COUNTS = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
+
+
 @dataclass(slots=True)
 class ExtraUsage:
     """Model calls of one request other than the one that returned its reply."""
@@ -125,7 +128,7 @@ def with_usage(
     settings: LoopConfig,
     tools: Sequence[dict[str, Any]] | None = None,
 ) -> AIMessage:
-    """Add estimated usage to a reply that reports none, if a budget needs it.
+    """Complete the usage of a reply: estimated if it reports none and a budget needs it.
 
     Args:
         reply: The model's reply.
@@ -133,7 +136,11 @@ def with_usage(
         settings: Usage is estimated only with a `max_tokens_total` or a `max_cost`.
         tools: The offered tools; None for none.
     """
-    if reply.usage_metadata is not None or (settings.max_tokens_total is None and settings.max_cost is None):
+    reported: Mapping[str, Any] | None = reply.usage_metadata
+    if reported is not None and not reported.keys() >= _COUNTS.keys():
+        # LangChain gives a reply from a model's cache only its cost.
+        return reply.model_copy(update={"usage_metadata": {**_COUNTS, **reported}})
+    if reported is not None or (settings.max_tokens_total is None and settings.max_cost is None):
         return reply
     used = estimated_usage(request, reply, tools)
     return reply.model_copy(

@@ -153,7 +153,9 @@ class CallOpening:
                     return len(text)
                 self._code, self._at = None, closing.end()
             if (candidate := _CANDIDATE.search(text, self._at)) is None:
-                return len(text)
+                # The pattern also finds an unfinished candidate at the end.
+                self._at = len(text)
+                return self._at
             after = self._past(text, candidate)
             if after is None:
                 self._at = candidate.start()
@@ -214,26 +216,35 @@ class CallFilter(SentinelFilter):
     def __init__(self) -> None:
         super().__init__()
         self._opening = CallOpening()
+        self._call = -1
+        """Index of the first possible call; -1 before one was found."""
         self._end = 0
 
     def part(self, text: str) -> tuple[int, int]:
         """See `Visibility`."""
         begin, end = super().part(text)
         call = self._opening.before(text)
-        self._end = max(self._end, begin, end if call >= end else len(text[:call].rstrip()))
+        if call >= end:
+            self._end = max(self._end, begin, end)
+        elif call != self._call:
+            self._call = call
+            self._end = max(self._end, begin, len(text[:call].rstrip()))
         return begin, self._end
 
 
 class LeadingCallFilter(CallFilter):
     """Shows a reply at once, except the sentinel, unless it starts with a possible call."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_text = False
+        """Whether the reply starts with text, which more text does not change."""
+
     def part(self, text: str) -> tuple[int, int]:
         """See `Visibility`."""
-        shown = super().part(text)
-        return shown if self._is_call(text) else SentinelFilter.part(self, text)
-
-    def _is_call(self, text: str) -> bool:
-        return not text[: self._opening.before(text)].strip()
+        if not self._is_text:
+            self._is_text = bool(text[: self._opening.before(text)].strip())
+        return SentinelFilter.part(self, text) if self._is_text else super().part(text)
 
 
 class AnswerFilter(SentinelFilter):

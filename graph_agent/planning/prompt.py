@@ -10,7 +10,7 @@ from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.deps import AgentDeps
 from graph_agent.models.client import Mode
-from graph_agent.state.messages import STEERING_MARK, without_failure_report
+from graph_agent.state.messages import FAILURE_MARK, STEERING_MARK, without_failure_report
 from graph_agent.state.schema import Carried
 
 
@@ -30,11 +30,11 @@ def plan_request(
     if parts.toolbox:
         sections.append(parts.instructions(settings, mode, planner))
     prompt = "\n\n".join(section for section in sections if section)
-    # Steering messages are rare, so the check of each message must be cheap.
+    # Marked messages are rare, so the check of each message must be cheap.
     messages = [
-        _steered(message, parts)
-        if isinstance(message, HumanMessage) and STEERING_MARK in message.additional_kwargs
-        else without_failure_report(message)
+        message
+        if STEERING_MARK not in message.additional_kwargs and FAILURE_MARK not in message.response_metadata
+        else _converted(message, parts)
         for message in history
     ]
     return [SystemMessage(prompt), *messages] if prompt else messages
@@ -54,8 +54,10 @@ def with_carried(history: Sequence[AnyMessage], carried: Sequence[Carried]) -> l
     return [*messages, *history[done:]]
 
 
-def _steered(message: AnyMessage, parts: AgentDeps) -> AnyMessage:
-    """A steering message in the form in which the model receives it."""
+def _converted(message: AnyMessage, parts: AgentDeps) -> AnyMessage:
+    """A message of a person's steering, or of a failed input, in the form in which the model receives it."""
+    if not isinstance(message, HumanMessage) or STEERING_MARK not in message.additional_kwargs:
+        return without_failure_report(message)
     content: Any = parts.prompts.render("steering", content=message.text)
     if not isinstance(message.content, str):
         # Blocks that are not text, such as images, follow the text.

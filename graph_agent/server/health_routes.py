@@ -47,9 +47,9 @@ async def ready(request: Request) -> Response:
     response_class=Response,
     responses={
         200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
-        401: _ERROR,
+        401: {**_ERROR, "description": "Missing or unknown API key"},
         403: _FOREIGN,
-        503: _ERROR,
+        503: {**_ERROR, "description": "The server is stopping"},
     },
 )
 async def metrics(server: Annotated[Services, Depends(services)]) -> Response:

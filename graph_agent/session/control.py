@@ -45,6 +45,7 @@ class SessionCommands:
         if not isinstance(graph.checkpointer, BaseCheckpointSaver):
             raise ConfigError("This graph stores no sessions: compile it with a checkpointer to have sessions.")
         self.id = session_id
+        """The session's id, which is the `thread_id` of its graph."""
         self._graph = graph
         self._saver = graph.checkpointer
         self._store = graph.store

@@ -25,6 +25,7 @@ class RunResult:
     answer: str
     """The answer's text; for a failed run, the failure and the work done. Empty only while it waits for a person."""
     status: SessionStatus
+    """The session's status after the run."""
     stop_reason: StopReason | None
     """Why it stopped; None while it waits for a person."""
     action: str
@@ -43,6 +44,7 @@ class RunResult:
     iterations: int
     """Waves run."""
     usage: Usage
+    """Tokens and model calls of the input, those of hooks and delegates included."""
     pending: list[dict[str, Any]]
     """Unfinished calls: planned calls without a result, and calls that a stop prevented from starting."""
     interrupts: list[Interrupt]

@@ -24,6 +24,7 @@ from langgraph.store.base import BaseStore
 from langgraph.types import Checkpointer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from graph_agent._internal.attribute_docs import with_field_docs
 from graph_agent._internal.credential_headers import check_headers
 from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent._internal.validation_text import explain
@@ -50,39 +51,44 @@ DEFAULT_DB = "sqlite:///graph_agent.db"
 TODAY_VARIABLE = "GRAPH_AGENT_TODAY"
 """Environment variable with the ISO date that a stdio MCP server uses as today; unset for the real date."""
 _TEMPLATE = re.compile(r"\{[{%#]")
-_ALIASES = {"max_rounds": "max_steps"}
+CONFIG_ALIASES = {"max_rounds": "max_steps"}
 """Aliases of fields of `LoopConfig` in an agent file."""
 SYSTEM_VARIABLES = frozenset({"name", "description", "today"})
 """Variables of a system prompt's template; `today` is an ISO date."""
 
 
+@with_field_docs
 class AgentSpec(BaseModel):
     """The validated content of an agent file. Unknown keys are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     name: str = Field(min_length=1)
+    """The agent's name, also its model name in the chat APIs of `graph-agent serve`."""
     model: str | list[str]
     """`provider:name` or `module:factory`; in a list, the first one that can be built is used."""
     description: str = ""
+    """Purpose of the agent, in one sentence; part of its A2A card."""
     system_prompt: str = "You are a helpful assistant."
-    """Inline text, or a prompt file ending in `.yaml` or `.yml`; a template may use `SYSTEM_VARIABLES`."""
+    """Inline text, or a prompt file ending in `.yaml` or `.yml`; a Jinja template may use `name`, `description`
+    and `today`, an ISO date."""
     prompts: dict[str, str] = {}
-    """Prompt name → prompt file."""
+    """Prompt name → prompt file, in place of the built-in prompt."""
     tools: list[str] = []
-    """Each `module:attribute`."""
+    """Tools, each `module:attribute`: a LangChain tool, or a function with type hints and a docstring."""
     mcp_servers: dict[str, dict[str, Any]] = {}
     """Server name → connection, as for `open_mcp_tools`.
 
     A null variable in a stdio connection's `env` is inherited from this process's environment, if set there.
     """
     delegates: list[DelegateSpec] = []
+    """Agents that receive tasks: graphs of this process, or remote agents."""
     skills: list[SkillSpec] = []
     """Skills in the agent's A2A card, in addition to its tools."""
     push_notifications: bool = False
     """Whether A2A clients may subscribe to changes of their tasks, sent to a URL of theirs on the public network."""
     hooks: list[HookSpec] = []
-    """Each `module.Class`, or `{use: module.Class, with: {argument: value}}`."""
+    """Loop hooks, each `module.Class`, or `{use: module.Class, with: {argument: value}}`."""
     response_format: str | dict[str, Any] | None = None
     """Schema of the answer: `module:Class`, a file with a JSON schema (`.json`, `.yaml` or `.yml`), or the schema."""
     config: dict[str, Any] = {}
@@ -125,10 +131,10 @@ class AgentSpec(BaseModel):
     @field_validator("config")
     @classmethod
     def _resolve_aliases(cls, config: dict[str, Any]) -> dict[str, Any]:
-        for alias, name in _ALIASES.items():
+        for alias, name in CONFIG_ALIASES.items():
             if alias in config and name in config:
                 raise ValueError(f"{alias} and {name} are two names of one field; give one of them")
-        return {_ALIASES.get(name, name): value for name, value in config.items()}
+        return {CONFIG_ALIASES.get(name, name): value for name, value in config.items()}
 
     @property
     def folder(self) -> Path:

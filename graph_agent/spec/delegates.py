@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
+from graph_agent._internal.attribute_docs import with_field_docs
 from graph_agent._internal.validation_text import explain
 from graph_agent.delegation import Delegate
 from graph_agent.errors import ConfigError
@@ -17,12 +18,14 @@ from graph_agent.graph_delegate import GraphDelegate
 from graph_agent.spec.imports import load_attribute, make
 
 
+@with_field_docs
 class DelegateSpec(BaseModel):
     """One delegate of an agent file: a graph in this process, or a remote agent."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     name: str
+    """Name of the delegate; the model calls it as `delegate_to_<name>`."""
     description: str = ""
     """Purpose of the delegate; optional for a remote agent, whose card has a description."""
     graph: str | None = None
@@ -106,17 +109,22 @@ class DelegateSpec(BaseModel):
         )
 
 
+@with_field_docs
 class SkillSpec(BaseModel):
     """One skill in an agent's card."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     id: str = Field(min_length=1)
+    """Identifier of the skill, unique in the card."""
     name: str = ""
-    """Empty to use the id."""
+    """Name of the skill; empty to use the id."""
     description: str
+    """Purpose of the skill."""
     tags: list[str] = []
+    """Keywords by which clients find the skill."""
     examples: list[str] = []
+    """Example tasks."""
 
 
 _VARIABLE = re.compile(r"\$\{(?P<name>\w+)(?::-(?P<default>[^}]*))?\}")

@@ -27,7 +27,7 @@ STEERING_MARK = "graph_agent_steering"
 _MARKS = {CONTEXT_MARK, STEERING_MARK}
 
 
-MARK = "graph_agent"
+FAILURE_MARK = "graph_agent"
 """Key of this package's entry in `response_metadata`."""
 
 
@@ -182,14 +182,14 @@ def failure_message(streamed: str, report: str, *, stop_reason: str, kind: str, 
     """
     text = f"{streamed}\n\n{report}" if streamed else report
     mark = {"stop_reason": stop_reason, "error": kind, "answer_chars": len(streamed)}
-    return AIMessage(text, id=id_, response_metadata={MARK: mark})
+    return AIMessage(text, id=id_, response_metadata={FAILURE_MARK: mark})
 
 
 def failure_of(message: AnyMessage) -> dict[str, Any] | None:
     """Return the mark of a message that ends a failed input; None for any other message."""
     if not isinstance(message, AIMessage):
         return None
-    mark = message.response_metadata.get(MARK)
+    mark = message.response_metadata.get(FAILURE_MARK)
     return mark if isinstance(mark, dict) and "error" in mark else None
 
 

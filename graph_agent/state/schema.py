@@ -99,6 +99,8 @@ class MessagesChannel(DeltaChannel[list[AnyMessage]]):
         snapshot_frequency: int = SNAPSHOT_EVERY,
     ) -> None:
         super().__init__(reducer, typ, snapshot_frequency=snapshot_frequency)
+        self._ids: tuple[Any, set[str | None]] = (None, set())
+        """A history and the ids in it, so that a write does not read the whole history."""
 
     def copy(self) -> Self:
         """Return a channel that shares the history list, which is never modified in place.
@@ -111,30 +113,36 @@ class MessagesChannel(DeltaChannel[list[AnyMessage]]):
 
     def update(self, values: Sequence[Any]) -> bool:
         """Apply one superstep's writes to the history; return whether there were any."""
-        if isinstance(self.value, list) and (new := _only_new(self.value, values)) is not None:
-            self.value = [*self.value, *new]
+        if isinstance(self.value, list) and (new := self._only_new(self.value, values)) is not None:
+            if new:
+                self.value = [*self.value, *new]
+                self._ids[1].update(map(_ID, new))
+                self._ids = self.value, self._ids[1]
             return bool(values)
         return super().update(_resets(values))
+
+    def _only_new(self, state: list[AnyMessage], values: Sequence[Any]) -> list[AnyMessage] | None:
+        """Return the written messages if all are new; None if the reducer must apply them."""
+        new: list[Any] = []
+        for value in values:
+            new.extend(value) if isinstance(value, list) else new.append(value)
+        if not new:
+            return new
+        ids = set()
+        for message in new:
+            if not isinstance(message, BaseMessage) or isinstance(message, BaseMessageChunk | RemoveMessage):
+                return None
+            ids.add(message.id)
+        if self._ids[0] is not state:
+            self._ids = state, set(map(_ID, state))
+        if None in ids or len(ids) != len(new) or not ids.isdisjoint(self._ids[1]):
+            return None
+        return new
 
     def replay_writes(self, writes: Sequence[PendingWrite]) -> None:
         """Rebuild the history from stored writes, oldest first."""
         values = _resets([value for _, _, value in writes], live=False)
         super().replay_writes([("", self.key, value) for value in values])
-
-
-def _only_new(state: list[AnyMessage], values: Sequence[Any]) -> list[AnyMessage] | None:
-    """Return the written messages if all are new; None if the reducer must apply them."""
-    new: list[Any] = []
-    for value in values:
-        new.extend(value) if isinstance(value, list) else new.append(value)
-    ids = set()
-    for message in new:
-        if not isinstance(message, BaseMessage) or isinstance(message, BaseMessageChunk | RemoveMessage):
-            return None
-        ids.add(message.id)
-    if None in ids or len(ids) != len(new) or not ids.isdisjoint(map(_ID, state)):
-        return None
-    return new
 
 
 def _resets(values: Sequence[Any], *, live: bool = True) -> list[Any]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-OWN = ("graph_agent", "nodes", "tests", "benchmarks", "examples")
+OWN = ("graph_agent", "nodes", "tests", "benchmarks", "examples", "scripts")
 BOUND = 0.3
 """Occurrences per 1,000 words at most."""
 MOST_LISTED = 15

@@ -14,7 +14,7 @@ def main(wheel: str) -> None:
     held = set(zipfile.ZipFile(wheel).namelist())
     # The nodes, which are reached through a link, and files that are not Python.
     prompts = [f"{PACKAGE}/prompts/{file.name}" for file in (ROOT / PACKAGE / "prompts").glob("*.yaml")]
-    missing = {f"{PACKAGE}/nodes/plan.py", f"{PACKAGE}/py.typed", *prompts} - held
+    missing = {f"{PACKAGE}/nodes/plan.py", f"{PACKAGE}/py.typed", f"{PACKAGE}/spec/agent.schema.json", *prompts} - held
     top = {name.partition("/")[0] for name in held}
     foreign = {name for name in top if name != PACKAGE and not name.endswith(".dist-info")}
     problems = [f"{name} is missing" for name in sorted(missing)] + [f"{name} is in it" for name in sorted(foreign)]

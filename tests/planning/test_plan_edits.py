@@ -14,9 +14,9 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, Send, interrupt
 
 from graph_agent import Session
+from graph_agent.assembly import after_plan
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.execution.settlement import NOT_STARTED, REMOVED
-from graph_agent.graph import after_plan
 from graph_agent.runs.run import RUN, Run
 from graph_agent.state.schema import RemoteTask
 from graph_agent.types import Call

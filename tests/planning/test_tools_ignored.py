@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
@@ -240,3 +242,24 @@ def test_the_text_before_a_call_holds_no_part_of_it(form: str) -> None:
     ends = [opening.before(text[:length]) for length in range(1, len(text) + 1)]
 
     assert (ends == sorted(ends), split_tool_calls(text[: ends[-1]], ["echo"])) == (True, ([], "Words [1] and"))
+
+
+@given(
+    pieces=st.lists(
+        st.sampled_from(
+            [
+                *["f", "u", "n", "c", "t", "o", "l", "s", ".", "[", "{", "<", "`", "~", "a", "1", "(", "=", "\n"],
+                " ",
+                "functools[",
+                "```py\n",
+                "[TOOL_CALLS]",
+            ]
+        )
+    )
+)
+def test_the_search_for_a_call_continues_where_it_ended(pieces: list[str]) -> None:
+    text, opening = "".join(pieces), CallOpening()
+
+    grown = [opening.before(text[:length]) for length in range(len(text) + 1)]
+
+    assert grown == [CallOpening().before(text[:length]) for length in range(len(text) + 1)]

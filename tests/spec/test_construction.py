@@ -338,6 +338,7 @@ def test_the_facade() -> None:
             "SessionStatus",
             "build_graph",
             "create_graph_agent",
+            "idempotency_key",
         },
         True,
     )

@@ -51,7 +51,7 @@ def test_modules_without_langgraph_do_not_import_it(code: str) -> None:
 def test_the_public_names_load_no_more_than_they_are_built_on() -> None:
     loaded = loaded_by(EVERY_NAME)
 
-    heavy = {"graph_agent.graph", "graph_agent.prompts", "graph_agent.calls.parse", "langgraph.prebuilt"}
+    heavy = {"graph_agent.assembly", "graph_agent.prompts", "graph_agent.calls.parse", "langgraph.prebuilt"}
     assert ({name.partition(".")[0] for name in loaded} & NEVER, loaded & heavy) == (set(), set())
 
 

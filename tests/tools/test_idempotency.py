@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from langchain_core.tools import tool
 from langgraph.types import interrupt
 
-from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, create_graph_agent
+from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, create_graph_agent, idempotency_key
 from graph_agent.calls import canonical_arguments
 from graph_agent.errors import InputError
-from graph_agent.tools.invoke import idempotency_key
 from graph_agent.types import Call
 from tests.support.agents import asks, marked
 from tests.support.gates import Gate

@@ -98,6 +98,7 @@ class A2AServer:
         if credential_headers:
             context_builder = CredentialContext(context_builder, credential_headers)
         self.card = card
+        """The agent card."""
         stores = stores or Stores(LiveTaskStore(InMemoryTaskStore()), InMemoryPushNotificationConfigStore())
         other_processes = OtherProcesses(stores.tasks, graph.store)
         self._executor = GraphExecutor(
@@ -144,6 +145,7 @@ class A2AServer:
                 if isinstance(route, Route)
             ),
         ]
+        """The routes, for a Starlette or FastAPI application."""
 
         self._tasks = stores.tasks
         self._draining = False

@@ -47,22 +47,35 @@ class Metrics:
 
     def _create(self) -> None:
         self._registry = CollectorRegistry()
-        self._runs = Counter("graph_agent_runs", "Runs that ended.", ["status"], registry=self._registry)
+        self._runs = Counter(
+            "graph_agent_runs",
+            "Runs that ended, by session status, or `BUSY`, `CANCELLED`, `DRAINED` or `REFUSED` for a run without one.",
+            ["status"],
+            registry=self._registry,
+        )
         self._seconds = Histogram(
-            "graph_agent_run_seconds", "Seconds from a run's beginning to its end.", ["status"], registry=self._registry
+            "graph_agent_run_seconds",
+            "Seconds from a run's start to its end, by the same status.",
+            ["status"],
+            registry=self._registry,
         )
         self._steps = Counter("graph_agent_steps", "Plans made.", registry=self._registry)
-        self._iterations = Counter("graph_agent_iterations", "Waves of calls begun.", registry=self._registry)
+        self._iterations = Counter("graph_agent_iterations", "Waves of calls started.", registry=self._registry)
         self._latency = Histogram(
             "graph_agent_tool_seconds",
-            "Seconds from a call's beginning to its result.",
+            "Seconds from a call's start to its result, by tool and result status; tools of callers are `other`.",
             ["tool", "status"],
             registry=self._registry,
         )
-        self._tokens = Counter("graph_agent_tokens", "Tokens of the model.", ["kind"], registry=self._registry)
+        self._tokens = Counter(
+            "graph_agent_tokens",
+            "Tokens of model calls, by kind: `input` or `output`.",
+            ["kind"],
+            registry=self._registry,
+        )
         self.active_requests = Gauge(
             "graph_agent_requests_under_way",
-            "Requests under way.",
+            "Requests that are being answered.",
             registry=self._registry,
             multiprocess_mode="livesum",
         )

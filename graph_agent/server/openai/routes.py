@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Path
 from starlette.responses import Response
 
 from graph_agent.server.admission.off_loop import BodyRoute
@@ -56,7 +56,9 @@ async def list_models(server: Annotated[Services, Depends(services)]) -> ModelLi
 
 
 @router.get("/models/{model_id}", responses=_MODEL_ERRORS)
-async def get_model(model_id: str, server: Annotated[Services, Depends(services)]) -> Model:
+async def get_model(
+    model_id: Annotated[str, Path(description="The agent's name.")], server: Annotated[Services, Depends(services)]
+) -> Model:
     """Describe one model."""
     server.check_model(model_id)
     return _model(server)

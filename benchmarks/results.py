@@ -1,0 +1,98 @@
+"""Run all benchmarks and write `benchmarks/RESULTS.md`: `python -m benchmarks.results`, or `make bench`.
+
+Each module runs in its own process. `--only` selects modules; the tables of the others are kept from the last run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.harness import Table
+
+RESULTS = Path(__file__).parent / "RESULTS.md"
+MODULES = (
+    "instructions",
+    "turns",
+    "sessions",
+    "waves",
+    "streaming",
+    "serve",
+    "imports",
+    "options",
+    "guards",
+    "a2a",
+)
+_VERSIONS = ("langgraph", "langchain-core", "langchain", "pydantic", "fastapi", "uvicorn", "a2a-sdk")
+_INTRODUCTION = """\
+# Benchmark results
+
+Written by `make bench`. Ratios are medians over interleaved rounds, with their quartiles; below 1 is faster than the
+reference. CPU time includes all threads of the measured process. Wall time also contains the time of other programs on
+the machine. "Aim" is the project's target for a row. Replies have 200 characters and tool results 1,000; the model and
+the tool take no time.
+"""
+
+
+def machine() -> str:
+    """Return the class of this machine and the versions of the compared packages."""
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _VERSIONS)
+    system = f"{os.cpu_count()} CPUs, {platform.machine()}, {platform.system()}, Python {platform.python_version()}"
+    return f"Machine: {system}. Versions: {versions}."
+
+
+def section(module: str, tables: list[Table], date: str) -> str:
+    """Return a module's part of the page."""
+    parts = [f"{table.title}\n\n{table.note}\n\n{table.markdown()}" for table in tables]
+    return f"<!-- {module} -->\n\n_{date}, `python -m benchmarks.{module}`_\n\n## " + "\n\n## ".join(parts) + "\n"
+
+
+def sections(page: str) -> dict[str, str]:
+    """Return the parts of a page by module."""
+    found = re.split(r"^<!-- (\w+) -->$", page, flags=re.MULTILINE)[1:]
+    return {name: f"<!-- {name} -->{text.rstrip()}\n" for name, text in zip(found[::2], found[1::2], strict=True)}
+
+
+def run(module: str, seconds: float) -> list[Table]:
+    """Run one module in a new process, which prints its tables, and return them.
+
+    Raises:
+        SystemExit: If it fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "tables.json"
+        command = [sys.executable, "-m", f"benchmarks.{module}", "--seconds", str(seconds), "--json", str(file)]
+        if status := subprocess.run(command, check=False).returncode:
+            raise SystemExit(f"benchmarks.{module} exited with status {status}.")
+        return [Table(**table) for table in json.loads(file.read_text(encoding="utf-8"))]
+
+
+def main() -> None:
+    """Run the modules and write the page after each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=12.0, help="time for one comparison")
+    parser.add_argument("--only", nargs="+", choices=MODULES, default=MODULES)
+    given = parser.parse_args()
+    began = time.monotonic()
+    for module in given.only:
+        parts = sections(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+        parts[module] = section(
+            module, run(module, given.seconds), datetime.datetime.now(datetime.UTC).date().isoformat()
+        )
+        body = "\n".join(parts[name] for name in MODULES if name in parts)
+        RESULTS.write_text(f"{_INTRODUCTION}\n{machine()}\n\n{body}", encoding="utf-8")
+    print(f"{RESULTS} after {time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

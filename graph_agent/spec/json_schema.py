@@ -1,0 +1,183 @@
+"""JSON schema of the agent file, for editors; `agent.schema.json` beside this module is its output.
+
+The schema is that of `AgentSpec`, with the mappings that are validated elsewhere filled in: `config`, MCP connections
+and the authentication of remote delegates. It accepts exact JSON types only, where the loader also converts `"8"` to 8.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
+
+from graph_agent.a2a.client.auth import A2AAuth
+from graph_agent.config import LoopConfig
+from graph_agent.mcp.connections import (
+    COMMON_KEYS,
+    CONNECT_TIMEOUT_S,
+    STRAY_OUTPUT,
+    TRANSPORT_KEYS,
+    TRANSPORTS,
+)
+from graph_agent.mcp.messages import MAX_MESSAGE_BYTES
+from graph_agent.mcp.transports import READ_TIMEOUT_S, TIMEOUT_S
+from graph_agent.prompts import VARIABLES
+from graph_agent.spec.agent_file import CONFIG_ALIASES, AgentSpec
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_DOTTED = {"pattern": r"^[^\s:]+[:.][^\s:]+$"}
+_TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
+_SECONDS = {"type": "number", "exclusiveMinimum": 0}
+_REQUIRED = {"stdio": "command", "streamable_http": "url", "sse": "url"}
+_OBJECTS_ONLY = {"auth", "httpx_client_factory"}
+"""Connection keys whose values are Python objects, which a file cannot contain."""
+
+_CONNECTION: dict[str, dict[str, Any]] = {
+    "tool_prefix": {
+        "anyOf": [{"type": "boolean"}, {"type": "string"}],
+        "default": False,
+        "description": "Prefix of the server's tool names: true for `<server>_`, or the prefix itself.",
+    },
+    "connect_timeout_s": {
+        **_SECONDS,
+        "default": CONNECT_TIMEOUT_S,
+        "description": "Seconds that the server may take to start.",
+    },
+    "pin_tools": {
+        "type": "boolean",
+        "default": False,
+        "description": "Whether to offer only the tools listed at startup, and ignore later changes.",
+    },
+    "max_message_bytes": {
+        "type": "integer",
+        "minimum": 1024,
+        "default": MAX_MESSAGE_BYTES,
+        "description": "Maximum bytes of one message from the server; a longer one is refused.",
+    },
+    "stray_output": {
+        "enum": list(STRAY_OUTPUT),
+        "default": STRAY_OUTPUT[0],
+        "description": "For a line of a stdio server that is not a message: fail the running calls, or only log it.",
+    },
+    "command": {"type": "string", "minLength": 1, "description": "The program to start."},
+    "args": {"type": "array", "items": {"type": "string"}, "default": [], "description": "Its arguments."},
+    "env": {
+        "type": "object",
+        "additionalProperties": {"type": ["string", "null"]},
+        "default": {},
+        "description": "Its environment variables; null inherits a variable of this process, if set.",
+    },
+    "cwd": {"type": "string", "default": ".", "description": "Its working folder, relative to the agent file."},
+    "encoding": {"type": "string", "default": "utf-8", "description": "Encoding of its messages."},
+    "encoding_error_handler": {
+        "enum": ["strict", "ignore", "replace"],
+        "default": "strict",
+        "description": "What happens to bytes that cannot be decoded.",
+    },
+    "url": {"type": "string", "pattern": "^https?://", "description": "URL of the server."},
+    "headers": {**_TEXTS, "default": {}, "description": "Headers of every request."},
+    "timeout": {**_SECONDS, "default": TIMEOUT_S, "description": "Seconds for one HTTP request."},
+    "sse_read_timeout": {
+        **_SECONDS,
+        "default": READ_TIMEOUT_S,
+        "description": "Seconds of silence after which a stream of events fails.",
+    },
+    "terminate_on_close": {
+        "type": "boolean",
+        "default": True,
+        "description": "Whether to end the server's session when the connection closes.",
+    },
+    "session_kwargs": {"type": "object", "default": {}, "description": "Further arguments of MCP's `ClientSession`."},
+}
+
+
+def agent_schema() -> dict[str, Any]:
+    """Return the JSON schema of an agent file. Unknown keys are errors at every level."""
+    definitions: dict[str, Any] = {}
+    schema = _schema_of(AgentSpec, definitions)
+    keys = schema["properties"]
+    del keys["path"]
+    keys["model"]["anyOf"][1]["minItems"] = 1
+    keys["prompts"]["propertyNames"] = {"enum": sorted(VARIABLES)}
+    keys["cache"]["anyOf"][0]["pattern"] = "^(memory|sqlite:///.+)$"
+    keys["config"] |= _config(definitions)
+    keys["mcp_servers"]["additionalProperties"] = {"anyOf": [_connection(name) for name in TRANSPORT_KEYS]}
+    keys["tools"]["items"] |= _DOTTED
+    keys["hooks"]["items"] = {"anyOf": [{"type": "string", **_DOTTED}, keys["hooks"]["items"]]}
+    definitions["HookSpec"]["properties"]["use"] |= _DOTTED
+    delegate = definitions["DelegateSpec"]
+    delegate["properties"]["graph"]["anyOf"][0] |= _DOTTED
+    delegate["oneOf"] = _one_of("graph", "url")
+    auth = _schema_of(A2AAuth, definitions)
+    auth["oneOf"] = _one_of("bearer_env", "api_key_env")
+    delegate["properties"]["auth"]["anyOf"][0] = auth
+    whole = {"$schema": _DIALECT, "title": "Agent file", **schema, "$defs": definitions}
+    plain: dict[str, Any] = _in_yaml_terms(whole)
+    return plain
+
+
+def schema_text() -> str:
+    """Return the schema as the text of `agent.schema.json`."""
+    return json.dumps(agent_schema(), indent=2, ensure_ascii=False) + "\n"
+
+
+def _schema_of(model: type[BaseModel], definitions: dict[str, Any]) -> dict[str, Any]:
+    schema = model.model_json_schema(schema_generator=_WithoutFieldTitles)
+    definitions |= schema.pop("$defs", {})
+    del schema["title"]
+    return schema
+
+
+class _WithoutFieldTitles(GenerateJsonSchema):
+    """Leaves out the titles that pydantic derives from the names of fields."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def _one_of(*names: str) -> list[dict[str, Any]]:
+    """Return the alternatives of an object that has exactly one of some texts; null counts as absent."""
+    return [{"required": [name], "properties": {name: {"type": "string"}}} for name in names]
+
+
+def _config(definitions: dict[str, Any]) -> dict[str, Any]:
+    schema = _schema_of(LoopConfig, definitions)
+    fields = schema["properties"]
+    for alias, name in CONFIG_ALIASES.items():
+        fields[alias] = {**fields[name], "description": f"Alias of `{name}`."}
+    both = [{"not": {"required": [alias, name]}} for alias, name in CONFIG_ALIASES.items()]
+    return {
+        "additionalProperties": False,
+        "properties": fields,
+        "dependentRequired": {"max_cost": ["prices"]},
+        "allOf": both,
+    }
+
+
+def _connection(transport: Any) -> dict[str, Any]:
+    names = [name for name, of in TRANSPORTS.items() if of == transport]
+    keys = (COMMON_KEYS | TRANSPORT_KEYS[transport]) - {"transport"} - _OBJECTS_ONLY
+    return {
+        "type": "object",
+        "title": transport,
+        "additionalProperties": False,
+        "properties": {
+            "transport": {"enum": names, "description": "How to reach the server."},
+            **{name: _CONNECTION[name] for name in sorted(keys, key=list(_CONNECTION).index)},
+        },
+        "required": ["transport", _REQUIRED[transport]],
+    }
+
+
+def _in_yaml_terms(schema: Any, key: str = "") -> Any:
+    """Replace Python's None by null in every description, and join the lines of its paragraphs."""
+    if isinstance(schema, dict):
+        return {name: _in_yaml_terms(value, name) for name, value in schema.items()}
+    if isinstance(schema, list):
+        return [_in_yaml_terms(value) for value in schema]
+    if key == "description" and isinstance(schema, str):
+        return re.sub(r"(?<!\n)\n(?!\n)", " ", re.sub(r"\bNone\b", "null", schema))
+    return schema

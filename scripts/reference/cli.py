@@ -1,0 +1,96 @@
+"""The page of the command line, from the signatures of its commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from enum import StrEnum
+from inspect import Parameter, cleandoc, signature
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from typer.models import ArgumentInfo, CommandInfo, OptionInfo
+
+from graph_agent.cli.app import app
+from graph_agent.server.settings import ServerSettings
+from scripts.reference.markdown import code, default_of, document, table, type_of
+
+_PROGRAM = "graph-agent"
+_EXIT_STATUS = [
+    ("0", "The command succeeded."),
+    ("1", "A run failed, was aborted or waits for an answer; `abort` found no run."),
+    ("2", "The command line, the agent file or the database is at fault; standard error names the fix."),
+    ("130", "The command was interrupted (Ctrl-C)."),
+]
+
+
+def page() -> str:
+    """Return the page."""
+    commands = {_name(each): each.callback for each in app.registered_commands if each.callback is not None}
+    return document(
+        "Command line",
+        f"{app.info.help} `{_PROGRAM} COMMAND --help` prints the text of one command.",
+        table(
+            ("Command", "Description"),
+            [(f"[`{name}`](#{_PROGRAM}-{name})", cleandoc(run.__doc__ or "")) for name, run in commands.items()],
+        ),
+        *(part for name, run in commands.items() for part in _section(name, run)),
+        "## Server settings",
+        f"`--set FIELD=VALUE` of `{_PROGRAM} serve` and `{_PROGRAM} a2a` sets a field of `ServerSettings`; the value "
+        f"is YAML. `{_PROGRAM} serve --list-settings` prints this list.",
+        table(("Field", "Type", "Default", "Description"), _settings()),
+        "## Exit status",
+        table(("Status", "Meaning"), _EXIT_STATUS),
+    )
+
+
+def _name(command: CommandInfo) -> str:
+    return command.name or getattr(command.callback, "__name__", "").replace("_", "-")
+
+
+def _section(name: str, run: Callable[..., object]) -> Iterator[str]:
+    types = get_type_hints(run, include_extras=True)
+    arguments, options = [], []
+    for parameter in signature(run).parameters.values():
+        kind, info = get_args(types[parameter.name])
+        if isinstance(info, ArgumentInfo):
+            required = parameter.default is Parameter.empty
+            many = "..." if "list" in str(kind) else ""
+            arguments.append((f"{parameter.name.upper()}{many}", required, info.help or ""))
+        else:
+            options.append(_option(kind, info, parameter.default))
+    usage = [shown if required else f"[{shown}]" for shown, required, _ in arguments]
+    yield f"## {_PROGRAM} {name}"
+    yield cleandoc(run.__doc__ or "")
+    yield f"```text\n{' '.join([_PROGRAM, name, *(['[OPTIONS]'] if options else []), *usage])}\n```"
+    if arguments:
+        yield table(("Argument", "Description"), [(code(shown), text) for shown, _, text in arguments])
+    if options:
+        yield table(("Option", "Value", "Default", "Description"), options)
+
+
+def _option(kind: Any, info: OptionInfo, default: Any) -> tuple[str, ...]:
+    # Typer keeps the first name of an `Option(...)` in `default`.
+    names = [str(info.default), *(info.param_decls or ())]
+    hidden = info.show_default is False or default in (None, "", [], False)
+    text = info.show_default if isinstance(info.show_default, str) else "" if hidden else str(default)
+    return ", ".join(map(code, names)), "" if info.count else _value(kind), code(text), info.help or ""
+
+
+def _value(kind: Any) -> str:
+    [kind] = [each for each in get_args(kind) or (kind,) if each is not NoneType]
+    if get_origin(kind) is list:
+        [kind] = get_args(kind)
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return ", ".join(code(each.value) for each in kind)
+    return {bool: "", int: "integer", Path: "path", datetime: "date"}.get(kind, "text")
+
+
+def _settings() -> Iterator[tuple[str, ...]]:
+    schema = ServerSettings.model_json_schema()
+    for name, field in ServerSettings.model_fields.items():
+        if name != "keys":
+            text = re.sub(r"\bNone\b", "null", field.description or "")
+            yield code(name), type_of(schema["properties"][name]), default_of(field.default), text

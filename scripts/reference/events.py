@@ -1,0 +1,65 @@
+"""The page of a session's events."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import griffe
+
+from scripts.reference.markdown import code, document, table
+
+_MODULE = "graph_agent.events.types"
+_COMMON = "_Event"
+_HEADER = ("Field", "Type", "Description")
+
+
+def page() -> str:
+    """Return the page."""
+    module = griffe.load(_MODULE)
+    assert isinstance(module, griffe.Module)
+    union = str(module["Event"].value)
+    names = [name.strip() for name in union.strip("()").split("|")]
+    return document(
+        "Events",
+        "A session's history is a list of events, oldest first: `await session.events()`, "
+        "`SessionMemory(graph).get_session_events(session_id)`, or `GET /memory/sessions/{session_id}/events`.",
+        "Every event has these fields:",
+        table(_HEADER, [(code("type"), "text", "The type, a heading below."), *_fields(module[_COMMON])]),
+        *(part for name in names for part in _section(module[name])),
+        "## Values",
+        "### ResultStatus",
+        f"{_type(str(module['ResultStatus'].value))}. {_docstring(module['ResultStatus'])}",
+        "### PlannedCall",
+        _docstring(module["PlannedCall"]),
+        table(_HEADER, _fields(module["PlannedCall"])),
+    )
+
+
+def _section(event: griffe.Class) -> Iterator[str]:
+    type_name = str(event.members["type"].annotation).removeprefix("Literal[").strip("]'\"")  # type: ignore[union-attr]  # each event declares its type as an attribute
+    yield f"## {type_name}"
+    yield _docstring(event)
+    if rows := list(_fields(event)):
+        yield table(_HEADER, rows)
+
+
+def _fields(record: griffe.Class) -> Iterator[tuple[str, ...]]:
+    for field in record.members.values():
+        if not isinstance(field, griffe.Attribute) or field.name == "type":
+            continue
+        annotation = str(field.annotation)
+        optional = annotation.startswith("NotRequired[")
+        kind = annotation.removeprefix("NotRequired[").removesuffix("]") if optional else annotation
+        yield code(field.name), _type(kind) + (", optional" if optional else ""), _docstring(field)
+
+
+def _type(annotation: str) -> str:
+    """Return an annotation as code, without bars, which end the cells of a table."""
+    values = re.fullmatch(r"Literal\[(.*)\]", annotation)
+    parts = values[1].split(", ") if values else annotation.split(" | ")
+    return " or ".join(code(part.replace("'", '"')) for part in parts)
+
+
+def _docstring(item: griffe.Object) -> str:
+    return item.docstring.value if item.docstring else ""

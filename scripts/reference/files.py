@@ -1,0 +1,25 @@
+"""The generated files, by path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from graph_agent.spec.json_schema import schema_text
+from scripts.reference import agent_file, cli, config, events, http, metrics
+
+ROOT = Path(__file__).parents[2]
+
+FILES: Mapping[str, Callable[[], str]] = MappingProxyType(
+    {
+        "graph_agent/spec/agent.schema.json": schema_text,
+        "docs/reference/agent-file.md": agent_file.page,
+        "docs/reference/cli.md": cli.page,
+        "docs/reference/config.md": config.page,
+        "docs/reference/events.md": events.page,
+        "docs/reference/http.md": http.page,
+        "docs/reference/metrics.md": metrics.page,
+    }
+)
+"""Path from the root of the checkout → function that returns the file's text."""

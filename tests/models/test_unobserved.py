@@ -1,0 +1,207 @@
+"""Model requests without callbacks: everything that can observe a request still does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from langchain_core.caches import InMemoryCache
+from langchain_core.callbacks import BaseCallbackHandler, get_usage_metadata_callback
+from langchain_core.globals import set_debug
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.rate_limiters import BaseRateLimiter
+from langchain_core.tools import tool
+from langchain_core.tracers.context import collect_runs
+from langsmith import Client
+from langsmith.run_helpers import tracing_context
+
+from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent.models import unobserved
+from tests.support.agents import asks, says
+
+
+@tool
+def echo(text: str) -> str:
+    """Repeat a text."""
+    return text
+
+
+def agent(**model: Any) -> Any:
+    script = ScriptedChatModel([asks(("1", "echo", {"text": "a"})), "It is a."], cycle=True)
+    return create_graph_agent(script.model_copy(update=model), tools=[echo])
+
+
+class Recorder(BaseCallbackHandler):
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def on_chat_model_start(self, *_: Any, **__: Any) -> None:
+        self.events.append("model start")
+
+    def on_llm_end(self, *_: Any, **__: Any) -> None:
+        self.events.append("model end")
+
+    def on_tool_start(self, *_: Any, **__: Any) -> None:
+        self.events.append("tool start")
+
+    def on_tool_end(self, *_: Any, **__: Any) -> None:
+        self.events.append("tool end")
+
+
+ONE_TURN = ["model start", "model end", "tool start", "tool end", "model start", "model end"]
+
+
+@pytest.fixture
+def unobserved_requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The requests that were sent without callbacks."""
+    sent: list[Any] = []
+    original = unobserved.request_unobserved
+
+    async def recording(*args: Any) -> AIMessage:
+        sent.append(args)
+        return await original(*args)
+
+    monkeypatch.setattr("graph_agent.models.retry.request_unobserved", recording)
+    return sent
+
+
+async def test_requests_of_a_run_without_observers_have_no_callbacks(unobserved_requests: list[Any]) -> None:
+    result = await agent().ainvoke(says("go"))
+
+    assert (result["messages"][-1].text, len(unobserved_requests)) == ("It is a.", 2)
+
+
+async def test_a_handler_of_the_run_receives_each_model_and_tool_call(unobserved_requests: list[Any]) -> None:
+    handler = Recorder()
+    await agent().ainvoke(says("go"), {"callbacks": [handler]})
+
+    assert (handler.events, unobserved_requests) == (ONE_TURN, [])
+
+
+async def test_a_handler_of_the_model_receives_each_model_call(unobserved_requests: list[Any]) -> None:
+    handler = Recorder()
+    await agent(callbacks=[handler]).ainvoke(says("go"))
+
+    assert (handler.events, unobserved_requests) == (["model start", "model end"] * 2, [])
+
+
+async def test_astream_events_reports_each_model_call(unobserved_requests: list[Any]) -> None:
+    events = [event async for event in agent().astream_events(says("go"), version="v2")]
+
+    names = [event["event"] for event in events if event["event"] in ("on_chat_model_start", "on_chat_model_end")]
+    assert (names, unobserved_requests) == (["on_chat_model_start", "on_chat_model_end"] * 2, [])
+
+
+class RecordingClient(Client):
+    """A LangSmith client that keeps runs in this process."""
+
+    def __init__(self) -> None:
+        super().__init__(api_url="http://127.0.0.1:9", api_key="none", auto_batch_tracing=False)
+        self.kinds: list[str] = []
+
+    def create_run(self, name: str, inputs: dict[str, Any], run_type: Any, **_: Any) -> None:
+        self.kinds.append(run_type)
+
+    def update_run(self, *_: Any, **__: Any) -> None:
+        return
+
+
+async def test_langsmith_traces_each_model_and_tool_call(unobserved_requests: list[Any]) -> None:
+    client = RecordingClient()
+    with tracing_context(enabled=True, client=client):
+        await agent().ainvoke(says("go"))
+
+    assert ([kind for kind in client.kinds if kind != "chain"], unobserved_requests) == (["llm", "tool", "llm"], [])
+
+
+async def test_a_run_collector_collects_each_model_call(unobserved_requests: list[Any]) -> None:
+    with collect_runs() as collector:
+        await agent().ainvoke(says("go"))
+
+    def kinds(runs: list[Any]) -> Iterator[str]:
+        for run in runs:
+            yield run.run_type
+            yield from kinds(run.child_runs)
+
+    assert (list(kinds(collector.traced_runs)).count("llm"), unobserved_requests) == (2, [])
+
+
+async def test_a_usage_context_counts_each_model_call(unobserved_requests: list[Any]) -> None:
+    with get_usage_metadata_callback():
+        await agent().ainvoke(says("go"))
+
+    assert unobserved_requests == []
+
+
+async def test_debug_output_shows_each_model_call(
+    unobserved_requests: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    set_debug(True)
+    try:
+        await agent().ainvoke(says("go"))
+    finally:
+        set_debug(False)
+
+    assert (capsys.readouterr().out.count("Entering LLM run"), unobserved_requests) == (2, [])
+
+
+class Own(BaseChatModel):
+    """A model that overrides an entry point."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "own"
+
+    def _generate(self, *_: Any, **__: Any) -> ChatResult:
+        raise NotImplementedError
+
+    async def ainvoke(self, *_: Any, **__: Any) -> AIMessage:
+        return AIMessage("own")
+
+
+async def test_an_entry_point_of_the_models_own_is_called() -> None:
+    result = await create_graph_agent(Own()).ainvoke(says("go"))
+
+    assert result["messages"][-1].text == "own"
+
+
+class Plain(BaseChatModel):
+    calls: int = 0
+
+    @property
+    def _llm_type(self) -> str:
+        return "plain"
+
+    def _generate(self, *_: Any, **__: Any) -> ChatResult:
+        self.calls += 1
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("plain"))], llm_output={"model_name": "p-1"})
+
+
+async def test_the_models_cache_and_response_metadata_are_kept(unobserved_requests: list[Any]) -> None:
+    model = Plain(cache=InMemoryCache())
+    graph = create_graph_agent(model)
+    results = [await graph.ainvoke(says("go")) for _ in range(2)]
+
+    answers = [(result["messages"][-1].text, result["messages"][-1].response_metadata) for result in results]
+    assert (answers, model.calls, len(unobserved_requests)) == ([("plain", {"model_name": "p-1"})] * 2, 1, 2)
+
+
+class Limiter(BaseRateLimiter):
+    acquired = 0
+
+    def acquire(self, *, blocking: bool = True) -> bool:
+        raise NotImplementedError
+
+    async def aacquire(self, *, blocking: bool = True) -> bool:
+        self.acquired += 1
+        return True
+
+
+async def test_the_models_rate_limit_is_kept(unobserved_requests: list[Any]) -> None:
+    limiter = Limiter()
+    await create_graph_agent(Plain(rate_limiter=limiter)).ainvoke(says("go"))
+
+    assert (limiter.acquired, len(unobserved_requests)) == (1, 1)

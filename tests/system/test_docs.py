@@ -1,0 +1,126 @@
+"""README and the pages in `docs/`: every block is run or validated, and every link has a target.
+
+The pages in `docs/reference/` are generated, so their blocks are not examples.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.support.doc_pages import ROOT, PageRun, assert_shown, read_blocks
+
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+WRITTEN = [page for page in PAGES if "reference" not in page.parts]
+NOT_RUN = {
+    "a picture": 2,
+    "installs packages": 3,  # the extras of the README may be a second block there
+    "its commands have tests of their own": 1,
+    "needs a PostgreSQL server": 1,
+    "needs LangGraph's server": 1,
+}
+"""The accepted reasons for a block that is not run, and the number of blocks that may have each."""
+
+
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [page for page in WRITTEN if read_blocks(page)], ids=page_id)
+def test_every_block_runs_and_prints_what_the_page_shows(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    PageRun(page, tmp_path, monkeypatch).run()
+
+
+def test_a_block_is_left_out_only_for_an_accepted_reason() -> None:
+    blocks = [block for page in WRITTEN for block in read_blocks(page)]
+    reasons = Counter(block.directives["not run"] for block in blocks if "not run" in block.directives)
+    unseen = [block for block in blocks if "output" in block.directives]
+    python = [block for block in blocks if block.language == "python" and "not run" in block.directives]
+
+    assert (sorted(reasons.keys() - NOT_RUN), python, len(unseen)) == ([], [], 2)
+    assert [reason for reason, count in reasons.items() if count > NOT_RUN[reason]] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_linked_files_and_headings_exist(page: Path) -> None:
+    linked = re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text(encoding="utf-8"))
+    missing = []
+    for link in linked:
+        name, _, heading = link.partition("#")
+        target = page.parent / name if name else page
+        if not target.exists() or (heading and heading not in headings(target)):
+            missing.append(link)
+
+    assert missing == []
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings."""
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    found = re.findall(r"^#+ (.+)$", prose, re.MULTILINE)
+    return {re.sub(r"[^a-z0-9_ -]", "", text.lower()).replace(" ", "-") for text in found}
+
+
+def test_every_page_is_reachable_from_the_readme() -> None:
+    reached, pending = {README}, [README]
+    while pending:
+        page = pending.pop()
+        for name in re.findall(r"\]\((?!https?:)([^)#]+\.md)", page.read_text(encoding="utf-8")):
+            target = (page.parent / name).resolve()
+            if target in PAGES and target not in reached:
+                reached.add(target)
+                pending.append(target)
+
+    assert [page_id(page) for page in PAGES if page not in reached] == []
+
+
+def test_named_make_commands_are_targets() -> None:
+    named = {name for page in PAGES for name in re.findall(r"\bmake ([\w-]+)", page.read_text(encoding="utf-8"))}
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+    assert (named - targets, {"demo", "demo-waves", "demo-team", "test"} <= named) == (set(), True)
+
+
+def test_the_readme_shows_keys_of_the_hotel_agents_file() -> None:
+    shown = next(yaml.safe_load(block.text) for block in read_blocks(README) if block.language == "yaml")
+    real = yaml.safe_load((ROOT / "examples/hotel/agent.yaml").read_text(encoding="utf-8"))
+    del real["mcp_servers"]["hotel"]["env"]
+
+    assert shown == {name: real[name] for name in shown}
+
+
+def test_the_readme_is_at_most_120_lines_long() -> None:
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= 120
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [("a\n", None), ("a\n", "b\n"), ("a\nb\n", "a\n"), ("a 1\n", "a 2…\n"), ("", "a\n"), ("b\n", "…\na\n")],
+)
+def test_output_that_differs_from_the_page_is_refused(printed: str, shown: str | None) -> None:
+    with pytest.raises(AssertionError):
+        assert_shown(printed, shown)
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [("", None), ("a  \n", "a\n"), ("id 7f: x\n", "id …: x\n"), ("a\nb\nc\n", "a\n…\n"), ("a\n", "a\n…\n")],
+)
+def test_output_that_fits_the_page_is_accepted(printed: str, shown: str | None) -> None:
+    assert_shown(printed, shown)
+
+
+def test_a_block_in_an_unknown_language_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```rust\nfn main() {}\n```\n", encoding="utf-8")
+    (tmp_path / "run").mkdir()
+
+    with pytest.raises(AssertionError, match="'rust' cannot be run"):
+        PageRun(page, tmp_path / "run", monkeypatch).run()

@@ -1,0 +1,17 @@
+"""The notebooks run, and contain the outputs of their cells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.notebooks import NOTEBOOKS, execute, read, text_outputs
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_stored_outputs_are_those_of_a_run(path: Path) -> None:
+    stored = read(path)
+
+    assert text_outputs(stored) == text_outputs(execute(path)), "run `make notebooks`"
+    assert [cell.source for cell in stored.cells if cell.cell_type == "code" and cell.execution_count is None] == []

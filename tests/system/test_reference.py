@@ -1,0 +1,49 @@
+"""The generated files of the reference, and the docstrings that its API page shows."""
+
+from __future__ import annotations
+
+import re
+
+import griffe
+import pytest
+
+from scripts.reference.files import FILES, ROOT
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_generated_file_is_current(path: str) -> None:
+    assert (ROOT / path).read_text(encoding="utf-8") == FILES[path](), "run `make reference`"
+
+
+def test_every_public_name_has_a_docstring() -> None:
+    page = (ROOT / "docs/reference/api.md").read_text(encoding="utf-8")
+    modules = re.findall(r"^::: (\S+)$", page, re.MULTILINE)
+    loader = griffe.GriffeLoader(search_paths=[ROOT])
+    loader.load("graph_agent")
+    loader.resolve_aliases(implicit=True)
+
+    undocumented = [
+        f"{module}.{name}"
+        for module in modules
+        for name, member in public_members(loader.modules_collection[module])
+        if not member.docstring
+    ]
+
+    assert (len(modules), undocumented) == (9, [])
+
+
+def public_members(of: griffe.Object | griffe.Alias) -> list[tuple[str, griffe.Object | griffe.Alias]]:
+    """The public names of a module, and the public methods and properties of its classes."""
+    found: list[tuple[str, griffe.Object | griffe.Alias]] = []
+    for name, member in of.members.items():
+        exported = not member.is_alias or (of.exports is not None and name in of.exports)
+        if not member.is_public or member.is_module or not exported:
+            continue
+        found.append((name, member))
+        if member.is_class:
+            found += [
+                (f"{name}.{part}", value)
+                for part, value in member.all_members.items()
+                if value.is_function and not part.startswith("_")
+            ]
+    return found
