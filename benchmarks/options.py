@@ -77,8 +77,9 @@ async def _stored(turns: int, settings: dict[str, Any], url: str, *, store: bool
         saver = await stack.enter_async_context(own_saver(folder, url))
         parts: dict[str, Any] = {}
         if store:
-            parts["store"] = await stack.enter_async_context(open_store(url or f"sqlite:///{folder / 'bench.db'}"))
-            await parts["store"].setup()
+            database: Any = await stack.enter_async_context(open_store(url or f"sqlite:///{folder / 'bench.db'}"))
+            await database.setup()
+            parts["store"] = database
         session = graph_agent_session(turns, saver, settings=settings, **parts)
         yield functools.partial(session, folder.name)
 
