@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class BoundedCache(Generic[K, V]):
-    """A thread-safe cache that evicts the oldest entry first.
+    """A thread-safe cache that evicts the least recently used entry first.
 
     Args:
         size: Maximum number of entries.
@@ -20,6 +20,7 @@ class BoundedCache(Generic[K, V]):
     def __init__(self, size: int = 64) -> None:
         self._size = size
         self._entries: dict[K, V] = {}
+        """Least recently used entry first."""
         self._guard = threading.Lock()
 
     def __len__(self) -> int:
@@ -37,11 +38,13 @@ class BoundedCache(Generic[K, V]):
             key: The key.
             make: Creates the value; concurrent misses of two threads may both call it.
         """
-        try:
-            return self._entries[key]
-        except KeyError:
-            value = make()
         with self._guard:
+            if key in self._entries:
+                value = self._entries[key] = self._entries.pop(key)
+                return value
+        value = make()
+        with self._guard:
+            self._entries.pop(key, None)
             if len(self._entries) >= self._size:
                 del self._entries[next(iter(self._entries))]
             self._entries[key] = value

@@ -55,15 +55,7 @@ class A2ADelegate:
             ) from None
         self.name = name
         self.url = url
-        self._agent = RemoteAgent(
-            name,
-            url,
-            description,
-            timeout_s=timeout_s,
-            auth=auth,
-            max_response_bytes=max_response_bytes,
-            allowed_origins=allowed_origins,
-        )
+        self._agent = RemoteAgent(name, url, description, timeout_s, auth, max_response_bytes, allowed_origins)
 
     @property
     def description(self) -> str:

@@ -3,46 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from graph_agent._internal.command_log import LogLevelOption, VerboseOption, chosen_level
+from graph_agent.cli.options import (
+    AGENT_FILE,
+    ConfigOption,
+    CredentialOption,
+    DbOption,
+    HostOption,
+    KeysFileOption,
+    ListSettingsOption,
+    PortOption,
+    SettingsOption,
+)
 from graph_agent.errors import ConfigError
 from graph_agent.spec.agent_file import load_spec, with_sources
 from graph_agent.spec.credentials import sources_from
 
 
 def a2a(
-    config: Annotated[Path, typer.Option("--config", "-c", help="The agent file.")] = Path("agent.yaml"),
-    port: Annotated[
-        int, typer.Option("--port", "-p", min=0, max=65535, help="Where to listen; 0 for any free port.")
-    ] = 9000,
-    host: Annotated[
-        str, typer.Option("--host", help="Address to bind to; any but a loopback address needs API keys.")
-    ] = "127.0.0.1",
+    config: ConfigOption = AGENT_FILE,
+    port: PortOption = 9000,
+    host: HostOption = "127.0.0.1",
     url: Annotated[
         str,
         typer.Option(
             "--url", help="URL of the agent for clients; by default the address of their request.", show_default=False
         ),
     ] = "",
-    db: Annotated[
-        str | None, typer.Option("--db", help="Database in place of the file's: sqlite:///FILE or postgresql://….")
-    ] = None,
-    keys_file: Annotated[
-        Path | None,
-        typer.Option("--keys-file", help="API keys, one 'name:key' per line, in addition to GRAPH_AGENT_API_KEYS."),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A limit or time of the server, e.g. max_body_bytes=1000000; repeatable."),
-    ] = None,
-    credential: Annotated[
-        list[str] | None,
-        typer.Option("--credential", help="A secret for tools: NAME=env:VARIABLE; repeatable.", metavar="TEXT"),
-    ] = None,
+    db: DbOption = None,
+    keys_file: KeysFileOption = None,
+    settings: SettingsOption = None,
+    credential: CredentialOption = None,
     show_outputs: Annotated[bool, typer.Option("--show-outputs", help="Send the outputs of tools to clients.")] = False,
     push_notifications: Annotated[
         bool, typer.Option("--push-notifications", help="Let clients subscribe to changes of their tasks.")
@@ -53,18 +48,16 @@ def a2a(
             "--drain-s", min=0, help="Seconds that tasks get to reach their next step after SIGTERM.", show_default="30"
         ),
     ] = None,
-    list_settings: Annotated[
-        bool, typer.Option("--list-settings", help="List what --set takes, with the defaults, and exit.")
-    ] = False,
+    list_settings: ListSettingsOption = False,
     verbose: VerboseOption = 0,
     log_level: LogLevelOption = None,
 ) -> None:
     """Serve an agent to A2A clients; needs the extra `server`."""
     try:
         # Imported here because they take longer to load than the other commands need to start.
+        from graph_agent.server.hosting.sources import of_spec
         from graph_agent.server.process.serve import serve_a2a
-        from graph_agent.server.process.settings import describe_settings, settings_from
-        from graph_agent.server.process.sources import of_spec
+        from graph_agent.server.settings import describe_settings, settings_from
     except ModuleNotFoundError as error:
         raise ConfigError(f"graph-agent a2a needs an extra ({error.name}): pip install 'graph-agent[server]'") from None
     if list_settings:

@@ -10,19 +10,30 @@ import uuid
 from collections.abc import AsyncIterator
 from datetime import date, datetime
 from importlib import resources
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from graph_agent._internal.command_log import LogLevelOption, VerboseOption, chosen_level, log_at, log_warnings
 from graph_agent._internal.daemon_threads import call_in_thread
-from graph_agent._internal.printable import printable
 from graph_agent._internal.redaction import mask_named_secrets
-from graph_agent._internal.text import find_lone_surrogate, text_of
+from graph_agent._internal.text import text_of
 from graph_agent.cli.a2a import a2a
 from graph_agent.cli.control import send, stop
 from graph_agent.cli.interrupts import STOPPED, Interrupts, leave_interrupted
+from graph_agent.cli.options import (
+    AGENT_FILE,
+    ConfigOption,
+    CredentialOption,
+    DbOption,
+    HostOption,
+    KeysFileOption,
+    ListSettingsOption,
+    PortOption,
+    SessionOption,
+    SettingsOption,
+    check_session_id,
+)
 from graph_agent.cli.terminal import Terminal
 from graph_agent.errors import ConfigError, GraphAgentError
 from graph_agent.events.types import Event
@@ -43,31 +54,7 @@ app = typer.Typer(
 out = Terminal()
 err = Terminal(stderr=True)
 
-
-def _session_id(value: str | None) -> str | None:
-    if value is not None and find_lone_surrogate(value) is not None:
-        raise typer.BadParameter(f"{printable(value)!r} is not UTF-8; no session can have such an id.")
-    return value
-
-
-ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The agent file.")]
-SessionOption = Annotated[
-    str,
-    typer.Option("--session", "-s", callback=_session_id, help="The session's id; `graph-agent sessions` lists them."),
-]
 TextArgument = Annotated[str, typer.Argument(help="The message.", show_default=False)]
-DbOption = Annotated[
-    str | None, typer.Option("--db", help="Database in place of the file's: sqlite:///FILE or postgresql://….")
-]
-
-
-CredentialOption = Annotated[
-    list[str] | None,
-    typer.Option("--credential", help="A secret for tools: NAME=env:VARIABLE; repeatable.", metavar="TEXT"),
-]
-
-
-_AGENT = Path("agent.yaml")
 
 
 @app.command()
@@ -76,9 +63,9 @@ def run(
         list[str] | None,
         typer.Argument(help="Questions, each in its own session; without any, an interactive conversation."),
     ] = None,
-    config: ConfigOption = _AGENT,
+    config: ConfigOption = AGENT_FILE,
     session: Annotated[
-        str | None, typer.Option("--session", "-s", callback=_session_id, help="A session to start or continue.")
+        str | None, typer.Option("--session", "-s", callback=check_session_id, help="A session to start or continue.")
     ] = None,
     today: Annotated[
         datetime | None, typer.Option("--today", formats=["%Y-%m-%d"], help="The agent's current date.")
@@ -102,33 +89,21 @@ def run(
 
 @app.command()
 def serve(
-    config: ConfigOption = _AGENT,
-    host: Annotated[
-        str, typer.Option("--host", help="Address to bind to; any but a loopback address needs API keys.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option("--port", "-p", min=0, max=65535, help="Where to listen; 0 for any free port.")
-    ] = 8000,
+    config: ConfigOption = AGENT_FILE,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
     db: DbOption = None,
     workers: Annotated[int, typer.Option("--workers", min=1, help="Number of processes on the same database.")] = 1,
-    keys_file: Annotated[
-        Path | None,
-        typer.Option("--keys-file", help="API keys, one 'name:key' per line, in addition to GRAPH_AGENT_API_KEYS."),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A limit or time of the server, e.g. max_body_bytes=1000000; repeatable."),
-    ] = None,
+    keys_file: KeysFileOption = None,
+    settings: SettingsOption = None,
     credential: CredentialOption = None,
-    list_settings: Annotated[
-        bool, typer.Option("--list-settings", help="List what --set takes, with the defaults, and exit.")
-    ] = False,
+    list_settings: ListSettingsOption = False,
     verbose: VerboseOption = 0,
     log_level: LogLevelOption = None,
 ) -> None:
     """Serve an agent to OpenAI's, Anthropic's and A2A clients; needs the extra `server`."""
     try:
-        from graph_agent.server.process import settings as server_settings
+        from graph_agent.server import settings as server_settings
         from graph_agent.server.process.serve import serve as serve_until_stopped
     except ImportError as error:
         raise ConfigError(
@@ -151,7 +126,7 @@ def serve(
 
 
 @app.command()
-def sessions(config: ConfigOption = _AGENT, db: DbOption = None) -> None:
+def sessions(config: ConfigOption = AGENT_FILE, db: DbOption = None) -> None:
     """List the sessions in an agent's database, newest first."""
 
     async def ids() -> list[str]:
@@ -166,19 +141,21 @@ def sessions(config: ConfigOption = _AGENT, db: DbOption = None) -> None:
 
 
 @app.command()
-def steer(text: TextArgument, session: SessionOption, config: ConfigOption = _AGENT, db: DbOption = None) -> None:
+def steer(text: TextArgument, session: SessionOption, config: ConfigOption = AGENT_FILE, db: DbOption = None) -> None:
     """Send a message to a session before its next step, even if it runs in another process."""
     asyncio.run(send(load_spec(config), db, session, "steer", text))
 
 
 @app.command()
-def follow_up(text: TextArgument, session: SessionOption, config: ConfigOption = _AGENT, db: DbOption = None) -> None:
+def follow_up(
+    text: TextArgument, session: SessionOption, config: ConfigOption = AGENT_FILE, db: DbOption = None
+) -> None:
     """Queue an input to run after the current answer."""
     asyncio.run(send(load_spec(config), db, session, "follow_up", text))
 
 
 @app.command()
-def abort(session: SessionOption, config: ConfigOption = _AGENT, db: DbOption = None) -> None:
+def abort(session: SessionOption, config: ConfigOption = AGENT_FILE, db: DbOption = None) -> None:
     """Stop a session, even if it runs in another process; exit status 1 if there was nothing to stop."""
     stopped = asyncio.run(stop(load_spec(config), db, session))
     out.line(f"Session {session} {'is stopping' if stopped else 'is not running'}.")
@@ -215,12 +192,12 @@ async def _ask(spec: AgentSpec, questions: list[str], session: str | None, today
     return status
 
 
-async def _questions(given: list[str]) -> AsyncIterator[str]:
+async def _questions(questions: list[str]) -> AsyncIterator[str]:
     """Yield the given questions, each printed first; without any, the lines of standard input until its end."""
-    for question in given:
+    for question in questions:
         _show_question(question)
         yield question
-    while not given and (question := await _read_line()):
+    while not questions and (question := await _read_line()):
         yield question
 
 

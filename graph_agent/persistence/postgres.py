@@ -20,6 +20,7 @@ try:
     from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
     from langgraph.store.postgres.aio import AsyncPostgresStore
     from psycopg import AsyncConnection, Error
+    from psycopg.conninfo import conninfo_to_dict
     from psycopg.rows import DictRow, dict_row
     from psycopg_pool import AsyncConnectionPool
 
@@ -171,7 +172,13 @@ async def _check_connection(connection: AsyncConnection[DictRow]) -> None:
 
 
 def _options(url: str) -> dict[str, Any]:
-    limits = {name: value for name, value in _LIMITS.items() if name not in url}
+    """Return the options of a connection, except those that the URL sets.
+
+    Raises:
+        psycopg.ProgrammingError: If the URL is invalid.
+    """
+    chosen = conninfo_to_dict(url)
+    limits = {name: value for name, value in _LIMITS.items() if name not in chosen}
     return {"autocommit": True, "prepare_threshold": 0, **limits}
 
 

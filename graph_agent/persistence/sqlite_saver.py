@@ -206,21 +206,13 @@ class SharedSqliteSaver(SqliteSaver):
             raise_checkpoint_id_floor(found.checkpoint["id"])
         return found
 
-    def _put(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
+    def _put(self, config: RunnableConfig, checkpoint: Checkpoint, *rest: Any) -> RunnableConfig:
         self._admit(config, checkpoint["id"])
-        return super().put(config, checkpoint, metadata, new_versions)
+        return super().put(config, checkpoint, *rest)
 
-    def _put_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
-    ) -> None:
+    def _put_writes(self, config: RunnableConfig, *rest: Any) -> None:
         self._admit(config)
-        super().put_writes(config, writes, task_id, task_path)
+        super().put_writes(config, *rest)
 
     def _admit(self, config: RunnableConfig, new_id: str | None = None) -> None:
         """Check that the run may write, in the transaction of the write."""

@@ -16,7 +16,7 @@ T = TypeVar("T")
 _MAX_BATCH = 64
 """Maximum jobs per commit, to limit the delay of the first job."""
 
-_Outcome = tuple[Future[Any], Any, BaseException | None]
+_JobResult = tuple[Future[Any], Any, BaseException | None]
 """A job's future, its result, and its error; None for no error."""
 
 
@@ -110,9 +110,9 @@ class Writer:
             for future, result, error in outcomes:
                 future.set_result(result) if error is None else future.set_exception(error)
 
-    def _run_batch(self, batch: list[_Job]) -> list[_Outcome]:
-        failed: list[_Outcome] = []
-        done: list[_Outcome] = []
+    def _run_batch(self, batch: list[_Job]) -> list[_JobResult]:
+        failed: list[_JobResult] = []
+        done: list[_JobResult] = []
         jobs = [job for job in batch if job.future.set_running_or_notify_cancel()]
         self._begin_error = None
         try:

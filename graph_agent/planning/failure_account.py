@@ -8,6 +8,7 @@ from langchain_core.messages import AnyMessage
 
 from graph_agent.events.calls import account
 from graph_agent.events.types import StoredEvent
+from graph_agent.models.public_text import public_text
 from graph_agent.planning.compaction import recap
 from graph_agent.prompts import Prompts
 from graph_agent.state.messages import since_input
@@ -34,8 +35,18 @@ def failure_account(
         failed: Whether the input failed; False if a limit ended it and only its answer failed.
     """
     kind, message = error["kind"], error["message"]
-    parts = [prompts.render("failure", kind=kind, message=message) if failed else message]
+    parts = [_render(prompts, kind, message) if failed else message]
     parts.append(prompts.render("account", **account(events)))
     if kind == "context_overflow" and (read := recap(since_input(messages))):
         parts.append("\n".join([_READ, *read]))
     return "\n\n".join(filter(None, parts))
+
+
+def _render(prompts: Prompts, kind: str, message: str) -> str:
+    """Render the template `failure`, without the provider's words if `public_text` could not remove them later.
+
+    A template may change the message, e.g. shorten it, so that the sentence around the provider's words is lost.
+    """
+    report = prompts.render("failure", kind=kind, message=message)
+    public = prompts.render("failure", kind=kind, message=public_text(message))
+    return report if public_text(report) == public else public

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import secrets
 import stat
 import sys
 from contextlib import suppress
@@ -20,6 +21,8 @@ SUFFIX = ".sessions-lock"
 """Suffix of the lock file, added to the database's name."""
 
 HAS_LOCKS = sys.platform != "win32"
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Errors of `link` on a file system without hard links."""
 
 _FIXES: dict[int, str] = {
     errno.EMFILE: "This process has no file descriptor left; raise its limit (ulimit -n).",
@@ -68,6 +71,8 @@ class LockFile:
             except FileNotFoundError:
                 source = None
             mode = stat.S_IMODE(source.st_mode) & 0o666 if source is not None else 0o600
+            if source is not None:
+                _create(path, source, mode)
             # No symbolic link: its target would get the database's mode.
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
             if source is not None:
@@ -144,6 +149,31 @@ class LockFile:
 
 def _lock_path(database: Path) -> Path:
     return database.with_name(database.name + SUFFIX)
+
+
+def _create(path: Path, database: os.stat_result, mode: int) -> None:
+    """Create a missing lock file with its mode and group in one step: another user may open it as soon as it exists.
+
+    The umask limits the mode of a new file. Its mode is therefore set under another name, from which it is linked.
+    Nothing is created on a file system without links.
+    """
+    if os.path.lexists(path):
+        return
+    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            _give_access(descriptor, database, mode)
+        finally:
+            # Before the link: to close it later would release locks that this process takes under the other name.
+            os.close(descriptor)
+        os.link(draft, path)
+    except OSError as error:
+        # Another process may have created the file meanwhile.
+        if error.errno not in (errno.EEXIST, *_NO_LINKS):
+            raise
+    finally:
+        draft.unlink()
 
 
 def _give_access(descriptor: int, database: os.stat_result, mode: int) -> None:

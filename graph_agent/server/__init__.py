@@ -6,7 +6,7 @@ Needs the extra `server`. Outside this package, only the commands `graph-agent s
 from __future__ import annotations
 
 from graph_agent.server.app import create_app
-from graph_agent.server.process.settings import ServerSettings
-from graph_agent.server.process.sources import of_file, of_served
+from graph_agent.server.hosting.sources import of_file, of_served
+from graph_agent.server.settings import ServerSettings
 
 __all__ = ["ServerSettings", "create_app", "of_file", "of_served"]

@@ -12,24 +12,23 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.utils import get_openapi
 
 from graph_agent._internal.signals import drain_on_sigterm
+from graph_agent.server import health_routes
 from graph_agent.server.a2a.mount import CARD_PATH, PATHS, a2a_routes
-from graph_agent.server.admission.gate import OPEN
-from graph_agent.server.admission.guard import guard
+from graph_agent.server.admission.gate import OPEN, guard
+from graph_agent.server.admission.shared_limits import limits_of
 from graph_agent.server.anthropic import routes as anthropic_routes
 from graph_agent.server.chat.active_runs import Runs
-from graph_agent.server.chat.dialects import on_invalid
 from graph_agent.server.chat.handler import Chat
+from graph_agent.server.errors.responses import on_invalid
+from graph_agent.server.hosting.host import open_host
+from graph_agent.server.hosting.sources import AgentSource
+from graph_agent.server.monitoring.metrics import Metrics
+from graph_agent.server.monitoring.readiness import Readiness
 from graph_agent.server.openai import routes as openai_routes
 from graph_agent.server.parameters import Services
-from graph_agent.server.process import health_routes
-from graph_agent.server.process.host import open_host
-from graph_agent.server.process.metrics import Metrics
-from graph_agent.server.process.readiness import Readiness
-from graph_agent.server.process.settings import ServerSettings
-from graph_agent.server.process.sources import AgentSource
-from graph_agent.server.process.supervisor import is_to_stop_at_once
-from graph_agent.server.process.workers import limits_of
-from graph_agent.server.sessions import control_routes
+from graph_agent.server.sessions import routes as control_routes
+from graph_agent.server.settings import ServerSettings
+from graph_agent.server.shared_folder import is_to_stop_at_once
 
 GUARDED = (
     "/v1/*",
@@ -76,9 +75,9 @@ def create_app(
         limits, streams, tasks = limits_of(settings, shared)
         async with (
             open_host(source, settings, db) as host,
-            aclosing(Runs(host, Metrics(frozenset(host.tool_names), shared))) as runs,
+            aclosing(Runs(host, metrics := Metrics(frozenset(host.tool_names), shared))) as runs,
         ):
-            app.state.graph_agent = Services(Chat(runs, limits), streams, Readiness(runs))
+            app.state.graph_agent = Services(Chat(runs, limits), streams, Readiness(host, metrics, runs))
             async with a2a_routes(runs, limits, tasks, db or source.db) as routes:
                 app.router.routes[:0] = routes
                 with drain_on_sigterm(

@@ -1,20 +1,24 @@
-"""Dependencies of routes: the server's services, and the headers and errors common to both chat APIs."""
+"""Dependencies of routes: the server's services, and what the routes of both chat APIs have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
-from fastapi import Header, Request
+from fastapi import Depends, Header, Request
 from pydantic import BaseModel
+from starlette.responses import Response
 
+from graph_agent.server.admission.gate import caller
+from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.limits import Limits
-from graph_agent.server.admission.problems import ProblemError, stopping
-from graph_agent.server.chat.handler import Chat
+from graph_agent.server.admission.off_loop import off_loop
+from graph_agent.server.chat.handler import Chat, ChatDialect
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.schemas import SESSION_ID, check_amount
-from graph_agent.server.process.readiness import Readiness
+from graph_agent.server.errors.problems import ProblemError, stopping
+from graph_agent.server.monitoring.readiness import Readiness
 
 SessionHeader = Annotated[
     str | None,
@@ -28,6 +32,28 @@ ProgressHeader = Annotated[
     Literal["comment", "field"] | None,
     Header(alias="X-Progress", description="Where progress is sent: in a stream's comments, or as a field."),
 ]
+
+
+class ChatBody(Protocol):
+    """The fields that the bodies of both chat APIs have."""
+
+    @property
+    def model(self) -> str:
+        """The name of the agent."""
+        ...
+
+    @property
+    def messages(self) -> Sequence[Any]:
+        """The conversation."""
+        ...
+
+    @property
+    def tools(self) -> Sequence[Any] | None:
+        """The caller's tools."""
+        ...
+
+
+B = TypeVar("B", bound=ChatBody)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +75,15 @@ class Services:
         if name != known:
             raise ProblemError("model", f"There is no model {name!r} here; known: {known}.", param="model")
 
-    def check_amount(self, messages: Sequence[Any], tools: Sequence[Any] | None) -> None:
-        """Check the number of messages and tools of a chat request.
+    def check_body(self, body: ChatBody) -> None:
+        """Check the model of a chat request, and the number of its messages and tools.
 
         Raises:
-            ProblemError: If there are more than the settings allow.
+            ProblemError: If it names another model, or has more than the settings allow.
         """
+        self.check_model(body.model)
         settings = self.chat.runs.host.settings
-        check_amount(messages, tools, settings.max_messages, settings.max_tools)
+        check_amount(body.messages, body.tools, settings.max_messages, settings.max_tools)
 
 
 async def services(request: Request) -> Services:
@@ -71,9 +98,48 @@ async def services(request: Request) -> Services:
     return found
 
 
-def with_headers(request: ChatRequest, session: str | None, progress: str | None) -> ChatRequest:
-    """Return a request with the values of its headers, which override those of its body."""
-    return replace(request, session_id=session or request.session_id, progress_as_field=progress == "field")
+@dataclass(frozen=True, slots=True)
+class ChatEndpoint:
+    """A chat request of either API, except its body."""
+
+    request: Request
+    caller: Caller
+    services: Services
+    session_id: str | None
+    """The session in the headers, which overrides that of the body."""
+    progress_as_field: bool
+
+    async def answer(self, body: B, read: Callable[[B], ChatRequest], dialect: Callable[[B], ChatDialect]) -> Response:
+        """Answer the request.
+
+        Args:
+            body: The request's body.
+            read: Converts the body; called in a thread for a large body.
+            dialect: Creates the format of the answer; called as `read`.
+
+        Raises:
+            ProblemError: If it cannot be answered.
+        """
+        self.services.check_body(body)
+        chat_request = await off_loop(self.request, read, body)
+        chat_request = replace(
+            chat_request,
+            session_id=self.session_id or chat_request.session_id,
+            progress_as_field=self.progress_as_field,
+        )
+        answer_format = await off_loop(self.request, dialect, body)
+        return await self.services.chat.answer(self.request, self.caller, chat_request, answer_format)
+
+
+async def chat_endpoint(
+    request: Request,
+    sender: Annotated[Caller, Depends(caller)],
+    server: Annotated[Services, Depends(services)],
+    session: SessionHeader = None,
+    progress: ProgressHeader = None,
+) -> ChatEndpoint:
+    """Return a chat request except its body; a dependency of routes."""
+    return ChatEndpoint(request, sender, server, session, progress == "field")
 
 
 def error_responses(model: type[BaseModel], failures: Mapping[int, str]) -> dict[int | str, dict[str, Any]]:

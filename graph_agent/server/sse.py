@@ -64,7 +64,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the frames until they end or the client disconnects."""
         sending = asyncio.create_task(self._stream(send))
-        leaving = asyncio.create_task(until_gone(receive))
+        leaving = asyncio.create_task(wait_for_disconnect(receive))
         try:
             await asyncio.wait([sending, leaving], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -87,7 +87,7 @@ class EventStream(Response):
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def until_gone(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
     """Wait until the client of a request disconnects; the request's body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from typer.models import ArgumentInfo, CommandInfo, OptionInfo
 
 from graph_agent.cli.app import app
-from graph_agent.server.process.settings import ServerSettings
+from graph_agent.server.settings import ServerSettings
 from scripts.reference.markdown import code, default_of, document, table, type_of
 
 _PROGRAM = "graph-agent"

@@ -15,8 +15,8 @@ from graph_agent.a2a.server import A2AServer
 from graph_agent.a2a.server.card import agent_card
 from graph_agent.server import create_app
 from graph_agent.server.admission.gate import OPEN
-from graph_agent.server.admission.problems import STATUS, Kind
-from graph_agent.server.process.sources import AgentSource
+from graph_agent.server.errors.problems import STATUS, Kind
+from graph_agent.server.hosting.sources import AgentSource
 from graph_agent.spec.agent_file import DEFAULT_DB
 from scripts.reference.markdown import code, document, table
 

@@ -119,12 +119,12 @@ def binding(request: pytest.FixtureRequest, url: str) -> Iterator[Binding]:
         yield Binding(request.param, url, http)
 
 
-def said(text: str = "hi", **fields: Any) -> dict[str, Any]:
+def user_message(text: str = "hi", **fields: Any) -> dict[str, Any]:
     return {"message": {"messageId": "m-1", "role": "ROLE_USER", "parts": [{"text": text}], **fields}}
 
 
 def test_a_message_creates_a_task_with_server_generated_ids(binding: Binding) -> None:
-    tasks = [binding.result("SendMessage", said())["task"] for _ in range(2)]
+    tasks = [binding.result("SendMessage", user_message())["task"] for _ in range(2)]
 
     assert [task["status"]["state"] for task in tasks] == ["TASK_STATE_COMPLETED"] * 2
     assert (len({task["id"] for task in tasks}), len({task["contextId"] for task in tasks})) == (2, 2)
@@ -134,19 +134,19 @@ def test_a_message_creates_a_task_with_server_generated_ids(binding: Binding) ->
 def test_a_client_supplied_context_id_is_used(binding: Binding) -> None:
     named = f"mine-{binding.name}"
 
-    task = binding.result("SendMessage", said(contextId=named))["task"]
+    task = binding.result("SendMessage", user_message(contextId=named))["task"]
 
     assert (task["contextId"], binding.result("GetTask", {"id": task["id"]})["contextId"]) == (named, named)
 
 
 def test_return_immediately_does_not_wait(binding: Binding) -> None:
-    task = binding.result("SendMessage", {**said(), "configuration": {"returnImmediately": True}})["task"]
+    task = binding.result("SendMessage", {**user_message(), "configuration": {"returnImmediately": True}})["task"]
 
     assert task["status"]["state"] in ("TASK_STATE_SUBMITTED", "TASK_STATE_WORKING", "TASK_STATE_COMPLETED")
 
 
 def test_a_stream_begins_with_its_task_and_closes_at_its_end(binding: Binding) -> None:
-    events = binding.events("SendStreamingMessage", said())
+    events = binding.events("SendStreamingMessage", user_message())
 
     kinds = [next(iter(event)) for event in events]
     ids = {event[kind].get("taskId", event[kind].get("id")) for kind, event in zip(kinds, events, strict=True)}
@@ -155,20 +155,20 @@ def test_a_stream_begins_with_its_task_and_closes_at_its_end(binding: Binding) -
 
 
 def test_history_is_no_longer_than_asked_for(binding: Binding) -> None:
-    task = binding.result("SendMessage", said())["task"]
+    task = binding.result("SendMessage", user_message())["task"]
 
     lengths = [
         len(binding.result("GetTask", {"id": task["id"], "historyLength": length}).get("history", []))
         for length in (0, 1, 50)
     ]
-    none = binding.result("SendMessage", {**said(), "configuration": {"historyLength": 0}})["task"]
+    none = binding.result("SendMessage", {**user_message(), "configuration": {"historyLength": 0}})["task"]
 
     assert (lengths, "history" in none) == ([0, 1, 1], False)
 
 
 def test_tasks_are_listed_page_by_page_the_newest_first(binding: Binding) -> None:
     context = f"listed-{binding.name}"
-    made = [binding.result("SendMessage", said(contextId=context))["task"]["id"] for _ in range(3)]
+    made = [binding.result("SendMessage", user_message(contextId=context))["task"]["id"] for _ in range(3)]
 
     whole = binding.result("ListTasks", {"contextId": context})
     first = binding.result("ListTasks", {"contextId": context, "pageSize": 2})
@@ -189,23 +189,23 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "cancel: ended": ("CancelTask", {"id": "DONE"}, "TASK_NOT_CANCELABLE"),
     "subscribe: no such task": ("SubscribeToTask", {"id": "none"}, "TASK_NOT_FOUND"),
     "subscribe: ended": ("SubscribeToTask", {"id": "DONE"}, "UNSUPPORTED_OPERATION"),
-    "message: ended": ("SendMessage", said(taskId="DONE"), "UNSUPPORTED_OPERATION"),
-    "stream: ended": ("SendStreamingMessage", said(taskId="DONE"), "UNSUPPORTED_OPERATION"),
-    "message: no such task": ("SendMessage", said(taskId="none"), "TASK_NOT_FOUND"),
-    "message: another context": ("SendMessage", said(taskId="DONE", contextId="other"), "INVALID_PARAMS"),
+    "message: ended": ("SendMessage", user_message(taskId="DONE"), "UNSUPPORTED_OPERATION"),
+    "stream: ended": ("SendStreamingMessage", user_message(taskId="DONE"), "UNSUPPORTED_OPERATION"),
+    "message: no such task": ("SendMessage", user_message(taskId="none"), "TASK_NOT_FOUND"),
+    "message: another context": ("SendMessage", user_message(taskId="DONE", contextId="other"), "INVALID_PARAMS"),
     "message: content": (
         "SendMessage",
-        said(parts=[{"raw": "eA==", "mediaType": "application/x-odd"}]),
+        user_message(parts=[{"raw": "eA==", "mediaType": "application/x-odd"}]),
         "CONTENT_TYPE_NOT_SUPPORTED",
     ),
     "message: none": ("SendMessage", {}, "INVALID_PARAMS"),
-    "message: no id": ("SendMessage", said(messageId=""), "INVALID_PARAMS"),
-    "message: no role": ("SendMessage", said(role="ROLE_UNSPECIFIED"), "INVALID_PARAMS"),
-    "message: no parts": ("SendMessage", said(parts=[]), "INVALID_PARAMS"),
-    "message: an empty part": ("SendMessage", said(parts=[{}]), "INVALID_PARAMS"),
+    "message: no id": ("SendMessage", user_message(messageId=""), "INVALID_PARAMS"),
+    "message: no role": ("SendMessage", user_message(role="ROLE_UNSPECIFIED"), "INVALID_PARAMS"),
+    "message: no parts": ("SendMessage", user_message(parts=[]), "INVALID_PARAMS"),
+    "message: an empty part": ("SendMessage", user_message(parts=[{}]), "INVALID_PARAMS"),
     "message: notify": (
         "SendMessage",
-        {**said(), "configuration": {"taskPushNotificationConfig": {"url": "https://example.com/"}}},
+        {**user_message(), "configuration": {"taskPushNotificationConfig": {"url": "https://example.com/"}}},
         "PUSH_NOTIFICATION_NOT_SUPPORTED",
     ),
     "notify": (
@@ -231,14 +231,14 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_unsupported_operations_return_their_a2a_error(case: str, binding: Binding) -> None:
     method, params, reason = REFUSED[case]
-    done = binding.result("SendMessage", said())["task"]["id"]
+    done = binding.result("SendMessage", user_message())["task"]["id"]
     filled = json.loads(json.dumps(params).replace("DONE", done))
 
     assert binding.reason(binding.ask(method, filled)) == reason
 
 
 def test_versions_are_compared_by_major_and_minor_number(binding: Binding) -> None:
-    task = binding.result("SendMessage", said())["task"]["id"]
+    task = binding.result("SendMessage", user_message())["task"]["id"]
 
     patched = binding.ask("GetTask", {"id": task}, version="1.0.7")
     unknown = binding.ask("GetTask", {"id": task}, version="99.0")
@@ -290,7 +290,7 @@ def test_content_types_and_the_card(url: str) -> None:
     with httpx.Client(base_url=url, trust_env=False, headers={"a2a-version": "1.0"}) as http:
         card = http.get("/.well-known/agent-card.json")
         again = http.get("/.well-known/agent-card.json", headers={"if-none-match": card.headers["etag"]})
-        rest = http.post("/a2a/rest/message:send", json=said())
+        rest = http.post("/a2a/rest/message:send", json=user_message())
         rpc = http.post("/a2a", json={"jsonrpc": "2.0", "id": 1, "method": "ListTasks", "params": {}})
 
     told = card.json()

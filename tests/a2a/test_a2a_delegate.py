@@ -176,7 +176,7 @@ async def test_files_data_and_images_come_back() -> None:
     )
 
 
-async def asks_the_year(text: str, updater: TaskUpdater, context: RequestContext) -> None:
+async def require_the_year(text: str, updater: TaskUpdater, context: RequestContext) -> None:
     if "2026" not in text:
         await updater.requires_input(updater.new_agent_message([Part(text="Which year?")]))
     else:
@@ -185,7 +185,7 @@ async def asks_the_year(text: str, updater: TaskUpdater, context: RequestContext
 
 async def test_a_remote_question_interrupts_the_run_and_the_task_is_sent_once() -> None:
     saver = InMemorySaver()
-    with serving_plain(agent := PlainAgent(asks_the_year)) as url:
+    with serving_plain(agent := PlainAgent(require_the_year)) as url:
         script = [asks(("1", "delegate_to_researcher", {"task": "Bergen"})), "No more actions.", "Done."]
         model = ScriptedChatModel(script)
         first = create_graph_agent(model, delegates=[A2ADelegate("researcher", url)], checkpointer=saver)
@@ -218,7 +218,7 @@ async def test_a_remote_question_interrupts_the_run_and_the_task_is_sent_once() 
 
 
 async def test_an_agent_can_interrupt_twice_while_siblings_have_finished() -> None:
-    with serving_plain(agent := PlainAgent(asks_the_year)) as url:
+    with serving_plain(agent := PlainAgent(require_the_year)) as url:
         session, _ = delegating_session(url, "Bergen", "Oslo 2026", wave=True)
         await session.run("go")
         again = await session.resume("last year")
@@ -232,7 +232,7 @@ async def test_an_agent_can_interrupt_twice_while_siblings_have_finished() -> No
 
 
 async def test_two_questions_of_one_wave_are_answered_by_their_ids() -> None:
-    with serving_plain(PlainAgent(asks_the_year)) as url:
+    with serving_plain(PlainAgent(require_the_year)) as url:
         session, _ = delegating_session(url, "Bergen", "Oslo", wave=True)
         waiting = await session.run("go")
         answers = {each.id: f"{each.value['id']} 2026" for each in waiting.interrupts}
@@ -242,7 +242,7 @@ async def test_two_questions_of_one_wave_are_answered_by_their_ids() -> None:
 
 
 async def test_a_question_is_withdrawn_where_a_budget_ends_the_input() -> None:
-    with serving_plain(agent := PlainAgent(asks_the_year)) as url:
+    with serving_plain(agent := PlainAgent(require_the_year)) as url:
         model = ScriptedChatModel([asks(("1", "delegate_to_researcher", {"task": "Bergen"})), "Not known."])
         delegates = [A2ADelegate("researcher", url)]
         # Less than two plans take.
@@ -258,7 +258,7 @@ async def test_a_question_is_withdrawn_where_a_budget_ends_the_input() -> None:
 async def test_the_cards_description_reaches_every_run_and_every_model() -> None:
     schema = {"type": "function", "function": {"name": "theirs", "parameters": {"type": "object", "properties": {}}}}
     spare = ScriptedChatModel(["No more actions.", "Done."])
-    with serving_plain(PlainAgent(asks_the_year)) as url:
+    with serving_plain(PlainAgent(require_the_year)) as url:
         model = ScriptedChatModel(["No more actions.", "Done."] * 2)
         graph = create_graph_agent(
             model,
@@ -275,7 +275,7 @@ async def test_the_cards_description_reaches_every_run_and_every_model() -> None
 
 
 async def test_new_input_instead_of_an_answer() -> None:
-    with serving_plain(agent := PlainAgent(asks_the_year)) as url:
+    with serving_plain(agent := PlainAgent(require_the_year)) as url:
         model = ScriptedChatModel(
             [asks(("1", "delegate_to_researcher", {"task": "Bergen"})), "No more actions.", "Never mind."]
         )

@@ -35,7 +35,7 @@ from tests.support.a2a_servers import PlainAgent, answer, plain_card, serving, s
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-async def asked(delegate: A2ADelegate, **options: Any) -> DelegationResult:
+async def delegate_to(delegate: A2ADelegate, **options: Any) -> DelegationResult:
     """One delegation, without a graph around it."""
     return await delegate.run(Delegation("1", "Bergen", [], "s1", 0, **options))
 
@@ -149,7 +149,7 @@ async def silent(text: str, updater: TaskUpdater, context: RequestContext) -> No
 
 async def test_a_silent_agent_receives_a_cancel_request() -> None:
     with serving_plain(agent := PlainAgent(silent)) as url:
-        result = await asked(A2ADelegate("researcher", url, timeout_s=0.3))
+        result = await delegate_to(A2ADelegate("researcher", url, timeout_s=0.3))
         cancelled = await asyncio.to_thread(agent.cancelled.wait, 30)
 
     text = "The agent 'researcher' was silent for 0.3 seconds, or time ran out; its task was cancelled"
@@ -160,7 +160,7 @@ async def test_an_agent_without_a_task_id_cannot_be_cancelled() -> None:
     agent = PlainAgent(never)
     agent.makes_tasks = False
     with serving_plain(agent) as url:
-        result = await asked(A2ADelegate("researcher", url, timeout_s=0.3))
+        result = await delegate_to(A2ADelegate("researcher", url, timeout_s=0.3))
 
     text = "The agent 'researcher' was silent for 0.3 seconds, or time ran out; its task may still be running"
     assert result == DelegationResult(text, "error")
@@ -181,7 +181,7 @@ class Late(PlainAgent):
 
 async def test_cancelling_before_the_first_event_cancels_the_task() -> None:
     with serving_plain(agent := Late()) as url:
-        run = asyncio.create_task(asked(A2ADelegate("researcher", url)))
+        run = asyncio.create_task(delegate_to(A2ADelegate("researcher", url)))
         await asyncio.to_thread(agent.asked.wait, 30)
         run.cancel()
         await asyncio.sleep(0)
@@ -203,7 +203,7 @@ async def test_progress_events_extend_the_timeout() -> None:
         await answer(updater, Part(text="at last"))
 
     with serving_plain(PlainAgent(slow)) as url:
-        result = await asked(A2ADelegate("researcher", url, timeout_s=3))
+        result = await delegate_to(A2ADelegate("researcher", url, timeout_s=3))
 
     assert result.content == "at last"
 
@@ -215,7 +215,7 @@ async def test_a_delegate_is_abandoned_at_the_deadline() -> None:
             await asyncio.sleep(0.05)
 
     with serving_plain(agent := PlainAgent(chatty)) as url:
-        result = await asked(A2ADelegate("researcher", url, timeout_s=60), budget=RemainingBudget(deadline_s=0.4))
+        result = await delegate_to(A2ADelegate("researcher", url, timeout_s=60), budget=RemainingBudget(deadline_s=0.4))
         cancelled = await asyncio.to_thread(agent.cancelled.wait, 30)
 
     assert (result.status, cancelled) == ("error", True)
@@ -234,17 +234,17 @@ async def test_a_delegate_is_abandoned_at_the_deadline() -> None:
     ],
 )
 async def test_a_task_that_does_not_succeed(end: str, text: str) -> None:
-    async def ends(given: str, updater: TaskUpdater, context: RequestContext) -> None:
+    async def ends(text: str, updater: TaskUpdater, context: RequestContext) -> None:
         await getattr(updater, end)(updater.new_agent_message([Part(text="no way")]))
 
     with serving_plain(PlainAgent(ends)) as url:
-        result = await asked(A2ADelegate("researcher", url))
+        result = await delegate_to(A2ADelegate("researcher", url))
 
     assert (result.status, result.content, result.untrusted) == ("error", text, True)
 
 
 async def test_impossible_usage_values_are_ignored() -> None:
-    async def boasts(given: str, updater: TaskUpdater, context: RequestContext) -> None:
+    async def boasts(text: str, updater: TaskUpdater, context: RequestContext) -> None:
         await updater.add_artifact([Part(text="Rain.")])
         usage = {"totalTokens": 1e300, "inputTokens": 1.5, "outputTokens": -1, "modelCalls": "many"}
         await updater.update_status(TaskState.TASK_STATE_COMPLETED, metadata={EXTENSION: {"usage": usage}})
@@ -270,7 +270,7 @@ async def test_a_killed_agent_process_is_an_error_result() -> None:
             heard.append(text)
             process.kill()
 
-        result = await asked(A2ADelegate("researcher", url), report_progress=kill)
+        result = await delegate_to(A2ADelegate("researcher", url), report_progress=kill)
     finally:
         with suppress(ProcessLookupError):
             process.kill()
@@ -280,13 +280,13 @@ async def test_a_killed_agent_process_is_an_error_result() -> None:
     assert (result.status, str(result.content).split(":")[0], heard) == ("error", words, ["begun"])
 
 
-def elsewhere(url: str) -> AgentCard:
+def card_of_another_host(url: str) -> AgentCard:
     return plain_card(url, at="http://example.invalid/rpc")
 
 
 async def test_a_card_with_a_url_on_another_host_is_refused() -> None:
-    with serving_badly(talks_nonsense, elsewhere) as url:
-        result = await asked(A2ADelegate("researcher", url))
+    with serving_badly(talks_nonsense, card_of_another_host) as url:
+        result = await delegate_to(A2ADelegate("researcher", url))
 
     assert result.content == (
         "The agent 'researcher' failed to answer: its card names "
@@ -302,8 +302,8 @@ async def test_a_card_may_name_an_allowed_host() -> None:
     with ExitStack() as stack:
         other = stack.enter_context(serving_plain(PlainAgent(plainly)))
         url = stack.enter_context(serving_badly(talks_nonsense, lambda url: plain_card(url, at=f"{other}/rpc")))
-        refused = await asked(A2ADelegate("researcher", url))
-        allowed = await asked(A2ADelegate("researcher", url, allowed_origins=[other]))
+        refused = await delegate_to(A2ADelegate("researcher", url))
+        allowed = await delegate_to(A2ADelegate("researcher", url, allowed_origins=[other]))
 
     assert (refused.status, allowed.content) == ("error", "ok")
 
@@ -338,7 +338,7 @@ async def test_a_secret_is_sent_but_never_shown(
 async def test_an_unset_secret_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TEST_A2A_SECRET", raising=False)
 
-    result = await asked(A2ADelegate("r", "http://127.0.0.1:1", auth=A2AAuth(bearer_env="TEST_A2A_SECRET")))
+    result = await delegate_to(A2ADelegate("r", "http://127.0.0.1:1", auth=A2AAuth(bearer_env="TEST_A2A_SECRET")))
 
     assert result.content == (
         "The agent 'r' failed to answer: the environment variable TEST_A2A_SECRET is not set; "

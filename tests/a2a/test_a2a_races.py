@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,17 @@ from a2a.server.cluster import ConcurrentTaskModificationError
 from a2a.server.context import ServerCallContext
 from a2a.server.events import Event
 from a2a.server.events.event_queue_v2 import EventQueueSource
-from a2a.types import SendMessageRequest, Task, TaskState, TaskStatus, TaskStatusUpdateEvent
+from a2a.types import CancelTaskRequest, SendMessageRequest, Task, TaskState, TaskStatus, TaskStatusUpdateEvent
+from a2a.utils.errors import InternalError
+from langchain_core.tools import tool
 
 from graph_agent import Session
+from graph_agent.a2a.server import executor as executor_module
 from graph_agent.a2a.server.executor import A2A_DEFAULTS, GraphExecutor
 from graph_agent.a2a.server.store import Stores, open_stores
 from tests.support.a2a_agents import HeldTool, weather_agent
-from tests.support.a2a_client import message_request, state_name
+from tests.support.a2a_client import a2a_client, message_request, state_name
+from tests.support.a2a_servers import serving_here
 from tests.support.agents import asks
 
 NOBODY = ServerCallContext(user=UnauthenticatedUser())
@@ -52,8 +57,8 @@ async def states(queue: EventQueueSource) -> list[str]:
                 return told
 
 
-def request_of(said: SendMessageRequest) -> RequestContext:
-    return RequestContext(NOBODY, said, task_id="t1", context_id=said.message.context_id)
+def request_of(request: SendMessageRequest) -> RequestContext:
+    return RequestContext(NOBODY, request, task_id="t1", context_id=request.message.context_id)
 
 
 async def test_cancelling_a_task_leaves_another_run_of_its_session() -> None:
@@ -79,14 +84,14 @@ async def test_cancelling_a_task_leaves_another_run_of_its_session() -> None:
 
 
 async def test_a_task_finished_by_another_process_is_not_resumed(tmp_path: Path) -> None:
-    async def nobody_is(task: Task, context: ServerCallContext) -> bool:
+    async def is_at_work(task: Task, context: ServerCallContext) -> bool:
         return False
 
     async def put(stores: Stores, state: TaskState) -> None:
         await stores.tasks.save(Task(id="t1", context_id="c1", status=TaskStatus(state=state)), NOBODY)
 
     url = f"sqlite:///{tmp_path}/tasks.db"
-    async with open_stores(url, at_work=nobody_is) as one, open_stores(url, at_work=nobody_is) as other:
+    async with open_stores(url, at_work=is_at_work) as one, open_stores(url, at_work=is_at_work) as other:
         await put(one, TaskState.TASK_STATE_SUBMITTED)
         await put(one, TaskState.TASK_STATE_INPUT_REQUIRED)
         await put(other, TaskState.TASK_STATE_CANCELED)
@@ -97,3 +102,37 @@ async def test_a_task_finished_by_another_process_is_not_resumed(tmp_path: Path)
 
     assert kept is not None
     assert state_name(kept) == "TASK_STATE_CANCELED"
+
+
+async def test_a_run_that_does_not_stop_fails_its_cancel_request_with_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(executor_module, "CANCEL_S", 0.05)
+    begun, released = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def stuck() -> str:
+        """Work on, also after a cancellation."""
+        begun.set()
+        while not released.is_set():
+            with suppress(asyncio.CancelledError):
+                await released.wait()
+        return "done"
+
+    graph = weather_agent([asks(("1", "stuck", {})), "Done."], tools=[stuck])
+    async with asyncio.timeout(60), serving_here(graph) as url, a2a_client(url) as client:
+        events = client.send_message(message_request("go", context_id="s1"))
+        task_id = (await anext(events)).task.id
+        await begun.wait()
+        try:
+            with pytest.raises(InternalError) as refused:
+                await client.cancel_task(CancelTaskRequest(id=task_id))
+        finally:
+            released.set()
+        left = [event async for event in events]
+
+    assert (str(refused.value), TaskState.Name(left[-1].status_update.status.state)) == (
+        "The run of this task did not stop within 0.05 s of the request to cancel it, and the task ends as failed. "
+        "Continue the conversation with another message.",
+        "TASK_STATE_FAILED",
+    )

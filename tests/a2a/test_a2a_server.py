@@ -166,12 +166,12 @@ async def test_an_answer_over_the_concurrency_limit_leaves_the_interrupt_open() 
     full: list[str] = []
 
     @contextmanager
-    def held(user: str) -> Iterator[None]:
+    def slot(user: str) -> Iterator[None]:
         if full:
             raise NoSlotError(full.pop())
         yield
 
-    with serving_ours(weather_agent([asks(("1", "book", {"room": "12"})), "Booked."], tools=[book]), held=held) as url:
+    with serving_ours(weather_agent([asks(("1", "book", {"room": "12"})), "Booked."], tools=[book]), slots=slot) as url:
         async with a2a_client(url, streaming=False) as client:
             waiting = await send(client, message_request("Book room 12"))
             full.append("One is at work.")

@@ -72,7 +72,7 @@ def test_run_without_a_question_starts_a_conversation(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["run", "--config", "missing.yaml", "hi"], "missing.yaml"),
         (["run", "--config", "typo.yaml", "hi"], "unknown field 'modle'"),
@@ -82,12 +82,12 @@ def test_run_without_a_question_starts_a_conversation(folder: Path) -> None:
     ],
     ids=["missing", "typo", "db", "no key", "folder"],
 )
-def test_user_errors_are_printed_without_a_traceback(folder: Path, arguments: list[str], said: str) -> None:
+def test_user_errors_are_printed_without_a_traceback(folder: Path, arguments: list[str], message: str) -> None:
     (folder / "typo.yaml").write_text(AGENT + "modle: x\n")
 
     done = run_cli(folder, *arguments)
 
-    assert (done.returncode, done.stderr.startswith("error: "), said in done.stderr, "Traceback" in done.stderr) == (
+    assert (done.returncode, done.stderr.startswith("error: "), message in done.stderr, "Traceback" in done.stderr) == (
         2,
         True,
         True,

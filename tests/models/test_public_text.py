@@ -97,3 +97,32 @@ async def test_the_history_of_a_fallback_and_of_a_failed_delegate_holds_no_provi
     assert [event["message"].partition(" does ")[2] for event in told if event["type"] == "warning"] == [
         "not answer (HTTP 503); going on with scripted."
     ]
+
+
+@pytest.mark.parametrize(
+    ("template", "answer"),
+    [
+        ("Failed: {{ message }}", f"Failed: {SENTENCES['transient'][0]} (HTTP 503); {SENTENCES['transient'][1]}."),
+        ("FAILED: {{ message | upper }}", None),
+        ("Failed: {{ message[:72] }}", None),
+        ("Failed: {{ message.split('(')[1] }}", None),
+        ("Failed ({{ kind }}).", "Failed (transient)."),
+    ],
+)
+async def test_a_custom_failure_template_publishes_no_provider_words(template: str, answer: str | None) -> None:
+    graph = create_graph_agent(
+        FailingModel(responses=[]),
+        checkpointer=InMemorySaver(),
+        config=LoopConfig(model_retries=0),
+        prompts={"failure": template},
+    )
+    session = Session(graph, "s")
+    result = await session.run("go", context={"on_failure": "answer"})
+
+    published = public_text(result.answer)
+    events = [public_value(dict(event)) for event in await session.events()]
+    words = WORDS.lower()[:12]
+    assert ([text.lower().count(words) for text in (published, str(events))], answer in (published, None)) == (
+        [0, 0],
+        True,
+    )

@@ -73,10 +73,10 @@ class Driver:
     def agent(self, script: list[str], **options: Any) -> Any:
         return create_graph_agent(ScriptedChatModel(script), checkpointer=self.saver, **options)
 
-    async def run(self, graph: Any, given: Any, config: Any) -> Any:
+    async def run(self, graph: Any, graph_input: Any, config: Any) -> Any:
         if self._blocking:
-            return await asyncio.to_thread(graph.invoke, given, config)
-        return await graph.ainvoke(given, config)
+            return await asyncio.to_thread(graph.invoke, graph_input, config)
+        return await graph.ainvoke(graph_input, config)
 
     async def state(self, graph: Any, config: Any) -> Any:
         return await (asyncio.to_thread(graph.get_state, config) if self._blocking else graph.aget_state(config))
@@ -86,7 +86,7 @@ class Driver:
             return await asyncio.to_thread(graph.update_state, config, values, "finalize")
         return await graph.aupdate_state(config, values, "finalize")
 
-    async def said(self, graph: Any, config: Any) -> list[str]:
+    async def dialogue_of(self, graph: Any, config: Any) -> list[str]:
         return [text for _, text in dialogue((await self.state(graph, config)).values["messages"])]
 
 
@@ -106,7 +106,7 @@ async def test_a_run_with_a_slow_clock_is_in_the_history(driver: Driver, offset_
         second = await driver.run(behind, says("second"), thread())
         third = await driver.run(behind, says("third"), thread())
     with process_with_clock(0):
-        said = await driver.said(driver.agent([]), thread())
+        said = await driver.dialogue_of(driver.agent([]), thread())
 
     assert ([result["messages"][-1].text for result in (second, third)], said) == (
         ["Two.", "Three."],
@@ -134,25 +134,25 @@ async def test_an_interrupt_is_answered_once_with_a_slow_clock(driver: Driver, o
         await driver.run(behind, Command(resume="yes"), thread())
         for _ in range(2):
             await driver.run(behind, Command(resume="yes"), thread())
-        said = await driver.said(agent([]), thread())
+        said = await driver.dialogue_of(agent([]), thread())
 
     assert (charged, said[-1]) == (["yes"], "Done.")
 
 
-@pytest.mark.parametrize("given", [says("instead"), None], ids=["new input", "replay"])
-async def test_going_back_to_an_older_checkpoint_makes_the_newest(driver: Driver, given: Any) -> None:
+@pytest.mark.parametrize("graph_input", [says("instead"), None], ids=["new input", "replay"])
+async def test_going_back_to_an_older_checkpoint_makes_the_newest(driver: Driver, graph_input: Any) -> None:
     with process_with_clock(0):
         graph = driver.agent(["One.", "Two.", "Three."])
         await driver.run(graph, says("first"), thread())
         older = (await driver.state(graph, thread())).config
         await driver.run(graph, says("second"), thread())
-        if given is None:
+        if graph_input is None:
             older = (await driver.state(graph, older)).parent_config
     with process_with_clock(-30):
-        await driver.run(driver.agent(["Else."]), given, older)
-        said = await driver.said(driver.agent([]), thread())
+        await driver.run(driver.agent(["Else."]), graph_input, older)
+        said = await driver.dialogue_of(driver.agent([]), thread())
 
-    assert said == (["first", "One.", "instead", "Else."] if given else ["first", "Else."])
+    assert said == (["first", "One.", "instead", "Else."] if graph_input else ["first", "Else."])
 
 
 @pytest.mark.parametrize("older", [False, True])
@@ -164,7 +164,7 @@ async def test_an_update_with_a_slow_clock_is_the_newest(driver: Driver, older: 
         await driver.run(graph, says("second"), thread())
     with process_with_clock(-30):
         await driver.update(driver.agent([]), at, {"messages": [AIMessage("Noted.")]})
-        said = await driver.said(driver.agent([]), thread())
+        said = await driver.dialogue_of(driver.agent([]), thread())
 
     assert said == (["first", "One."] if older else ["first", "One.", "second", "Two."]) + ["Noted."]
 
@@ -190,7 +190,7 @@ async def test_a_delegates_interrupt_is_answered_once_with_a_slow_clock(driver: 
         behind = agent(["No more actions.", "Done."], ["No more actions.", "Asked."])
         result = await driver.run(behind, Command(resume="this"), thread())
         await driver.run(behind, Command(resume="this"), thread())
-        said = await driver.said(agent([], []), thread())
+        said = await driver.dialogue_of(agent([], []), thread())
 
     assert (answers, result["messages"][-1].text, said[-1]) == (["this"], "Done.", "Done.")
 
@@ -207,7 +207,7 @@ async def test_an_embedded_agent_keeps_a_run_with_a_slow_clock(driver: Driver) -
         await driver.run(parent(["One."]), {"messages": [HumanMessage("first")]}, thread())
     with process_with_clock(-30):
         await driver.run(parent(["Two."]), {"messages": [HumanMessage("second")]}, thread())
-        said = await driver.said(parent([]), thread())
+        said = await driver.dialogue_of(parent([]), thread())
 
     assert said == ["first", "One.", "second", "Two."]
 
@@ -262,7 +262,7 @@ def test_ids_stay_above_in_every_thread() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "checkpoint_id",
     [
         "",
         "1",
@@ -271,10 +271,10 @@ def test_ids_stay_above_in_every_thread() -> None:
         "ffffffff-ffff-6fff-bfff-ffffffffffff",
     ],
 )
-def test_an_id_without_a_timestamp_leaves_the_clock_unchanged(given: str) -> None:
+def test_an_id_without_a_timestamp_leaves_the_clock_unchanged(checkpoint_id: str) -> None:
     with process_with_clock(0):
         before = str(uuid6())
-        raise_checkpoint_id_floor(given)
+        raise_checkpoint_id_floor(checkpoint_id)
         after = str(uuid6())
 
     assert before < after < "2"

@@ -16,6 +16,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from graph_agent import ScriptedChatModel, Session, SessionMemory, create_graph_agent
 from graph_agent.errors import ConfigError, SessionBusyError, SessionLostError
+from graph_agent.persistence import postgres
 from graph_agent.persistence.open import open_saver, open_store, strict_serializer
 from graph_agent.persistence.postgres import SharedPostgresStore
 from graph_agent.persistence.urls import without_password
@@ -177,9 +178,9 @@ async def test_a_second_run_is_refused_in_one_process(first: str, postgres_url: 
 async def test_a_run_that_is_cancelled_while_it_asks_for_its_lock_leaves_none(postgres_url: str) -> None:
     async with open_saver(postgres_url) as saver:
         graph = agent(["One."] * 40, saver)
-        for turns in range(12):
+        for runs in range(12):
             run = asyncio.create_task(Session(graph, "s1").run("go"))
-            for _ in range(turns):
+            for _ in range(runs):
                 await asyncio.sleep(0)
             run.cancel()
             await asyncio.gather(run, return_exceptions=True)
@@ -323,3 +324,22 @@ async def test_a_drivers_error_shows_no_password(url: str) -> None:
             pass
 
     assert "s3" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "connect_timeout"),
+    [
+        ("postgresql://connect_timeout:keepalives_idle@localhost/tcp_user_timeout", 10),
+        ("postgresql://me@localhost/db?application_name=connect_timeout", 10),
+        ("postgresql://me@localhost/db?connect_timeout=3", None),
+        ("postgresql://me@localhost/db?connect%5Ftimeout=3", None),
+    ],
+)
+def test_a_url_replaces_only_the_options_that_it_sets(url: str, connect_timeout: int | None) -> None:
+    options = postgres._options(url)
+
+    assert (options.get("connect_timeout"), options["keepalives_idle"], options["tcp_user_timeout"]) == (
+        connect_timeout,
+        5,
+        10_000,
+    )

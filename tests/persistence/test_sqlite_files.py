@@ -58,12 +58,12 @@ async def test_concurrent_starts_create_the_tables_once(opens: Any, tmp_path: Pa
 
 @pytest.mark.parametrize("opens", [open_saver, open_store, open_tables])
 @pytest.mark.parametrize(
-    ("file", "said"),
+    ("file", "message"),
     [("text", "file is not a database"), (".", "unable to open database file"), ("no/file", "not exist|unable to")],
 )
-async def test_a_file_that_is_no_database_is_refused(opens: Any, file: str, said: str, tmp_path: Path) -> None:
+async def test_a_file_that_is_no_database_is_refused(opens: Any, file: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("Dear diary" * 100)
 
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         async with opens(f"sqlite:///{tmp_path / file}"):
             pass

@@ -33,7 +33,7 @@ def connection(tmp_path: Path) -> Any:
         yield opened
 
 
-def say(connection: sqlite3.Connection, word: str) -> Callable[[], str]:
+def insert(connection: sqlite3.Connection, word: str) -> Callable[[], str]:
     def errand() -> str:
         connection.execute("INSERT INTO said VALUES (?)", (word,))
         return word
@@ -47,8 +47,8 @@ async def test_queued_writes_share_a_commit_and_fail_alone(connection: sqlite3.C
     seen = commits(connection)
 
     with lock:  # however many of them its thread has taken up by then, the others come together
-        first = asyncio.ensure_future(writer.run(say(connection, "first")))
-        others = [asyncio.ensure_future(writer.run(say(connection, word))) for word in ("a", "b", "a", "c")]
+        first = asyncio.ensure_future(writer.run(insert(connection, "first")))
+        others = [asyncio.ensure_future(writer.run(insert(connection, word))) for word in ("a", "b", "a", "c")]
         await asyncio.sleep(0)
     told = await asyncio.gather(first, *others, return_exceptions=True)
     await writer.aclose()
@@ -71,7 +71,7 @@ async def test_a_failed_commit_fails_every_write_in_it(connection: sqlite3.Conne
 
     with pytest.raises(sqlite3.IntegrityError) as told:
         await writer.run(dangling)
-    await writer.run(say(connection, "after"))
+    await writer.run(insert(connection, "after"))
     await writer.aclose()
 
     left = connection.execute("SELECT (SELECT count(*) FROM of), (SELECT group_concat(word) FROM said)").fetchone()
@@ -84,8 +84,8 @@ def fill(connection: sqlite3.Connection, pages: int = 2) -> None:
     connection.execute(f"PRAGMA max_page_count={used + pages}")
 
 
-def outcomes(told: list[Any]) -> list[Any]:
-    return [str(one) if isinstance(one, Exception) else one for one in told]
+def outcomes(results: list[Any]) -> list[Any]:
+    return [str(one) if isinstance(one, Exception) else one for one in results]
 
 
 async def together(writer: Writer, lock: threading.Lock, errands: list[tuple[Callable[[], Any], bool]]) -> list[Any]:
@@ -113,10 +113,10 @@ async def test_a_full_disk_fails_every_write_of_the_transaction(connection: sqli
         lock,
         [
             (lambda: None, True),  # its thread may take up the first one alone
-            (say(connection, "a"), True),
+            (insert(connection, "a"), True),
             (read, False),
-            (say(connection, "x" * 100_000), True),
-            (say(connection, "b"), True),
+            (insert(connection, "x" * 100_000), True),
+            (insert(connection, "b"), True),
             (read, False),
         ],
     )
@@ -133,7 +133,7 @@ async def test_a_write_that_fails_half_way_stores_nothing(connection: sqlite3.Co
         connection.execute("INSERT INTO said VALUES ('half')")
         raise UnicodeError("no text")
 
-    told = await asyncio.gather(writer.run(both), writer.run(say(connection, "whole")), return_exceptions=True)
+    told = await asyncio.gather(writer.run(both), writer.run(insert(connection, "whole")), return_exceptions=True)
     await writer.aclose()
 
     stored = [word for (word,) in connection.execute("SELECT word FROM said")]
@@ -151,10 +151,10 @@ async def test_a_locked_database_is_waited_for_once_per_round(tmp_path: Path) ->
         begun: list[str] = []
         connection.set_trace_callback(begun.append)
         writer = Writer(connection, lock, lambda: None)
-        errands = [(say(connection, word), True) for word in "abcdefgh"]
+        errands = [(insert(connection, word), True) for word in "abcdefgh"]
         told = await together(writer, lock, errands)
         other.execute("ROLLBACK")
-        after = await writer.run(say(connection, "after"))
+        after = await writer.run(insert(connection, "after"))
         await writer.aclose()
 
     assert (told, after, begun[: begun.index("SAVEPOINT job")].count("BEGIN IMMEDIATE") <= 3) == (
@@ -173,11 +173,11 @@ async def test_acknowledged_writes_of_a_full_database_are_stored(tmp_path: Path,
         fill(saver.conn, pages)
 
         async def talk(number: int) -> tuple[int, str]:
-            for turn in range(100):
+            for index in range(100):
                 try:
-                    await graph.ainvoke(says(f"turn {turn} of {number}"), thread(str(number)))
+                    await graph.ainvoke(says(f"input {index} of {number}"), thread(str(number)))
                 except sqlite3.OperationalError as error:
-                    return turn, str(error)
+                    return index, str(error)
             raise AssertionError("the database did not fill up")
 
         talked = await asyncio.gather(*(talk(number) for number in range(sessions)))
@@ -188,7 +188,7 @@ async def test_acknowledged_writes_of_a_full_database_are_stored(tmp_path: Path,
         after = [await graph.ainvoke(says("and now?"), thread(str(number))) for number in range(sessions)]
 
     # An answer whose last checkpoint failed may be there without having been acknowledged, and never the reverse.
-    lost = [(turns, kept) for (turns, _), kept in zip(talked, answers, strict=True) if kept < turns]
+    lost = [(runs, kept) for (runs, _), kept in zip(talked, answers, strict=True) if kept < runs]
     assert (lost, {why for _, why in talked}, {result["messages"][-1].text for result in after}) == (
         [],
         {FULL},
@@ -201,8 +201,8 @@ async def test_a_write_cancelled_in_the_queue_does_not_run(connection: sqlite3.C
     writer = Writer(connection, lock, lambda: None)
 
     with lock:
-        first = asyncio.ensure_future(writer.run(say(connection, "first")))
-        second = asyncio.ensure_future(writer.run(say(connection, "second")))
+        first = asyncio.ensure_future(writer.run(insert(connection, "first")))
+        second = asyncio.ensure_future(writer.run(insert(connection, "second")))
         await asyncio.sleep(0)
         second.cancel()
         await asyncio.gather(second, return_exceptions=True)

@@ -47,11 +47,11 @@ SECRET = {"lc": 1, "type": "secret", "id": ["PATH"]}
 
 
 @pytest.mark.parametrize(
-    "given", [PROMPT, MESSAGE, OLD, OLD_SAFE, SECRET, {"lc": 1, "type": "not_implemented", "id": ["x"]}]
+    "constructor", [PROMPT, MESSAGE, OLD, OLD_SAFE, SECRET, {"lc": 1, "type": "not_implemented", "id": ["x"]}]
 )
 @pytest.mark.parametrize("place", [lambda value: value, lambda value: {"a": [value]}], ids=["top", "nested"])
-def test_json_data_builds_no_object(given: Any, place: Callable[[Any], Any]) -> None:
-    value = place(given)
+def test_json_data_builds_no_object(constructor: Any, place: Callable[[Any], Any]) -> None:
+    value = place(constructor)
 
     assert strict_serializer().loads_typed(("json", json.dumps(value).encode())) == value
 

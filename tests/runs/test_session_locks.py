@@ -10,6 +10,7 @@ import resource
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -118,6 +119,45 @@ def test_the_lock_file_has_the_mode_of_the_database(mode: int, tmp_path: Path) -
     assert stat.S_IMODE(lock_file(place).stat().st_mode) == mode
 
 
+def test_a_new_lock_file_appears_with_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place, seen = tmp_path / "s.db", list[int | None]()
+    place.touch()
+    place.chmod(0o660)
+    fchmod = os.fchmod
+
+    def observed(descriptor: int, mode: int) -> None:
+        path = lock_file(place)
+        seen.append(stat.S_IMODE(path.stat().st_mode) if path.exists() else None)
+        fchmod(descriptor, mode)
+
+    monkeypatch.setattr(os, "fchmod", observed)
+    umask = os.umask(0o022)
+    try:
+        SessionLocks().take(place, "s1")
+    finally:
+        os.umask(umask)
+
+    mode = stat.S_IMODE(lock_file(place).stat().st_mode)
+    assert (seen, mode, sorted(file.name for file in tmp_path.iterdir())) == (
+        [None],
+        0o660,
+        [place.name, lock_file(place).name],
+    )
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP])
+def test_a_file_system_without_links_has_lock_files(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "s.db"
+    place.touch()
+    monkeypatch.setattr(os, "link", raising(number))
+
+    taken = SessionLocks().take(place, "s1").result()
+
+    assert (taken, sorted(file.name for file in tmp_path.iterdir())) == (True, [place.name, lock_file(place).name])
+
+
 def test_an_older_lock_file_is_given_the_mode_of_the_database(tmp_path: Path) -> None:
     place = tmp_path / "s.db"
     place.touch()
@@ -183,19 +223,20 @@ def told(process: subprocess.Popen[str]) -> Any:
 
 
 @pytest.fixture
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database of user 3001 that the group 4000 may write, in a folder open to all users."""
-    folder = tmp_path_factory.mktemp("shared")
-    for above in [folder, *folder.parents][:4]:
-        if above.stat().st_uid == os.geteuid() and str(above) != "/tmp":
-            above.chmod(above.stat().st_mode | 0o011)
-    os.chown(folder, -1, 4000)
-    folder.chmod(0o2775)
-    place = folder / "s.db"
-    place.touch()
-    os.chown(place, 3001, 4000)
-    place.chmod(0o660)
-    return place
+def shared() -> Iterator[Path]:
+    """A database of user 3001 that the group 4000 may write, in a folder open to all users.
+
+    The folder is outside of pytest's own, which each start of pytest closes to other users.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        os.chown(folder, -1, 4000)
+        folder.chmod(0o2775)
+        place = folder / "s.db"
+        place.touch()
+        os.chown(place, 3001, 4000)
+        place.chmod(0o660)
+        yield place
 
 
 @as_root

@@ -15,11 +15,11 @@ from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.run import RunEnded, ServerRun
-from graph_agent.server.chat.turns import resolve_run
-from graph_agent.server.process.host import Host, open_host
-from graph_agent.server.process.metrics import Metrics
-from graph_agent.server.process.settings import ServerSettings
-from graph_agent.server.process.sources import AgentSource
+from graph_agent.server.chat.run_spec import resolve_run
+from graph_agent.server.hosting.host import Host, open_host
+from graph_agent.server.hosting.sources import AgentSource
+from graph_agent.server.monitoring.metrics import Metrics
+from graph_agent.server.settings import ServerSettings
 
 NOBODY = Caller("")
 MINE: dict[str, Any] = {
@@ -55,9 +55,9 @@ def with_results(calls: list[dict[str, Any]], words: Any = "", **fields: Any) ->
     return ask(HumanMessage("hello"), called, *results, *said, client_tools=[MINE], **fields)
 
 
-async def begun(host: Host, given: ChatRequest) -> ServerRun:
+async def start_run(host: Host, request: ChatRequest) -> ServerRun:
     """A request's run, which only the test stops."""
-    return ServerRun(host, await resolve_run(host, NOBODY, given), Metrics(), streams=False)
+    return ServerRun(host, await resolve_run(host, NOBODY, request), Metrics(), streams=False)
 
 
 async def outcome_of(running: ServerRun) -> ChatOutcome:
@@ -68,6 +68,6 @@ async def outcome_of(running: ServerRun) -> ChatOutcome:
             return part.outcome
 
 
-async def answered(host: Host, given: ChatRequest) -> ChatOutcome:
+async def answered(host: Host, request: ChatRequest) -> ChatOutcome:
     """One request, from beginning to end."""
-    return await outcome_of(await begun(host, given))
+    return await outcome_of(await start_run(host, request))

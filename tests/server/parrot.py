@@ -2,7 +2,7 @@
 
 `!call NAME {…}` lines ask for calls, all in one wave; `!then NAME {…}` lines for one more wave, when the first has its
 results; `!pid` answers with the process id; `!options` answers with the request's options; `!fail KIND` fails;
-`!wait FILE` waits for a file; `!endless` has an endless answer.
+`!wait FILE` waits for a file; `!endless` has an endless answer; `!empty` has only empty answers.
 Anything else is echoed, with the results of the calls.
 """
 
@@ -115,6 +115,8 @@ async def _reply(messages: list[BaseMessage], stop: Any, options: dict[str, Any]
         system = [message.text for message in messages if isinstance(message, SystemMessage)]
         kinds = [block["type"] for block in said[at].content if isinstance(block, dict)]
         return _message(json.dumps({"options": {**shown, "stop": stop}, "system": system, "blocks": kinds}), [])
+    if any(message.text == "!empty" for message in said):
+        return _message("", [])
     if order == "!endless":
         return _message("", [], {"endless": True})
     if order == "!pid":

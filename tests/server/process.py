@@ -109,10 +109,10 @@ def eventually(condition: Callable[[], Any], within_s: float = 60) -> None:
         time.sleep(0.01)
 
 
-def _environment(given: dict[str, str]) -> dict[str, str]:
+def _environment(extra: dict[str, str]) -> dict[str, str]:
     unwanted = {"OPENAI_API_KEY", "OPENAI_BASE_URL", "DEBUG_MOCK_RESPONSES", "GRAPH_AGENT_API_KEYS"}
     own = {name: value for name, value in os.environ.items() if name not in unwanted}
-    return {**own, "PYTHONPATH": str(ROOT), "LANGSMITH_TRACING": "false", **given}
+    return {**own, "PYTHONPATH": str(ROOT), "LANGSMITH_TRACING": "false", **extra}
 
 
 def _address(served: Served, begins: int) -> str:

@@ -54,7 +54,7 @@ class Connections:
         self._url = server.url
         self._stack = stack
 
-    async def beside(self, *pids: str) -> tuple[Client, str]:
+    async def client_of_other_process(self, *pids: str) -> tuple[Client, str]:
         """A client of a process that is none of these, and that process's number."""
         while True:
             # A paused process may hold a lock that the others wait for; then it is resumed briefly.
@@ -96,10 +96,10 @@ def _read(file: Path) -> str:
 
 async def test_cancelling_through_another_process_stops_the_run(server: Served, tmp_path: Path) -> None:
     async with connections(server) as clients:
-        one, pid = await clients.beside()
+        one, pid = await clients.client_of_other_process()
         watched = WatchedTask(one, order(tmp_path))
         ran_in = await at_work(tmp_path)
-        other, _ = await clients.beside(pid)
+        other, _ = await clients.client_of_other_process(pid)
         cancelled = await other.cancel_task(CancelTaskRequest(id=await watched.known()))
         await watched.over
         kept = [await client.get_task(GetTaskRequest(id=cancelled.id)) for client in (one, other)]
@@ -121,11 +121,11 @@ async def test_cancelling_a_task_that_waits_for_its_turn_leaves_the_one_before_i
     server: Served, tmp_path: Path
 ) -> None:
     async with connections(server) as clients:
-        one, pid = await clients.beside()
+        one, pid = await clients.client_of_other_process()
         first = WatchedTask(one, order(tmp_path))
         await at_work(tmp_path)
-        other, other_pid = await clients.beside(pid)
-        same, _ = await clients.beside(other_pid)
+        other, other_pid = await clients.client_of_other_process(pid)
+        same, _ = await clients.client_of_other_process(other_pid)
         second = WatchedTask(same, message_request("me too", context_id="talk"))
         cancelled = await other.cancel_task(CancelTaskRequest(id=await second.known()))
         await second.over
@@ -144,13 +144,13 @@ async def test_cancelling_a_task_that_waits_for_its_turn_leaves_the_one_before_i
 
 async def test_a_task_of_another_process_is_watched_and_takes_no_message_here(server: Served, tmp_path: Path) -> None:
     async with connections(server) as clients:
-        one, pid = await clients.beside()
+        one, pid = await clients.client_of_other_process()
         first = WatchedTask(one, order(tmp_path))
         await at_work(tmp_path)
-        other, _ = await clients.beside(pid)
+        other, _ = await clients.client_of_other_process(pid)
         task = await other.get_task(GetTaskRequest(id=await first.known()))
         with pytest.raises(UnsupportedOperationError, match="is running"):
-            await said_to(other, task)
+            await send_more(other, task)
         seen = []
         async for event in other.subscribe(SubscribeToTaskRequest(id=task.id)):
             seen.append(state_name(event.task))
@@ -164,9 +164,9 @@ async def test_an_answer_with_only_a_task_id_is_accepted_by_another_process(tmp_
     asking = {**COMPOSING_PARROT, "tools": [*COMPOSING_PARROT["tools"], "tests.server.parrot:ask"]}
     with serving(tmp_path, "--workers", "2", agent=asking) as server:
         async with connections(server) as clients:
-            one, pid = await clients.beside()
+            one, pid = await clients.client_of_other_process()
             waiting = await send_text(one, '!call ask {"question": "Red or blue?"}', "talk")
-            other, _ = await clients.beside(pid)
+            other, _ = await clients.client_of_other_process(pid)
             answer = message_request("red", task_id=waiting.id)
             async for _event in other.send_message(answer):
                 pass
@@ -181,6 +181,6 @@ async def test_an_answer_with_only_a_task_id_is_accepted_by_another_process(tmp_
     )
 
 
-async def said_to(client: Client, task: Task) -> None:
+async def send_more(client: Client, task: Task) -> None:
     async for _ in client.send_message(message_request("more", task)):
         pass

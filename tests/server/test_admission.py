@@ -17,9 +17,9 @@ import pytest
 from graph_agent.errors import ConfigError
 from graph_agent.server.admission.keys import Caller, read_keys
 from graph_agent.server.admission.limits import Limits
-from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.admission.shared_limits import SharedLimits
-from graph_agent.server.process.settings import ServerSettings
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.settings import ServerSettings
 from tests.server.process import Served, eventually, refused, serving
 
 ANNA, BERT = "anna-0123456789abcdef", "bert-0123456789abcdef"
@@ -134,7 +134,7 @@ def test_a_body_that_is_too_large_is_refused_while_it_is_read(guarded: Served, c
 
 
 @pytest.mark.parametrize(
-    "sent",
+    "data",
     [
         b"",
         b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n",
@@ -142,10 +142,10 @@ def test_a_body_that_is_too_large_is_refused_while_it_is_read(guarded: Served, c
     ],
     ids=["nothing", "half a header", "half a body"],
 )
-def test_a_connection_that_stalls_is_closed(guarded: Served, sent: bytes) -> None:
+def test_a_connection_that_stalls_is_closed(guarded: Served, data: bytes) -> None:
     host, port = guarded.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=20) as connection:
-        connection.sendall(sent)
+        connection.sendall(data)
         received = b""
         while piece := connection.recv(4096):
             received += piece
@@ -221,7 +221,7 @@ def test_requests_of_a_minute_are_counted_by_key() -> None:
     told: list[float | None] = []
     for clock[0], caller in [(0.0, "a"), (10.0, "a"), (20.0, "a"), (20.0, "b"), (61.0, "a"), (62.0, "a")]:
         try:
-            with limits.held(caller):
+            with limits.slot(caller):
                 told.append(None)
         except ProblemError as problem:
             told.append(problem.retry_after_s)
@@ -252,7 +252,7 @@ def test_a_follow_up_takes_no_place_among_the_requests_at_the_same_time(tmp_path
     limits = [Limits(1, 3), SharedLimits(tmp_path, "requests", 1, 3)]
     told = []
     for one in limits:
-        with one.held("a"):
+        with one.slot("a"):
             one.count("a")
             one.count("a")
             with pytest.raises(ProblemError) as refused_:

@@ -40,12 +40,12 @@ def _tokens(usage: dict[str, int]) -> int:
 
 @pytest.mark.parametrize("session", [None, "kept"])
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(("asked", "reruns"), [(None, 4), (4, 4), (1, 1), (0, 0)])
+@pytest.mark.parametrize(("limit", "reruns"), [(None, 4), (4, 4), (1, 1), (0, 0)])
 def test_a_request_may_lower_the_reruns(
-    hooked: Served, path: str, session: str | None, asked: int | None, reruns: int
+    hooked: Served, path: str, session: str | None, limit: int | None, reruns: int
 ) -> None:
-    headers = {"X-Session-Id": f"{session}{path[4:8]}-{asked}"} if session else {}
-    body = {**PATHS[path], **({} if asked is None else {"max_agentic_loops": asked})}
+    headers = {"X-Session-Id": f"{session}{path[4:8]}-{limit}"} if session else {}
+    body = {**PATHS[path], **({} if limit is None else {"max_agentic_loops": limit})}
 
     with hooked.http() as http:
         answer = http.post(path, json=body, headers=headers)
@@ -56,7 +56,7 @@ def test_a_request_may_lower_the_reruns(
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("limit", "message"),
     [
         (5, "max_agentic_loops=5: this agent allows at most 4; send 4 or less, or leave it out."),
         (-1, "max_agentic_loops: Input should be greater than or equal to 0"),
@@ -64,9 +64,9 @@ def test_a_request_may_lower_the_reruns(
         (True, "max_agentic_loops: Input should be a valid integer"),
     ],
 )
-def test_an_invalid_rerun_limit_is_refused(hooked: Served, path: str, asked: Any, message: str) -> None:
+def test_an_invalid_rerun_limit_is_refused(hooked: Served, path: str, limit: Any, message: str) -> None:
     with hooked.http() as http:
-        answer = http.post(path, json={**PATHS[path], "max_agentic_loops": asked})
+        answer = http.post(path, json={**PATHS[path], "max_agentic_loops": limit})
 
     assert (answer.status_code, message in answer.json()["error"]["message"]) == (400, True), answer.text
 

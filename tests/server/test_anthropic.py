@@ -148,6 +148,7 @@ def test_errors_have_the_apis_own_shape(anthropic_client: anthropic.Anthropic) -
         ("error", "api_error"),
     ]
     assert [body["error"].get("category") for body in bodies] == [None, None, "auth"]
+    assert failed.value.status_code == 502
 
 
 def test_an_error_in_mid_stream_is_an_error_event(anthropic_client: anthropic.Anthropic) -> None:
@@ -159,3 +160,20 @@ def test_an_error_in_mid_stream_is_an_error_event(anthropic_client: anthropic.An
         said.extend(stream.text_stream)
 
     assert "".join(said) == "You said: one …break"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_empty_answer_is_a_fault_of_the_model(anthropic_client: anthropic.Anthropic, stream: bool) -> None:
+    with pytest.raises(anthropic.InternalServerError) as error:
+        list(ask(anthropic_client, user("!empty"), stream=stream))
+
+    body: Any = error.value.body
+    assert (error.value.status_code, error.value.response.headers["x-should-retry"], body["error"]) == (
+        502,
+        "false",
+        {
+            "type": "api_error",
+            "message": "The model gave an empty answer twice; send the request again, or with other words.",
+            "category": "empty_answer",
+        },
+    )

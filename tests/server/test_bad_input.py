@@ -70,13 +70,13 @@ def test_responses_conform_to_the_openapi_document(served: Served, label: str, m
         derandomize=True,
         database=None,
     )
-    def holds(case: Case) -> None:
+    def check(case: Case) -> None:
         if isinstance(case.body, dict) and "model" in case.body and mode is GenerationMode.POSITIVE:
             case.body = {**case.body, "model": "parrot"}  # else every request would fail at the model's name
         case.call_and_validate(checks=checks, timeout=60)
 
     try:
-        holds()
+        check()
     except Unsatisfiable:
         assert mode is GenerationMode.NEGATIVE  # an operation without input has no invalid input
 
@@ -141,9 +141,9 @@ CORPUS: list[Any] = [
 
 
 @pytest.mark.parametrize("path", [CHAT, "/v1/messages"])
-@pytest.mark.parametrize("sent", CORPUS, ids=range(len(CORPUS)))
-def test_damage_is_a_400_in_the_apis_own_shape(served: Served, path: str, sent: Any) -> None:
-    content = sent if isinstance(sent, bytes) else json.dumps(sent).encode()
+@pytest.mark.parametrize("body", CORPUS, ids=range(len(CORPUS)))
+def test_damage_is_a_400_in_the_apis_own_shape(served: Served, path: str, body: Any) -> None:
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
     with served.http() as http:
         response = http.post(path, content=content, headers={"content-type": "application/json"})
 

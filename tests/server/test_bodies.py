@@ -17,8 +17,8 @@ from benchmarks.body_samples import SAMPLES, Sample
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server.app import create_app
-from graph_agent.server.process.settings import ServerSettings
-from graph_agent.server.process.sources import AgentSource
+from graph_agent.server.hosting.sources import AgentSource
+from graph_agent.server.settings import ServerSettings
 from tests.server.process import Served
 
 JSON = {"content-type": "application/json"}

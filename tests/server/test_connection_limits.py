@@ -77,8 +77,8 @@ def received(connection: socket.socket) -> bytes:
     return told
 
 
-def statuses(told: bytes) -> list[int]:
-    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+) ", told)]
+def statuses(received: bytes) -> list[int]:
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+) ", received)]
 
 
 @pytest.mark.parametrize(
@@ -164,15 +164,15 @@ def test_a_large_body_is_not_kept_and_its_sender_receives_413(server: Server, ch
 
 
 @pytest.mark.parametrize(
-    ("sent", "answers"),
+    ("data", "answers"),
     [(b"", []), (b"GET /", [408]), (CARD, [408]), (b"\r\n", [])],
     ids=["idle", "line", "head", "empty"],
 )
 def test_half_a_request_is_answered_408_and_an_idle_connection_closed(
-    hasty: Server, sent: bytes, answers: list[int]
+    hasty: Server, data: bytes, answers: list[int]
 ) -> None:
     with hasty.connected() as connection:
-        connection.sendall(sent)
+        connection.sendall(data)
 
         assert statuses(received(connection)) == answers
 

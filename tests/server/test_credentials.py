@@ -71,9 +71,9 @@ def _task(url: str, **headers: str) -> str:
         return http.post(f"{url}/a2a/rest/message:send", json={"message": sent}).text
 
 
-@pytest.mark.parametrize("way", [completed, streamed, message, task], ids=lambda way: way.__name__)
-def test_a_header_brings_a_credential_for_its_own_request(vault: Served, way: Callable[..., str]) -> None:
-    found = [way(vault, **MINE), way(vault), way(vault, **{"X-User-Token": ""})]
+@pytest.mark.parametrize("send", [completed, streamed, message, task], ids=lambda send: send.__name__)
+def test_a_header_brings_a_credential_for_its_own_request(vault: Served, send: Callable[..., str]) -> None:
+    found = [send(vault, **MINE), send(vault), send(vault, **{"X-User-Token": ""})]
 
     assert [BOTH in found[0], *(ALONE in one and "token=" not in one for one in found)] == [True, False, True, True]
 

@@ -15,8 +15,9 @@ from pydantic import SecretStr
 
 from graph_agent.errors import ConfigError
 from graph_agent.server import ServerSettings, create_app, of_file
-from graph_agent.server.admission.keys import ApiKey, read_keys
-from graph_agent.server.process.metrics import Metrics
+from graph_agent.server.admission.keys import read_keys
+from graph_agent.server.monitoring.metrics import Metrics
+from graph_agent.server.settings import ApiKey
 from tests.server.process import ROOT, Served, serving
 
 KEY = "anna-0123456789abcdef"

@@ -9,7 +9,7 @@ import pytest
 
 from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
 from graph_agent.server.chat.run import AnswerText, RunEnded, ServerRun
-from graph_agent.server.chat.turns import resolve_run
+from graph_agent.server.chat.run_spec import resolve_run
 from tests.server.hosting import NOBODY, ask, running
 from tests.support.agents import asks, echo
 

@@ -16,7 +16,7 @@ from a2a.types import SubscribeToTaskRequest
 from langchain_core.messages import HumanMessage
 
 from graph_agent import create_graph_agent
-from graph_agent.server.chat.turns import resolve_run
+from graph_agent.server.chat.run_spec import resolve_run
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.history import SessionMemory
 from tests.server.hosting import MINE, NOBODY, ask, outcome_of, running
@@ -69,14 +69,14 @@ def dialogue(http: httpx.Client, session: str) -> list[tuple[str, str]]:
     return [(event["type"], event["content"]) for event in found]
 
 
-@pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
+@pytest.mark.parametrize("send", WAYS, ids=lambda send: send.__name__)
 def test_the_first_request_receives_its_own_answer(
-    workers: Served, tmp_path: Path, way: Callable[[Served, str, str], str]
+    workers: Served, tmp_path: Path, send: Callable[[Served, str, str], str]
 ) -> None:
     go = tmp_path / "go"
-    session, first = way.__name__, f'!call wait_for {{"file": "{go}"}}'
+    session, first = send.__name__, f'!call wait_for {{"file": "{go}"}}'
     with workers.http() as http, concurrent.futures.ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(way, workers, session, first)
+        asked = pool.submit(send, workers, session, first)
         wait_for_event(http, session, "tool_call")
         for text in ("And then?", "And after that?"):
             http.post(f"/sessions/{session}/follow_up", json={"text": text})
@@ -87,7 +87,7 @@ def test_the_first_request_receives_its_own_answer(
 
     own = f"You said: {first}; wait_for said: {go} is there"
     # A stream has begun with the words that stand before the call.
-    begun = "I call.\n\n" if way.__name__.endswith("streamed") else ""
+    begun = "I call.\n\n" if send.__name__.endswith("streamed") else ""
     assert (answer, said) == (
         begun + own,
         [

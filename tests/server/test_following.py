@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.server.sessions import feeds
+from graph_agent.server.hosting import feeds
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.event_reader import EventReader
 from tests.server.hosting import NOBODY, answered, ask, running
@@ -137,9 +137,9 @@ async def test_many_followers_read_a_session_once_per_change(monkeypatch: pytest
         streams = [await sessions.follow("s", [], -1, 3600) for _ in range(64)]
         first = await asyncio.gather(*(_until_answer(stream) for stream in streams))
         before = list(readings)
-        turn = asyncio.create_task(answered(runs.host, ask(session_id="s")))
+        answering = asyncio.create_task(answered(runs.host, ask(session_id="s")))
         second = await asyncio.gather(*(_until_answer(stream) for stream in streams))
-        await turn
+        await answering
         for stream in streams:
             await stream.aclose()
 

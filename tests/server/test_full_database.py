@@ -21,12 +21,12 @@ from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import SessionLostError
 from graph_agent.execution.settlement import UNKNOWN
 from graph_agent.persistence.sqlite_saver import SharedSqliteSaver
-from graph_agent.server.admission.problems import ProblemError, problem_of_failure
 from graph_agent.server.app import create_app
-from graph_agent.server.process.host import Host, open_host
-from graph_agent.server.process.settings import ServerSettings
-from graph_agent.server.process.sources import AgentSource
-from tests.server.hosting import ask, begun, outcome_of
+from graph_agent.server.errors.problems import ProblemError, problem_of_failure
+from graph_agent.server.hosting.host import Host, open_host
+from graph_agent.server.hosting.sources import AgentSource
+from graph_agent.server.settings import ServerSettings
+from tests.server.hosting import ask, outcome_of, start_run
 from tests.support.agents import asks
 
 
@@ -61,9 +61,9 @@ async def test_a_call_whose_result_could_not_be_stored_is_unknown_when_there_is_
     async with open_host(source(graph, tmp_path / "s.db"), ServerSettings()) as host:
         hosts.append(host)
         with pytest.raises(ProblemError) as told:
-            await outcome_of(await begun(host, ask(session_id="talk")))
+            await outcome_of(await start_run(host, ask(session_id="talk")))
         resize(host.saver, -1)
-        after = await outcome_of(await begun(host, ask(HumanMessage("and now?"), session_id="talk")))
+        after = await outcome_of(await start_run(host, ask(HumanMessage("and now?"), session_id="talk")))
         values = (await host.kept.aget_state({"configurable": {"thread_id": "talk"}})).values
 
     results = [message.text for message in values["messages"] if message.type == "tool"]

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from graph_agent.server import shared_folder
 from graph_agent.server.admission.limits import Limits
-from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.admission.shared_limits import SharedLimits
-from graph_agent.server.process import shared_folder, workers
-from graph_agent.server.process.metric_files import ReservedFile
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.monitoring.metric_files import ReservedFile
+from graph_agent.server.process import workers
 from tests.server.process import Served, serving
 from tests.support.chat_client import CHAT, body
 from tests.support.small_disk import fill, small_disk
@@ -59,10 +60,10 @@ def test_limits_hold_for_this_process_while_the_folder_is_full_and_are_shared_ag
 
 def test_limits_hold_where_their_file_cannot_be_made(tmp_path: Path) -> None:
     limits = SharedLimits(tmp_path / "gone", "requests", 1)
-    with limits.held("a"):
+    with limits.slot("a"):
         second = refused(limits, "a", lambda limits, caller: limits.enter(caller))
     (tmp_path / "gone").mkdir()
-    with limits.held("a"):
+    with limits.slot("a"):
         made = (tmp_path / "gone" / "limits.sqlite").exists()
 
     assert (second, made) == (True, True)
@@ -135,7 +136,7 @@ def test_a_server_starts_where_no_temporary_folder_can_be_made(
 
     monkeypatch.setattr(tempfile, "TemporaryDirectory", full)
     with workers.sharing(2) as shared:
-        found = (shared, workers.shared_folder())
+        found = (shared, shared_folder.shared_folder())
 
     [warning] = [record.getMessage() for record in caplog.records]
     assert (found, warning.partition(" (")[0]) == ((None, None), "No temporary folder can be used")

@@ -10,11 +10,11 @@ from langchain_core.messages import HumanMessage
 
 from graph_agent import create_graph_agent
 from graph_agent.server import ServerSettings
-from graph_agent.server.admission.problems import ProblemError
-from graph_agent.server.chat.turns import resolve_run
+from graph_agent.server.chat.run_spec import resolve_run
+from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.history import SessionMemory
-from tests.server.hosting import MINE, NOBODY, answered, ask, begun, outcome_of, running, with_results
+from tests.server.hosting import MINE, NOBODY, answered, ask, outcome_of, running, start_run, with_results
 from tests.support.agents import asks
 from tests.support.gates import Gate, GatedModel, gated_tool
 
@@ -27,7 +27,7 @@ async def test_a_request_that_is_refused_as_busy_leaves_the_other_alone() -> Non
         GatedModel([asks(("c1", "work", {})), "No more actions.", "Done."]), tools=[gated_tool(gate)]
     )
     async with asyncio.timeout(30), running(graph) as runs:
-        first = await begun(runs.host, ask(session_id="s"))
+        first = await start_run(runs.host, ask(session_id="s"))
         await gate.reached()
         # It leaves before its run has received the busy error.
         async with runs.run(await resolve_run(runs.host, NOBODY, ask(session_id="s")), streams=True) as second:
@@ -57,8 +57,8 @@ async def test_repeated_text_beside_results_is_delivered_once(session: str | Non
     async with asyncio.timeout(30), running(graph) as runs:
         waiting = await answered(runs.host, ask(client_tools=[MINE], session_id=session))
         again = with_results(waiting.calls, "Be quick.", session_id=session)
-        first = await begun(runs.host, again)
-        turn = await resolve_run(runs.host, NOBODY, again)
+        first = await start_run(runs.host, again)
+        spec = await resolve_run(runs.host, NOBODY, again)
         await gate.reached()
         refused = []
         for _ in range(2):
@@ -67,7 +67,7 @@ async def test_repeated_text_beside_results_is_delivered_once(session: str | Non
             refused.append(told.value.kind)
         gate.open()
         outcome = await outcome_of(first)
-        events = await SessionMemory(runs.host.kept).get_session_events(turn.thread)
+        events = await SessionMemory(runs.host.kept).get_session_events(spec.thread)
     asked = "\n".join(message.text for message in model.requests[-1].messages)
 
     assert (refused, outcome.text, asked.count("Be quick.")) == (["busy"] * 2, "Done.", 1)
@@ -96,7 +96,7 @@ async def test_delivered_results_of_a_stopped_run_are_resumed(session: str | Non
     async with asyncio.timeout(30), running(graph) as runs:
         waiting = await answered(runs.host, ask(client_tools=[MINE], session_id=session))
         again = with_results(waiting.calls, "Be quick.", session_id=session)
-        stopped = await begun(runs.host, again)
+        stopped = await start_run(runs.host, again)
         await gate.reached()
         if how == "drain":
             stopped.drain()
@@ -120,7 +120,7 @@ async def test_undelivered_results_and_text_of_a_stopped_run_are_resumed() -> No
     ):
         waiting = await answered(runs.host, ask(client_tools=[MINE]))
         again = with_results(waiting.calls, "Be quick.")
-        stopped = await begun(runs.host, again)
+        stopped = await start_run(runs.host, again)
         stopped.drain()
         with pytest.raises(ProblemError):
             await outcome_of(stopped)
@@ -134,7 +134,7 @@ async def test_a_request_cancelled_before_its_calls_were_sent_stores_nothing() -
     gate = Gate()
     model = GatedModel([CALLS_MINE], before={1: gate})
     async with asyncio.timeout(30), running(create_graph_agent(model)) as runs:
-        stopped = await begun(runs.host, ask(client_tools=[MINE]))
+        stopped = await start_run(runs.host, ask(client_tools=[MINE]))
         await gate.reached()
         stopped.cancel()
         with pytest.raises(ProblemError):

@@ -22,8 +22,8 @@ class _Cycle:
         self.itself = self
 
 
-@pytest.mark.parametrize(("size", "left"), [(COLLECT_BYTES, False), (COLLECT_BYTES - 1, True)])
-async def test_the_cycles_of_large_bodies_are_collected(size: int, left: bool) -> None:
+@pytest.mark.parametrize(("size", "remains"), [(COLLECT_BYTES, False), (COLLECT_BYTES - 1, True)])
+async def test_the_cycles_of_large_bodies_are_collected(size: int, remains: bool) -> None:
     cycles: list[weakref.ref[_Cycle]] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -40,7 +40,7 @@ async def test_the_cycles_of_large_bodies_are_collected(size: int, left: bool) -
         max_bytes=size,
         timeout_s=30,
         refuse=lambda path, problem: Response(),
-        held=lambda scope: nullcontext(),
+        slot=lambda scope: nullcontext(),
         json=JsonBounds(values=1, depth=1),
     )
     gc.disable()
@@ -50,7 +50,7 @@ async def test_the_cycles_of_large_bodies_are_collected(size: int, left: bool) -
     finally:
         gc.enable()
 
-    assert is_left == left
+    assert is_left == remains
 
 
 def test_contexts_of_runs_are_cached_within_a_size_bound(monkeypatch: pytest.MonkeyPatch) -> None:

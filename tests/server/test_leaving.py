@@ -14,15 +14,15 @@ from langchain_core.messages import HumanMessage
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server.admission.keys import Caller
-from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.run import RunEnded, ServerRun
-from graph_agent.server.chat.turns import resolve_run
-from graph_agent.server.process.host import Host, open_host
-from graph_agent.server.process.metrics import Metrics
-from graph_agent.server.process.settings import ServerSettings
-from graph_agent.server.process.sources import AgentSource
+from graph_agent.server.chat.run_spec import resolve_run
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.hosting.host import Host, open_host
+from graph_agent.server.hosting.sources import AgentSource
+from graph_agent.server.monitoring.metrics import Metrics
+from graph_agent.server.settings import ServerSettings
 
 _SOURCE_NAME = "scripted"
 
@@ -47,8 +47,8 @@ async def test_a_client_that_reads_nothing_blocks_nothing(
     monkeypatch.setattr("graph_agent.server.chat.run._MOST_WAITING", 1)
     async with hosting("word") as host:
         runs = Runs(host, Metrics())
-        turn = await resolve_run(host, Caller(""), ask())
-        async with asyncio.timeout(30), runs.run(turn, streams=True) as running:
+        spec = await resolve_run(host, Caller(""), ask())
+        async with asyncio.timeout(30), runs.run(spec, streams=True) as running:
             # The run is over, and waits for space to report it.
             while not running.ended:
                 await asyncio.sleep(0)
@@ -62,9 +62,9 @@ async def test_an_answer_is_sent_although_cleanup_fails(caplog: pytest.LogCaptur
 
     tool = {"type": "function", "function": {"name": "mine", "parameters": {"type": "object", "properties": {}}}}
     async with hosting("fine") as host:
-        turn = await resolve_run(host, Caller(""), ask(client_tools=[tool]))
+        spec = await resolve_run(host, Caller(""), ask(client_tools=[tool]))
         object.__setattr__(host, "forget", broken)
-        running = ServerRun(host, turn, Metrics(), streams=False)
+        running = ServerRun(host, spec, Metrics(), streams=False)
         async with asyncio.timeout(30):
             last = await running.part()
 
@@ -74,8 +74,8 @@ async def test_an_answer_is_sent_although_cleanup_fails(caplog: pytest.LogCaptur
 
 async def test_an_internal_error_logs_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     async with hosting("fine") as host:
-        turn = replace(await resolve_run(host, Caller(""), ask()), given={"messages": object()})
-        running = ServerRun(host, turn, Metrics(), streams=False)
+        spec = replace(await resolve_run(host, Caller(""), ask()), graph_input={"messages": object()})
+        running = ServerRun(host, spec, Metrics(), streams=False)
         with caplog.at_level(logging.INFO), pytest.raises(ProblemError) as told:
             await running.part()
 

@@ -32,7 +32,7 @@ def post(served: Served, path: str, body: Any) -> tuple[int, Any]:
 
 @pytest.mark.parametrize("end", ["/a2a", "/a2a/"])
 @pytest.mark.parametrize(
-    ("sent", "id_", "place"),
+    ("body", "id_", "place"),
     [
         (rpc({}, HALF), None, "id"),
         (rpc({}, f"a{HALF}b"), None, "id"),
@@ -49,8 +49,8 @@ def post(served: Served, path: str, body: Any) -> tuple[int, Any]:
     ],
     ids=range(12),
 )
-def test_over_jsonrpc_it_is_an_invalid_request(served: Served, end: str, sent: Any, id_: Any, place: str) -> None:
-    status, told = post(served, end, sent)
+def test_over_jsonrpc_it_is_an_invalid_request(served: Served, end: str, body: Any, id_: Any, place: str) -> None:
+    status, told = post(served, end, body)
 
     error = told["error"]
     assert (status, told["id"], error["code"], error["message"].partition(" holds")[0]) == (400, id_, -32600, place)

@@ -10,7 +10,7 @@ BASE = "give the client a base URL that ends in /v1."
 
 
 @pytest.mark.parametrize(
-    ("path", "way"),
+    ("path", "hint"),
     [
         (
             "/v1/responses",
@@ -25,12 +25,12 @@ BASE = "give the client a base URL that ends in /v1."
         ("/v1/embeddings", ""),
     ],
 )
-def test_a_404_suggests_the_path_if_known(served: Served, path: str, way: str) -> None:
+def test_a_404_suggests_the_path_if_known(served: Served, path: str, hint: str) -> None:
     with served.http() as http:
         answer = http.post(path, json={})
 
     error = answer.json()["error"]
     assert (answer.status_code, error["message"] if path.startswith("/v1/") else error) == (
         404,
-        f"There is nothing at {path}.{way}",
+        f"There is nothing at {path}.{hint}",
     )

@@ -80,19 +80,19 @@ def test_the_options_reach_the_model(openai_client: openai.OpenAI) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "said"),
+    ("before", "content"),
     [([], "who next?"), ([user("one"), {"role": "assistant", "content": "two"}], "one / who next?")],
     ids=["alone", "behind the assistant"],
 )
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_a_final_system_message_is_answered_if_alone(
-    openai_client: openai.OpenAI, role: str, before: list[Any], said: str
+    openai_client: openai.OpenAI, role: str, before: list[Any], content: str
 ) -> None:
     answer = ask(
         openai_client, {"role": "system", "content": "Be brief."}, *before, {"role": role, "content": "who next?"}
     )
 
-    assert answer.choices[0].message.content == f"You said: {said}"
+    assert answer.choices[0].message.content == f"You said: {content}"
 
 
 def test_a_system_message_behind_the_users_is_an_instruction(openai_client: openai.OpenAI) -> None:
@@ -226,3 +226,21 @@ def test_a_failed_session_reports_its_error(openai_client: openai.OpenAI, served
         info["answer"],
     ]
     assert json.loads(followed.removeprefix("data: "))["message"] == events[0]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_empty_answer_is_a_fault_of_the_model(openai_client: openai.OpenAI, stream: bool) -> None:
+    with pytest.raises(openai.InternalServerError) as error:
+        list(ask(openai_client, user("!empty"), stream=stream))
+
+    assert (error.value.status_code, error.value.response.headers["x-should-retry"], error.value.body) == (
+        502,
+        "false",
+        {
+            "message": "The model gave an empty answer twice; send the request again, or with other words.",
+            "type": "server_error",
+            "param": None,
+            "code": "model_failed",
+            "category": "empty_answer",
+        },
+    )

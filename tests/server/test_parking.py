@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.server import ServerSettings
-from graph_agent.server.process.host import Host
-from tests.server.hosting import MINE, ask, begun, outcome_of, running
+from graph_agent.server.hosting.host import Host
+from tests.server.hosting import MINE, ask, outcome_of, running, start_run
 from tests.support.gates import Gate, GatedModel
 
 
@@ -33,11 +33,11 @@ async def test_expired_parked_requests_are_evicted_unless_running() -> None:
     async with asyncio.timeout(30), running(create_graph_agent(model)) as runs:
         host = replace(runs.host, settings=ServerSettings(park_s=1e-6))
         await host.park("anna/parked/1")
-        at_work = await begun(host, ask(client_tools=[MINE]))
+        active = await start_run(host, ask(client_tools=[MINE]))
         await gate.reached()
         await host.sweep()
         left = await parked(host)
         gate.open()
-        outcome = await outcome_of(at_work)
+        outcome = await outcome_of(active)
 
-    assert (left, outcome.text) == ([at_work.spec.thread], "Done.")
+    assert (left, outcome.text) == ([active.spec.thread], "Done.")

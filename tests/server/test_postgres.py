@@ -28,7 +28,7 @@ from tests.support.postgres_server import on_postgres
 pytestmark = on_postgres
 
 
-def fresh(url: str) -> httpx.Client:
+def new_client(url: str) -> httpx.Client:
     """A client with a connection of its own, which any of the processes may take."""
     return httpx.Client(base_url=url, trust_env=False, timeout=60)
 
@@ -61,7 +61,7 @@ def test_a_busy_session_is_refused_and_steered_through_every_process(postgres_ur
         running = pool.submit(chat, http, "kept", slow_tool_orders(tmp_path))
         wait_for_event(http, "kept", "tool_call")
         for i in range(12):
-            with fresh(server.url) as other:
+            with new_client(server.url) as other:
                 refused.append(chat(other, "kept", "me too").status_code)
                 steered.append(other.post("/sessions/kept/steer", json={"text": f"steer {i}"}).status_code)
         (tmp_path / "go").touch()
@@ -115,7 +115,7 @@ def test_one_killed_process_leaves_its_session_to_the_other(postgres_url: str, t
         (tmp_path / "go").touch()
         while 200 not in answers:
             try:
-                with fresh(server.url) as other:
+                with new_client(server.url) as other:
                     answers.append(chat(other, "kept", "and now?").status_code)
             except httpx.HTTPError:
                 time.sleep(0.05)  # it reached the killed process, which is restarting

@@ -20,7 +20,7 @@ OPENAI = {"tools": [{"type": "function", "function": {"name": "paint", "paramete
 ANTHROPIC = {"tools": [{"name": "paint", "input_schema": PARAMETERS}], "max_tokens": 9}
 
 
-def asked(order: str) -> dict[str, Any]:
+def chat_body(order: str) -> dict[str, Any]:
     return {"model": "parrot", "messages": [{"role": "user", "content": order}]}
 
 
@@ -31,7 +31,7 @@ def events(text: str) -> list[Any]:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_completions_fit(served: Served, order: str) -> None:
-    body = {**asked(order), **OPENAI}
+    body = {**chat_body(order), **OPENAI}
     with served.http() as http:
         whole = http.post("/v1/chat/completions", json=body).json()
         streamed = http.post(
@@ -45,7 +45,7 @@ def test_completions_fit(served: Served, order: str) -> None:
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_messages_fit(served: Served, order: str) -> None:
-    body = {**asked(order), **ANTHROPIC}
+    body = {**chat_body(order), **ANTHROPIC}
     with served.http() as http:
         whole = http.post("/v1/messages", json=body).json()
         streamed = http.post("/v1/messages", json={**body, "stream": True})

@@ -21,12 +21,12 @@ import pytest
 from graph_agent import ScriptedChatModel, create_graph_agent
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.server.chat.active_runs import Runs
-from graph_agent.server.process import readiness
-from graph_agent.server.process.host import Host, open_host
-from graph_agent.server.process.metrics import Metrics
-from graph_agent.server.process.readiness import Readiness
-from graph_agent.server.process.settings import ServerSettings
-from graph_agent.server.process.sources import AgentSource
+from graph_agent.server.hosting.host import Host, open_host
+from graph_agent.server.hosting.sources import AgentSource
+from graph_agent.server.monitoring import readiness
+from graph_agent.server.monitoring.metrics import Metrics
+from graph_agent.server.monitoring.readiness import Readiness
+from graph_agent.server.settings import ServerSettings
 from tests.server.hosting import running
 from tests.server.process import PARROT, serving
 from tests.support.gates import Gate
@@ -37,12 +37,12 @@ AGENT = {"name": "real", "model": "openai:gpt-4o-mini"}
 
 
 @contextmanager
-def provider(status: int, asked: list[str]) -> Iterator[str]:
+def provider(status: int, requests: list[str]) -> Iterator[str]:
     """A provider that answers everything with one status."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(f"{self.command} {self.path}")
+            requests.append(f"{self.command} {self.path}")
             body = b'{"object": "list", "data": []}' if status == 200 else b'{"error": {"message": "no"}}'
             self.send_response(status)
             for name, value in (("content-type", "application/json"), ("content-length", str(len(body)))):
@@ -72,7 +72,7 @@ def probed(folder: Path, base_url: str) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize(
-    ("status", "told"),
+    ("status", "expected"),
     [
         (200, (200, "ok")),
         (404, (200, "ok")),
@@ -82,12 +82,14 @@ def probed(folder: Path, base_url: str) -> list[tuple[int, str]]:
         (500, (503, "unreachable")),
     ],
 )
-def test_the_models_endpoint_is_asked_once_for_many_probes(tmp_path: Path, status: int, told: tuple[int, str]) -> None:
+def test_the_models_endpoint_is_asked_once_for_many_probes(
+    tmp_path: Path, status: int, expected: tuple[int, str]
+) -> None:
     asked: list[str] = []
     with provider(status, asked) as base_url:
         answers = probed(tmp_path, base_url)
 
-    assert (answers, asked) == ([told] * 3, ["GET /v1/models"])
+    assert (answers, asked) == ([expected] * 3, ["GET /v1/models"])
 
 
 def test_an_endpoint_that_is_not_there_is_no_model(tmp_path: Path) -> None:
@@ -108,7 +110,7 @@ async def test_a_part_that_does_not_answer_is_asked_once_and_named(monkeypatch: 
             await gate.passing()
 
         monkeypatch.setattr(runs.host.saver, "aget_tuple", stuck)
-        ready = Readiness(runs)
+        ready = Readiness(runs.host, runs.metrics, runs)
         told = [await ready.checks() for _ in range(3)]
         looked = list(looks)
         gate.open()
@@ -125,7 +127,7 @@ async def test_a_part_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(["one"]))) as runs:
         monkeypatch.setattr(runs.host.saver, "aget_tuple", broken)
-        told = await Readiness(runs).checks()
+        told = await Readiness(runs.host, runs.metrics, runs).checks()
 
     assert told == {"server": "ok", "model": "ok", "database": "failed"}
 
@@ -144,7 +146,7 @@ async def ready_on(address: str) -> AsyncIterator[tuple[Readiness, Host]]:
         open_host(source, ServerSettings()) as host,
         aclosing(Runs(host, Metrics())) as runs,
     ):
-        yield Readiness(runs), host
+        yield Readiness(runs.host, runs.metrics, runs), host
 
 
 def damage_pages(file: Path) -> None:
@@ -175,7 +177,7 @@ def empty(file: Path) -> None:
 async def test_a_server_whose_database_is_damaged_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None]
 ) -> None:
-    monkeypatch.setattr(readiness, "FRESH_S", 0.0)
+    monkeypatch.setattr(readiness, "CACHE_S", 0.0)
     file = tmp_path / "s.db"
     async with ready_on(f"sqlite:///{file}") as (ready, _):
         before = (await ready.checks())["database"]
@@ -190,7 +192,7 @@ async def test_a_server_whose_database_is_damaged_is_not_ready(
 async def test_a_server_whose_disk_is_full_is_not_ready_until_there_is_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readiness, "FRESH_S", 0.0)
+    monkeypatch.setattr(readiness, "CACHE_S", 0.0)
     with small_disk(tmp_path / "disk", 1024) as disk:
         async with ready_on(f"sqlite:///{disk / 's.db'}") as (ready, host):
             before = (await ready.checks())["database"]
@@ -209,7 +211,7 @@ async def test_a_server_whose_disk_is_full_is_not_ready_until_there_is_space(
 async def test_a_database_that_may_not_grow_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    monkeypatch.setattr(readiness, "FRESH_S", 0.0)
+    monkeypatch.setattr(readiness, "CACHE_S", 0.0)
     async with ready_on(f"sqlite:///{tmp_path / 's.db'}") as (ready, host):
         before = (await ready.checks())["database"]
         connection: Any = getattr(host, part).conn
@@ -225,7 +227,7 @@ async def test_a_database_that_may_not_grow_is_not_ready(
 async def test_a_probe_leaves_nothing_behind_and_takes_a_foreign_transaction_for_a_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(readiness, "FRESH_S", 0.0)
+    monkeypatch.setattr(readiness, "CACHE_S", 0.0)
     file = tmp_path / "s.db"
     async with ready_on(f"sqlite:///{file}") as (ready, host):
         first = (await ready.checks())["database"]
@@ -245,7 +247,7 @@ async def test_a_probe_leaves_nothing_behind_and_takes_a_foreign_transaction_for
 async def test_a_postgresql_database_whose_disk_is_full_is_not_ready(
     postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, table: str
 ) -> None:
-    monkeypatch.setattr(readiness, "FRESH_S", 0.0)
+    monkeypatch.setattr(readiness, "CACHE_S", 0.0)
     # Where the server's own user can get in.
     with postgres.database() as url, small_disk(postgres.folder / f"small-{table}", 2048) as disk:
         shutil.chown(disk, postgres.folder.owner())
@@ -302,7 +304,7 @@ async def test_the_state_of_mcp_servers_and_the_database_is_looked_for_again_aft
         monkeypatch.setattr(time, "monotonic", lambda: clock[0])
         monkeypatch.setattr(type(runs.host), "mcp_states", lambda host: look("mcp"))
         monkeypatch.setattr(runs.host.saver, "aget_tuple", lambda config: look("database"))
-        ready = Readiness(runs)
+        ready = Readiness(runs.host, runs.metrics, runs)
         found = []
         for clock[0] in (1000.0, 1004.9, 1005.1):
             await asyncio.gather(*(ready.checks() for _ in range(20)))

@@ -11,9 +11,9 @@ from langchain_core.tools import tool
 from langgraph.types import interrupt
 
 from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.server.admission.problems import ProblemError
-from graph_agent.server.chat.turns import resolve_run
-from graph_agent.server.process.host import Host
+from graph_agent.server.chat.run_spec import resolve_run
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.hosting.host import Host
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.session.results import run_result
 from tests.server.hosting import MINE, NOBODY, answered, ask, outcome_of, running, with_results
@@ -68,16 +68,16 @@ async def test_a_session_resumes_after_an_unstored_step(stored: int) -> None:
 
 
 async def test_a_follow_up_has_its_own_answer_and_usage() -> None:
-    script = [_used(asked=1000), _used("No more actions."), _used("Done."), _used("Next.", asked=50)]
+    script = [_used(input_tokens=1000), _used("No more actions."), _used("Done."), _used("Next.", input_tokens=50)]
     async with asyncio.timeout(30), running(create_graph_agent(ScriptedChatModel(script))) as runs:
         waiting = await answered(runs.host, ask(client_tools=[MINE], session_id="s"))
         await Sessions(runs, NOBODY).follow_up("s", "And then?")
-        turn = await resolve_run(runs.host, NOBODY, with_results(waiting.calls, session_id="s"))
-        async with runs.run(turn, streams=False) as resumed:
+        spec = await resolve_run(runs.host, NOBODY, with_results(waiting.calls, session_id="s"))
+        async with runs.run(spec, streams=False) as resumed:
             outcome = await outcome_of(resumed)
         assert resumed.following is not None
         await resumed.following
-        followed = run_result(await runs.host.kept.aget_state(turn.config))
+        followed = run_result(await runs.host.kept.aget_state(spec.config))
 
     assert (outcome.text, outcome.input_tokens, outcome.output_tokens) == ("Done.", 2, 2)
     assert (followed.answer, followed.usage["input_tokens"]) == ("Next.", 50)
@@ -100,8 +100,8 @@ async def _lost_behind(host: Host, stored: int) -> None:
             await answered(host, ask(session_id="s"))
 
 
-def _used(text: str = "", *, asked: int = 1) -> AIMessage:
+def _used(text: str = "", *, input_tokens: int = 1) -> AIMessage:
     """A reply of one output token; without words it calls the caller's tool."""
     calls: Any = [] if text else [{"id": "c1", "name": "mine", "args": {}, "type": "tool_call"}]
-    used: Any = {"input_tokens": asked, "output_tokens": 1, "total_tokens": asked + 1}
+    used: Any = {"input_tokens": input_tokens, "output_tokens": 1, "total_tokens": input_tokens + 1}
     return AIMessage(text, tool_calls=calls, usage_metadata=used)

@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from graph_agent.server import ServerSettings, create_app, of_file
-from graph_agent.server.admission.keys import ApiKey
+from graph_agent.server.settings import ApiKey
 from tests.server.process import ROOT, Served, serving
 from tests.support.chat_client import CHAT, answer, body, chat, wait_for_event
 
@@ -31,7 +31,7 @@ def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @contextmanager
-def sent(server: Served, content: bytes, *headers: str, length: int | None = None) -> Iterator[socket.socket]:
+def sending(server: Served, content: bytes, *headers: str, length: int | None = None) -> Iterator[socket.socket]:
     """A connection on which a chat request was sent, and nothing is read."""
     url = httpx.URL(server.url)
     head = [f"POST {CHAT} HTTP/1.1", "host: localhost", "content-type: application/json", *headers]
@@ -51,7 +51,7 @@ def ended(http: httpx.Client, session: str) -> str:
 
 def test_a_stalled_reader_is_disconnected_and_its_session_stays_valid(impatient: Served) -> None:
     content = json.dumps(body("!endless", stream=True)).encode()
-    with impatient.http() as http, sent(impatient, content, "x-session-id: slow") as connection:
+    with impatient.http() as http, sending(impatient, content, "x-session-id: slow") as connection:
         status = ended(http, "slow")
         told = b""
         while piece := _read(connection):
@@ -75,7 +75,7 @@ def test_a_request_that_ends_in_its_middle_begins_nothing(impatient: Served, how
     content = json.dumps(body("hello")).encode()
     session = f"middle-{how}"
     with impatient.http() as http:
-        with sent(impatient, content[:20], f"x-session-id: {session}", length=len(content)) as connection:
+        with sending(impatient, content[:20], f"x-session-id: {session}", length=len(content)) as connection:
             connection.shutdown(how)
             while how == socket.SHUT_WR and _read(connection):
                 pass
@@ -86,7 +86,7 @@ def test_a_request_that_ends_in_its_middle_begins_nothing(impatient: Served, how
 
 def test_a_client_that_closes_its_half_behind_the_request_is_gone(impatient: Served, tmp_path: Path) -> None:
     content = json.dumps(body(f'!call wait_for {{"file": "{tmp_path / "never"}"}}')).encode()
-    with impatient.http() as http, sent(impatient, content, "x-session-id: halved") as connection:
+    with impatient.http() as http, sending(impatient, content, "x-session-id: halved") as connection:
         wait_for_event(http, "halved", "tool_call")
         connection.shutdown(socket.SHUT_WR)
         status = ended(http, "halved")

@@ -9,8 +9,8 @@ import pytest
 
 from graph_agent.errors import ConfigError
 from graph_agent.server import ServerSettings
-from graph_agent.server.process.settings import describe_settings, settings_from
 from graph_agent.server.process.startup_errors import STARTUP_FAILURE
+from graph_agent.server.settings import describe_settings, settings_from
 from tests.server.process import PARROT, refused
 
 
@@ -44,7 +44,7 @@ def test_the_listed_settings_are_the_accepted_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("entry", "said"),
+    ("entry", "message"),
     [
         ("max_body_bytes", "--set max_body_bytes: write a setting as 'field=value', e.g. 'max_body_bytes=1000000'."),
         ("keys=x", "--set keys: keys are given in GRAPH_AGENT_API_KEYS or with --keys-file."),
@@ -53,8 +53,8 @@ def test_the_listed_settings_are_the_accepted_ones() -> None:
     ],
     ids=["no value", "keys", "no YAML", "out of range"],
 )
-def test_an_invalid_setting_is_refused(entry: str, said: str) -> None:
+def test_an_invalid_setting_is_refused(entry: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         settings_from([entry])
 
-    assert str(caught.value) == said
+    assert str(caught.value) == message

@@ -19,10 +19,10 @@ from graph_agent.server.process.supervisor import Supervisor
 from tests.server.process import eventually
 
 
-def swallow(pipe: Connection, asked: Path) -> None:
+def swallow(pipe: Connection, received: Path) -> None:
     """A worker that accepts a liveness check, and never answers."""
     pipe.recv()
-    asked.touch()
+    received.touch()
     time.sleep(600)
 
 

@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from graph_agent.server.admission.limits import Limits
-from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.admission.shared_limits import SharedLimits
+from graph_agent.server.errors.problems import ProblemError
 from tests.server.process import Served, eventually, refused, serving
 from tests.support.chat_client import is_up
 
@@ -30,7 +30,7 @@ def key(caller: str) -> dict[str, str]:
     return {"x-api-key": f"{caller}-0123456789abcdef"}
 
 
-def say(http: httpx.Client, caller: str, text: str) -> httpx.Response:
+def post_chat(http: httpx.Client, caller: str, text: str) -> httpx.Response:
     body: dict[str, Any] = {"model": "parrot", "messages": [{"role": "user", "content": text}]}
     return http.post(CHAT, json=body, headers=key(caller))
 
@@ -61,7 +61,7 @@ def one_client_each(server: Served) -> Iterator[tuple[dict[int, httpx.Client], i
     try:
         while len(found) < 2:
             http = server.http(limits=httpx.Limits(max_connections=1))
-            pid = int(say(http, f"scout{asked // PER_MINUTE}", "!pid").json()["choices"][0]["message"]["content"])
+            pid = int(post_chat(http, f"scout{asked // PER_MINUTE}", "!pid").json()["choices"][0]["message"]["content"])
             asked += 1
             if found.setdefault(pid, http) is not http:
                 http.close()
@@ -80,12 +80,12 @@ def test_limits_and_counts_are_those_of_all_workers(two: Served, tmp_path: Path)
     go = tmp_path / "go"
     with one_client_each(two) as (clients, asked), two.http() as other:
         first, second = clients.values()
-        rated = [say(http, "rated", "hi").status_code for http in (first, second) * (PER_MINUTE // 2 + 1)]
+        rated = [post_chat(http, "rated", "hi").status_code for http in (first, second) * (PER_MINUTE // 2 + 1)]
         runs = [counted(http, "graph_agent_runs_total") for http in (first, second)]
         with waiting(two, "held", go):
             eventually(lambda: counted(other, "graph_agent_requests_under_way") >= 1)
             held = [
-                (say(http, "held", "hi").status_code, counted(http, "graph_agent_requests_under_way"))
+                (post_chat(http, "held", "hi").status_code, counted(http, "graph_agent_requests_under_way"))
                 for http in (first, second)
             ]
             go.touch()
@@ -99,9 +99,9 @@ def test_slots_of_a_killed_worker_are_released(two: Served, tmp_path: Path) -> N
         (pid, doomed), (_, other) = clients.items()
         with waiting(two, "killed", tmp_path / "never", doomed):
             eventually(lambda: counted(other, "graph_agent_requests_under_way") >= 1)
-            refused_before = say(other, "killed", "hi").status_code
+            refused_before = post_chat(other, "killed", "hi").status_code
             os.kill(pid, signal.SIGKILL)
-        eventually(lambda: say(other, "killed", "hi").status_code == 200)
+        eventually(lambda: post_chat(other, "killed", "hi").status_code == 200)
         # Its successor, with a count of zero, is up.
         eventually(lambda: counted(other, "graph_agent_requests_under_way") == 0)
 
@@ -154,7 +154,7 @@ def test_both_kinds_of_limits_count_alike(tmp_path: Path, shared: bool) -> None:
         (61.0, "a", False),
     ]:
         try:
-            with limits.held(caller):
+            with limits.slot(caller):
                 told.append(None)
                 if again:
                     limits.enter(caller)
@@ -168,7 +168,7 @@ def test_both_kinds_of_limits_count_alike(tmp_path: Path, shared: bool) -> None:
 def waiting(server: Served, caller: str, file: Path, http: httpx.Client | None = None) -> Iterator[None]:
     """A request that runs until a file exists, or its worker is gone."""
     with server.http() as own, ThreadPoolExecutor(1) as pool:
-        request = pool.submit(say, http or own, caller, f"!wait {file}")
+        request = pool.submit(post_chat, http or own, caller, f"!wait {file}")
         yield
         assert request.exception() is None or isinstance(request.exception(), httpx.TransportError)
 

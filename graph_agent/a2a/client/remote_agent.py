@@ -22,8 +22,8 @@ from graph_agent._internal.text import clean, plain
 from graph_agent.a2a.client.auth import A2AAuth
 from graph_agent.a2a.client.card import describe, read_card
 from graph_agent.a2a.client.http import open_http, origin_of
-from graph_agent.a2a.client.reply import content_of
 from graph_agent.a2a.client.task import CANCEL_S, FollowedTask, RemoteTimeoutError
+from graph_agent.a2a.parts import content_of
 from graph_agent.a2a.wire import EXTENSION, delegation_metadata, read_usage
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import OperatorError
@@ -45,16 +45,15 @@ class RemoteAgent:
         self,
         name: str,
         url: str,
-        description: str | None = None,
-        *,
-        timeout_s: float = 60.0,
-        auth: A2AAuth | None = None,
-        max_response_bytes: int = 10_000_000,
-        allowed_origins: Sequence[str] = (),
+        description: str | None,
+        timeout_s: float,
+        auth: A2AAuth | None,
+        max_response_bytes: int,
+        allowed_origins: Sequence[str],
     ) -> None:
         self.name = name
         self.url = url
-        self._given = description
+        self._own_description = description
         self._timeout_s = timeout_s
         self._auth = auth
         self._max_bytes = max_response_bytes
@@ -68,7 +67,7 @@ class RemoteAgent:
     @property
     def description(self) -> str:
         """The configured description, followed by the card's description once the card is read."""
-        return " ".join(filter(None, [self._given, self._card_description])) or _DEFAULT_DESCRIPTION
+        return " ".join(filter(None, [self._own_description, self._card_description])) or _DEFAULT_DESCRIPTION
 
     async def prepare(self) -> bool:
         """Read the card if unknown, with a pause after a failure; return whether the description changed."""
@@ -181,15 +180,15 @@ class RemoteAgent:
     def _success(self, task: FollowedTask, parts: list[Part]) -> DelegationResult:
         content = content_of(parts)
         usage = read_usage(task.metadata)
-        if not content.shown:
+        if not content.for_model:
             return DelegationResult(
                 f"The agent {self.name!r} gave no answer.", "error", usage, context_id=task.context_id
             )
         return DelegationResult(
-            self._without_secret(plain(content.shown)),
+            self._without_secret(plain(content.for_model)),
             usage=usage,
             value=self._without_secret(plain(content.value)),
-            artifact=self._without_secret(plain(content.kept)) or None,
+            artifact=self._without_secret(plain(content.artifacts)) or None,
             untrusted=True,
             context_id=task.context_id,
         )

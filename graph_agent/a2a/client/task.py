@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import anyio
 from a2a.client import A2AClientError, Client
 from a2a.types import (
+    Artifact,
     CancelTaskRequest,
     GetTaskRequest,
     Message,
+    Part,
     SendMessageConfiguration,
     SendMessageRequest,
     StreamResponse,
     SubscribeToTaskRequest,
     Task,
+    TaskArtifactUpdateEvent,
     TaskState,
     TaskStatus,
 )
 from google.protobuf.json_format import MessageToDict
 
-from graph_agent.a2a.client.reply import Artifacts, text_of_message
 from graph_agent.a2a.client.stream import EventStream
+from graph_agent.a2a.parts import text_of_parts
 
 CANCEL_S = 3.0
 """Maximum seconds that our own run waits for the cancellation of a remote task."""
@@ -38,6 +41,34 @@ RUNNING = frozenset({TaskState.TASK_STATE_UNSPECIFIED, TaskState.TASK_STATE_SUBM
 
 class RemoteTimeoutError(Exception):
     """The remote agent was silent for too long, or the run's own deadline expired."""
+
+
+class _Artifacts:
+    """A task's artifacts, accumulated from its updates."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[Part]] = {}
+
+    def set(self, artifacts: Sequence[Artifact]) -> None:
+        """Replace all artifacts."""
+        self._parts = {artifact.artifact_id: list(artifact.parts) for artifact in artifacts}
+
+    def add(self, update: TaskArtifactUpdateEvent) -> None:
+        """Apply one update; appended text is joined to the preceding text part."""
+        new = list(update.artifact.parts)
+        known = self._parts.get(update.artifact.artifact_id)
+        if not update.append or known is None:
+            self._parts[update.artifact.artifact_id] = new
+            return
+        for part in new:
+            if known and part.WhichOneof("content") == known[-1].WhichOneof("content") == "text":
+                known[-1] = Part(text=known[-1].text + part.text)
+            else:
+                known.append(part)
+
+    def parts(self) -> list[Part]:
+        """Return all parts in order."""
+        return [part for parts in self._parts.values() for part in parts]
 
 
 class FollowedTask:
@@ -73,7 +104,7 @@ class FollowedTask:
         self.id = task_id
         self.context_id = ""
         self.status = TaskStatus()
-        self.artifacts = Artifacts()
+        self.artifacts = _Artifacts()
         self.metadata: dict[str, Any] = {}
         self.cancel_confirmed = False
         """Whether the agent accepted a cancel request."""
@@ -88,7 +119,7 @@ class FollowedTask:
     @property
     def text(self) -> str:
         """Text of the task's status message; empty for none."""
-        return text_of_message(self.status.message) if self.status.HasField("message") else ""
+        return text_of_parts(self.status.message.parts) if self.status.HasField("message") else ""
 
     async def start(self, message: Message) -> None:
         """Send a message and follow the task until it ends or asks a person.

@@ -24,7 +24,7 @@ from graph_agent._internal.credential_headers import check_headers
 from graph_agent._internal.public_network import is_public_url
 from graph_agent.a2a.server.card import REST_PATH, RPC_PATH
 from graph_agent.a2a.server.credentials import CredentialContext
-from graph_agent.a2a.server.executor import A2A_DEFAULTS, HEARTBEAT_S, GraphExecutor, Held, unbounded
+from graph_agent.a2a.server.executor import A2A_DEFAULTS, HEARTBEAT_S, GraphExecutor, SlotFactory, unbounded
 from graph_agent.a2a.server.history import ConversationStore
 from graph_agent.a2a.server.other_processes import OtherProcesses
 from graph_agent.a2a.server.push import PushNotifier
@@ -32,14 +32,16 @@ from graph_agent.a2a.server.requests import (
     AT_WORK,
     BoundedRequests,
     CheckedRequests,
+    Refusal,
     RequestBounds,
     check_required_fields,
     refused_over_jsonrpc,
     refused_over_rest,
+    refused_text_over_jsonrpc,
+    refused_text_over_rest,
 )
 from graph_agent.a2a.server.sessions import SessionIds, session_id_of
 from graph_agent.a2a.server.store import ENDED, LiveTaskStore, Stores
-from graph_agent.a2a.server.text import Refusal, refused_text_over_jsonrpc, refused_text_over_rest
 from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.errors import ConfigError
 
@@ -66,7 +68,7 @@ class A2AServer:
         context_builder: Builds the SDK's call context, including the user; None for Starlette's authenticated user.
         credential_headers: Credential name → request header that carries the credential for its run.
         push_url_check: Whether a client's address may be notified; by default only addresses on the public network.
-        held: Limits how many tasks of one user run at the same time.
+        slots: Limits how many tasks of one user run at the same time.
         bounds: Size limits of one request.
 
     Raises:
@@ -86,7 +88,7 @@ class A2AServer:
         context_builder: ServerCallContextBuilder | None = None,
         credential_headers: Mapping[str, str] = MappingProxyType({}),
         push_url_check: UrlCheck = is_public_url,
-        held: Held = unbounded,
+        slots: SlotFactory = unbounded,
         bounds: RequestBounds = RequestBounds(),  # noqa: B008 - it is frozen
     ) -> None:
         if not graph.checkpointer:
@@ -106,7 +108,7 @@ class A2AServer:
             heartbeat_s=heartbeat_s,
             session_ids=session_ids,
             cancel_requests=other_processes.cancel_requests,
-            held=held,
+            slots=slots,
         )
         self._push = PushNotifier(stores.push, push_url_check) if card.capabilities.push_notifications else None
         self._handler = _Handler(
@@ -170,7 +172,7 @@ class A2AServer:
                 if isinstance(self._tasks, LiveTaskStore):
                     await self._tasks.settled()
                 if self._push is not None:
-                    await self._push.sent()
+                    await self._push.drained()
 
     def cancel(self) -> None:
         """Start stopping every task immediately; must be called in the server's event loop."""

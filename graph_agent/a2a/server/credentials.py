@@ -34,8 +34,8 @@ class CredentialContext(ServerCallContextBuilder):
     def build(self, request: Request) -> ServerCallContext:
         """Build the context of a request."""
         context = self._inner.build(request)
-        shown: Mapping[str, Any] = context.state.get(_HEADERS, {})
-        context.state[_HEADERS] = {name: value for name, value in shown.items() if name.lower() not in self._headers}
+        headers: Mapping[str, Any] = context.state.get(_HEADERS, {})
+        context.state[_HEADERS] = {name: value for name, value in headers.items() if name.lower() not in self._headers}
         try:
             context.state[_STATE] = credentials_of(request.headers, self._names)
         except InputError as error:

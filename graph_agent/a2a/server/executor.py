@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, aclosing, nullcontext, suppress
 from typing import Any
 from weakref import WeakValueDictionary
 
 from a2a.server.agent_execution import AgentExecutor, RequestContext
 from a2a.server.events import EventQueue
-from a2a.types import Message, Part, Task, TaskState
-from a2a.utils.errors import InvalidParamsError, UnsupportedOperationError
+from a2a.types import Message, Task, TaskState
+from a2a.utils.errors import InternalError, InvalidParamsError, UnsupportedOperationError
 from google.protobuf.json_format import MessageToDict
 from langchain_core.messages import AnyMessage, HumanMessage
 from langgraph.errors import GraphDrained
@@ -21,7 +21,7 @@ from langgraph.types import Interrupt
 
 from graph_agent._internal.failure_log import log_failure
 from graph_agent._internal.text import clean
-from graph_agent.a2a.client.reply import content_of
+from graph_agent.a2a.parts import text_of_parts
 from graph_agent.a2a.server.credentials import request_credentials
 from graph_agent.a2a.server.other_processes import CancelRequests
 from graph_agent.a2a.server.sessions import SessionIds, session_id_of
@@ -57,7 +57,7 @@ class NoSlotError(UserError):
     """The user's limit of concurrent tasks is reached; the message is sent to the user."""
 
 
-Held = Callable[[str], AbstractContextManager[None]]
+SlotFactory = Callable[[str], AbstractContextManager[None]]
 """Occupies one of a user's task slots inside the block; raises `NoSlotError` if no slot is free."""
 
 HEARTBEAT_S = 15.0
@@ -66,7 +66,7 @@ CANCEL_S = 10.0
 
 
 def unbounded(user: str) -> AbstractContextManager[None]:
-    """A `Held` without a limit."""
+    """A `SlotFactory` without a limit."""
     return nullcontext()
 
 
@@ -89,7 +89,7 @@ class GraphExecutor(AgentExecutor):
         heartbeat_s: Seconds without an update after which a running task sends a heartbeat.
         session_ids: Builds session ids.
         cancel_requests: Cancel requests of other processes; None if there are no other processes.
-        held: Limits how many tasks of one user run at the same time.
+        slots: Limits how many tasks of one user run at the same time.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class GraphExecutor(AgentExecutor):
         heartbeat_s: float = HEARTBEAT_S,
         session_ids: SessionIds = session_id_of,
         cancel_requests: CancelRequests | None = None,
-        held: Held = unbounded,
+        slots: SlotFactory = unbounded,
     ) -> None:
         self._graph = graph
-        self._held = held
+        self._slots = slots
         # The task's final state reports the failure.
         self._context = {**context, "on_failure": "answer"}
         self._show_outputs = show_outputs
@@ -206,7 +206,7 @@ class GraphExecutor(AgentExecutor):
             if self._draining:
                 raise GraphDrained
             with ExitStack() as slot:
-                slot.enter_context(self._held(context.call_context.user.user_name))
+                slot.enter_context(self._slots(context.call_context.user.user_name))
                 await reporter.working()
                 async with heartbeats(reporter, self._heartbeat_s):
                     result = await self._run(session, run, context, reporter, known if is_answer else None)
@@ -228,13 +228,23 @@ class GraphExecutor(AgentExecutor):
                     log_failure(logger, "Running a follow-up", error)
 
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
-        """Stop a task's run. The task becomes cancelled after the run has stopped, so status and history agree."""
+        """Stop a task's run. The task becomes cancelled after the run has stopped, so status and history agree.
+
+        Raises:
+            InternalError: If the run does not stop within `CANCEL_S`; the SDK then ends the task as failed.
+        """
         task_id, context_id = _ids(context)
         known = context.current_task
         if run := self._running.get(task_id):
             run.cancel()
-            async with asyncio.timeout(CANCEL_S):
-                await run.ended.wait()
+            try:
+                async with asyncio.timeout(CANCEL_S):
+                    await run.ended.wait()
+            except TimeoutError:
+                raise InternalError(
+                    message=f"The run of this task did not stop within {CANCEL_S:g} s of the request to cancel it, and "
+                    "the task ends as failed. Continue the conversation with another message."
+                ) from None
         elif known is not None and _is_waiting(known):
             await self.forget(context.call_context.user.user_name, known)
             await TaskReporter(event_queue, task_id, context_id, show_outputs=False).cancelled()
@@ -329,7 +339,7 @@ def _input(message: Message | None) -> list[AnyMessage]:
     context: list[AnyMessage] = [
         HumanMessage(clean(part.text), additional_kwargs={CONTEXT_MARK: True}) for part in forwarded
     ]
-    text = _text(own)
+    text = text_of_parts(own)
     if not text.strip():
         raise InputError("The message contains nothing that this agent can read; send text or data.")
     return [*context, HumanMessage(text)]
@@ -340,9 +350,4 @@ def _answer(message: Message | None) -> Any:
     parts = list(message.parts) if message is not None else []
     if len(parts) == 1 and parts[0].WhichOneof("content") == "data":
         return restore_integers(MessageToDict(parts[0].data))
-    return _text(parts)
-
-
-def _text(parts: Iterable[Part]) -> str:
-    shown = content_of(parts).shown
-    return shown if isinstance(shown, str) else "".join(block.get("text", "") for block in shown)
+    return text_of_parts(parts)

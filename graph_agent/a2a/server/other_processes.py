@@ -89,7 +89,7 @@ class OtherProcesses:
 
     async def has(self, task_id: str, context: ServerCallContext) -> bool:
         """Whether another process runs a task of the caller."""
-        return await self._tasks.running_elsewhere(task_id, context) is not None
+        return await self._tasks.run_by_other_process(task_id, context) is not None
 
     async def cancel(self, task_id: str, context: ServerCallContext) -> Task | None:
         """Cancel a task that another process runs, and wait until its run stops.
@@ -105,7 +105,7 @@ class OtherProcesses:
             TaskNotCancelableError: If there is no Store through which the other process could be reached.
             InternalError: If that process does not stop the run in time.
         """
-        if await self._tasks.running_elsewhere(task_id, context) is None:
+        if await self._tasks.run_by_other_process(task_id, context) is None:
             return None
         if self.cancel_requests is None:
             raise TaskNotCancelableError(
@@ -130,7 +130,7 @@ class OtherProcesses:
         Yields:
             Nothing if no other process runs it.
         """
-        task = await self._tasks.running_elsewhere(task_id, context)
+        task = await self._tasks.run_by_other_process(task_id, context)
         if task is None:
             return
         yield task
@@ -139,6 +139,6 @@ class OtherProcesses:
 
     async def _wait_until_stopped(self, task_id: str, context: ServerCallContext) -> Task | None:
         while True:
-            if await self._tasks.running_elsewhere(task_id, context) is None:
+            if await self._tasks.run_by_other_process(task_id, context) is None:
                 return await self._tasks.get(task_id, context)
             await asyncio.sleep(_POLL_TASK_S)

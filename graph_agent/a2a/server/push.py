@@ -51,7 +51,7 @@ class PushNotifier(PushNotificationSender):
         if task_id not in self._sending:
             self._sending[task_id] = asyncio.create_task(self._send(task_id, waiting))
 
-    async def sent(self) -> None:
+    async def drained(self) -> None:
         """Wait until the queues are empty."""
         while self._sending:
             await asyncio.wait(self._sending.values())
@@ -60,7 +60,7 @@ class PushNotifier(PushNotificationSender):
         """Send queued notifications for a limited time, then close."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
-                await self.sent()
+                await self.drained()
         if late := list(self._sending.values()):
             for sending in late:
                 sending.cancel()

@@ -22,10 +22,13 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, JsonMeter
+from graph_agent._internal.text import find_lone_surrogate
 from graph_agent.a2a.server.credentials import request_credentials
 from graph_agent.a2a.server.other_processes import OtherProcesses
 from graph_agent.a2a.server.store import is_running
-from graph_agent.a2a.server.text import Refusal, refusal_of_text
+
+Refusal = Callable[[Any, str], Response]
+"""Builds the response to a request from its JSON and the reason."""
 
 
 class CheckedRequests(SimpleRequestContextBuilder):
@@ -135,7 +138,7 @@ class BoundedRequests:
         except JsonBoundsError as error:
             await self._refusal(str(error))(scope, receive, send)
             return
-        if (refused := refusal_of_text(request, self._text_refusal)) is not None:
+        if (refused := _refusal_of_text(request, self._text_refusal)) is not None:
             await refused(scope, receive, send)
             return
         # The SDK parses a large body again; yield to other tasks before that.
@@ -271,3 +274,33 @@ def _numbers(root: Struct | Value) -> Iterator[tuple[float, int]]:
         elif value.HasField("list_value"):
             children = value.list_value.values
         pending.extend((child, depth + 1) for child in children)
+
+
+def _refusal_of_text(request: Any, refusal: Refusal) -> Response | None:
+    """Return the response to a request with a lone surrogate in its text; None for any other request.
+
+    Args:
+        request: The request's JSON; None for a body that is not JSON.
+        refusal: Builds the response.
+    """
+    place = find_lone_surrogate(request)
+    if place is None:
+        return None
+    return refusal(
+        request,
+        f"{place or 'The request'} holds a lone surrogate, which is half of a character (e.g. \\ud800). Send whole "
+        "characters.",
+    )
+
+
+def refused_text_over_jsonrpc(request: Any, reason: str) -> Response:
+    """Return the JSON-RPC error for an invalid request, with status 400."""
+    id_ = request.get("id") if isinstance(request, dict) else None
+    known = isinstance(id_, int | str) and find_lone_surrogate(id_) is None
+    error = {"code": -32600, "message": reason}
+    return JSONResponse({"jsonrpc": "2.0", "id": id_ if known else None, "error": error}, 400)
+
+
+def refused_text_over_rest(request: Any, reason: str) -> Response:
+    """Return the HTTP+JSON error for an invalid request."""
+    return JSONResponse(build_rest_error_payload(ParseError(reason)), 400)

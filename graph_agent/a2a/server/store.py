@@ -98,7 +98,7 @@ class LiveTaskStore(TaskStore):
         """Wait until no task runs and the final states of all tasks are stored."""
         await self._settled.wait()
 
-    async def running_elsewhere(self, task_id: str, context: ServerCallContext) -> Task | None:
+    async def run_by_other_process(self, task_id: str, context: ServerCallContext) -> Task | None:
         """Return the task if another process runs it, else None.
 
         Args:

@@ -25,7 +25,7 @@ from graph_agent._internal.redaction import SECRET_HEADERS
 from graph_agent._internal.signals import Drainable
 from graph_agent.a2a.server.app import CARD_AGE_S, A2AServer
 from graph_agent.a2a.server.card import REST_PATH, RPC_PATH, agent_card
-from graph_agent.a2a.server.executor import Held, NoSlotError
+from graph_agent.a2a.server.executor import NoSlotError, SlotFactory
 from graph_agent.a2a.server.requests import RequestBounds
 from graph_agent.a2a.server.sessions import at_work
 from graph_agent.a2a.server.store import open_stores
@@ -33,10 +33,10 @@ from graph_agent.runs.registry import sees_other_processes
 from graph_agent.server.admission.gate import admitted_caller
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.limits import Limits
-from graph_agent.server.admission.problems import ProblemError, stopping
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.schemas import SESSION_ID
-from graph_agent.server.process.settings import ServerSettings
+from graph_agent.server.errors.problems import ProblemError, stopping
+from graph_agent.server.settings import ServerSettings
 
 CARD_PATH = AGENT_CARD_WELL_KNOWN_PATH
 PATHS = (RPC_PATH, f"{RPC_PATH}/", f"{REST_PATH}/*")
@@ -69,7 +69,7 @@ async def a2a_routes(runs: Runs, limits: Limits, tasks: Limits, db: str) -> Asyn
             session_ids=_thread,
             context_builder=CallerContext(),
             credential_headers=host.credential_headers,
-            held=held_by(tasks),
+            slots=task_slots(tasks),
             bounds=bounds_of(host.settings),
         )
         closing = runs.register_closer(server.aclose, drain=server.drain)
@@ -107,11 +107,11 @@ def admit_requests(routes: Iterable[BaseRoute], runs: Drainable, limits: Limits)
             route.app = _Limited(route.app, runs, limits)
 
 
-def held_by(tasks: Limits) -> Held:
+def task_slots(tasks: Limits) -> SlotFactory:
     """Return a context manager factory that limits the concurrent tasks of each user."""
 
     @contextmanager
-    def held(user: str) -> Iterator[None]:
+    def slot(user: str) -> Iterator[None]:
         try:
             tasks.enter(user)
         except ProblemError as problem:
@@ -121,7 +121,7 @@ def held_by(tasks: Limits) -> Held:
         finally:
             tasks.leave(user)
 
-    return held
+    return slot
 
 
 def _card(runs: Runs, url: str) -> AgentCard:
@@ -174,7 +174,7 @@ class _Limited:
             raise stopping()
         if not _is_json(Headers(scope=scope)):
             raise ProblemError("media_type", "An A2A request is JSON; send it with 'Content-Type: application/json'.")
-        with self._limits.held(admitted_caller(Request(scope)).name):
+        with self._limits.slot(admitted_caller(Request(scope)).name):
             await self._app(scope, receive, send)
 
 

@@ -12,10 +12,10 @@ from starlette.applications import Starlette
 from graph_agent._internal.signals import drain_on_sigterm
 from graph_agent.a2a.server.app import A2AServer
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.server.a2a.mount import CallerContext, admit_requests, bounds_of, held_by
-from graph_agent.server.admission.guard import guard
-from graph_agent.server.process.settings import ServerSettings
-from graph_agent.server.process.workers import limits_of
+from graph_agent.server.a2a.mount import CallerContext, admit_requests, bounds_of, task_slots
+from graph_agent.server.admission.gate import guard
+from graph_agent.server.admission.shared_limits import limits_of
+from graph_agent.server.settings import ServerSettings
 
 
 def a2a_app(
@@ -46,7 +46,7 @@ def a2a_app(
     settings = settings or ServerSettings()
     limits, _, tasks = limits_of(settings, None)
     builder = {"context_builder": CallerContext()} if settings.keys else {}
-    server = A2AServer(graph, card, **{"held": held_by(tasks), "bounds": bounds_of(settings), **builder, **options})
+    server = A2AServer(graph, card, **{"slots": task_slots(tasks), "bounds": bounds_of(settings), **builder, **options})
     admit_requests(server.routes, server, limits)
 
     @asynccontextmanager

@@ -11,8 +11,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, JsonMeter, TooManyValuesError
-from graph_agent.server.admission.paths import path_of
-from graph_agent.server.admission.problems import Kind, ProblemError
+from graph_agent.server.errors.problems import Kind, ProblemError
+from graph_agent.server.errors.responses import path_of
 
 COLLECT_BYTES = 64_000_000
 """Bytes of answered requests after which garbage is collected: the collector counts objects, not bytes, and some of the
@@ -29,7 +29,7 @@ class BodyLimits:
         max_bytes: Maximum size of a body in bytes.
         timeout_s: Maximum time to receive a body in seconds.
         refuse: Creates the response to a refused request from its path and the problem.
-        held: Returns a context that holds a slot while a body arrives; raises `ProblemError` if no slot is free.
+        slot: Returns a context that holds a slot while a body arrives; raises `ProblemError` if no slot is free.
         json: Limits of the number and depth of JSON values, which are counted as the body arrives, before it is parsed:
             parsing and validating millions of values would block every other request.
     """
@@ -41,14 +41,14 @@ class BodyLimits:
         max_bytes: int,
         timeout_s: float,
         refuse: Callable[[str, ProblemError], Response],
-        held: Callable[[Scope], AbstractContextManager[None]],
+        slot: Callable[[Scope], AbstractContextManager[None]],
         json: JsonBounds,
     ) -> None:
         self._app = app
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._refuse = refuse
-        self._held = held
+        self._slot = slot
         self._json = json
         self._answered = 0
 
@@ -58,7 +58,7 @@ class BodyLimits:
             await self._app(scope, receive, send)
             return
         try:
-            with self._held(scope):
+            with self._slot(scope):
                 async with asyncio.timeout(self._timeout_s):
                     body = await self._read(scope, receive)
         except TimeoutError:

@@ -202,14 +202,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self.close_after_response()
 
     def _wait(self) -> None:
-        self._silent = self.loop.call_later(self.request_within_s, self._hang_up)
+        self._silent = self.loop.call_later(self.request_within_s, self._disconnect)
 
     def _stop_waiting(self) -> None:
         if self._silent is not None:
             self._silent.cancel()
             self._silent = None
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         self._silent = None
         if self._is_answering():
             return

@@ -1,9 +1,12 @@
-"""Admission middleware: authenticates callers, limits bodies, and hides internal errors."""
+"""The admission layer of an application: keys, origins, limits of bodies, and error responses without internals."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -12,14 +15,30 @@ from graph_agent.server.admission.body import BodyLimits
 from graph_agent.server.admission.keys import Caller, caller_of
 from graph_agent.server.admission.limits import Limits
 from graph_agent.server.admission.origin import origin_fault
-from graph_agent.server.admission.paths import path_of
-from graph_agent.server.admission.problems import ProblemError
-from graph_agent.server.admission.request_ids import with_request_id
-from graph_agent.server.chat.dialects import internal_error, refusal
-from graph_agent.server.process.settings import ServerSettings
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.errors.responses import internal_error, on_http, on_problem, path_of, refusal
+from graph_agent.server.request_ids import with_request_id
+from graph_agent.server.settings import ServerSettings
 
 OPEN = frozenset({"/.well-known/agent-card.json", "/health", "/ready", "/openapi.json", "/docs"})
 """Paths that need no key."""
+
+
+def guard(app: Starlette, settings: ServerSettings, guarded: Sequence[str]) -> None:
+    """Add the admission layer to an application that has not started.
+
+    Args:
+        app: The application.
+        settings: Keys, origins and limits.
+        guarded: The paths to guard, as for `Gate`.
+    """
+    app.add_exception_handler(ProblemError, on_problem)
+    app.add_exception_handler(HTTPException, on_http)
+    app.add_middleware(Gate, settings=settings, guarded=guarded)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(settings.cors_origins), allow_methods=["*"], allow_headers=["*"]
+        )
 
 
 class Gate:
@@ -40,7 +59,7 @@ class Gate:
             max_bytes=settings.max_body_bytes,
             timeout_s=settings.body_timeout_s,
             refuse=refusal,
-            held=lambda scope: arriving.held(scope["state"]["caller"].name),
+            slot=lambda scope: arriving.slot(scope["state"]["caller"].name),
             json=JsonBounds(values=settings.max_body_values, depth=settings.max_body_depth),
         )
         self._keys = settings.keys

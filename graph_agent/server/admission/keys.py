@@ -10,24 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, SecretStr
+from pydantic import SecretStr
 from starlette.requests import HTTPConnection
 
 from graph_agent.errors import ConfigError
+from graph_agent.server.settings import ApiKey
 
 KEYS_VARIABLE = "GRAPH_AGENT_API_KEYS"
 """Environment variable with the keys, separated by commas or newlines, each `key` or `name:key`."""
 _SHORTEST = 16
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-
-
-class ApiKey(BaseModel):
-    """One key, and the name that owns its sessions."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str
-    key: SecretStr
 
 
 @dataclass(frozen=True, slots=True)

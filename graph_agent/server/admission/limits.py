@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from graph_agent.server.admission.problems import ProblemError
+from graph_agent.server.errors.problems import ProblemError
 
 WINDOW_S = 60.0
 """Length in seconds of the sliding window for the limit per minute."""
@@ -28,7 +28,7 @@ class Limits:
         self._concurrent = concurrent
         self._per_minute = per_minute
         self._clock = clock
-        self._under_way: dict[str, int] = {}
+        self._active: dict[str, int] = {}
         self._started: dict[str, deque[float]] = {}
 
     def enter(self, caller: str) -> None:
@@ -37,9 +37,9 @@ class Limits:
         Raises:
             ProblemError: If the caller has too many active requests, or has started too many.
         """
-        self._check_concurrent(self._under_way.get(caller, 0))
+        self._check_concurrent(self._active.get(caller, 0))
         self._count_start(caller)
-        self._under_way[caller] = self._under_way.get(caller, 0) + 1
+        self._active[caller] = self._active.get(caller, 0) + 1
 
     def count(self, caller: str) -> None:
         """Count an input that runs later, such as a follow-up, against the rate only.
@@ -51,9 +51,9 @@ class Limits:
 
     def leave(self, caller: str) -> None:
         """Count the end of a request."""
-        self._under_way[caller] -= 1
-        if not self._under_way[caller]:
-            del self._under_way[caller]
+        self._active[caller] -= 1
+        if not self._active[caller]:
+            del self._active[caller]
 
     def _count_start(self, caller: str) -> None:
         if self._per_minute is None:
@@ -66,7 +66,7 @@ class Limits:
         started.append(now)
 
     @contextmanager
-    def held(self, caller: str) -> Iterator[None]:
+    def slot(self, caller: str) -> Iterator[None]:
         """Count one request for the duration of the context.
 
         Raises:
@@ -78,8 +78,8 @@ class Limits:
         finally:
             self.leave(caller)
 
-    def _check_concurrent(self, under_way: int) -> None:
-        if under_way >= self._concurrent:
+    def _check_concurrent(self, active: int) -> None:
+        if active >= self._concurrent:
             raise ProblemError(
                 "busy", f"Too many requests at the same time; this key may have {self._concurrent}.", retry_after_s=1
             )

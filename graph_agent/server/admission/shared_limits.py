@@ -11,7 +11,8 @@ from pathlib import Path
 
 from graph_agent.persistence.sqlite_files import Patience
 from graph_agent.server.admission.limits import WINDOW_S, Limits
-from graph_agent.server.process.shared_folder import warn_of_folder
+from graph_agent.server.settings import ServerSettings
+from graph_agent.server.shared_folder import is_alive, warn_of_folder
 
 _WAIT_S = 2.0
 """Seconds to wait for the transaction of another worker, which takes some microseconds."""
@@ -58,7 +59,7 @@ class SharedLimits(Limits):
         """As `Limits.enter`; for this process alone while the folder is unusable."""
         if self._in_database(partial(self._enter, caller)):
             self._unpublished.clear()
-            self._under_way[caller] = self._under_way.get(caller, 0) + 1
+            self._active[caller] = self._active.get(caller, 0) + 1
         else:
             super().enter(caller)
             self._unpublished.add(caller)
@@ -118,7 +119,7 @@ class SharedLimits(Limits):
 
     def _publish(self, caller: str, db: sqlite3.Connection, more: int = 0) -> None:
         # The absolute number, so that the next write corrects one that failed.
-        row = (self._kind, caller, self._worker, self._under_way.get(caller, 0) + more)
+        row = (self._kind, caller, self._worker, self._active.get(caller, 0) + more)
         db.execute("INSERT OR REPLACE INTO under_way VALUES (?, ?, ?, ?)", row)
 
     def _open(self) -> sqlite3.Connection:
@@ -150,12 +151,18 @@ def _make_tables(db: sqlite3.Connection) -> None:
             time.sleep(patience.pause_s(error))
 
 
-def is_alive(process: int) -> bool:
-    """Return whether a process with this id exists."""
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def limits_of(settings: ServerSettings, shared: Path | None) -> tuple[Limits, Limits, Limits]:
+    """Return the limits per key of requests, of event streams, and of active A2A tasks.
+
+    Args:
+        settings: The limits' values.
+        shared: The folder of the processes that share the limits; None for this process alone.
+    """
+    requests = (settings.concurrent_requests, settings.requests_per_minute)
+    if shared is None:
+        return Limits(*requests), Limits(settings.event_streams), Limits(settings.concurrent_requests)
+    return (
+        SharedLimits(shared, "requests", *requests),
+        SharedLimits(shared, "streams", settings.event_streams),
+        SharedLimits(shared, "tasks", settings.concurrent_requests),
+    )

@@ -9,7 +9,6 @@ from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.tools import BaseTool
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.schemas import (
     TOOL_NAME,
@@ -22,6 +21,7 @@ from graph_agent.server.chat.schemas import (
     document,
     image,
 )
+from graph_agent.server.errors.problems import ProblemError
 
 _CONTENT_TYPES = ("text", "image", "document")
 

@@ -1,4 +1,4 @@
-"""Responses in Anthropic's format: messages, stream events and errors."""
+"""Responses in Anthropic's format: messages and stream events."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import uuid
 from collections.abc import Iterable
 from typing import Any
 
-from starlette.responses import JSONResponse
-
-from graph_agent.server.admission.problems import Kind, ProblemError
-from graph_agent.server.admission.request_ids import ANTHROPIC_HEADER, new_request_id
 from graph_agent.server.chat.outcomes import ChatOutcome, Ending
+from graph_agent.server.errors.anthropic import anthropic_error
+from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.sse import frame
 
 _STOP: dict[Ending, str] = {
@@ -21,40 +19,6 @@ _STOP: dict[Ending, str] = {
     "calls": "tool_use",
     "filtered": "refusal",
 }
-_TYPES: dict[Kind, tuple[str, int]] = {
-    "invalid": ("invalid_request_error", 400),
-    "key": ("authentication_error", 401),
-    "origin": ("permission_error", 403),
-    "model": ("not_found_error", 404),
-    "not_found": ("not_found_error", 404),
-    "conflict": ("invalid_request_error", 409),
-    "too_large": ("request_too_large", 413),
-    "media_type": ("invalid_request_error", 415),
-    "timeout": ("timeout_error", 408),
-    "busy": ("rate_limit_error", 429),
-    "context": ("invalid_request_error", 400),
-    "filtered": ("invalid_request_error", 400),
-    "upstream": ("api_error", 500),
-    "stopping": ("overloaded_error", 529),
-    "taken_over": ("api_error", 503),
-    "storage": ("api_error", 507),
-    "locked": ("api_error", 503),
-    "internal": ("api_error", 500),
-}
-
-
-def anthropic_error(problem: ProblemError) -> dict[str, Any]:
-    """Return an error's body, which is also the data of an `error` event."""
-    optional = {"details": problem.details, "category": problem.category}
-    extra = {name: value for name, value in optional.items() if value is not None}
-    return {"type": "error", "error": {"type": _TYPES[problem.kind][0], "message": problem.message, **extra}}
-
-
-def anthropic_refusal(problem: ProblemError) -> JSONResponse:
-    """Return the response to a refused request."""
-    request_id = new_request_id()
-    body = {**anthropic_error(problem), "request_id": request_id}
-    return JSONResponse(body, _TYPES[problem.kind][1], headers={**problem.headers, ANTHROPIC_HEADER: request_id})
 
 
 class AnthropicDialect:

@@ -9,11 +9,11 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from graph_agent._internal.failure_log import log_failure
-from graph_agent.server.admission.problems import ProblemError, stopping
 from graph_agent.server.chat.run import RunEnded, ServerRun
-from graph_agent.server.chat.turns import RunSpec
-from graph_agent.server.process.host import Host
-from graph_agent.server.process.metrics import Metrics
+from graph_agent.server.chat.run_spec import RunSpec
+from graph_agent.server.errors.problems import ProblemError, stopping
+from graph_agent.server.hosting.host import Host
+from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.session.control import SessionControl
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class Runs:
 
     @contextlib.asynccontextmanager
     async def run(
-        self, spec: RunSpec, *, streams: bool, place: contextlib.ExitStack | None = None
+        self, spec: RunSpec, *, streams: bool, resources: contextlib.ExitStack | None = None
     ) -> AsyncIterator[ServerRun]:
         """Start a run, and stop it if the context is left before its end.
 
@@ -48,22 +48,22 @@ class Runs:
         Args:
             spec: The run to start.
             streams: Whether to stream the answer.
-            place: The resources that the caller holds for the run; ownership passes to this method, which closes them
-                when the run and its follow-ups have ended.
+            resources: The caller's resources for the run; ownership passes to this method, which closes them when the
+                run and its follow-ups have ended.
 
         Raises:
             ProblemError: If the server is stopping.
         """
-        held = place.pop_all() if place is not None else contextlib.ExitStack()
+        owned = resources.pop_all() if resources is not None else contextlib.ExitStack()
         run: ServerRun | None = None
         try:
             async with self._start(spec, streams=streams, on_end=self._start_follow_ups) as run:
                 yield run
         finally:
             if run is None or run.following is None:
-                held.close()
+                owned.close()
             else:
-                run.following.add_done_callback(lambda _: held.close())
+                run.following.add_done_callback(lambda _: owned.close())
 
     @contextlib.asynccontextmanager
     async def _start(

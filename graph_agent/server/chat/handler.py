@@ -14,13 +14,13 @@ from starlette.responses import Response
 
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.limits import Limits
-from graph_agent.server.admission.problems import ProblemError, stopping
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.outcomes import ChatOutcome
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.run import AnswerText, Part, ProgressUpdate, RunEnded, ServerRun
-from graph_agent.server.chat.turns import resolve_run
-from graph_agent.server.sse import EventStream, comment, progress_comment, until_gone
+from graph_agent.server.chat.run_spec import resolve_run
+from graph_agent.server.errors.problems import ProblemError, stopping
+from graph_agent.server.sse import EventStream, comment, progress_comment, wait_for_disconnect
 
 _HEADERS_WITHIN_S = 5.0
 """Seconds to delay a stream's headers until the first part, so that an immediate failure gets its own status."""
@@ -76,12 +76,12 @@ class Chat:
             ProblemError: If it cannot be answered, or its stream fails before the first frame.
         """
         async with AsyncExitStack() as stack:
-            place = stack.enter_context(ExitStack())
-            place.enter_context(self.limits.held(caller.name))
-            stack.enter_context(self.runs.metrics.under_way.track_inprogress())
+            resources = stack.enter_context(ExitStack())
+            resources.enter_context(self.limits.slot(caller.name))
+            stack.enter_context(self.runs.metrics.active_requests.track_inprogress())
             request = replace(request, credentials=self.runs.host.credentials_of(http_request))
             spec = await resolve_run(self.runs.host, caller, request)
-            run = await stack.enter_async_context(self.runs.run(spec, streams=request.stream, place=place))
+            run = await stack.enter_async_context(self.runs.run(spec, streams=request.stream, resources=resources))
             headers = {SESSION_HEADER: request.session_id} if request.session_id is not None else {}
             if not request.stream:
                 return await self._answer_whole(http_request, run, request, dialect, headers)
@@ -105,7 +105,7 @@ class Chat:
         headers: dict[str, str],
     ) -> Response:
         answering = asyncio.create_task(_to_end(run))
-        leaving = asyncio.create_task(until_gone(http_request.receive))
+        leaving = asyncio.create_task(wait_for_disconnect(http_request.receive))
         try:
             await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
             if not answering.done():

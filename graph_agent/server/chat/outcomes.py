@@ -13,8 +13,8 @@ from langgraph.types import StateSnapshot
 from graph_agent._internal.text import as_text
 from graph_agent.events.types import StoredEvent
 from graph_agent.models.public_text import public_text
-from graph_agent.server.admission.problems import ProblemError, problem_of_run
-from graph_agent.server.chat.turns import RunSpec
+from graph_agent.server.chat.run_spec import RunSpec
+from graph_agent.server.errors.problems import ProblemError, problem_of_run
 from graph_agent.session.results import RunResult, run_result, since_last_input
 
 Ending = Literal["stop", "length", "calls", "filtered", "stop_sequence"]

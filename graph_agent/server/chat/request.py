@@ -9,7 +9,7 @@ from typing import Any
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from pydantic import SecretStr
 
-from graph_agent.server.admission.problems import ProblemError
+from graph_agent.server.errors.problems import ProblemError
 
 
 @dataclass(frozen=True, slots=True)

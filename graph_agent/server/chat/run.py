@@ -20,11 +20,11 @@ from graph_agent._internal.coalesce import TextCoalescer
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.errors import SessionBusyError, UserError
 from graph_agent.runs.run import Run
-from graph_agent.server.admission.problems import ProblemError, problem_of_failure, stopping
 from graph_agent.server.chat.outcomes import ChatOutcome, read_outcome
-from graph_agent.server.chat.turns import RunSpec
-from graph_agent.server.process.host import Host
-from graph_agent.server.process.metrics import Metrics
+from graph_agent.server.chat.run_spec import RunSpec
+from graph_agent.server.errors.problems import ProblemError, problem_of_failure, stopping
+from graph_agent.server.hosting.host import Host
+from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.state.messages import failure_of
 
 logger = logging.getLogger(__name__)
@@ -194,7 +194,7 @@ class ServerRun:
         if self._streams:
             spec.scope.reader = self._on_text
         stream = spec.graph.astream(
-            spec.given,
+            spec.graph_input,
             spec.config,
             # Failures are reported by the outcome.
             context={**spec.context, "on_failure": "answer"},

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fai
 from graph_agent._internal.text import plain
 from graph_agent.errors import ConfigError
 from graph_agent.response_format import ResponseSchema
-from graph_agent.server.admission.problems import ProblemError
+from graph_agent.server.errors.problems import ProblemError
 
 TOOL_NAME = r"^[a-zA-Z0-9_-]{1,64}$"
 SESSION_ID = r"^[A-Za-z0-9._:-]{1,128}$"
@@ -75,7 +75,7 @@ def clean_body(data: Any) -> Any:
     """
     if isinstance(data, BaseModel):
         return data  # `BodyRoute` has validated it
-    if brings_credentials(data):
+    if has_credentials(data):
         raise ValueError(NO_CREDENTIALS)
     return plain(data)
 
@@ -114,7 +114,7 @@ NO_CREDENTIALS = (
 _MAY_HOLD = (("metadata",), ("context",), ("configurable",), ("config", "configurable"), ("extra_body",))
 
 
-def brings_credentials(data: Any) -> bool:
+def has_credentials(data: Any) -> bool:
     """Return whether a body has a field `credentials` where clients put fields for the agent."""
     return isinstance(data, dict) and any("credentials" in _inside(data, path) for path in ((), *_MAY_HOLD))
 
@@ -151,11 +151,11 @@ def document(*, mime_type: str, base64: str, name: str | None = None) -> dict[st
     return {"type": "file", "base64": base64, "mime_type": mime_type, "filename": filename}
 
 
-def _check_base64(data: str, whose: str) -> None:
+def _check_base64(data: str, kind: str) -> None:
     try:
         b64decode(data, validate=True)
     except (binascii.Error, ValueError):
-        raise ProblemError("invalid", f"{whose} data are no valid base64.", param="messages") from None
+        raise ProblemError("invalid", f"{kind} data are no valid base64.", param="messages") from None
 
 
 def checked_schema(schema: dict[str, Any], param: str) -> dict[str, Any]:

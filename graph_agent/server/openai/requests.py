@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, TooManyValuesError, count_values
 from graph_agent._internal.text import plain
 from graph_agent.config import ReasoningEffort
-from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.chat.request import ChatRequest
 from graph_agent.server.chat.schemas import (
     TOOL_NAME,
@@ -25,6 +24,7 @@ from graph_agent.server.chat.schemas import (
     document,
     image,
 )
+from graph_agent.server.errors.problems import ProblemError
 
 _DATA_URL = re.compile(r"data:([\w.+/-]+);base64,(.*)", re.DOTALL)
 _ARGUMENTS = JsonBounds(values=20_000, depth=200)
@@ -290,11 +290,11 @@ def _choice(body: ChatCompletionRequest) -> str | None:
     return name
 
 
-def _response_schema(given: ResponseFormat | None) -> dict[str, Any] | None:
-    if given is None or given.type == "text":
+def _response_schema(format_: ResponseFormat | None) -> dict[str, Any] | None:
+    if format_ is None or format_.type == "text":
         return None
-    if given.type == "json_object":
+    if format_.type == "json_object":
         return {"type": "object"}
-    if given.json_schema is None:
+    if format_.json_schema is None:
         raise ProblemError("invalid", "response_format has no json_schema.", param="response_format")
-    return checked_schema(given.json_schema.schema_, "response_format")
+    return checked_schema(format_.json_schema.schema_, "response_format")

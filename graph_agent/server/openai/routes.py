@@ -5,23 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Path, Request
+from fastapi import APIRouter, Depends, Path
 from starlette.responses import Response
 
-from graph_agent.server.admission.gate import caller
-from graph_agent.server.admission.keys import Caller
-from graph_agent.server.admission.off_loop import BodyRoute, off_loop
+from graph_agent.server.admission.off_loop import BodyRoute
 from graph_agent.server.openai.requests import ChatCompletionRequest, read_chat_request
 from graph_agent.server.openai.responses import OpenAIDialect
-from graph_agent.server.parameters import (
-    ProgressHeader,
-    Services,
-    SessionHeader,
-    error_responses,
-    services,
-    with_headers,
-)
-from graph_agent.server.sessions.replies import Completion, Model, ModelList, OpenAIError
+from graph_agent.server.parameters import ChatEndpoint, Services, chat_endpoint, error_responses, services
+from graph_agent.server.response_models import Completion, Model, ModelList, OpenAIError
 
 _ERRORS = error_responses(
     OpenAIError,
@@ -42,21 +33,14 @@ router = APIRouter(prefix="/v1", tags=["OpenAI"], route_class=BodyRoute)
     responses={**_ERRORS, 200: {"content": {"text/event-stream": {}}}},
 )
 async def create_chat_completion(
-    request: Request,
-    body: ChatCompletionRequest,
-    sender: Annotated[Caller, Depends(caller)],
-    server: Annotated[Services, Depends(services)],
-    session: SessionHeader = None,
-    progress: ProgressHeader = None,
+    body: ChatCompletionRequest, endpoint: Annotated[ChatEndpoint, Depends(chat_endpoint)]
 ) -> Response:
     """Answer a conversation."""
-    server.check_model(body.model)
-    server.check_amount(body.messages, body.tools)
-    chat_request = with_headers(await off_loop(request, read_chat_request, body), session, progress)
-    include_usage = bool(body.stream_options and body.stream_options.include_usage)
-    return await server.chat.answer(
-        request, sender, chat_request, OpenAIDialect(body.model, include_usage=include_usage)
-    )
+    return await endpoint.answer(body, read_chat_request, _dialect)
+
+
+def _dialect(body: ChatCompletionRequest) -> OpenAIDialect:
+    return OpenAIDialect(body.model, include_usage=bool(body.stream_options and body.stream_options.include_usage))
 
 
 _MODEL_ERRORS: dict[int | str, dict[str, Any]] = {

@@ -26,13 +26,13 @@ def bind_socket(host: str, port: int) -> socket.socket:
         # acknowledgement.
         listener = socket.socket(family, kind, socket.IPPROTO_TCP)
     except OSError as error:
-        raise ConfigError(_why(host, port, error)) from None
+        raise ConfigError(_bind_fault(host, port, error)) from None
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
     except OSError as error:
         listener.close()
-        raise ConfigError(_why(host, port, error)) from None
+        raise ConfigError(_bind_fault(host, port, error)) from None
     return listener
 
 
@@ -42,7 +42,7 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
 
 
-def _why(host: str, port: int, error: OSError) -> str:
+def _bind_fault(host: str, port: int, error: OSError) -> str:
     about_port = error.errno in (errno.EADDRINUSE, errno.EACCES)
     fix = "take another port" if about_port else "give an address of this machine"
     return f"--host {host} --port {port}: {error.strerror}; {fix}."

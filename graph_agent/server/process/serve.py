@@ -22,12 +22,13 @@ from graph_agent.runs.registry import use_daemon_threads_of_own_loop
 from graph_agent.server.admission.connections import BoundedProtocol
 from graph_agent.server.admission.keys import read_keys
 from graph_agent.server.app import create_app
+from graph_agent.server.hosting.sources import AgentSource, of_file
 from graph_agent.server.process.addresses import bind_socket, url_of
-from graph_agent.server.process.settings import ServerSettings
-from graph_agent.server.process.sources import AgentSource, of_file
 from graph_agent.server.process.startup_errors import STARTUP_FAILURE, StartupErrors, has_failed
 from graph_agent.server.process.supervisor import Supervisor
-from graph_agent.server.process.workers import check_workers, shared_folder, sharing, stop_without_parent
+from graph_agent.server.process.workers import check_workers, sharing, stop_without_parent
+from graph_agent.server.settings import ServerSettings
+from graph_agent.server.shared_folder import shared_folder
 from graph_agent.spec.credentials import CredentialSource
 
 _CONFIG, _DB, _KEYS, _SETTINGS = (
@@ -134,10 +135,12 @@ def serve_a2a(
             return _application(source, settings, db, a2a_only=True)
 
         config = uvicorn.Config(app, **_options(settings, log_level or "warning"))
-        _AnnouncingServer(config, f"{source.name} listens at {settings.public_url or url_of(listener)}").run([listener])
+        _ServerWithStartupLine(config, f"{source.name} listens at {settings.public_url or url_of(listener)}").run(
+            [listener]
+        )
 
 
-class _AnnouncingServer(uvicorn.Server):
+class _ServerWithStartupLine(uvicorn.Server):
     """A server that prints a line once it has started."""
 
     def __init__(self, config: uvicorn.Config, line: str) -> None:

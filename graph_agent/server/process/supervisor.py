@@ -12,9 +12,10 @@ from pathlib import Path
 import uvicorn
 from uvicorn.supervisors import Multiprocess
 
+from graph_agent.server.shared_folder import stop_at_once
+
 _POLL_S = 0.1
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-_AT_ONCE = "stop-at-once"
 
 
 class Supervisor(Multiprocess):
@@ -71,16 +72,7 @@ class Supervisor(Multiprocess):
     def _stop_at_once(self) -> None:
         if self._shared is not None:
             with contextlib.suppress(OSError):
-                (self._shared / _AT_ONCE).touch()
+                stop_at_once(self._shared)
         for process in self.processes:
             if process.pid is not None and process.exitcode is None:
                 os.kill(process.pid, signal.SIGTERM)
-
-
-def is_to_stop_at_once(shared: Path) -> bool:
-    """Return whether the supervisor of this worker has received a second stop signal.
-
-    Args:
-        shared: The folder shared with the supervisor.
-    """
-    return (shared / _AT_ONCE).exists()

@@ -1,4 +1,4 @@
-"""Shared folder of a server's worker processes, with their limits and metrics."""
+"""Worker processes of one server: the check of their number, their shared folder, and their end with the supervisor."""
 
 from __future__ import annotations
 
@@ -12,12 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from graph_agent.errors import ConfigError
-from graph_agent.server.admission.limits import Limits
-from graph_agent.server.admission.shared_limits import SharedLimits
-from graph_agent.server.process.settings import ServerSettings
-from graph_agent.server.process.shared_folder import warn_of_folder
+from graph_agent.server.shared_folder import FOLDER_VARIABLE, warn_of_folder
 
-_FOLDER = "GRAPH_AGENT_SERVE_SHARED"
 _MEMORY = ("/dev/shm",)
 """Fallback locations of the folder if the default ones are full or not writable; on Linux this one is in memory."""
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
@@ -45,11 +41,11 @@ def sharing(workers: int) -> Iterator[Path | None]:
     """
     folder = _temporary_folder() if workers > 1 else None
     if folder is None:
-        os.environ[_FOLDER] = ""
+        os.environ[FOLDER_VARIABLE] = ""
         yield None
         return
     with folder:
-        os.environ[_FOLDER] = os.environ[_METRICS] = folder.name
+        os.environ[FOLDER_VARIABLE] = os.environ[_METRICS] = folder.name
         yield Path(folder.name)
 
 
@@ -79,26 +75,3 @@ def stop_without_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=wait, name="parent watch", daemon=True).start()
-
-
-def shared_folder() -> Path | None:
-    """Return the folder that this process shares with other workers; None for a single process."""
-    folder = os.environ.get(_FOLDER, "")
-    return Path(folder) if folder else None
-
-
-def limits_of(settings: ServerSettings, shared: Path | None) -> tuple[Limits, Limits, Limits]:
-    """Return the limits per key of requests, of event streams, and of active A2A tasks.
-
-    Args:
-        settings: The limits' values.
-        shared: The folder of the processes that share the limits; None for this process alone.
-    """
-    requests = (settings.concurrent_requests, settings.requests_per_minute)
-    if shared is None:
-        return Limits(*requests), Limits(settings.event_streams), Limits(settings.concurrent_requests)
-    return (
-        SharedLimits(shared, "requests", *requests),
-        SharedLimits(shared, "streams", settings.event_streams),
-        SharedLimits(shared, "tasks", settings.concurrent_requests),
-    )

@@ -14,12 +14,12 @@ from graph_agent.errors import InputError, SessionBusyError
 from graph_agent.models.public_text import public_text, public_value
 from graph_agent.runs.registry import inbox_of, lock_idle_session
 from graph_agent.server.admission.keys import Caller
-from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.chat.active_runs import Runs
 from graph_agent.server.chat.run import Part, RunEnded, ServerRun
-from graph_agent.server.chat.turns import RunSpec
-from graph_agent.server.process.host import Host
-from graph_agent.server.sessions.following import follow
+from graph_agent.server.chat.run_spec import RunSpec
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.hosting.host import Host
+from graph_agent.server.sessions.follow import follow
 from graph_agent.session.history import SessionMemory, list_threads
 from graph_agent.session.interrupts import answers_by_id
 from graph_agent.session.results import open_interrupts, run_result
@@ -140,7 +140,7 @@ class Sessions:
         answer: Any,
         *,
         credentials: Mapping[str, SecretStr] | None = None,
-        place: ExitStack | None = None,
+        resources: ExitStack | None = None,
     ) -> dict[str, Any]:
         """Resume a session, and return its state after the run.
 
@@ -148,7 +148,7 @@ class Sessions:
             session_id: The session.
             answer: The answer to its interrupt, or a mapping of interrupt id → answer; None after a stop or a crash.
             credentials: Credentials of this request, for the tools of the run.
-            place: As for `Runs.run`.
+            resources: As for `Runs.run`.
 
         Raises:
             ProblemError: If there is no such session, there is nothing to resume, the answer matches no open
@@ -178,7 +178,7 @@ class Sessions:
         if functions:
             context["client_tools"] = [{"type": "function", "function": function} for function in functions]
         spec = RunSpec(self._host.kept, thread, graph_input, context, session_id)
-        async with self._runs.run(spec, streams=False, place=place) as run:
+        async with self._runs.run(spec, streams=False, resources=resources) as run:
             while not isinstance(await self._part(run), RunEnded):
                 pass
         assert run.state is not None, "a run that reaches its end reads its state"

@@ -1,6 +1,6 @@
 """Reasons to refuse a request, independent of the API.
 
-Each API formats a `ProblemError` in its own way (see `openai.responses`, `anthropic.responses`, `chat.dialects`).
+Each API formats a `ProblemError` in its own way (see `openai`, `anthropic` and `responses`).
 """
 
 from __future__ import annotations
@@ -114,6 +114,7 @@ _RUN_ERRORS: dict[str, tuple[Kind, str]] = {
         "The answer could not be held to the response format: its schema takes too long to check. Write its patterns "
         "without a repeat inside a repeat, and with fewer alternatives.",
     ),
+    "empty_answer": ("upstream", "The model gave an empty answer twice; send the request again, or with other words."),
     "response_format": ("upstream", "The model gave no answer that fits the response format."),
 }
 

@@ -12,10 +12,10 @@ from starlette.responses import Response
 from graph_agent.server.admission.gate import caller
 from graph_agent.server.admission.keys import Caller
 from graph_agent.server.admission.off_loop import BodyRoute
-from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.chat.schemas import SESSION_ID, clean_body
+from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.parameters import Services, services
-from graph_agent.server.sessions.replies import Accepted, ControlError, EventList, SessionIds, SessionInfo
+from graph_agent.server.response_models import Accepted, ControlError, EventList, SessionIds, SessionInfo
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.server.sse import EventStream
 
@@ -101,7 +101,7 @@ async def get_events(
         return EventList(events=await caller_sessions.events(session_id, type or [], after))
     settings = server.chat.runs.host.settings
     async with AsyncExitStack() as stack:
-        stack.enter_context(server.streams.held(sender.name))
+        stack.enter_context(server.streams.slot(sender.name))
         return EventStream(
             await caller_sessions.follow(session_id, type or [], after, settings.keepalive_s),
             send_timeout_s=settings.send_timeout_s,
@@ -168,8 +168,10 @@ async def resume_session(
     body: Answer | None = None,
 ) -> SessionInfo:
     """Resume a session: with an answer to its open interrupts, or after a stop or a crash."""
-    with ExitStack() as place:
-        place.enter_context(server.chat.limits.held(sender.name))
+    with ExitStack() as resources:
+        resources.enter_context(server.chat.limits.slot(sender.name))
         credentials = server.chat.runs.host.credentials_of(request)
         answer = body.answer if body else None
-        return SessionInfo(**await caller_sessions.resume(session_id, answer, credentials=credentials, place=place))
+        return SessionInfo(
+            **await caller_sessions.resume(session_id, answer, credentials=credentials, resources=resources)
+        )

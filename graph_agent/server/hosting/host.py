@@ -30,11 +30,11 @@ from graph_agent.models.aliases import ToolAliases
 from graph_agent.models.images import may_download_images
 from graph_agent.persistence.open import open_saver, open_store, strict_serializer
 from graph_agent.runs.registry import lock_idle_session
-from graph_agent.server.admission.problems import ProblemError
-from graph_agent.server.process.settings import ServerSettings
-from graph_agent.server.process.sources import AgentSource
-from graph_agent.server.sessions.feeds import Feeds
-from graph_agent.server.sessions.notifier import CheckpointNotifier
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.hosting.feeds import Feeds
+from graph_agent.server.hosting.notifier import CheckpointNotifier
+from graph_agent.server.hosting.sources import AgentSource
+from graph_agent.server.settings import ServerSettings
 from graph_agent.session.event_reader import EventReader
 
 logger = logging.getLogger(__name__)

@@ -8,11 +8,19 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, PositiveInt, SecretStr, ValidationError
 
 from graph_agent._internal.validation_text import explain
 from graph_agent.errors import ConfigError
-from graph_agent.server.admission.keys import ApiKey
+
+
+class ApiKey(BaseModel):
+    """One key, and the name that owns its sessions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    key: SecretStr
 
 
 class ServerSettings(BaseModel):

@@ -18,9 +18,9 @@ from graph_agent.runs.inbox import Note
 from graph_agent.runs.notes import message_of
 from graph_agent.runs.run import RUN, RunScope
 from graph_agent.server.admission.keys import Caller
-from graph_agent.server.admission.problems import ProblemError
 from graph_agent.server.chat.request import ChatRequest, check_conversation, new_messages, trailing_results
-from graph_agent.server.process.host import Host, new_token
+from graph_agent.server.errors.problems import ProblemError
+from graph_agent.server.hosting.host import Host, new_token
 from graph_agent.session.results import since_last_input
 from graph_agent.tools.client import CLIENT_CALL, ClientResult
 from graph_agent.types import NO_USAGE, Usage
@@ -45,7 +45,7 @@ class RunSpec:
 
     graph: CompiledAgentGraph
     thread: str
-    given: Any
+    graph_input: Any
     """The input of the graph."""
     context: dict[str, Any]
     session_id: str | None
@@ -65,7 +65,7 @@ class RunSpec:
     @property
     def is_resume(self) -> bool:
         """Whether the run resumes the input of an earlier request."""
-        return not isinstance(self.given, dict)
+        return not isinstance(self.graph_input, dict)
 
     def for_follow_up(self, note: Note, check: Callable[[], Awaitable[None]]) -> RunSpec:
         """Return the run of a follow-up in the same session.
@@ -155,16 +155,16 @@ async def _resume(
     """Return the run that continues with tool results; None if its thread waits for none of them."""
     state: StateSnapshot = await spec.graph.aget_state(spec.config)
     waiting = {spec.client_call_id(interrupt): interrupt for interrupt in _client_interrupts(state.interrupts)}
-    given = {result.tool_call_id: result for result in results}
-    if _has_received(spec, state, given):
+    by_id = {result.tool_call_id: result for result in results}
+    if _has_received(spec, state, by_id):
         # The user messages were stored together with the results when the stopped run received them.
         return _with_input(spec, None, request.context(), state)
-    if not waiting or not given.keys() & waiting.keys():
+    if not waiting or not by_id.keys() & waiting.keys():
         return None
-    if given.keys() != waiting.keys():
-        listed = ", ".join(sorted(waiting.keys() ^ given.keys()))
+    if by_id.keys() != waiting.keys():
+        listed = ", ".join(sorted(waiting.keys() ^ by_id.keys()))
         raise ProblemError("invalid", f"One result for each open call is needed; these do not match: {listed}.")
-    answers = {waiting[id_].id: _answer(result) for id_, result in given.items()}
+    answers = {waiting[id_].id: _answer(result) for id_, result in by_id.items()}
     # Open calls are resumed even if this request no longer offers their tools.
     offered = {tool["function"]["name"] for tool in request.client_tools}
     calls = {one.value["id"]: one.value["name"] for one in waiting.values() if one.value["name"] not in offered}
@@ -173,7 +173,7 @@ async def _resume(
     return _with_input(spec, Command(resume=answers), context, state, notes)
 
 
-def _has_received(spec: RunSpec, state: StateSnapshot, given: Collection[str]) -> bool:
+def _has_received(spec: RunSpec, state: StateSnapshot, result_ids: Collection[str]) -> bool:
     """Return whether a run received these results and was stopped before its answer."""
     # `next` would not do: it is also empty for a task whose step was never stored.
     if state.interrupts or not state.tasks:
@@ -181,7 +181,7 @@ def _has_received(spec: RunSpec, state: StateSnapshot, given: Collection[str]) -
     events = since_last_input(state.values.get("events", []))
     settled = {entry["id"] for entry in events if entry["type"] == "tool_result"}
     # Without a session, the thread's only caller is the one that was sent the token.
-    return spec.token is not None or settled >= set(given)
+    return spec.token is not None or settled >= set(result_ids)
 
 
 def _merge_content(messages: Sequence[HumanMessage]) -> Any:
@@ -213,7 +213,7 @@ def _with_input(
     notes: tuple[Note, ...] = (),
 ) -> RunSpec:
     """Return the run with an input; `before` is the state of the input that it resumes, None for a new input."""
-    complete = replace(spec, given=graph_input, context=context, scope=RunScope(brought=notes))
+    complete = replace(spec, graph_input=graph_input, context=context, scope=RunScope(brought=notes))
     if before is None:
         return complete
     return replace(complete, used_before=before.values.get("usage", NO_USAGE))

@@ -8,16 +8,30 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
+from starlette.types import Scope
 
 from graph_agent._internal.failure_log import log_failure
-from graph_agent.server.admission.faults import describe_faults
-from graph_agent.server.admission.not_found import not_found_message
-from graph_agent.server.admission.paths import path_of
-from graph_agent.server.admission.problems import ProblemError, problem_of_failure
-from graph_agent.server.anthropic.responses import anthropic_refusal
-from graph_agent.server.openai.responses import openai_refusal
+from graph_agent.server.errors.anthropic import anthropic_refusal
+from graph_agent.server.errors.faults import describe_faults
+from graph_agent.server.errors.openai import openai_refusal
+from graph_agent.server.errors.problems import ProblemError, problem_of_failure
 
 logger = logging.getLogger(__name__)
+
+_HINTS = {
+    "/responses": "OpenAI's Responses API is not served. Have the client use /v1/chat/completions.",
+    "/chat/completions": "Chat completions are at /v1/chat/completions: give the client a base URL that ends in /v1.",
+    "/models": "The models are at /v1/models: give the client a base URL that ends in /v1.",
+    "/messages": "Messages are at /v1/messages: Anthropic's own clients want a base URL without /v1, and add it.",
+}
+"""End of an unknown path → the client setting that typically causes it."""
+
+
+def path_of(scope: Scope) -> str:
+    """Return a request's path without the mount path of the application."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path.removeprefix(root) if path == root or path.startswith(f"{root}/") else path
 
 
 def refusal(path: str, problem: ProblemError) -> Response:
@@ -48,7 +62,7 @@ async def on_http(request: Request, error: Exception) -> Response:
     """Handle errors of the framework: an unknown path or method, or an unreadable body."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        problem = ProblemError("not_found", not_found_message(request.url.path))
+        problem = ProblemError("not_found", _not_found_message(request.url.path))
         return refusal(path_of(request.scope), problem)
     if error.status_code == 400:
         return refusal(path_of(request.scope), ProblemError("invalid", "The request's body is no JSON."))
@@ -62,3 +76,9 @@ def internal_error(path: str, error: Exception) -> Response:
     """Log an unexpected error, with a traceback only at DEBUG, and return its response."""
     log_failure(logger, path, error)
     return refusal(path, problem_of_failure(error))
+
+
+def _not_found_message(path: str) -> str:
+    """Return the error message for an unknown path."""
+    hint = next((text for end, text in _HINTS.items() if path.endswith(end)), "")
+    return f"There is nothing at {path}. {hint}".rstrip()

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator
 
 from graph_agent.models.public_text import public_value
-from graph_agent.server.sessions.feeds import Feeds
+from graph_agent.server.hosting.feeds import Feeds
 from graph_agent.server.sse import comment, frame
 
 

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Depends, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import JSONResponse, Response
 
+from graph_agent.server.monitoring.readiness import OK
 from graph_agent.server.parameters import Services, services
-from graph_agent.server.process.readiness import OK
-from graph_agent.server.sessions.replies import ControlError, Health, Readiness
+from graph_agent.server.response_models import ControlError, Health, Readiness
 
 _ERROR: dict[str, Any] = {"model": ControlError}
 _FOREIGN: dict[str, Any] = {**_ERROR, "description": "Sent by a page of another origin to a server without keys"}

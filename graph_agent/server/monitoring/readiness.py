@@ -9,9 +9,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from graph_agent._internal.failure_log import is_out_of_space, log_failure
+from graph_agent._internal.signals import Drainable
 from graph_agent.compiled import AgentStateGraph
 from graph_agent.persistence.write_probe import SupportsWriteProbe
-from graph_agent.server.chat.active_runs import Runs
+from graph_agent.server.hosting.host import Host
+from graph_agent.server.monitoring.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
@@ -20,9 +22,9 @@ CHECK_S = 5.0
 """Timeout of one check in seconds."""
 _ENDPOINT_TIMEOUT_S = 3.0
 """Timeout of the request to a model's endpoint in seconds."""
-_ENDPOINT_FRESH_S = 10.0
+_ENDPOINT_CACHE_S = 10.0
 """Seconds that the endpoint's state is cached, to keep frequent probes from reaching the provider."""
-FRESH_S = 5.0
+CACHE_S = 5.0
 """Seconds that the states of the database and of the MCP servers are cached: the route is public, and a check costs a
 write, or starts the process of a server that is down."""
 _MODEL_DOWN_S = 60
@@ -34,14 +36,18 @@ class Readiness:
     """Checks the model, the MCP servers and the database.
 
     Args:
-        runs: The server's runs.
+        host: The agent.
+        metrics: Metrics of the runs.
+        runs: The server is stopping while it drains.
     """
 
-    def __init__(self, runs: Runs) -> None:
+    def __init__(self, host: Host, metrics: Metrics, runs: Drainable) -> None:
+        self._host = host
+        self._metrics = metrics
         self._runs = runs
-        self._model = _Check("model", self._check_model, _ENDPOINT_FRESH_S)
-        self._database = _Check("database", self._check_database, FRESH_S)
-        self._mcp = _Check("mcp", self._check_mcp, FRESH_S)
+        self._model = _Check("model", self._check_model, _ENDPOINT_CACHE_S)
+        self._database = _Check("database", self._check_database, CACHE_S)
+        self._mcp = _Check("mcp", self._check_mcp, CACHE_S)
 
     async def checks(self) -> dict[str, str]:
         """Return the state of each part: `ok`, or the fault in one word; `timeout` if the check takes too long.
@@ -51,26 +57,25 @@ class Readiness:
         """
         found = await asyncio.gather(self._model.states(), self._database.states(), self._mcp.states())
         states = {name: state for part in found for name, state in part.items()}
-        failed = self._runs.metrics.last_model_error
+        failed = self._metrics.last_model_error
         if failed is not None and time.time() - failed[1] <= _MODEL_DOWN_S:
             states["model"] = failed[0]
         return {"server": "stopping" if self._runs.draining else OK, **states}
 
     async def _check_model(self) -> dict[str, str]:
-        builder = self._runs.host.kept.builder
+        builder = self._host.kept.builder
         return {"model": await endpoint_state(builder.model if isinstance(builder, AgentStateGraph) else None)}
 
     async def _check_database(self) -> dict[str, str]:
-        host = self._runs.host
-        await host.saver.aget_tuple({"configurable": {"thread_id": "/ready"}})
-        await host.store.aget(("graph_agent", "ready"), "ready")
-        for part in (host.saver, host.store):
+        await self._host.saver.aget_tuple({"configurable": {"thread_id": "/ready"}})
+        await self._host.store.aget(("graph_agent", "ready"), "ready")
+        for part in (self._host.saver, self._host.store):
             if isinstance(part, SupportsWriteProbe):
                 await part.aprobe()
         return {"database": OK}
 
     async def _check_mcp(self) -> dict[str, str]:
-        return {f"mcp:{name}": state for name, state in (await self._runs.host.mcp_states()).items()}
+        return {f"mcp:{name}": state for name, state in (await self._host.mcp_states()).items()}
 
 
 async def endpoint_state(model: Any) -> str:
@@ -98,17 +103,17 @@ async def endpoint_state(model: Any) -> str:
 class _Check:
     """The check of one part: cached, shared by concurrent callers, and run at most once at a time."""
 
-    def __init__(self, name: str, check: Callable[[], Awaitable[dict[str, str]]], fresh_s: float = 0.0) -> None:
+    def __init__(self, name: str, check: Callable[[], Awaitable[dict[str, str]]], cache_s: float = 0.0) -> None:
         self._name = name
         self._check = check
-        self._fresh_s = fresh_s
+        self._cache_s = cache_s
         self._result: tuple[float, dict[str, str]] | None = None
         self._task: asyncio.Task[None] | None = None
         self._failed = False
         """Whether the last check failed; consecutive failures are logged once."""
 
     async def states(self) -> dict[str, str]:
-        if self._result is not None and time.monotonic() - self._result[0] < self._fresh_s:
+        if self._result is not None and time.monotonic() - self._result[0] < self._cache_s:
             return self._result[1]
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run())

@@ -11,9 +11,8 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
-from graph_agent.server.admission.shared_limits import is_alive
-from graph_agent.server.process.metric_files import count_alone, reserve_space
-from graph_agent.server.process.shared_folder import warn_of_folder
+from graph_agent.server.monitoring.metric_files import count_alone, reserve_space
+from graph_agent.server.shared_folder import is_alive, warn_of_folder
 
 _CALLS = {"tool_call": "name", "delegation_request": "target"}
 _RESULTS = {"tool_result": "name", "delegation_response": "target"}
@@ -74,7 +73,7 @@ class Metrics:
             ["kind"],
             registry=self._registry,
         )
-        self.under_way = Gauge(
+        self.active_requests = Gauge(
             "graph_agent_requests_under_way",
             "Requests that are being answered.",
             registry=self._registry,

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from a2a.types import Artifact, Message, Part, TaskArtifactUpdateEvent
+from a2a.types import Part
 from google.protobuf.json_format import MessageToDict
 
 from graph_agent._internal.json_bounds import JsonBounds, JsonBoundsError, count_values
@@ -21,9 +21,9 @@ MAX_IMAGES = 16
 class Content(NamedTuple):
     """Converted content of a list of parts."""
 
-    shown: str | list[Any]
+    for_model: str | list[Any]
     """For the model: text, or LangChain content blocks where there are images."""
-    kept: list[dict[str, Any]]
+    artifacts: list[dict[str, Any]]
     """Files and data, as plain JSON.
 
     `{"type": "data", "data"}`, or `{"type": "file", "name", "mime_type"}` with its `base64` or its `url`.
@@ -67,38 +67,10 @@ def content_of(parts: Iterable[Part]) -> Content:
     return Content([*([{"type": "text", "text": text}] if text else []), *images], kept)
 
 
-def text_of_message(message: Message) -> str:
-    """Return the text of a message, with data as JSON."""
-    shown = content_of(message.parts).shown
-    return shown if isinstance(shown, str) else "".join(block.get("text", "") for block in shown)
-
-
-class Artifacts:
-    """A task's artifacts, accumulated from its updates."""
-
-    def __init__(self) -> None:
-        self._parts: dict[str, list[Part]] = {}
-
-    def set(self, artifacts: Sequence[Artifact]) -> None:
-        """Replace all artifacts."""
-        self._parts = {artifact.artifact_id: list(artifact.parts) for artifact in artifacts}
-
-    def add(self, update: TaskArtifactUpdateEvent) -> None:
-        """Apply one update; appended text is joined to the preceding text part."""
-        new = list(update.artifact.parts)
-        known = self._parts.get(update.artifact.artifact_id)
-        if not update.append or known is None:
-            self._parts[update.artifact.artifact_id] = new
-            return
-        for part in new:
-            if known and part.WhichOneof("content") == known[-1].WhichOneof("content") == "text":
-                known[-1] = Part(text=known[-1].text + part.text)
-            else:
-                known.append(part)
-
-    def parts(self) -> list[Part]:
-        """Return all parts in order."""
-        return [part for parts in self._parts.values() for part in parts]
+def text_of_parts(parts: Iterable[Part]) -> str:
+    """Return the text of parts, with data as JSON and without images."""
+    content = content_of(parts).for_model
+    return content if isinstance(content, str) else "".join(block.get("text", "") for block in content)
 
 
 def _only_data(parts: Sequence[Part]) -> Any:

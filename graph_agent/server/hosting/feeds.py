@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
 from graph_agent.events.types import StoredEvent
-from graph_agent.server.sessions.notifier import CheckpointNotifier
+from graph_agent.server.hosting.notifier import CheckpointNotifier
 from graph_agent.session.event_reader import EventReader
 
 LOOK_S = 2.0

@@ -1,0 +1,54 @@
+"""Options that several commands have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graph_agent._internal.printable import printable
+from graph_agent._internal.text import find_lone_surrogate
+
+AGENT_FILE = Path("agent.yaml")
+"""The default of `ConfigOption`."""
+
+
+def check_session_id(value: str | None) -> str | None:
+    """Return a session id; refuse one with a lone surrogate, which no database can store."""
+    if value is not None and find_lone_surrogate(value) is not None:
+        raise typer.BadParameter(f"{printable(value)!r} is not UTF-8; no session can have such an id.")
+    return value
+
+
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The agent file.")]
+SessionOption = Annotated[
+    str,
+    typer.Option(
+        "--session", "-s", callback=check_session_id, help="The session's id; `graph-agent sessions` lists them."
+    ),
+]
+DbOption = Annotated[
+    str | None, typer.Option("--db", help="Database in place of the file's: sqlite:///FILE or postgresql://….")
+]
+CredentialOption = Annotated[
+    list[str] | None,
+    typer.Option("--credential", help="A secret for tools: NAME=env:VARIABLE; repeatable.", metavar="TEXT"),
+]
+HostOption = Annotated[
+    str, typer.Option("--host", help="Address to bind to; any but a loopback address needs API keys.")
+]
+PortOption = Annotated[
+    int, typer.Option("--port", "-p", min=0, max=65535, help="Where to listen; 0 for any free port.")
+]
+KeysFileOption = Annotated[
+    Path | None,
+    typer.Option("--keys-file", help="API keys, one 'name:key' per line, in addition to GRAPH_AGENT_API_KEYS."),
+]
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A limit or time of the server, e.g. max_body_bytes=1000000; repeatable."),
+]
+ListSettingsOption = Annotated[
+    bool, typer.Option("--list-settings", help="List what --set takes, with the defaults, and exit.")
+]

@@ -1,0 +1,71 @@
+"""The folder that the worker processes of one server share for limits, metrics and the order to stop."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+FOLDER_VARIABLE = "GRAPH_AGENT_SERVE_SHARED"
+"""Environment variable with the folder's path; empty for a single process."""
+_AT_ONCE = "stop-at-once"
+
+_warned: set[Path | None] = set()
+
+
+def warn_of_folder(folder: Path | None, error: Exception) -> None:
+    """Log, once per process, that it counts requests and metrics on its own instead of together with other workers.
+
+    Args:
+        folder: The folder; None if none could be created.
+        error: The reason why it cannot be used.
+    """
+    if folder in _warned:
+        return
+    _warned.add(folder)
+    name = "No temporary folder" if folder is None else f"The temporary folder {folder}"
+    can = "can" if folder is None else "cannot"
+    logger.warning(
+        "%s %s be used (%s): each worker process counts requests and metrics for itself meanwhile. Free some space "
+        "there, or set TMPDIR to another folder and start the server again.",
+        name,
+        can,
+        error,
+    )
+
+
+def shared_folder() -> Path | None:
+    """Return the folder that this process shares with other workers; None for a single process."""
+    folder = os.environ.get(FOLDER_VARIABLE, "")
+    return Path(folder) if folder else None
+
+
+def stop_at_once(shared: Path) -> None:
+    """Make `is_to_stop_at_once` true for the workers of a folder.
+
+    Raises:
+        OSError: If the folder is not writable.
+    """
+    (shared / _AT_ONCE).touch()
+
+
+def is_to_stop_at_once(shared: Path) -> bool:
+    """Return whether the supervisor of this worker has received a second stop signal.
+
+    Args:
+        shared: The folder shared with the supervisor.
+    """
+    return (shared / _AT_ONCE).exists()
+
+
+def is_alive(process: int) -> bool:
+    """Return whether a process with this id exists."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
