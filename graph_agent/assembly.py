@@ -148,8 +148,8 @@ def _join(parts: AgentDeps) -> AgentStateGraph:
     graph.tool_names = tuple(parts.toolbox.names)
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, PlanState),
-        "tools": (tools_node, Call),
-        "delegate": (delegate_node, Call),
+        "tools": (tools_node, Route),
+        "delegate": (delegate_node, Route),
         "finalize": (finalize_node, PlanState),
     }
     for node_name, (node, schema) in nodes.items():

@@ -97,6 +97,8 @@ class ActiveModel:
         self.result_texts: Mapping[str, str] = {}
         """Message id → text that replaces a tool result in requests."""
         self._chain = chain
+        self._parts: tuple[Any, AgentDeps] = (None, agent)
+        """The newest `parts`, and the model, client and withheld tools that they were made for."""
         self._text_mode = False
 
     @property
@@ -112,11 +114,15 @@ class ActiveModel:
     @property
     def parts(self) -> AgentDeps:
         """The agent with the model in force, without withheld tools."""
-        model, agent = self.model, self.agent
+        model, agent, withheld = self.model, self.agent, self.loop.get("withheld", ())
         client = agent.offering(model.client)
-        if client is not agent.client:
-            agent = replace(agent, client=client, planner=model.planner, tool_calling=model.tool_calling)
-        return agent.without(self.loop.get("withheld", ()))
+        made_for, parts = self._parts
+        if made_for != (model, client, withheld):
+            if client is not agent.client:
+                agent = replace(agent, client=client, planner=model.planner, tool_calling=model.tool_calling)
+            parts = agent.without(withheld)
+            self._parts = (model, client, withheld), parts
+        return parts
 
     @property
     def mode(self) -> Mode:
