@@ -83,18 +83,18 @@ async def settle(
                 results[group.at, id_] = finished[id_]
                 events.extend(recorded.get(id_, []))
                 continue
-            unstarted = newest and (
-                id_ in waited or recovery.is_certainly_unstarted(id_, ledger=loop.get("ledger", False))
-            )
+            # The ledger has no notes of calls that read.
+            ledger = writes(call["name"]) and loop.get("ledger", False)
+            unstarted = newest and (id_ in waited or recovery.is_certainly_unstarted(id_, ledger=ledger))
             if runs_again is not None and group.at == last and (unstarted or runs_again(call["name"])):
                 continue
             reason, status = UNKNOWN, "unknown"
             if newest and id_ in waited:
                 reason, status = NEVER_STARTED, "skipped"
-            elif not writes(call["name"]):
-                reason = READING
             elif unstarted:
                 reason, status = NOT_STARTED, "skipped"
+            elif not writes(call["name"]):
+                reason = READING
             results[group.at, id_] = ToolMessage(reason, tool_call_id=id_, name=call["name"], status="error")
             events.append(result_event(id_, call["name"], status, reason, step))
     return with_results(messages, results), events
@@ -144,7 +144,13 @@ def _finished(
 
 
 async def removed_events(
-    calls: Sequence[Call], config: RunnableConfig, runtime: Runtime[Any], loop: Bookkeeping, *, arrived: bool
+    calls: Sequence[Call],
+    config: RunnableConfig,
+    runtime: Runtime[Any],
+    loop: Bookkeeping,
+    writes: Callable[[str], bool],
+    *,
+    arrived: bool,
 ) -> list[StoredEvent]:
     """Return the events of planned calls that a person has removed; the conversation has no result for them.
 
@@ -153,6 +159,7 @@ async def removed_events(
         config: The node's config.
         runtime: The node's runtime.
         loop: The state's bookkeeping as of the stopped run.
+        writes: Whether a call may write, by name.
         arrived: Whether the rest of their wave has run since.
     """
     if not calls:
@@ -162,7 +169,8 @@ async def removed_events(
     waited = {call["id"] for call in loop["waiting"]}
     events: list[StoredEvent] = []
     for call in calls:
-        certain = call["id"] in waited or recovery.is_certainly_unstarted(call["id"], ledger=loop.get("ledger", False))
+        ledger = writes(call["name"]) and loop.get("ledger", False)
+        certain = call["id"] in waited or recovery.is_certainly_unstarted(call["id"], ledger=ledger)
         reason, status = (REMOVED, "skipped") if certain else (REMOVED_LATE, "unknown")
         own = result_event(call["id"], call["name"], status, reason, loop["step"])
         events += recorded.get(call["id"], [own])

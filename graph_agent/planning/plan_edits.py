@@ -80,7 +80,10 @@ async def _record_edits(update: PlanUpdate) -> None:
         # A call that still precedes a newer model message is settled with all other open calls.
         held = {call["id"] for group in open_calls(update.history) for call in group.calls}
         removed = [call for call in wave.removed if call["id"] not in held]
-        update.events += await removed_events(removed, update.config, update.runtime, update.loop, arrived=arrived)
+        writes = update.parts.toolbox.writes
+        update.events += await removed_events(
+            removed, update.config, update.runtime, update.loop, writes, arrived=arrived
+        )
     if not wave.edited or wave.message is None or not (arrived or update.state.get("ready") or update.loop["waiting"]):
         return
     if (fixed := _canonical(wave.message)) != wave.message:

@@ -32,8 +32,8 @@ from tests.support.gates import Gate, GatedModel, gated_tool, nothing_under_way,
 from tests.support.mcp_servers.running import lines, stdio
 from tests.support.sessions import (
     GO_ON,
-    INITIAL_BOOKKEEPING,
     NOT_KNOWN,
+    NOT_RUN,
     READING,
     new_session,
     start_steered_process,
@@ -247,7 +247,7 @@ async def test_calls_that_wait_for_a_slot_are_not_begun_and_those_that_read_chan
     result = await run
 
     assert (result.results, [call["id"] for call in result.pending], result.answer) == (
-        {"1": {"error": READING}, "2": {"error": INITIAL_BOOKKEEPING}},
+        {"1": {"error": READING}, "2": {"error": NOT_RUN}},
         ["2"],
         "Stopped on request\n\nFailed: look.\nNot begun: work.",
     )

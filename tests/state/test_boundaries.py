@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 
-from graph_agent import GraphDelegate, ScriptedChatModel, create_graph_agent
+from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, SessionMemory, create_graph_agent
 from graph_agent.execution.ledger import STARTED, UNTOUCHED
 from graph_agent.execution.settlement import NOT_STARTED, UNKNOWN
 from tests.support.agents import asks, dialogue, says, thread
@@ -27,6 +27,16 @@ def writer(ran: list[str]) -> BaseTool:
         return "written"
 
     return write
+
+
+def reader() -> BaseTool:
+    @tool
+    async def look(text: str) -> str:
+        """Look a text up."""
+        return text
+
+    look.metadata = {"effect": "read"}
+    return look
 
 
 def agent(script: list[str], ran: list[str]) -> Any:
@@ -85,6 +95,23 @@ async def test_new_input_at_a_breakpoint_reports_calls_as_not_started() -> None:
     result = await graph.ainvoke(says("no, leave it"), thread())
 
     assert (ran, dialogue(result["messages"])[2]) == ([], ("tool", NOT_STARTED))
+
+
+@pytest.mark.parametrize("ledger", [False, True])
+async def test_new_input_at_a_breakpoint_reports_reading_calls_as_not_started(ledger: bool) -> None:
+    graph = create_graph_agent(
+        ScriptedChatModel([asks(("1", "look", {"text": "a"})), "Fine."]),
+        tools=[reader()],
+        config=LoopConfig(effect_ledger=ledger),
+        checkpointer=InMemorySaver(),
+    )
+    await graph.ainvoke(says("go"), thread(), interrupt_before=["tools"])
+
+    result = await graph.ainvoke(says("no, leave it"), thread())
+
+    events = await SessionMemory(graph).get_session_events(thread()["configurable"]["thread_id"])
+    statuses = [event["status"] for event in events if event["type"] == "tool_result"]
+    assert (statuses, dialogue(result["messages"])[2]) == (["skipped"], ("tool", NOT_STARTED))
 
 
 async def test_a_call_begun_after_a_breakpoint_and_lost_is_not_begun_again() -> None:
