@@ -97,7 +97,8 @@ class AgentDeps:
     variants: dict[str, AgentDeps] = field(init=False, repr=False, default_factory=dict)
     """Dependencies of runs with a context of their own, by the context (see `deps_of_run`)."""
     _clients: dict[ModelClient, ModelClient] = field(init=False, repr=False, default_factory=dict)
-    _instructions: BoundedCache[tuple[Any, ...], str] = field(repr=False, default_factory=BoundedCache)
+    # Not copied by `replace`, so that a copy with other parts begins with an empty cache.
+    _instructions: BoundedCache[tuple[Any, ...], str] = field(init=False, repr=False, default_factory=BoundedCache)
 
     def settings(self, runtime: Runtime[Any], config: RunnableConfig, loop: Bookkeeping) -> LoopConfig:
         """Return the effective configuration: the agent's own, overridden by the run's context, then by later changes.
@@ -128,7 +129,7 @@ class AgentDeps:
         if not names or set(self.toolbox.names) <= set(names):
             return self
         narrower = self.toolbox.without(names)
-        return replace(self, client=self.client.without(names), toolbox=narrower, _instructions=BoundedCache())
+        return replace(self, client=self.client.without(names), toolbox=narrower)
 
     def mode(self, settings: LoopConfig) -> Mode:
         """Return the tool calling mode under a run's settings; `wave` if the operator has disabled the agentic loop."""
@@ -224,19 +225,16 @@ def _make_room(variants: dict[str, AgentDeps], chars: int) -> None:
 def _variant(parts: AgentDeps, context: AgentContext) -> AgentDeps:
     if context.client_tools or context.client_calls:
         toolbox = parts.toolbox.with_client_tools(context.client_tools, context.client_calls)
-        # In text mode, the cached instructions list the tools.
         parts = replace(
             parts,
             toolbox=toolbox,
             client_tool_choice=context.client_tool_choice,
             parallel_client_calls=context.parallel_client_calls,
-            _instructions=BoundedCache(),
         )
         parts = replace(parts, client=parts.offering(parts.client)).without(toolbox.withdrawn)
     if context.instructions:
-        # The cache is renewed with the system prompt.
         system_prompt = _appended(parts.system_prompt, context.instructions)
-        parts = replace(parts, system_prompt=system_prompt, _instructions=BoundedCache())
+        parts = replace(parts, system_prompt=system_prompt)
     if context.response_schema is not None:
         parts = replace(parts, response=ResponseSchema(context.response_schema))
     return parts

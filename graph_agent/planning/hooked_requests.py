@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from langchain_core.messages import AIMessage, AnyMessage
 
-from graph_agent._internal.lru import BoundedCache
 from graph_agent.budgets import usage_of
 from graph_agent.deps import AgentDeps
 from graph_agent.hooks.protocol import HookRequest, sees_answers
@@ -203,5 +202,4 @@ def _patched(parts: AgentDeps, request: HookRequest) -> AgentDeps:
         toolbox=parts.toolbox.offering(request.tools),
         # A hook may patch the same request differently each time.
         cache=None,
-        _instructions=BoundedCache(),
     )
