@@ -10,7 +10,6 @@ from langchain_core.tools import BaseTool, tool
 
 import graph_agent
 from graph_agent import AgentContext, GraphDelegate, LoopConfig, LoopHook, ScriptedChatModel, create_graph_agent
-from graph_agent._internal.lru import BoundedCache
 from graph_agent.context import coerce_context, effective_config
 from graph_agent.errors import ConfigError
 from graph_agent.server.hosting.sources import a2a_context_of
@@ -365,12 +364,3 @@ async def test_caches_of_run_values_are_bounded() -> None:
         await graph.ainvoke(says("hi"), context={"temperature": number / 100, "max_calls_per_wave": number})
 
     assert (len(parts.client._bound), len(parts._instructions)) == (64, 64)
-
-
-def test_the_oldest_cache_entry_is_evicted() -> None:
-    kept: BoundedCache[str, str] = BoundedCache(2)
-
-    made = [kept.get(key, lambda key=key: key * 2) for key in ["a", "b", "a", "c"]]  # type: ignore[misc]  # bound at once
-    again = [kept.get(key, lambda: "anew") for key in ["b", "c", "a"]]
-
-    assert (made, again, len(kept)) == (["aa", "bb", "aa", "cc"], ["bb", "cc", "anew"], 2)
