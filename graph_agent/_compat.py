@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import sys
 import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, BaseCallbackManager
@@ -52,6 +54,8 @@ _RUNTIME = "__pregel_runtime"
 _COORDINATES = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
 _REPLAY_STATE = "__pregel_replay_state"
 
+_ENTRY_POINTS = ("ainvoke", "agenerate_prompt", "agenerate", "_convert_input")
+"""Methods of a chat model between a caller and `_agenerate_with_cache`."""
 _TRACED_OPTIONS = ("ls_structured_output_format", "structured_output_format")
 """Keyword arguments of a model that only traces receive."""
 
@@ -283,6 +287,13 @@ def gate_message_stream(
     return {**config, "callbacks": manager}
 
 
+def has_own_entry_point(model: BaseChatModel) -> bool:
+    """Whether a chat model, or a program that instruments LangChain, replaces one of `_ENTRY_POINTS`."""
+    own = vars(sys.modules["langchain_core.language_models.chat_models"])
+    functions = [getattr(type(model), name) for name in _ENTRY_POINTS]
+    return any(type(function) is not FunctionType or function.__globals__ is not own for function in functions)
+
+
 def would_stream(model: BaseChatModel, options: Mapping[str, Any]) -> bool:
     """Whether a chat model streams the reply of `ainvoke` without a callback handler that asks for it."""
     return model._should_stream(async_api=True, **options)
@@ -299,7 +310,8 @@ async def generate_reply(
     # Only content blocks have a form to normalize.
     is_text = all(isinstance(message.content, str) for message in request)
     messages = list(request) if is_text else _normalize_messages(request)
-    result = await model._agenerate_with_cache(messages, run_manager=manager, **given)
+    # A task, as LangChain makes: the model's context variables stay its own.
+    result = await asyncio.create_task(model._agenerate_with_cache(messages, run_manager=manager, **given))
     return result.generations[0].message
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any
 
+import anyio.lowlevel
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
@@ -62,12 +63,15 @@ async def ask(
     while True:
         try:
             async with limit.bounded():
-                if model is not None:
-                    watch.begin()
-                    handlers: list[BaseCallbackHandler] = [limit] if config is not None else [limit, watch]
-                    reply = await request_unobserved(model, request, options, handlers)
+                if model is None:
+                    sent = runnable.ainvoke(list(request), _observed(config, limit, watch), **options)
                 else:
-                    reply = await runnable.ainvoke(list(request), _observed(config, limit, watch), **options)
+                    handlers: list[BaseCallbackHandler] = [limit]
+                    if config is None:
+                        watch.begin()
+                        handlers.append(watch)
+                    sent = request_unobserved(model, request, options, handlers)
+                reply = await _cancellable(sent)
             return mark_incomplete(reply, limit.arguments.values(), streamed=limit.streamed)
         except asyncio.CancelledError:
             record_cut_off(runnable, request, options, watch.received, watch.reported)
@@ -101,6 +105,23 @@ class _Attempt(TokenTimeout):
             # A call without an index arrives in one chunk.
             key = f"#{len(self.arguments)}" if piece["index"] is None else piece["index"]
             self.arguments[key] = self.arguments.get(key, "") + (piece["args"] or "")
+
+
+async def _cancellable(request: Coroutine[Any, Any, AIMessage]) -> AIMessage:
+    """Await a request; a cancellation counts even if the model suppresses it or raises another exception.
+
+    Raises:
+        asyncio.CancelledError: If the task was cancelled meanwhile, in the form that AnyIO's scopes recognize.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
+    try:
+        return await request
+    finally:
+        if task.cancelling() > before:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            raise asyncio.CancelledError
 
 
 def _observed(config: RunnableConfig | None, limit: TokenTimeout, watch: StreamWatch) -> RunnableConfig:

@@ -1,13 +1,13 @@
 """Model requests without LangChain's callbacks, for requests that nothing observes.
 
-Callbacks cost more than the rest of a request: metadata, ids, a copy of the messages for tracing and a task for each
-request are made, whether or not a handler exists.
+Callbacks cost more than the rest of a request: metadata, ids and a copy of the messages for tracing are made, whether
+or not a handler exists. Tokens that a model reports itself still count for its time limit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForLLMRun, BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
@@ -16,9 +16,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.utils.uuid import uuid7
 
-from graph_agent._compat import generate_reply, would_stream
-
-_ENTRY_POINTS = ("ainvoke", "agenerate_prompt", "agenerate")
+from graph_agent._compat import generate_reply, has_own_entry_point, would_stream
 
 
 def unobserved_model(
@@ -27,14 +25,12 @@ def unobserved_model(
     """Return the model of a request that no callback handler observes and whose reply is not streamed; else None.
 
     Args:
-        runnable: The receiver of the request; None is returned for one that is no chat model, and for a chat model with
-            an entry point of its own.
+        runnable: The receiver of the request; None is returned for one that is no chat model, and for a chat model
+            whose entry points are its own, or replaced by a program that instruments LangChain.
         options: Keyword arguments of the request.
         config: The request's config; None for that of the surrounding run.
     """
-    if not isinstance(runnable, BaseChatModel) or would_stream(runnable, options):
-        return None
-    if any(getattr(type(runnable), name) is not getattr(BaseChatModel, name) for name in _ENTRY_POINTS):
+    if not isinstance(runnable, BaseChatModel) or has_own_entry_point(runnable) or would_stream(runnable, options):
         return None
     callbacks = (config or {}).get("callbacks") or (var_child_runnable_config.get() or {}).get("callbacks")
     # LangChain's own decision: it adds the handlers of tracing, of debug output and of context managers.
@@ -57,6 +53,4 @@ async def request_unobserved(
         handlers: Receive the tokens that a model without streaming methods reports; no other events.
     """
     manager = AsyncCallbackManagerForLLMRun(run_id=uuid7(), handlers=handlers, inheritable_handlers=handlers)
-    reply = await generate_reply(model, request, options, manager)
-    assert isinstance(reply, AIMessage)
-    return reply
+    return cast("AIMessage", await generate_reply(model, request, options, manager))

@@ -200,6 +200,7 @@ class SentinelFilter:
 
     def __init__(self) -> None:
         self._begin: int | None = None
+        self._shown_to = 0
 
     def part(self, text: str) -> tuple[int, int]:
         """See `Visibility`."""
@@ -207,7 +208,8 @@ class SentinelFilter:
             self._begin = visible_begin(text)
         if self._begin is None:
             return 0, 0
-        return self._begin, max(self._begin, visible_end(text))
+        self._shown_to = max(self._begin, self._shown_to, visible_end(text))
+        return self._begin, self._shown_to
 
 
 class CallFilter(SentinelFilter):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -15,10 +18,12 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.rate_limiters import BaseRateLimiter
 from langchain_core.tools import tool
 from langchain_core.tracers.context import collect_runs
+from langgraph.checkpoint.memory import InMemorySaver
 from langsmith import Client
 from langsmith.run_helpers import tracing_context
+from pydantic import Field
 
-from graph_agent import ScriptedChatModel, create_graph_agent
+from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.models import unobserved
 from tests.support.agents import asks, says
 
@@ -205,3 +210,99 @@ async def test_the_models_rate_limit_is_kept(unobserved_requests: list[Any]) -> 
     await create_graph_agent(Plain(rate_limiter=limiter)).ainvoke(says("go"))
 
     assert (limiter.acquired, len(unobserved_requests)) == (1, 1)
+
+
+class Stubborn(ScriptedChatModel):
+    """Suppresses a cancellation, or converts it to an error, and counts its requests."""
+
+    converts: bool = False
+    sent: int = 0
+    started: asyncio.Event = Field(default_factory=asyncio.Event, exclude=True)
+
+    async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
+        self.sent += 1
+        self.started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if self.converts:
+                raise ConnectionError("connection reset") from None
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("late"))])
+
+
+OBSERVED = pytest.mark.parametrize("observed", [False, True], ids=["unobserved", "observed"])
+CONVERTS = pytest.mark.parametrize("converts", [False, True], ids=["suppressed", "converted"])
+
+
+def stubborn(*, observed: bool, converts: bool) -> Stubborn:
+    return Stubborn(responses=["never"], converts=converts, callbacks=[Recorder()] if observed else None)
+
+
+@OBSERVED
+@CONVERTS
+async def test_a_cancelled_run_is_cancelled_though_the_model_suppresses_it(observed: bool, converts: bool) -> None:
+    model = stubborn(observed=observed, converts=converts)
+    run = asyncio.create_task(create_graph_agent(model).ainvoke(says("go")))
+    await model.started.wait()
+    run.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+    assert model.sent == 1
+
+
+@OBSERVED
+@CONVERTS
+async def test_an_abort_ends_a_run_though_the_model_suppresses_it(observed: bool, converts: bool) -> None:
+    model = stubborn(observed=observed, converts=converts)
+    session = Session(create_graph_agent(model, checkpointer=InMemorySaver()), "s")
+    run = asyncio.create_task(session.run("go"))
+    await model.started.wait()
+    await session.abort()
+
+    assert (await run).status == "ABORTED"
+
+
+@OBSERVED
+@CONVERTS
+async def test_a_time_limit_ends_a_request_though_the_model_suppresses_it(observed: bool, converts: bool) -> None:
+    config = LoopConfig(model_timeout_s=0.05, model_retries=0)
+    result = await create_graph_agent(stubborn(observed=observed, converts=converts), config=config).ainvoke(says("go"))
+
+    assert result["status"] == "FAILED"
+
+
+VALUE: ContextVar[str] = ContextVar("test_value", default="unset")
+
+
+async def test_context_variables_of_a_model_stay_its_own(unobserved_requests: list[Any]) -> None:
+    seen: list[str] = []
+
+    class Setting(ScriptedChatModel):
+        async def _agenerate(self, *args: Any, **kwargs: Any) -> ChatResult:
+            seen.append(VALUE.get())
+            VALUE.set("set")
+            return await super()._agenerate(*args, **kwargs)
+
+    script = [asks(("1", "echo", {"text": "a"})), "It is a."]
+    await create_graph_agent(Setting(responses=script), tools=[echo]).ainvoke(says("go"))
+
+    assert (seen, len(unobserved_requests)) == (["unset", "unset"], 2)
+
+
+async def test_a_program_that_replaces_langchains_entry_points_receives_each_request(
+    unobserved_requests: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    original = BaseChatModel.agenerate
+
+    @functools.wraps(original)
+    async def instrumented(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append("agenerate")
+        return await original(self, *args, **kwargs)
+
+    monkeypatch.setattr(BaseChatModel, "agenerate", instrumented)
+    await agent().ainvoke(says("go"))
+
+    assert (calls, unobserved_requests) == (["agenerate"] * 2, [])
