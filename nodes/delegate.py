@@ -23,6 +23,7 @@ from graph_agent.errors import did_you_mean
 from graph_agent.execution.delegate_call import (
     ProgressReporter,
     UsageTally,
+    checked_result,
     ask_person,
     conversation_id_of,
     delegation_update,
@@ -61,7 +62,7 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
     progress, tally = ProgressReporter(call, state["loop"]["step"], runtime), UsageTally()
 
     async def attempt(edited: Call, answer: Any) -> DelegationResult:
-        result = await _run(edited, answer, config, state, settings, parts, progress, tally)
+        result = checked_result(await _run(edited, answer, config, state, settings, parts, progress, tally))
         tally(result.usage)
         return result
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import replace
 from typing import Any, Literal
@@ -13,7 +13,7 @@ from langgraph.errors import GraphBubbleUp
 from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 
-from graph_agent._internal.text import clean
+from graph_agent._internal.text import clean, plain
 from graph_agent.config import LoopConfig
 from graph_agent.delegation import AskingDelegate, Delegate, Delegation, DelegationResult
 from graph_agent.deps import ToolCallWrapper
@@ -144,8 +144,7 @@ def delegation_update(
     status: Literal["success", "error"] = "success" if result.status == "success" else "error"
     message = ToolMessage(shown, tool_call_id=id_, name=call["name"], status=status, artifact=result.artifact)
     response = result_event(id_, call["name"], result.status, result.content, step)
-    if result.value is not None:
-        response |= stored_value(result.content, result.value)
+    response |= result.stored if result.value is None else stored_value(result.content, result.value)
     if result.untrusted:
         response["untrusted"] = True
     if result.history:
@@ -182,31 +181,76 @@ async def run_through_middleware(
     Raises:
         GraphBubbleUp: If the delegate or the middleware interrupts the graph to ask a person.
     """
-    newest: DelegationResult | None = None
+    results: list[DelegationResult] = []
 
     async def run_once(call: Call) -> CallResult:
-        nonlocal newest
         try:
-            newest = await run(call)
+            result = await run(call)
         except BaseException as error:
             if belongs_to_run(error):
                 raise
-            newest = failed(error)
-            return CallResult(newest.content, "error", raised=error)
-        if newest.waiting is not None:
+            result = replace(failed(error), raised=error)
+        results.append(result)
+        if result.waiting is not None:
             raise _WaitingError
-        return newest
+        return result
 
     try:
         output = await around(call, config, runtime, run_once)
     except _WaitingError:
-        assert newest is not None
-        return newest
-    if newest is None:
-        return DelegationResult(output.content, output.status, artifact=output.artifact)
-    status = "success" if newest.status == "success" else "error"
-    passed = (newest.content, status, newest.artifact)
-    if output is newest or (output.content, output.status, output.artifact) == passed:
-        return newest
-    # A changed result of an untrusted delegate stays untrusted.
-    return replace(newest, content=output.content, status=output.status, value=None, artifact=output.artifact)
+        return results[-1]
+    return _result_of(output, results)
+
+
+def _result_of(output: CallResult, results: Sequence[DelegationResult]) -> DelegationResult:
+    """Return what middleware returned as a result of the delegation.
+
+    Args:
+        output: The output of the middleware, which a message does not hold completely.
+        results: The results of the delegation's runs, oldest first.
+    """
+    for result in reversed(results):
+        status = "success" if result.status == "success" else "error"
+        if (output.content, output.status, output.artifact) == (result.content, status, result.artifact):
+            return result
+    changed = DelegationResult(output.content, output.status, artifact=output.artifact, stored=output.stored)
+    if not results:
+        return changed
+    newest = results[-1]
+    return replace(
+        changed,
+        # The value of an unchanged content.
+        value=next((one.value for one in reversed(results) if one.content == output.content), None),
+        # A changed result of an untrusted delegate stays untrusted.
+        untrusted=any(one.untrusted for one in results),
+        context_id=newest.context_id,
+        history=newest.history,
+    )
+
+
+_STATUSES = ("success", "error", "unknown", "skipped")
+
+
+def checked_result(returned: object) -> DelegationResult:
+    """Return a delegate's result as plain JSON.
+
+    Raises:
+        TypeError: If it is not a `DelegationResult`, or a field is of another type.
+        ValueError: If a value is nested too deeply.
+    """
+    if not isinstance(returned, DelegationResult):
+        raise TypeError(f"run() returned {type(returned).__name__}; return a DelegationResult")
+    if not isinstance(returned.content, str | list):
+        raise TypeError(f"content={returned.content!r} is neither text nor a list of content blocks")
+    if returned.status not in _STATUSES:
+        raise TypeError(f"status={returned.status!r} is none of {', '.join(_STATUSES)}")
+    if not all(isinstance(entry, Mapping) for entry in returned.history):
+        raise TypeError("history holds an entry that is no event")
+    return replace(
+        returned,
+        content=plain(returned.content),
+        value=plain(returned.value),
+        artifact=plain(returned.artifact),
+        stored=plain(dict(returned.stored)),
+        history=plain(returned.history),
+    )
