@@ -42,7 +42,10 @@ class TokenTimeout(AsyncCallbackHandler):
     def __init__(self, token_s: float | None, total_s: float | None = None) -> None:
         self._token_s = token_s
         self._total_s = total_s
-        self._scope: asyncio.Timeout | None = None
+        self._task: asyncio.Task[Any] | None = None
+        """The task that waits; None outside `waiting`."""
+        self._expired = False
+        """Whether the wait was cancelled because a limit was exceeded."""
         self._timer: asyncio.TimerHandle | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._since = 0.0
@@ -76,21 +79,23 @@ class TokenTimeout(AsyncCallbackHandler):
         """
         assert self._loop is not None
         self._since = self._loop.time()
-        if (limit := self._next_limit()) is None:
+        task = asyncio.current_task()
+        if (limit := self._next_limit()) is None or task is None:
             yield
             return
+        before, self._task, self._expired = task.cancelling(), task, False
+        self._timer = self._loop.call_at(limit, self._check)
         try:
-            async with asyncio.timeout(None) as self._scope:
-                self._timer = self._loop.call_at(limit, self._check)
-                yield
-        except TimeoutError as error:
-            if self._scope is None or not self._scope.expired():
-                raise
-            raise ModelTimeoutError(self._exceeded_limit()) from error
+            yield
+        except asyncio.CancelledError as error:
+            if self._expired and task.cancelling() <= before + 1:
+                raise ModelTimeoutError(self._exceeded_limit()) from error
+            raise
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
-            self._scope = None
+            self._task = None
+            self._timer.cancel()
+            if self._expired:
+                task.uncancel()
 
     def restart(self) -> None:
         """Restart the time to the next token; callable from any thread."""
@@ -110,13 +115,15 @@ class TokenTimeout(AsyncCallbackHandler):
                 self._since = self._loop.time()
 
     def _check(self) -> None:
-        # One timer a request: to move a timer at each token costs more than the rest of this class.
+        # One timer a request, as to move a timer at each token costs more than the rest of this class. It cancels at
+        # once, as `asyncio.timeout` does: a token that arrives in the same iteration of the loop comes too late.
         assert self._loop is not None
         now, limit = self._loop.time(), self._next_limit()
         if limit is None or limit > now:
             self._timer = self._loop.call_at(limit or now + (self._token_s or 0), self._check)
-        elif self._scope is not None:
-            self._scope.reschedule(now)
+        elif self._task is not None:
+            self._expired = True
+            self._task.cancel()
 
     def _next_limit(self) -> float | None:
         """Return the time at which a limit is exceeded, if no token comes; None for never."""
