@@ -48,7 +48,7 @@ def test_guides_import_public_modules_only() -> None:
     imported = {
         name
         for each in pages
-        for name in re.findall(r"^\s*(?:from|import) (graph_agent[\w.]*)", each.read_text(encoding="utf-8"), re.MULTILINE)
+        for name in re.findall(r"^\s*(?:from|import) (graph_agent[\w.]*)", each.read_text(encoding="utf-8"), re.M)
     }
 
     assert (imported - public, "graph_agent.errors" in imported) == (set(), True)
