@@ -13,6 +13,28 @@ from graph_agent.types import StopReason, Usage
 
 BUDGET_LEFT = "__graph_agent_budget_left"
 """Key in a delegated run's `configurable`: the result of the delegating run's `RemainingBudget.as_json`."""
+STEPS_TO_FINALIZE = 2
+"""Supersteps that LangGraph must still allow (`RemainingSteps`) for `finalize`."""
+STEPS_FOR_A_WAVE = STEPS_TO_FINALIZE + 2
+"""Supersteps that it must still allow for a wave, its return to `plan`, and `finalize`."""
+RECURSION_LIMIT = "recursion_limit"
+"""LangGraph's own limit of supersteps in a run, as the reason of a `limit` event; its `stop_reason` is `step_limit`."""
+
+LOGGED = {
+    "step_limit": "Max agentic iterations reached without final response",
+    RECURSION_LIMIT: (
+        "LangGraph's recursion limit of %g supersteps reached without final response; "
+        "raise 'recursion_limit' in the run's config"
+    ),
+    "turn_limit": "The session's model turn limit of %g reached without final response",
+    "token_limit": "The token budget of %g reached without final response",
+    "cost_limit": "The cost budget of %g reached without final response",
+    "deadline": "The deadline of %g s reached without final response",
+}
+"""Log message for each limit that ends planning, by name; `%g` is its size."""
+
+LimitMet = tuple[StopReason, float]
+"""The limit that ends planning, and its size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +187,6 @@ def usage_of(reply: AIMessage, prices: Mapping[str, Price] | None = None) -> Usa
     return {**usage, "cost": cost_of(reply, prices)} if prices else usage
 
 
-# Supersteps that LangGraph must still allow (`RemainingSteps`) for `finalize`, and for a wave and its return to `plan`.
-STEPS_TO_FINALIZE = 2
-STEPS_FOR_A_WAVE = STEPS_TO_FINALIZE + 2
-
-LimitMet = tuple[StopReason, float]
-"""The limit that ends planning, and its size."""
-
-
 class LimitMetError(Exception):
     """Raised when a limit forbids another plan; the input ends."""
 
@@ -180,23 +194,6 @@ class LimitMetError(Exception):
         super().__init__(f"{reason}: {limit}")
         self.reason: StopReason = reason
         self.limit = limit
-
-
-RECURSION_LIMIT = "recursion_limit"
-"""LangGraph's own limit of supersteps in a run, as the reason of a `limit` event; its `stop_reason` is `step_limit`."""
-
-LOGGED = {
-    "step_limit": "Max agentic iterations reached without final response",
-    RECURSION_LIMIT: (
-        "LangGraph's recursion limit of %g supersteps reached without final response; "
-        "raise 'recursion_limit' in the run's config"
-    ),
-    "turn_limit": "The session's model turn limit of %g reached without final response",
-    "token_limit": "The token budget of %g reached without final response",
-    "cost_limit": "The cost budget of %g reached without final response",
-    "deadline": "The deadline of %g s reached without final response",
-}
-"""Log message for each limit that ends planning, by name; `%g` is its size."""
 
 
 def limit_met(step: int, turn: int, settings: LoopConfig) -> tuple[StopReason, int] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +26,9 @@ from graph_agent.context import AgentContext, coerce_context
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.errors import ConfigError, RunFailedError
 from graph_agent.events.types import StoredEvent, as_value
+from graph_agent.models.finish_reasons import cause_of, cut_off
 from graph_agent.models.usage import add_usage, less_usage
+from graph_agent.runs.usage_counter import UsageCounter
 from graph_agent.session.results import DelegatePart
 from graph_agent.session.stream_parts import MODES, StreamParts, is_event
 from graph_agent.types import NO_USAGE, SessionStatus, Usage
@@ -48,9 +49,6 @@ class GraphDelegate:
     graph: CompiledStateGraph[Any, Any, Any, Any]
 
     def __post_init__(self) -> None:
-        # Imported now: an import during a delegation would block the event loop.
-        importlib.import_module("graph_agent.runs.usage_counter")
-        importlib.import_module("graph_agent.models.finish_reasons")
         if not hasattr(self.graph, "ainvoke"):
             raise ConfigError(
                 f"The delegate {self.name!r} needs a compiled graph, not {self.graph!r}; compile it first."
@@ -67,8 +65,6 @@ class GraphDelegate:
     async def run(self, delegation: Delegation) -> DelegationResult:
         """Run the graph on the task and return its last message."""
         budget, is_agent = delegation.budget, isinstance(self.graph, CompiledAgentGraph)
-        from graph_agent.runs.usage_counter import UsageCounter
-
         counter = UsageCounter(delegation.prices, estimates=(budget.tokens, budget.cost) != (None, None))
         output = _RunOutput(delegation, self.name, is_agent=is_agent)
         configurable = {DEPTH_LEFT: delegation.depth_left, BUDGET_LEFT: budget.as_json()}
@@ -213,7 +209,5 @@ def _priced(usage: Usage, prices: Mapping[str, Price]) -> Usage:
 
 def _with_cut_off_note(answer: AIMessage) -> str:
     """Return the answer's text, with a note if it was cut off."""
-    from graph_agent.models.finish_reasons import cause_of, cut_off
-
     cut = cut_off(answer)
     return answer.text if cut is None else f"{answer.text}\n\n[This answer was cut off {cause_of(cut, answer)}.]"

@@ -23,8 +23,8 @@ from graph_agent.errors import did_you_mean
 from graph_agent.execution.delegate_call import (
     ProgressReporter,
     UsageTally,
-    checked_result,
     ask_person,
+    checked_result,
     conversation_id_of,
     delegation_update,
     resume_delegate,

@@ -9,7 +9,7 @@ import traceback
 import uuid
 from collections.abc import AsyncIterator
 from datetime import date, datetime
-from importlib import resources
+from importlib import metadata, resources
 from typing import Annotated
 
 import typer
@@ -19,7 +19,7 @@ from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent._internal.redaction import mask_named_secrets
 from graph_agent._internal.text import text_of
 from graph_agent.cli.a2a import a2a
-from graph_agent.cli.control import send, stop
+from graph_agent.cli.control import send, shared_database, stop
 from graph_agent.cli.interrupts import STOPPED, Interrupts, leave_interrupted
 from graph_agent.cli.options import (
     AGENT_FILE,
@@ -54,6 +54,21 @@ app = typer.Typer(
 out = Terminal()
 err = Terminal(stderr=True)
 
+
+def _print_version(requested: bool) -> None:
+    if requested:
+        out.line(f"graph-agent {metadata.version('graph-agent')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and exit.")
+    ] = False,
+) -> None: ...
+
+
 TextArgument = Annotated[str, typer.Argument(help="The message.", show_default=False)]
 
 
@@ -61,7 +76,9 @@ TextArgument = Annotated[str, typer.Argument(help="The message.", show_default=F
 def run(
     questions: Annotated[
         list[str] | None,
-        typer.Argument(help="Questions, each in its own session; without any, an interactive conversation."),
+        typer.Argument(
+            help="Questions, each in its own session unless --session is given; without any, a conversation."
+        ),
     ] = None,
     config: ConfigOption = AGENT_FILE,
     session: Annotated[
@@ -129,8 +146,10 @@ def serve(
 def sessions(config: ConfigOption = AGENT_FILE, db: DbOption = None) -> None:
     """List the sessions in an agent's database, newest first."""
 
+    address = shared_database(db or load_spec(config).db)
+
     async def ids() -> list[str]:
-        async with open_saver(db or load_spec(config).db) as saver:
+        async with open_saver(address) as saver:
             return await list_threads(saver)
 
     found = asyncio.run(ids())
@@ -142,16 +161,16 @@ def sessions(config: ConfigOption = AGENT_FILE, db: DbOption = None) -> None:
 
 @app.command()
 def steer(text: TextArgument, session: SessionOption, config: ConfigOption = AGENT_FILE, db: DbOption = None) -> None:
-    """Send a message to a session before its next step, even if it runs in another process."""
-    asyncio.run(send(load_spec(config), db, session, "steer", text))
+    """Send a message to a session before its next step, in any process; if it is idle, with its next input."""
+    out.line(asyncio.run(send(load_spec(config), db, session, "steer", text)))
 
 
 @app.command()
 def follow_up(
     text: TextArgument, session: SessionOption, config: ConfigOption = AGENT_FILE, db: DbOption = None
 ) -> None:
-    """Queue an input to run after the current answer."""
-    asyncio.run(send(load_spec(config), db, session, "follow_up", text))
+    """Queue an input to run after the current answer; if the session is idle, after the answer to its next input."""
+    out.line(asyncio.run(send(load_spec(config), db, session, "follow_up", text)))
 
 
 @app.command()

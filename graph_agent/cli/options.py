@@ -29,7 +29,8 @@ SessionOption = Annotated[
     ),
 ]
 DbOption = Annotated[
-    str | None, typer.Option("--db", help="Database in place of the file's: sqlite:///FILE or postgresql://….")
+    str | None,
+    typer.Option("--db", help="Database in place of the file's: sqlite:///FILE, postgresql://… or memory:."),
 ]
 CredentialOption = Annotated[
     list[str] | None,

@@ -26,7 +26,7 @@ _BY_A_PERSON = ("update", "fork")
 
 NEVER_STARTED = "Not run: the run was interrupted while this call waited for others."
 READING = "The run was interrupted before this call had finished. It only reads, so nothing was changed."
-NOT_STARTED = "Not run: the run was interrupted before this call was begun."
+NOT_STARTED = "Not run: the run was interrupted before this call had started."
 REMOVED = "Not run: a person took this call out of the plan."
 REMOVED_LATE = "A person took this call out of the plan. It is not known whether it had run or taken effect by then."
 UNKNOWN = (

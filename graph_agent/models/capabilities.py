@@ -1,4 +1,4 @@
-"""Support of tool calling: predicted offline from the model, and detected from its provider's refusal."""
+"""Support of tool calling, predicted offline from the model."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import re
 from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
-
-from graph_agent.models.errors import classify_model_error
 
 ToolCalling = Literal["native", "text", "wave"]
 
@@ -92,14 +90,6 @@ def choose_tool_calling(
     if known is not None:
         return "native" if known else "text"
     return unknown_default if _can_bind_tools(bare) and not lacks_tools(bare) else "text"
-
-
-def rejects_tools(error: BaseException) -> bool:
-    """Whether a provider's error means that this model or its server does not support tools.
-
-    Never true for a refused key, a rate limit, a request that is too long, or an error of this package.
-    """
-    return classify_model_error(error) == "tools_rejected"
 
 
 def lacks_tools(model: Any) -> bool:

@@ -11,6 +11,9 @@ from graph_agent._internal.text import clean, plain
 
 M = TypeVar("M", bound=BaseMessage)
 
+_CALL_BLOCKS = {"tool_use", "tool_call", "function_call"}
+"""Types of content blocks that are calls."""
+
 
 def sanitized(message: M) -> M:
     """Replace characters without a UTF-8 form; return the same object if there are none."""
@@ -68,6 +71,3 @@ def without_call_blocks(reply: AIMessage) -> AIMessage:
         content = [block for block in content if not (isinstance(block, dict) and block.get("type") in _CALL_BLOCKS)]
     kwargs = {name: value for name, value in reply.additional_kwargs.items() if name != "tool_calls"}
     return reply.model_copy(update={"content": content, "additional_kwargs": kwargs})
-
-
-_CALL_BLOCKS = {"tool_use", "tool_call", "function_call"}

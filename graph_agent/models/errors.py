@@ -30,11 +30,17 @@ ModelErrorKind = Literal[
 ]
 
 _READ_CHARS = 20_000
+"""Maximum characters that are searched of each text of an error."""
 _SHOWN_CHARS = 300
+"""Maximum characters of the provider's message in a description."""
 _CAUSES = 6
+"""Maximum number of errors that are read: the error itself, its causes, and members of groups."""
 _NOT_ABOUT_TOOLS = frozenset({401, 402, 403, 408, 413, 425, 429})
+"""HTTP statuses of errors that are never refusals of tools."""
 _ABOUT_MODELS = frozenset({None, 400, 404, 410, 422})
+"""HTTP statuses of errors that may be about an unknown model; None is an error without a status."""
 _TRANSIENT_STATUSES = frozenset({408, 409, 425, 429, *range(500, 600)} - {501, 505})
+"""HTTP statuses of errors that a later attempt may not have."""
 _TRANSIENT_CLASSES = frozenset(
     {
         "APIConnectionError",

@@ -11,6 +11,9 @@ from typing import Any, Literal, assert_never
 
 from langchain_core.messages import AIMessage
 
+from graph_agent.calls.lenient_json import arguments_end_inside_value
+from graph_agent.calls.read_json import read_json
+from graph_agent.calls.work import WorkBudget
 from graph_agent.models.errors import classify_model_error
 
 CutOff = Literal["length", "content_filter", "interrupted"]
@@ -182,18 +185,11 @@ def _plain(reason: str) -> str:
 
 def _ends_inside_value(raw: str) -> bool:
     """Whether JSON ends inside a value: a model that omits a bracket still ends its values."""
-    # Imported here: few replies need the parser.
-    from graph_agent.calls.lenient_json import arguments_end_inside_value
-
     return bool(raw.strip()) and arguments_end_inside_value(raw)
 
 
 def _is_whole(raw: str) -> bool:
     """Whether arguments are closed, even if damaged; a call without arguments has an empty text."""
     text = raw.strip()
-    # Imported here: few replies need the parser.
-    from graph_agent.calls.read_json import read_json
-    from graph_agent.calls.work import WorkBudget
-
     read = read_json(text, WorkBudget(len(text))) if text else None
     return read is None or read.complete

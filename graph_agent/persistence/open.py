@@ -121,6 +121,26 @@ async def open_store(url: str, folder: Path | None = None) -> AsyncIterator[Base
         yield store
 
 
+def check_database_exists(url: str, folder: Path | None = None) -> None:
+    """Raise if the URL is that of an SQLite file that does not exist; the file is not created.
+
+    Args:
+        url: As for `open_saver`.
+        folder: As for `open_saver`.
+
+    Raises:
+        ConfigError: If there is no such file, or the URL is of another kind than those of `open_saver`.
+    """
+    if url == _MEMORY or is_postgres(url):
+        return
+    path = _file(url, folder)
+    if not path.is_file():
+        raise ConfigError(
+            f"db={url!r}: there is no database {path}; check the path and the current folder. "
+            "The first run of an agent creates its database."
+        )
+
+
 def check_cache(url: str) -> str:
     """Return the URL of a cache if it is valid.
 

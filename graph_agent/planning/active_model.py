@@ -1,4 +1,7 @@
-"""The planner and the model in force for a node's requests, its fallbacks, and the history as requests hold it."""
+"""The planner and the model in force for a node's requests, its fallbacks, and the history as requests hold it.
+
+The planner is selected by the environment variable `AGENTIC_LOOP_ENABLED`, else by the configuration.
+"""
 
 from __future__ import annotations
 

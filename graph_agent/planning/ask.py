@@ -93,7 +93,7 @@ async def ask_for_calls(
         history: The conversation.
         settings: The run's configuration.
         mode: How calls are asked for.
-        stream: Records the text that the reader receives; call `settle` with it and the plan.
+        stream: Records the text that the reader receives; call `finish_stream` with it and the plan.
         quiet: Stream nothing of the reply, whatever the configuration.
         schema: JSON schema that the provider enforces on a reply without calls; None for none.
 
@@ -125,7 +125,7 @@ async def ask_for_calls(
     return await through_cache(parts, settings, request, mode, ask)
 
 
-async def settle(stream: StreamWatch, planned: Planned) -> None:
+async def finish_stream(stream: StreamWatch, planned: Planned) -> None:
     """Stream the rest of a planning reply; drop a reply that has neither calls nor an answer."""
     await stream.settle(planned.raw_text, planned.message.text if planned.calls or planned.answers else None)
 

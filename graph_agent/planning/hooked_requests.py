@@ -17,7 +17,7 @@ from graph_agent.models.finish_reasons import refusal_text
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.usage import less_usage
 from graph_agent.models.visibility import CallFilter, without_sentinel
-from graph_agent.planning.ask import RefusedError, ask_for_calls, ask_for_plan, settle
+from graph_agent.planning.ask import RefusedError, ask_for_calls, ask_for_plan, finish_stream
 from graph_agent.planning.hook_loop import PATCHED_MODEL, run_hook_loop
 from graph_agent.planning.hook_messages import CarriedMessages
 from graph_agent.planning.prompt import closing, plan_request
@@ -150,7 +150,7 @@ class HookedRequests:
             if mode == "wave":
                 return await ask_for_plan(parts, request.messages, request.settings, active.planner, requests.limit_met)
             planned = await ask_for_calls(parts, request.messages, request.settings, mode, stream)
-            await settle(stream, planned)
+            await finish_stream(stream, planned)
             return planned
 
         def recover(error: Exception) -> bool:

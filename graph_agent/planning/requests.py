@@ -34,7 +34,7 @@ from graph_agent.planning.ask import (
     RepairRequestError,
     ask_for_calls,
     ask_for_plan,
-    settle,
+    finish_stream,
 )
 from graph_agent.planning.closing_reply import answer_in, fits, is_better
 from graph_agent.planning.prompt import answer_request
@@ -104,13 +104,13 @@ class ModelRequests:
         """
         planned = await self._plan()
         if self.active.mode != "native":
-            await settle(self.stream, planned)
+            await finish_stream(self.stream, planned)
             return planned
         if planned.calls:
             self.active.record_native_call()
         elif self._may_correct() and not await self._fits(planned) and (hint := self._hint(planned)) is not None:
             return await self._plan_in_text(planned, hint)
-        await settle(self.stream, planned)
+        await finish_stream(self.stream, planned)
         return planned
 
     async def _plan(self, tail: Sequence[AnyMessage] = (), *, quiet: bool = False) -> Planned:
@@ -182,7 +182,7 @@ class ModelRequests:
         """
         active, stream, sentinel = self.active, self.stream, hint == "sentinel"
         if self.limit_met(NO_USAGE, first.message) is not None:
-            await settle(stream, first)
+            await finish_stream(stream, first)
             return first
         active.record(asked_in_text=True)
         did = "had nothing to do, and has called no tool" if sentinel else "wrote a call as text, which was not run"
@@ -197,9 +197,9 @@ class ModelRequests:
             active.use_text_tools()
         elif isinstance(hint, WrittenCall) and (hint.may_be_answer or not second.answers):
             self.stream = stream
-            await settle(stream, first)
+            await finish_stream(stream, first)
             return first
-        await settle(self.stream, second)
+        await finish_stream(self.stream, second)
         return second
 
     async def answer(

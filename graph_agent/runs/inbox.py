@@ -16,6 +16,9 @@ from graph_agent._internal.sync_bridge import await_uninterrupted, in_blocking_r
 
 NoteKind = Literal["steer", "follow_up", "abort", "configure"]
 
+_PAGE = 100
+"""Maximum notes that one search of the Store returns."""
+
 
 @dataclass(frozen=True, slots=True)
 class Note:
@@ -100,9 +103,6 @@ class _Clock:
 
 
 _clock = _Clock()
-
-
-_PAGE = 100
 
 
 def inbox_namespace(session_id: str) -> tuple[str, ...]:

@@ -195,5 +195,5 @@ def _refuse(path: Path, action: str, error: OSError) -> NoReturn:
     name = errno.errorcode.get(number, str(number))
     fix = _FIXES.get(number, "See the system's log.")
     raise SessionLockError(
-        f"The lock file {path} could not be {action}: {os.strerror(number)} ({name}). {fix} No run was begun."
+        f"The lock file {path} could not be {action}: {os.strerror(number)} ({name}). {fix} No run was started."
     ) from error

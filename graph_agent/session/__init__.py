@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from graph_agent.runs.inbox import inbox_namespace
 from graph_agent.session.session import Session
 
-__all__ = ["Session"]
+__all__ = ["Session", "inbox_namespace"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -15,10 +15,8 @@ from graph_agent.execution.checkpoints import edit_ancestors, load
 from graph_agent.runs.inbox import Inbox, Note, NoteKind, new_note
 from graph_agent.runs.notes import checked_fields
 from graph_agent.runs.registry import ABORTED, POLL_S, find_run, inbox_of, is_idle, sees_other_processes
+from graph_agent.session.call_records import CallRecord, call_records
 from graph_agent.types import SessionStatus
-
-if TYPE_CHECKING:
-    from graph_agent.session.call_records import CallRecord
 
 _ABORT_WAIT_S = 4 * POLL_S
 """Seconds that a run in another process has to take an abort out of the Store."""
@@ -91,9 +89,6 @@ class SessionCommands:
         writes = self._graph.builder.writes if isinstance(self._graph.builder, AgentStateGraph) else None
         idle = run is None and await is_idle(self._saver, self.id)
         before = await edit_ancestors(self._saver, stored)
-        # Imported here: few programs need it.
-        from graph_agent.session.call_records import call_records
-
         return call_records(snapshot, stored, before, run, idle=idle, writes=writes)
 
     async def abort(self) -> bool:

@@ -98,7 +98,8 @@ class AgentSpec(BaseModel):
     credential_headers: dict[str, str] = {}
     """Credential name → the HTTP header in which a client of a served agent may send its own for one request."""
     db: str = Field(DEFAULT_DB, min_length=1)
-    """Database of the sessions: `sqlite:///FILE`, relative to the current folder, or `postgresql://…`."""
+    """Database of the sessions: `sqlite:///FILE`, relative to the current folder, `postgresql://…`, or `memory:`,
+    which ends with the process."""
     cache: str | None = None
     """Cache of plans, reused for identical requests for `config.plan_cache_ttl_s` seconds: `memory`, for the lifetime
     of the process, or `sqlite:///FILE`, relative to the current folder."""

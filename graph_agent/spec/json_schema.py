@@ -29,6 +29,9 @@ from graph_agent.spec.agent_file import CONFIG_ALIASES, AgentSpec
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _DOTTED = {"pattern": r"^[^\s:]+[:.][^\s:]+$"}
+_MODEL = {"pattern": r"^(?:[^:]*[^\s:][^:]*:.*\S.*|[^\W\d]\w*(?:\.[^\W\d]\w*)+)$"}
+"""`provider:name`, `module:factory` or `module.factory`."""
+_DATABASE = {"pattern": "^(?:memory:|sqlite:///.+|postgres(?:ql)?://.*)$"}
 _TEXTS = {"type": "object", "additionalProperties": {"type": "string"}}
 _SECONDS = {"type": "number", "exclusiveMinimum": 0}
 _REQUIRED = {"stdio": "command", "streamable_http": "url", "sse": "url"}
@@ -100,7 +103,11 @@ def agent_schema() -> dict[str, Any]:
     schema = _schema_of(AgentSpec, definitions)
     keys = schema["properties"]
     del keys["path"]
-    keys["model"]["anyOf"][1]["minItems"] = 1
+    single, several = keys["model"]["anyOf"]
+    single |= _MODEL
+    several["minItems"] = 1
+    several["items"] |= _MODEL
+    keys["db"] |= _DATABASE
     keys["prompts"]["propertyNames"] = {"enum": sorted(VARIABLES)}
     keys["cache"]["anyOf"][0]["pattern"] = "^(memory|sqlite:///.+)$"
     keys["config"] |= _config(definitions)

@@ -168,7 +168,7 @@ def cut_short(cause: Cause, *, started: bool, writes: bool) -> CallResult:
     """
     because = _BECAUSE[cause]
     if not started:
-        return CallResult(f"Not run: {because} before this call was begun.", "skipped")
+        return CallResult(f"Not run: {because} before this call had started.", "skipped")
     text = f"Stopped before it had finished: {because}. {effect_text(writes=writes)}"
     return CallResult(text, "unknown" if writes else "error")
 

@@ -31,7 +31,8 @@ def page() -> str:
     commands = {_name(each): each.callback for each in app.registered_commands if each.callback is not None}
     return document(
         "Command line",
-        f"{app.info.help} `{_PROGRAM} COMMAND --help` prints the text of one command.",
+        f"{app.info.help} `{_PROGRAM} COMMAND --help` prints the text of one command, and "
+        f"`{_PROGRAM} --version` the version.",
         table(
             ("Command", "Description"),
             [(f"[`{name}`](#{_PROGRAM}-{name})", cleandoc(run.__doc__ or "")) for name, run in commands.items()],

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -131,9 +132,48 @@ def test_a_failed_run_reports_finished_calls_on_standard_error(folder: Path) -> 
 
 
 def test_an_empty_database_is_reported(folder: Path) -> None:
+    (folder / "graph_agent.db").touch()
+
     done = run_cli(folder, "sessions")
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "There are no sessions yet.\n")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["sessions"], ["steer", "-s", "mine", "x"], ["follow-up", "-s", "mine", "x"], ["abort", "-s", "mine"]],
+    ids=lambda command: command[0],
+)
+def test_a_missing_database_is_reported_and_not_created(folder: Path, command: list[str]) -> None:
+    done = run_cli(folder, *command, "--db", "sqlite:///typo.db")
+
+    missing = "error: db='sqlite:///typo.db': there is no database typo.db"
+    assert (done.returncode, done.stderr.partition(";")[0], list(folder.glob("*.db*"))) == (2, missing, [])
+
+
+def test_the_version_is_printed(folder: Path) -> None:
+    done = run_cli(folder, "--version")
+
+    assert (done.returncode, done.stdout) == (0, f"graph-agent {version('graph-agent')}\n")
+
+
+def test_messages_to_an_idle_session_are_queued_for_its_next_input(folder: Path) -> None:
+    run_cli(folder, "run", "--session", "mine", "one", script=["No more actions.", "One."])
+
+    queued = [
+        run_cli(folder, "steer", "--session", "mine", "Be brief.").stdout,
+        run_cli(folder, "follow-up", "--session", "mine", "and then?").stdout,
+    ]
+    replies = ["No more actions.", "Two.", "No more actions.", "And."]
+    done = run_cli(folder, "run", "--session", "mine", "two", script=replies)
+
+    assert (queued, done.stdout) == (
+        [
+            "Queued for session mine, with its next input: Be brief.\n",
+            "Queued for session mine, after the answer to its next input: and then?\n",
+        ],
+        "\n> two\n  steering: Be brief.\nTwo.\n\n> and then?\nAnd.\n",
+    )
 
 
 def test_a_command_whose_extra_is_missing_names_it(folder: Path) -> None:
@@ -260,14 +300,17 @@ def test_a_second_ctrl_c_ends_the_wait(folder: Path) -> None:
 def test_another_process_steers_and_follows_up(working: Path) -> None:
     with at_work(working, "No more actions.", "Done.", "No more actions.", "And.") as process:
         told = [
-            run_cli(working, "steer", "--session", "mine", "Be brief.").returncode,
-            run_cli(working, "follow-up", "--session", "mine", "and then?").returncode,
+            run_cli(working, "steer", "--session", "mine", "Be brief.").stdout,
+            run_cli(working, "follow-up", "--session", "mine", "and then?").stdout,
         ]
         (working / "go").touch()
         stdout, _ = process.communicate(timeout=30)
 
     assert (told, process.returncode, stdout) == (
-        [0, 0],
+        [
+            "Queued for session mine, before its next step: Be brief.\n",
+            "Queued for session mine, after its current answer: and then?\n",
+        ],
         0,
         "\n> do it\n  step 1: tool_call work\n  steering: Be brief.\nDone.\n\n> and then?\nAnd.\n",
     )
@@ -314,6 +357,8 @@ def test_a_session_that_a_killed_process_left_is_aborted(working: Path) -> None:
 def test_invalid_control_commands_are_one_line_errors(
     folder: Path, command: str, arguments: list[str], complaint: str
 ) -> None:
+    (folder / "graph_agent.db").touch()
+
     done = run_cli(folder, command, *arguments)
 
     assert (done.returncode, done.stderr.count("\n"), complaint in done.stderr) == (2, 1, True)

@@ -14,11 +14,16 @@ from langchain_openai import ChatOpenAI
 from pydantic import SecretStr
 
 from graph_agent.errors import ScriptError
-from graph_agent.models.capabilities import choose_tool_calling, rejects_tools
+from graph_agent.models.capabilities import choose_tool_calling
+from graph_agent.models.errors import classify_model_error
 from graph_agent.models.scripted import ScriptedChatModel
 from tests.support.openai_stub import Failure, StubFactory, StubReply, error_of, openai_stub
 
 __all__ = ["openai_stub"]
+
+
+def rejects_tools(error: BaseException) -> bool:
+    return classify_model_error(error) == "tools_rejected"
 
 
 class Plain(BaseChatModel):

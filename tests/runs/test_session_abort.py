@@ -281,7 +281,7 @@ async def test_a_session_that_waits_for_a_person_is_settled(marks: Any, told: st
     ) == (["May I?"], True, SessionStatus.ABORTED, {"1": "x", "2": {"error": told}}, [], True)
 
 
-NOT_STARTED = "Not run: the run was stopped before this call was begun."
+NOT_STARTED = "Not run: the run was stopped before this call had started."
 
 
 @pytest.mark.parametrize("ledger", [False, True])

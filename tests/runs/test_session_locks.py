@@ -266,7 +266,7 @@ def test_a_lock_file_of_another_user_that_cannot_be_opened_is_an_error(shared: P
 
     assert refused == (
         f"The lock file {lock_file(shared)} could not be opened: Permission denied (EACCES). Give this user read and "
-        "write access to the file, as to the database, e.g. with chmod g+rw. No run was begun."
+        "write access to the file, as to the database, e.g. with chmod g+rw. No run was started."
     )
 
 

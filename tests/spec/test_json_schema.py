@@ -81,6 +81,30 @@ FAULTS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+UNUSABLE: list[tuple[str, dict[str, Any]]] = [
+    ("a database that is no URL", {"db": "foo"}),
+    ("a database of another kind", {"db": "mysql://a"}),
+    ("a database without its file", {"db": "sqlite:///"}),
+    ("a model without a provider", {"model": "gpt"}),
+    ("a model with a dot and without a provider", {"model": "gpt-4.1"}),
+    ("a provider without a model", {"model": "openai:"}),
+    ("models without a provider", {"model": ["gpt", "phi3"]}),
+]
+"""Values that are refused when the agent is opened, unless a test replaces its model or its database."""
+
+USABLE: list[dict[str, Any]] = [
+    {"db": "memory:"},
+    {"db": "sqlite:////tmp/a b.db"},
+    {"db": "postgresql://me@db.example/agents?sslmode=require"},
+    {"db": "postgres://"},
+    {"model": "ollama:llama3.1:8b"},
+    {"model": "bedrock_converse:anthropic.claude-3-5-sonnet-20240620-v1:0"},
+    {"model": "openai:ft:gpt-4o-mini:acme::id"},
+    {"model": "my_package.models:make_model"},
+    {"model": "my_package.models.make_model"},
+]
+
+
 @pytest.fixture(params=[Draft202012Validator, Draft7Validator], ids=["2020-12", "draft-07"])
 def validator(request: pytest.FixtureRequest) -> Validator:
     """A validator of the schema's own draft, and one of the draft that older editors have."""
@@ -113,7 +137,9 @@ def test_every_agent_file_on_a_page_is_valid(validator: Validator) -> None:
     shown = [(name, block) for name, block in blocks if isinstance(block, dict) and own & block.keys()]
 
     found = [
-        f"{name}: {fault}" for name, block in shown for fault in faults(validator, {"name": "a", "model": "m", **block})
+        f"{name}: {fault}"
+        for name, block in shown
+        for fault in faults(validator, {"name": "a", "model": "m:a", **block})
     ]
 
     assert (len(shown) > 5, found) == (True, [])
@@ -122,6 +148,26 @@ def test_every_agent_file_on_a_page_is_valid(validator: Validator) -> None:
 def test_a_file_with_every_key_is_valid(validator: Validator) -> None:
     assert faults(validator, FULL) == []
     assert FULL.keys() == AgentSpec.model_fields.keys() - {"path"}
+
+
+@pytest.mark.parametrize("given", USABLE, ids=str)
+def test_a_model_or_database_that_the_loader_accepts_is_valid(validator: Validator, given: dict[str, Any]) -> None:
+    assert faults(validator, {"name": "a", "model": "openai:gpt-4o-mini", **given}) == []
+
+
+@pytest.mark.parametrize("given", [fault for _, fault in UNUSABLE], ids=[name for name, _ in UNUSABLE])
+async def test_an_unusable_model_or_database_is_found_and_cannot_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "x")
+    content = {"name": "a", "model": "openai:gpt-4o-mini", "db": "memory:", **given}
+    file = tmp_path / "agent.yaml"
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+
+    assert faults(Draft202012Validator(SCHEMA), content) != []
+    with pytest.raises(ConfigError):
+        async with open_agent(load_spec(file)):
+            pass
 
 
 @pytest.mark.parametrize("given", [fault for _, fault in FAULTS], ids=[name for name, _ in FAULTS])

@@ -15,7 +15,7 @@ from tests.support.gates import nothing_under_way, until
 
 GO_ON = ["No more actions.", "Here I am."]
 """Replies for one more input, see `takes_new_input`."""
-NOT_RUN = "Not run: the run was stopped before this call was begun."
+NOT_RUN = "Not run: the run was stopped before this call had started."
 NOT_KNOWN = (
     "Stopped before it had finished: the run was stopped. It is not known whether it took effect; check before "
     "repeating it."

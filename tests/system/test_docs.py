@@ -5,7 +5,9 @@ The pages in `docs/reference/` are generated, so their blocks are not examples.
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections import Counter
 from pathlib import Path
 
@@ -94,6 +96,15 @@ def test_the_readme_shows_keys_of_the_hotel_agents_file() -> None:
     del real["mcp_servers"]["hotel"]["env"]
 
     assert shown == {name: real[name] for name in shown}
+
+
+def test_the_exported_script_of_getting_started_is_that_of_its_examples() -> None:
+    blocks = read_blocks(ROOT / "docs" / "getting-started.md")
+    replies = [json.loads(block.directives["script"]) for block in blocks if "script" in block.directives]
+    exports = [block.text for block in blocks if block.text.startswith("export ")]
+    exported = [json.loads(shlex.split(text)[1].partition("=")[2]) for text in exports]
+
+    assert exported == [[each if isinstance(each, str) else json.dumps(each) for each in script] for script in replies]
 
 
 def test_the_readme_is_at_most_120_lines_long() -> None:

@@ -21,7 +21,8 @@ import pytest
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
 
-from graph_agent.runs.inbox import Note, inbox_namespace, new_note
+from graph_agent.runs.inbox import Note, new_note
+from graph_agent.session import inbox_namespace
 
 ROOT = Path(__file__).parents[2]
 HANUKKAH = "one night in Hanukkah"

@@ -22,8 +22,8 @@ PRAGMA synchronous = OFF;
 CREATE TABLE IF NOT EXISTS under_way (
   kind TEXT, caller TEXT, worker INTEGER, requests INTEGER, PRIMARY KEY (kind, caller, worker)
 ) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS begun (kind TEXT, caller TEXT, at REAL);
-CREATE INDEX IF NOT EXISTS begun_by ON begun (kind, caller, at);
+CREATE TABLE IF NOT EXISTS started (kind TEXT, caller TEXT, at REAL);
+CREATE INDEX IF NOT EXISTS started_by ON started (kind, caller, at);
 """
 
 
@@ -112,10 +112,12 @@ class SharedLimits(Limits):
         if self._per_minute is None:
             return
         mine, now = (self._kind, caller), self._clock()
-        db.execute("DELETE FROM begun WHERE kind = ? AND at <= ?", (self._kind, now - WINDOW_S))
-        begun, oldest = db.execute("SELECT count(*), min(at) FROM begun WHERE kind = ? AND caller = ?", mine).fetchone()
-        self._check_rate(begun, oldest, now)
-        db.execute("INSERT INTO begun VALUES (?, ?, ?)", (*mine, now))
+        db.execute("DELETE FROM started WHERE kind = ? AND at <= ?", (self._kind, now - WINDOW_S))
+        started, oldest = db.execute(
+            "SELECT count(*), min(at) FROM started WHERE kind = ? AND caller = ?", mine
+        ).fetchone()
+        self._check_rate(started, oldest, now)
+        db.execute("INSERT INTO started VALUES (?, ?, ?)", (*mine, now))
 
     def _publish(self, caller: str, db: sqlite3.Connection, more: int = 0) -> None:
         # The absolute number, so that the next write corrects one that failed.
