@@ -285,7 +285,7 @@ async def test_context_variables_of_a_model_stay_its_own(unobserved_requests: li
             VALUE.set("set")
             return await super()._agenerate(*args, **kwargs)
 
-    script = [asks(("1", "echo", {"text": "a"})), "It is a."]
+    script: list[str | AIMessage] = [asks(("1", "echo", {"text": "a"})), "It is a."]
     await create_graph_agent(Setting(responses=script), tools=[echo]).ainvoke(says("go"))
 
     assert (seen, len(unobserved_requests)) == (["unset", "unset"], 2)
