@@ -84,7 +84,7 @@ def assemble(
         plan_tool=PLAN_TOOL,
         around=middleware.around_model,
     )
-    parts = AgentDeps(
+    deps = AgentDeps(
         models=models,
         client=models.first.client,
         toolbox=toolbox,
@@ -104,7 +104,7 @@ def assemble(
         around_tool=middleware.around_tool,
         whole_replies=middleware.whole_replies,
     )
-    return _join(parts)
+    return _join(deps)
 
 
 def _wrappers(middleware: Sequence[Any], toolbox: Toolbox, prompts: Prompts) -> _MiddlewareWrappers:
@@ -136,16 +136,16 @@ def _session_checked(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[
     return run
 
 
-def _join(parts: AgentDeps) -> AgentStateGraph:
+def _join(deps: AgentDeps) -> AgentStateGraph:
     graph = AgentStateGraph(
-        AgentState, context_schema=parts.context_schema, input_schema=AgentInput, output_schema=AgentOutput
+        AgentState, context_schema=deps.context_schema, input_schema=AgentInput, output_schema=AgentOutput
     )
-    graph.may_write, graph.writes = parts.toolbox.may_write, parts.toolbox.writes
-    graph.offers = parts.toolbox.schemas
-    graph.response = parts.response
-    graph.model = parts.models.first.client.model
-    graph.config = parts.config
-    graph.tool_names = tuple(parts.toolbox.names)
+    graph.may_write, graph.writes = deps.toolbox.may_write, deps.toolbox.writes
+    graph.offers = deps.toolbox.schemas
+    graph.response = deps.response
+    graph.model = deps.models.first.client.model
+    graph.config = deps.config
+    graph.tool_names = tuple(deps.toolbox.names)
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, PlanState),
         "tools": (tools_node, Route),
@@ -153,7 +153,7 @@ def _join(parts: AgentDeps) -> AgentStateGraph:
         "finalize": (finalize_node, PlanState),
     }
     for node_name, (node, schema) in nodes.items():
-        ready = _session_checked(functools.wraps(node)(functools.partial(node, parts=parts)))
+        ready = _session_checked(functools.wraps(node)(functools.partial(node, deps=deps)))
         # For drawing only: `finalize` returns to `plan` after an edit or after steering.
         destinations = ("plan", END) if node_name == "finalize" else None
         graph.add_node(

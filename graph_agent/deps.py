@@ -193,28 +193,28 @@ _MAX_VARIANT_CHARS = 2_000_000
 """Characters of the keys in `AgentDeps.variants`; a single larger one is still kept."""
 
 
-def deps_of_run(parts: AgentDeps, runtime: Runtime[Any]) -> AgentDeps:
+def deps_of_run(deps: AgentDeps, runtime: Runtime[Any]) -> AgentDeps:
     """Return the agent's dependencies with the tools, instructions and response schema of a run's context, if any.
 
     Args:
-        parts: The agent's dependencies.
+        deps: The agent's dependencies.
         runtime: The runtime of one of the run's nodes.
 
     Raises:
         ConfigError: When a caller's tool has the name of another, or the response schema is invalid.
     """
-    context = coerce_context(runtime.context, parts.context_schema)
+    context = coerce_context(runtime.context, deps.context_schema)
     if context is None:
-        return parts
+        return deps
     tools = [context.client_tools, context.client_calls]
     if not (any(tools) or context.instructions or context.response_schema):
-        return parts
+        return deps
     choice = [context.client_tool_choice, context.parallel_client_calls]
     key = json.dumps([*tools, *choice, context.instructions, context.response_schema], sort_keys=True)
-    if key not in parts.variants:
-        _make_room(parts.variants, len(key))
-        parts.variants[key] = _variant(parts, context)
-    return parts.variants[key]
+    if key not in deps.variants:
+        _make_room(deps.variants, len(key))
+        deps.variants[key] = _variant(deps, context)
+    return deps.variants[key]
 
 
 def _make_room(variants: dict[str, AgentDeps], chars: int) -> None:
@@ -222,22 +222,22 @@ def _make_room(variants: dict[str, AgentDeps], chars: int) -> None:
         variants.pop(next(iter(variants)))
 
 
-def _variant(parts: AgentDeps, context: AgentContext) -> AgentDeps:
+def _variant(deps: AgentDeps, context: AgentContext) -> AgentDeps:
     if context.client_tools or context.client_calls:
-        toolbox = parts.toolbox.with_client_tools(context.client_tools, context.client_calls)
-        parts = replace(
-            parts,
+        toolbox = deps.toolbox.with_client_tools(context.client_tools, context.client_calls)
+        deps = replace(
+            deps,
             toolbox=toolbox,
             client_tool_choice=context.client_tool_choice,
             parallel_client_calls=context.parallel_client_calls,
         )
-        parts = replace(parts, client=parts.offering(parts.client)).without(toolbox.withdrawn)
+        deps = replace(deps, client=deps.offering(deps.client)).without(toolbox.withdrawn)
     if context.instructions:
-        system_prompt = _appended(parts.system_prompt, context.instructions)
-        parts = replace(parts, system_prompt=system_prompt)
+        system_prompt = _appended(deps.system_prompt, context.instructions)
+        deps = replace(deps, system_prompt=system_prompt)
     if context.response_schema is not None:
-        parts = replace(parts, response=ResponseSchema(context.response_schema))
-    return parts
+        deps = replace(deps, response=ResponseSchema(context.response_schema))
+    return deps
 
 
 def _appended(own: Callable[[], str], added: str) -> Callable[[], str]:

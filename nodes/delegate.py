@@ -42,7 +42,7 @@ from graph_agent.types import HIDDEN_ID_PREFIX, Call, Usage, delegate_name, is_d
 logger = logging.getLogger(__name__)
 
 
-async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, parts: AgentDeps) -> Command[Any]:
+async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps) -> Command[Any]:
     """Run one delegation and add its result; an error is a result too.
 
     If a delegate asks a person, its task is stored in the state, and `plan` sends the call here again. Only that second
@@ -51,18 +51,18 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
     """
-    parts = deps_of_run(parts, runtime)
-    to_run = await call_to_run(call, config, runtime, parts)
+    deps = deps_of_run(deps, runtime)
+    to_run = await call_to_run(call, config, runtime, deps)
     if not isinstance(to_run, CallToRun):
         return Command(update=to_run)
     call = to_run.call
     state = {"loop": INITIAL_BOOKKEEPING, **read_state(config, ["messages", "loop", "ready", "usage", "remote"])}
-    settings = parts.settings(runtime, config, state["loop"])
+    settings = deps.settings(runtime, config, state["loop"])
     waiting = waiting_task(state.get("remote"), call)
     progress, tally = ProgressReporter(call, state["loop"]["step"], runtime), UsageTally()
 
     async def attempt(edited: Call, answer: Any) -> DelegationResult:
-        result = checked_result(await _run(edited, answer, config, state, settings, parts, progress, tally))
+        result = checked_result(await _run(edited, answer, config, state, settings, deps, progress, tally))
         tally(result.usage)
         return result
 
@@ -78,21 +78,21 @@ async def delegate_node(call: Call, config: RunnableConfig, runtime: Runtime[Any
             return _error(clean(f"The delegate {name!r} failed: {exception_text(error)}"))
 
         try:
-            if parts.around_tool is None:
+            if deps.around_tool is None:
                 return await attempt(call, answer)
             return await run_through_middleware(
-                parts.around_tool, call, config, runtime, lambda edited: attempt(edited, answer), failed
+                deps.around_tool, call, config, runtime, lambda edited: attempt(edited, answer), failed
             )
         except BaseException as error:
             if belongs_to_run(error):
                 raise
             return failed(error)
 
-    result = await run_in_slot(call, config, runtime, state, settings, parts, work)
+    result = await run_in_slot(call, config, runtime, state, settings, deps, work)
     if not isinstance(result, DelegationResult):
         result = DelegationResult(result.content, result.status)
         if waiting is not None:
-            await parts.toolbox.withdraw({call["id"]: waiting})
+            await deps.toolbox.withdraw({call["id"]: waiting})
     # The usage of all attempts, including a delegate that was cancelled without a result.
     result = replace(result, usage=tally.usage)
     events = [*to_run.events, *progress.events]
@@ -106,14 +106,14 @@ async def _run(
     config: RunnableConfig,
     state: dict[str, Any],
     settings: LoopConfig,
-    parts: AgentDeps,
+    deps: AgentDeps,
     progress: ProgressReporter,
     tally: UsageTally,
 ) -> DelegationResult:
     """Run one attempt; `answer` is the person's answer to the delegate's question, if there was one."""
-    delegate = parts.toolbox.delegates.get(call["name"])
+    delegate = deps.toolbox.delegates.get(call["name"])
     if delegate is None:
-        return _error(f"Unknown delegate {call['name']!r}; {did_you_mean(call['name'], parts.toolbox.names)}")
+        return _error(f"Unknown delegate {call['name']!r}; {did_you_mean(call['name'], deps.toolbox.names)}")
     task = call["arguments"].get("task")
     if task is not None and not isinstance(task, str):
         # A reference in a plan may resolve to any JSON.

@@ -44,7 +44,7 @@ _EMPTY = "The model's answer was empty, and so was the answer to a second reques
 
 
 async def finalize_node(
-    state: PlanState, config: RunnableConfig, runtime: Runtime[Any], *, parts: AgentDeps
+    state: PlanState, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps
 ) -> dict[str, Any] | Command[Any]:
     """Answer the input, with a streamed model call if planning gave no answer.
 
@@ -55,8 +55,8 @@ async def finalize_node(
     """
     if "loop" not in state or state["loop"]["outcome"] is None:
         return Command(goto="plan")
-    parts = deps_of_run(parts, runtime)
-    answer = _AnswerUpdate(state, parts.settings(runtime, config, state["loop"]), parts, config)
+    deps = deps_of_run(deps, runtime)
+    answer = _AnswerUpdate(state, deps.settings(runtime, config, state["loop"]), deps, config)
     await answer.run()
     if await answer.receive_steering():
         return Command(update=answer.update_for_next_plan(), goto="plan")
@@ -66,13 +66,13 @@ async def finalize_node(
 class _AnswerUpdate:
     """The input of one pass through `finalize`, and the state update that the pass builds."""
 
-    def __init__(self, state: PlanState, settings: LoopConfig, parts: AgentDeps, config: RunnableConfig) -> None:
+    def __init__(self, state: PlanState, settings: LoopConfig, deps: AgentDeps, config: RunnableConfig) -> None:
         self.loop: Bookkeeping = {**state["loop"]}
         self.active_run = run_of(config)
         self.steering = ReceivedNotes()
         self.state = state
         self.settings = settings
-        self.parts = parts
+        self.deps = deps
         self.outcome: LoopOutcome = self.loop["outcome"] or {"stop_reason": "completed"}
         self.reason: StopReason = self.outcome["stop_reason"]
         self.step = self.loop["step"]
@@ -118,12 +118,12 @@ class _AnswerUpdate:
         if exhausted or self.reason == "aborted":
             self.answer = AIMessage(self._with_account(sentence))
             return
-        await self._send_before_deadline(self._compose_structured if self.parts.response else self._compose, sentence)
+        await self._send_before_deadline(self._compose_structured if self.deps.response else self._compose, sentence)
 
     async def _accept_draft(self, draft: AIMessage) -> None:
         """Use the answer of planning; hooks and middleware see it first if they have not."""
         self.answer = draft
-        if self.outcome.get("unguarded") and self.parts.guarded:
+        if self.outcome.get("unguarded") and self.deps.guarded:
 
             async def guard(requests: ModelRequests, sentence: str) -> None:
                 self.answer = await self._guarded(requests, await requests.guarded(draft))
@@ -132,10 +132,10 @@ class _AnswerUpdate:
         await self._read_structured()
 
     async def _read_structured(self) -> None:
-        if self.parts.response is not None and self.answer is not None:
+        if self.deps.response is not None and self.answer is not None:
             # The code that produced the answer has reported a misfit.
             with contextlib.suppress(ValueError, SlowSchemaError):
-                self.structured = await asyncio.to_thread(self.parts.response.read, self.answer.text)
+                self.structured = await asyncio.to_thread(self.deps.response.read, self.answer.text)
 
     async def _send_before_deadline(self, work: Callable[[ModelRequests, str], Awaitable[None]], sentence: str) -> None:
         """Do work that sends requests, unless an abort or the deadline cancels it."""
@@ -148,10 +148,10 @@ class _AnswerUpdate:
         # At a limit, hooks get no rerun.
         limit: LimitMet | None = (self.reason, self.outcome.get("limit", 0)) if sentence else None
         history, check = self.state["messages"], lambda used, newest: limit or self._budget_met(used, newest)
-        requests = await ModelRequests.open(self.parts, self.settings, history, self.loop, self.config, check)
+        requests = await ModelRequests.open(self.deps, self.settings, history, self.loop, self.config, check)
         self.requests, self.answer = requests, None
         try:
-            if self.parts.rewriters:
+            if self.deps.rewriters:
                 await HookedRequests(requests, self.active_run.session_id).rewrite_results()
             await work(requests, sentence)
         except UserError:
@@ -176,7 +176,7 @@ class _AnswerUpdate:
 
     async def _compose(self, requests: ModelRequests, sentence: str) -> None:
         id_, streamed, hint = None, "", self._hint()
-        if sentence and not self.parts.guarded:
+        if sentence and not self.deps.guarded:
             message, failure = await requests.answer_after(sentence, hint)
             if isinstance(failure, UserError):
                 raise failure
@@ -190,14 +190,14 @@ class _AnswerUpdate:
             reply, id_, streamed = AIMessage(""), message.id, requests.stream.text
             self.partial = with_text(message, message.text.rstrip())
         else:
-            reply = await requests.answer(quiet=self.parts.guarded)
+            reply = await requests.answer(quiet=self.deps.guarded)
         if is_blank(reply.text) and not self.outcome.get("empty"):
             # The reply may have held a tool call, which was removed.
             if self._is_exhausted(requests.usage):
                 self.answer = AIMessage(self._with_account(self._sentence()), id=id_)
                 return
             # The sentence has been streamed as a message already.
-            quiet = self.parts.guarded or bool(sentence)
+            quiet = self.deps.guarded or bool(sentence)
             reply = await requests.answer([HumanMessage(EMPTY_ANSWER)], quiet=quiet)
         if is_blank(reply.text):
             self._fail("empty_answer", _EMPTY)
@@ -209,17 +209,17 @@ class _AnswerUpdate:
 
     async def _guarded(self, requests: ModelRequests, answer: AIMessage) -> AIMessage:
         """Return an answer as the hooks leave it."""
-        if not self.parts.hooks:
+        if not self.deps.hooks:
             return answer
         return await HookedRequests(requests, self.active_run.session_id).guard(answer)
 
     async def _compose_structured(self, requests: ModelRequests, sentence: str) -> None:
         """Ask for an answer that fits the schema."""
-        assert self.parts.response is not None
+        assert self.deps.response is not None
         answered = await ask_for_structure(
             requests,
-            self.parts.response,
-            quiet=bool(sentence) or self.parts.guarded or self.outcome.get("unfit", False),
+            self.deps.response,
+            quiet=bool(sentence) or self.deps.guarded or self.outcome.get("unfit", False),
             was_empty=self.outcome.get("empty", False),
             is_exhausted=lambda: self._is_exhausted(requests.usage),
             max_tokens=self.settings.max_output_tokens,
@@ -244,7 +244,7 @@ class _AnswerUpdate:
     def _sentence(self) -> str:
         if self.reason == "completed":
             return ""
-        return self.parts.prompts.render(
+        return self.deps.prompts.render(
             "limit", reason=self.outcome.get("limit_name", self.reason), limit=self.outcome.get("limit")
         )
 
@@ -253,11 +253,11 @@ class _AnswerUpdate:
         limit = self.outcome.get("limit")
         if self.reason != "step_limit" or limit != self.settings.max_steps or "limit_name" in self.outcome:
             return ""
-        return self.parts.prompts.render("limit_hint", limit=limit)
+        return self.deps.prompts.render("limit_hint", limit=limit)
 
     def _with_account(self, sentence: str) -> str:
         """A sentence followed by an account of the calls, for an answer without a model."""
-        done = self.parts.prompts.render("account", **account(self.state["events"]))
+        done = self.deps.prompts.render("account", **account(self.state["events"]))
         return f"{sentence}\n\n{done}" if done else sentence
 
     def _is_exhausted(self, asked: Usage = NO_USAGE) -> bool:
@@ -356,7 +356,7 @@ class _AnswerUpdate:
         if not failed and not self.partial.text:
             self.partial = AIMessage(self._sentence())
         events, messages = self.state["events"], self.state["messages"]
-        report = failure_account(error, self.parts.prompts, events, messages, failed=failed)
+        report = failure_account(error, self.deps.prompts, events, messages, failed=failed)
         streamed = self.partial.text
         self.answer = failure_message(streamed, report, stop_reason=self.reason, kind=kind, id_=self.partial.id)
         self.structured = None

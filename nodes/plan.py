@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 async def plan_node(
-    state: PlanState, config: RunnableConfig, runtime: Runtime[Any], *, parts: AgentDeps
+    state: PlanState, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps
 ) -> Command[Any]:
     """Plan one step.
 
@@ -48,13 +48,13 @@ async def plan_node(
         An update whose `ready` holds the calls to run; empty with an `outcome` when planning is over. It is a list of
         pairs because LangGraph's message stream would show the messages of a mapping, and a plan is not shown.
     """
-    parts = deps_of_run(parts, runtime)
-    update = PlanUpdate(state, parts, config, runtime)
+    deps = deps_of_run(deps, runtime)
+    update = PlanUpdate(state, deps, config, runtime)
     if state.get("arrived"):
         await apply_edits(update)
     elif not await continue_after_edit(update):
         await update.begin_input()
-    if parts.hooks:
+    if deps.hooks:
         await _count_killed_runs(update)
     # No user message may stand between the results of one wave.
     in_wave = bool(update.loop["waiting"] or update.waiting_delegations)
@@ -71,7 +71,7 @@ async def plan_node(
         return Command(update=update.as_pairs())
     if state.get("arrived") and stop_repetition(update):
         return Command(update=update.as_pairs())
-    if (update.loop["last_wave"] and not steered) or not parts.plans:
+    if (update.loop["last_wave"] and not steered) or not deps.plans:
         update.conclude({"stop_reason": "completed"})
     elif not update.stop_at_limit():
         await _ask_before_deadline(update)
@@ -114,8 +114,8 @@ def _can_be_steered(update: PlanUpdate) -> bool:
 
 async def _ask_before_deadline(update: PlanUpdate) -> None:
     """Ask the model for the next wave, unless an abort or the deadline comes first."""
-    if update.parts.toolbox.outdated:
-        await update.parts.prepare()
+    if update.deps.toolbox.outdated:
+        await update.deps.prepare()
     update.direct_answer = None
     with update.run.interruptible(work_left_s(update.run, update.loop, update.settings)) as scope:
         await _ask(update)
@@ -159,9 +159,9 @@ async def _ask(update: PlanUpdate) -> None:
         outcome: LoopOutcome = {"stop_reason": "completed"}
         if planned.final:
             outcome["draft"] = planned.message
-        elif planned.answers and update.parts.may_answer_while_planning(update.settings):
+        elif planned.answers and update.deps.may_answer_while_planning(update.settings):
             await _accept_answer(update, planned.message, outcome)
-        elif planned.empty and update.parts.may_answer_while_planning(update.settings):
+        elif planned.empty and update.deps.may_answer_while_planning(update.settings):
             outcome["empty"] = True
         update.conclude(outcome)
     elif update.state["remaining_steps"] < STEPS_FOR_A_WAVE:
@@ -172,11 +172,11 @@ async def _ask(update: PlanUpdate) -> None:
 
 async def _accept_answer(update: PlanUpdate, reply: AIMessage, outcome: LoopOutcome) -> None:
     """Accept a planning reply as the answer; one that does not fit the response format is composed again."""
-    if update.parts.response is not None:
+    if update.deps.response is not None:
         try:
             if cut_off(reply) is not None and not is_json(reply.text):
                 raise ValueError("The reply was cut off.")
-            await asyncio.to_thread(update.parts.response.read, reply.text)
+            await asyncio.to_thread(update.deps.response.read, reply.text)
         except (ValueError, SlowSchemaError) as fault:
             if update.streamed is not None and update.streamed.text:
                 outcome["unfit"] = True
@@ -192,10 +192,10 @@ def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
     update.loop["waves"] += 1
     update.add_message(planned.message)
     # Only a structured plan's arguments hold references; elsewhere "${" is plain text.
-    structured = update.parts.mode(update.settings) == "wave"
+    structured = update.deps.mode(update.settings) == "wave"
     calls = [mark_withheld(call, update.loop.get("withheld", ())) for call in planned.calls]
-    if not update.parts.parallel_client_calls:
-        calls = fault_further_client_calls(calls, update.parts.toolbox.client_tools)
+    if not update.deps.parallel_client_calls:
+        calls = fault_further_client_calls(calls, update.deps.toolbox.client_tools)
     chosen = select(calls, {}, ()) if structured else Selection(calls, [], [])
     update.loop["waiting"] = chosen.waiting
     update.make_ready(chosen.ready)
@@ -203,13 +203,13 @@ def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
 
 async def _request_plan(update: PlanUpdate) -> Planned:
     """Request a plan, through the hooks if there are any, and record the usage and warnings of its requests."""
-    parts = update.parts
+    deps = update.deps
     requests = await ModelRequests.open(
-        parts, update.settings, update.history, update.loop, update.config, update.budget_met
+        deps, update.settings, update.history, update.loop, update.config, update.budget_met
     )
     try:
         requests.warn_of_withheld_choice()
-        if parts.hooks or parts.rewriters:
+        if deps.hooks or deps.rewriters:
             hooked = HookedRequests(requests, update.run.session_id)
             planned = await hooked.plan(lambda usage: note_used(usage, update.config, update.runtime))
         else:
@@ -219,6 +219,6 @@ async def _request_plan(update: PlanUpdate) -> Planned:
         update.streamed, update.cut_off = requests.stream, requests.cut_off
         update.events += requests.active.events
         update.count_usage(requests.usage)
-    if parts.mode(update.settings) != "wave":
+    if deps.mode(update.settings) != "wave":
         return planned
     return with_free_ids(planned, answered_ids(update.state.get("events", [])), structured=True)

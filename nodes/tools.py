@@ -19,20 +19,20 @@ from graph_agent.tools.truncation import truncate_output
 from graph_agent.types import Call
 
 
-async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, parts: AgentDeps) -> Command[Any]:
+async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps) -> Command[Any]:
     """Run one call and add its result; an error is a result too.
 
     Returns:
         An update with the result's message and event, as a list of pairs (see `plan_node`).
     """
-    parts = deps_of_run(parts, runtime)
-    to_run = await call_to_run(call, config, runtime, parts)
+    deps = deps_of_run(deps, runtime)
+    to_run = await call_to_run(call, config, runtime, deps)
     if not isinstance(to_run, CallToRun):
         return Command(update=to_run)
     call = to_run.call
     state = read_state(config, ["loop"])
     loop = state.get("loop", INITIAL_BOOKKEEPING)
-    settings = parts.settings(runtime, config, loop)
+    settings = deps.settings(runtime, config, loop)
     if "fault" in call:
         output = CallResult(call["fault"], "error")
     else:
@@ -42,10 +42,10 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
             runtime,
             state,
             settings,
-            parts,
-            lambda: _run(call, config, runtime, settings, parts),
+            deps,
+            lambda: _run(call, config, runtime, settings, deps),
         )
-    content, truncated = truncate_output(output.content, settings, parts.toolbox.marks(call["name"]), call)
+    content, truncated = truncate_output(output.content, settings, deps.toolbox.marks(call["name"]), call)
     result = ToolMessage(
         content,
         tool_call_id=call["id"],
@@ -59,9 +59,9 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
 
 
 async def _run(
-    call: Call, config: RunnableConfig, runtime: Runtime[Any], settings: LoopConfig, parts: AgentDeps
+    call: Call, config: RunnableConfig, runtime: Runtime[Any], settings: LoopConfig, deps: AgentDeps
 ) -> CallResult:
     async def run(call: Call) -> CallResult:
-        return await parts.toolbox.run(call, config, runtime, timeout_s=settings.tool_timeout_s)
+        return await deps.toolbox.run(call, config, runtime, timeout_s=settings.tool_timeout_s)
 
-    return await (parts.around_tool(call, config, runtime, run) if parts.around_tool else run(call))
+    return await (deps.around_tool(call, config, runtime, run) if deps.around_tool else run(call))

@@ -41,16 +41,14 @@ class CallToRun:
     """The call's event if the history has none, or one with other arguments; else empty."""
 
 
-async def call_to_run(
-    call: Call, config: RunnableConfig, runtime: Runtime[Any], parts: AgentDeps
-) -> CallToRun | Update:
+async def call_to_run(call: Call, config: RunnableConfig, runtime: Runtime[Any], deps: AgentDeps) -> CallToRun | Update:
     """Return the call that a task runs: the one it received, unless a person has edited it since planning.
 
     Args:
         call: The call that the task received.
         config: The task's config.
         runtime: The task's runtime.
-        parts: The agent.
+        deps: The agent.
 
     Returns:
         The call; or the task's update if there is nothing to run, because the call has a result or was removed.
@@ -78,7 +76,7 @@ async def call_to_run(
         events = since_plan(state.get("events", ()))
         return CallToRun(current, announce([current], events, step, runtime.stream_writer))
     is_open = any(other["id"] == call["id"] for other in wave.open)
-    writes = parts.toolbox.writes(call["name"]) and not parts.toolbox.repeatable(call["name"])
+    writes = deps.toolbox.writes(call["name"]) and not deps.toolbox.repeatable(call["name"])
     ledger = state.get("loop", INITIAL_BOOKKEEPING).get("ledger", False)
     if is_open and writes and not await may_start(call, config, runtime, run, ledger=ledger):
         message = ToolMessage(UNKNOWN, tool_call_id=call["id"], name=call["name"], status="error")
@@ -94,7 +92,7 @@ async def run_in_slot(
     runtime: Runtime[Any],
     state: dict[str, Any],
     settings: LoopConfig,
-    parts: AgentDeps,
+    deps: AgentDeps,
     work: Callable[[], Awaitable[T]],
 ) -> T | CallResult:
     """Run a call when a slot is free, unless an earlier run may have started it.
@@ -105,26 +103,26 @@ async def run_in_slot(
         runtime: The task's runtime.
         state: The state's `loop`.
         settings: The configuration in force.
-        parts: The agent.
+        deps: The agent.
         work: Executes the call.
 
     Returns:
         The result of `work`; or the call's result if it was not run, or stopped by an abort or a deadline.
     """
     run, loop = run_of(config), state.get("loop", INITIAL_BOOKKEEPING)
-    writes, ledger = parts.toolbox.writes(call["name"]), loop.get("ledger", False)
+    writes, ledger = deps.toolbox.writes(call["name"]), loop.get("ledger", False)
     # Outside the scope: a run that is aborted at its start must still report calls of earlier runs correctly.
     started = call["id"] not in run.planned and await may_have_started(
         call, config, runtime, run, writes=writes, ledger=ledger
     )
     done: T | CallResult = CallResult(UNKNOWN, "unknown")
     with run.interruptible(work_left_s(run, loop, settings)) as scope:
-        async with parts.slots.of_wave(runtime, settings.max_parallel_calls):
+        async with deps.slots.of_wave(runtime, settings.max_parallel_calls):
             # Otherwise the call would run until its first await, or interrupt again.
             if scope.cancel_called:
                 await anyio.lowlevel.checkpoint_if_cancelled()
             if writes:
-                repeatable = parts.toolbox.repeatable(call["name"])
+                repeatable = deps.toolbox.repeatable(call["name"])
                 if not repeatable and not await may_start(call, config, runtime, run, ledger=ledger):
                     return done
                 if ledger or call["id"] not in run.planned:

@@ -53,10 +53,10 @@ class McpTools(list[BaseTool]):
         """Whether a server has announced a change that the list does not contain yet."""
         return self._opening is not None and any(server.relisting for server in self._opening.servers)
 
-    async def settle(self) -> None:
+    async def wait_for_changes(self) -> None:
         """Wait up to five seconds for pending changes; may be awaited in any event loop."""
         if self._opening is not None:
-            await self._opening.settle()
+            await self._opening.wait_for_changes()
 
 
 @asynccontextmanager
@@ -146,7 +146,7 @@ class _Opening:
         self.tools.version += 1
         logger.info("MCP server %r changed its tools: %s", server.config.name, ", ".join(server.tools) or "none")
 
-    async def settle(self) -> None:
+    async def wait_for_changes(self) -> None:
         """Wait up to five seconds until the servers' announced changes are listed."""
 
         async def wait() -> None:

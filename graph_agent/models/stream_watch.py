@@ -169,7 +169,7 @@ class StreamWatch(AsyncCallbackHandler):
 
     Args:
         visibility: Creates the filter that withholds a part of a reply; None to show each token at once. With a filter,
-            call `settle` for the complete reply.
+            call `finish` for the complete reply.
     """
 
     run_inline = True
@@ -266,7 +266,7 @@ class StreamWatch(AsyncCallbackHandler):
             gate.show(begin, end)
         await self._forward(new)
 
-    async def settle(self, reply: str, shown: str | None) -> None:
+    async def finish(self, reply: str, shown: str | None) -> None:
         """Show the rest of a complete reply, or drop it.
 
         Args:

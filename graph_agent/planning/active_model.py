@@ -100,8 +100,8 @@ class ActiveModel:
         self.result_texts: Mapping[str, str] = {}
         """Message id → text that replaces a tool result in requests."""
         self._chain = chain
-        self._parts: tuple[Any, AgentDeps] = (None, agent)
-        """The newest `parts`, and the model, client and withheld tools that they were made for."""
+        self._deps: tuple[Any, AgentDeps] = (None, agent)
+        """The newest `deps`, and the model, client and withheld tools that they were made for."""
         self._text_mode = False
 
     @property
@@ -115,22 +115,22 @@ class ActiveModel:
         return self._chain[self._index]
 
     @property
-    def parts(self) -> AgentDeps:
+    def deps(self) -> AgentDeps:
         """The agent with the model in force, without withheld tools."""
         model, agent, withheld = self.model, self.agent, self.loop.get("withheld", ())
         client = agent.offering(model.client)
-        made_for, parts = self._parts
+        made_for, deps = self._deps
         if made_for != (model, client, withheld):
             if client is not agent.client:
                 agent = replace(agent, client=client, planner=model.planner, tool_calling=model.tool_calling)
-            parts = agent.without(withheld)
-            self._parts = (model, client, withheld), parts
-        return parts
+            deps = agent.without(withheld)
+            self._deps = (model, client, withheld), deps
+        return deps
 
     @property
     def mode(self) -> Mode:
         """How the model in force is asked for calls."""
-        mode = self.parts.mode(self.settings)
+        mode = self.deps.mode(self.settings)
         in_text = self._text_mode or self.model.name in self.loop["text_tools"]
         return "text" if mode == "native" and in_text else mode
 
@@ -202,7 +202,7 @@ class ActiveModel:
         return True
 
     def _shorten(self) -> bool:
-        request = plan_request(self.parts, self.history, self.settings, self.mode, self.planner)
+        request = plan_request(self.deps, self.history, self.settings, self.mode, self.planner)
         found = shorten(request, self.model.window)
         if found is None:
             return False

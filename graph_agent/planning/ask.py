@@ -77,7 +77,7 @@ class PlanningError(Exception):
 
 
 async def ask_for_calls(
-    parts: AgentDeps,
+    deps: AgentDeps,
     history: Sequence[AnyMessage],
     settings: LoopConfig,
     mode: Mode,
@@ -89,7 +89,7 @@ async def ask_for_calls(
     """Ask for calls through the provider's tools, or in text.
 
     Args:
-        parts: The agent.
+        deps: The agent.
         history: The conversation.
         settings: The run's configuration.
         mode: How calls are asked for.
@@ -102,41 +102,41 @@ async def ask_for_calls(
         Exception: The provider's error.
     """
     # A structured response may need a repair, unless the provider enforces the schema.
-    quiet = quiet or not parts.streams_while_planning(settings) or (parts.response is not None and schema is None)
-    request = plan_request(parts, history, settings, mode, "wave")
+    quiet = quiet or not deps.streams_while_planning(settings) or (deps.response is not None and schema is None)
+    request = plan_request(deps, history, settings, mode, "wave")
 
     async def ask() -> Planned:
-        reply = await parts.client.plan(request, settings, mode=mode, quiet=quiet, schema=schema, watch=stream)
+        reply = await deps.client.plan(request, settings, mode=mode, quiet=quiet, schema=schema, watch=stream)
         planned = read_reply(
             reply,
-            parts.toolbox.names,
+            deps.toolbox.names,
             text=mode == "text",
             prices=settings.prices,
             max_tokens=settings.max_output_tokens,
         )
-        may_answer = parts.may_answer_while_planning(settings) and parts.response is None
+        may_answer = deps.may_answer_while_planning(settings) and deps.response is None
         # Calls that a content filter cut off get error results, so that the model can try again.
         may_refuse = not planned.calls or cut_off(reply) is None
         if may_refuse and (text := refusal_text(reply, visible=may_answer)) is not None:
-            await stream.settle(reply.text, reply.text)
+            await stream.finish(reply.text, reply.text)
             raise RefusedError.from_reply(reply, text, usage_of(reply, settings.prices))
         return planned
 
-    return await through_cache(parts, settings, request, mode, ask)
+    return await through_cache(deps, settings, request, mode, ask)
 
 
 async def finish_stream(stream: StreamWatch, planned: Planned) -> None:
     """Stream the rest of a planning reply; drop a reply that has neither calls nor an answer."""
-    await stream.settle(planned.raw_text, planned.message.text if planned.calls or planned.answers else None)
+    await stream.finish(planned.raw_text, planned.message.text if planned.calls or planned.answers else None)
 
 
 async def ask_for_plan(
-    parts: AgentDeps, history: Sequence[AnyMessage], settings: LoopConfig, planner: Planner, limit: Limit
+    deps: AgentDeps, history: Sequence[AnyMessage], settings: LoopConfig, planner: Planner, limit: Limit
 ) -> Planned:
     """Ask for a structured plan; an invalid plan is sent back once with all its faults.
 
     Args:
-        parts: The agent.
+        deps: The agent.
         history: The conversation.
         settings: The run's configuration.
         planner: The session's planner.
@@ -148,28 +148,28 @@ async def ask_for_plan(
         RepairRequestError: If the request to repair a plan fails, or a limit forbids it (`LimitMetError`).
         Exception: The provider's error.
     """
-    request = plan_request(parts, history, settings, "wave", planner)
+    request = plan_request(deps, history, settings, "wave", planner)
     planned = await through_cache(
-        parts, settings, request, "wave", lambda: _ask_with_repair(parts, request, settings, planner, limit)
+        deps, settings, request, "wave", lambda: _ask_with_repair(deps, request, settings, planner, limit)
     )
     if not planned.answers:
         return planned
     # Middleware has processed the whole plan; now it processes the text for the user.
-    message = await parts.client.guarded(request, planned.message)
+    message = await deps.client.guarded(request, planned.message)
     return replace(planned, message=message, answers=not has_no_answer(message.text))
 
 
 async def _ask_with_repair(
-    parts: AgentDeps,
+    deps: AgentDeps,
     request: Sequence[AnyMessage],
     settings: LoopConfig,
     planner: Planner,
     limit: Limit,
 ) -> Planned:
-    usage, answers = NO_USAGE, parts.may_answer_while_planning(settings)
+    usage, answers = NO_USAGE, deps.may_answer_while_planning(settings)
     for attempt in range(1 + REPAIRS):
         try:
-            reply = await parts.planner.plan(request, settings, offered=parts.toolbox.schemas)
+            reply = await deps.planner.plan(request, settings, offered=deps.toolbox.schemas)
         except Exception as error:
             if attempt == 0:
                 raise
@@ -178,7 +178,7 @@ async def _ask_with_repair(
         if (text := refusal_text(reply, visible=False)) is not None:
             raise RefusedError.from_reply(reply, text, usage)
         try:
-            plan = read_plan(reply, parts.plan_schema)
+            plan = read_plan(reply, deps.plan_schema)
             calls = check_wave(plan, settings.max_calls_per_wave)
             answer = _answer_in(plan) if answers and not calls else ""
             if not calls and not answer and plan.status == "continue" and attempt < REPAIRS:

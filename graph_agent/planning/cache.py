@@ -25,7 +25,7 @@ _NAMESPACE = ("graph_agent", "plan")
 
 
 async def through_cache(
-    parts: AgentDeps,
+    deps: AgentDeps,
     settings: LoopConfig,
     request: Sequence[AnyMessage],
     mode: Mode,
@@ -41,17 +41,17 @@ async def through_cache(
     If the cache fails, the model is asked.
 
     Args:
-        parts: The agent; without a cache, `ask` is always called.
+        deps: The agent; without a cache, `ask` is always called.
         settings: The run's configuration; without `plan_cache_ttl_s`, `ask` is always called.
         request: The messages of the request.
         mode: How calls are asked for.
         ask: Asks the model.
     """
-    if parts.cache is None or settings.plan_cache_ttl_s is None:
+    if deps.cache is None or settings.plan_cache_ttl_s is None:
         return await ask()
-    key = (_NAMESPACE, _key(parts, settings, request, mode))
+    key = (_NAMESPACE, _key(deps, settings, request, mode))
     try:
-        stored = (await parts.cache.aget([key])).get(key)
+        stored = (await deps.cache.aget([key])).get(key)
         planned = _from_stored(stored) if stored else None
     except Exception as error:  # noqa: BLE001 - a cache may fail in any way, and its entries may be of another version
         logger.warning("The plan cache cannot be read, so that the model is asked: %r", error)
@@ -61,7 +61,7 @@ async def through_cache(
     planned = await ask()
     if not any("fault" in call for call in planned.calls) and cut_off(planned.message) is None:
         try:
-            await parts.cache.aset({key: (_to_stored(planned), settings.plan_cache_ttl_s)})
+            await deps.cache.aset({key: (_to_stored(planned), settings.plan_cache_ttl_s)})
         except Exception as error:  # noqa: BLE001 - as above
             logger.warning("A plan cannot be kept in the plan cache: %r", error)
     return planned
@@ -71,17 +71,17 @@ def _call_ids(request: Sequence[AnyMessage]) -> set[str]:
     return {call["id"] or "" for message in request if isinstance(message, AIMessage) for call in message.tool_calls}
 
 
-def _key(parts: AgentDeps, settings: LoopConfig, request: Sequence[AnyMessage], mode: Mode) -> str:
+def _key(deps: AgentDeps, settings: LoopConfig, request: Sequence[AnyMessage], mode: Mode) -> str:
     """A hash of everything the plan depends on: model, options, tools and messages; ids are excluded."""
-    model = parts.client.model
+    model = deps.client.model
     content = {
         "model": [type(model).__qualname__, plain(model._get_ls_params())],
         "mode": mode,
         "options": settings.model_options(),
         "most": settings.max_calls_per_wave,
-        "tools": parts.toolbox.schemas,
-        "choice": parts.client_tool_choice,
-        "plan": parts.plan_schema.model_json_schema() if mode == "wave" else None,
+        "tools": deps.toolbox.schemas,
+        "choice": deps.client_tool_choice,
+        "plan": deps.plan_schema.model_json_schema() if mode == "wave" else None,
         "request": _without_ids(request),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()

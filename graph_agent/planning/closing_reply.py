@@ -18,22 +18,22 @@ from graph_agent.response_format import ResponseSchema
 from graph_agent.waves.closing import answer_of_plans
 
 
-def answer_in(reply: AIMessage, parts: AgentDeps, mode: Mode, history: Iterable[AnyMessage]) -> str:
+def answer_in(reply: AIMessage, deps: AgentDeps, mode: Mode, history: Iterable[AnyMessage]) -> str:
     """Return the answer in a reply; empty if it is blank, the sentinel, only calls, or a plan without an answer.
 
     Args:
         reply: The reply to a request for the answer.
-        parts: The agent.
+        deps: The agent.
         mode: How the model returns calls.
         history: The conversation; calls that it quotes may be an answer.
     """
     answer = without_sentinel(reply.text)
     body = after_reasoning(answer).strip()
-    if not parts.toolbox or not may_begin_with_call(body):
+    if not deps.toolbox or not may_begin_with_call(body):
         return answer
     if mode == "wave" and (planned := answer_of_plans(body)) is not None:
         return without_sentinel(planned)
-    names = list(parts.toolbox.names)
+    names = list(deps.toolbox.names)
     calls, prose = split_tool_calls(body, names)
     if calls:
         return answer if prose or written_call(body, names, history) is None else ""

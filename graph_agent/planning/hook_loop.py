@@ -32,7 +32,7 @@ Rerun = Callable[[HookRequest, Sequence[AnyMessage]], Awaitable[tuple[Planned, H
 
 
 async def run_hook_loop(
-    parts: AgentDeps,
+    deps: AgentDeps,
     planned: Planned,
     request: HookRequest,
     *,
@@ -50,7 +50,7 @@ async def run_hook_loop(
     forbids ends the input at that limit, and the current reply is not used; an answer that ends an input is used.
 
     Args:
-        parts: The agent.
+        deps: The agent.
         planned: The reply.
         request: The request of the reply.
         work: The record of the input's hook work; updated in place.
@@ -67,19 +67,19 @@ async def run_hook_loop(
     first = 0
     while True:
         # A hook without reruns left may still replace an answer.
-        indexes = [index for index in range(first, len(parts.hooks)) if index not in work["ended"] or not planned.calls]
-        found = await _first_plan(parts, indexes, planned, request, warn, count_reply)
+        indexes = [index for index in range(first, len(deps.hooks)) if index not in work["ended"] or not planned.calls]
+        found = await _first_plan(deps, indexes, planned, request, warn, count_reply)
         if found is None:
             return planned
         index, plan, patched = found
-        name = type(parts.hooks[index]).__name__
+        name = type(deps.hooks[index]).__name__
         if plan.response_override is not None:
             override = _override(planned, plan.response_override)
-            if (fault := await _format_fault(parts, override.message)) is not None:
+            if (fault := await _format_fault(deps, override.message)) is not None:
                 warn(f"The answer of the hook {name} does not fit the response format: {fault}")
             return override
         if plan.terminate:
-            return replace(planned, ended=True, final=_is_answer(parts, planned, request))
+            return replace(planned, ended=True, final=_is_answer(deps, planned, request))
         calls = _fingerprint(planned.calls)
         most = request.settings.max_agentic_loops
         if index in work["ended"] or calls in work["calls"]:
@@ -110,7 +110,7 @@ async def run_hook_loop(
 
 
 async def _first_plan(
-    parts: AgentDeps,
+    deps: AgentDeps,
     indexes: Sequence[int],
     planned: Planned,
     request: HookRequest,
@@ -119,7 +119,7 @@ async def _first_plan(
 ) -> tuple[int, LoopPlan, HookRequest] | None:
     """The first of these hooks that requests a change: its index, plan and patched request; None if none does."""
     for index in indexes:
-        hook = parts.hooks[index]
+        hook = deps.hooks[index]
         if not planned.calls and not sees_answers(hook):
             continue
         response = HookResponse(copied(planned.message), copied(planned.calls), copied(planned.usage))
@@ -137,7 +137,7 @@ async def _first_plan(
             patched = replace(patched, messages=messages, tools=copied(patched.tools))
             plan = replace(plan, keep_messages=copied(list(plan.keep_messages)))
             if patched.model is not request.model:
-                await parts.models.ready(patched.model, PATCHED_MODEL)
+                await deps.models.ready(patched.model, PATCHED_MODEL)
         except BaseException as error:  # noqa: BLE001 - a hook may raise anything; its `on_error` selects the response
             fail_or_skip(hook, error, warn)
         else:
@@ -175,23 +175,23 @@ def _override(planned: Planned, override: str | AIMessage) -> Planned:
     return replace(planned, message=message, calls=[], last=True, action="answer", reasoning="", final=True)
 
 
-async def _format_fault(parts: AgentDeps, answer: AIMessage) -> str | None:
+async def _format_fault(deps: AgentDeps, answer: AIMessage) -> str | None:
     """Why an answer is no valid structured response; None if it is valid or none is required."""
-    if parts.response is None:
+    if deps.response is None:
         return None
     try:
-        await asyncio.to_thread(parts.response.read, answer.text)
+        await asyncio.to_thread(deps.response.read, answer.text)
     except (ValueError, SlowSchemaError) as error:
         return str(error)
     return None
 
 
-def _is_answer(parts: AgentDeps, planned: Planned, request: HookRequest) -> bool:
+def _is_answer(deps: AgentDeps, planned: Planned, request: HookRequest) -> bool:
     """Whether the text of a reply that ends the loop is an answer.
 
     The text of a structured plan is its reasoning, and a structured response is not composed while planning.
     """
-    if parts.response is not None or parts.mode(request.settings) == "wave":
+    if deps.response is not None or deps.mode(request.settings) == "wave":
         return False
     return not has_no_answer(planned.message.text)
 

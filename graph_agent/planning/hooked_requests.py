@@ -85,7 +85,7 @@ class HookedRequests:
             return answer
         request = replace(
             self._first_request(),
-            messages=[*active.history, *closing(active.parts, active.mode)],
+            messages=[*active.history, *closing(active.deps, active.mode)],
             step=active.loop["step"],
             phase="answer",
         )
@@ -128,7 +128,7 @@ class HookedRequests:
         return HookRequest(
             model=active.model.client.model,
             messages=list(active.history),
-            tools=list(active.parts.toolbox.schemas),
+            tools=list(active.deps.toolbox.schemas),
             max_tokens=options.pop("max_tokens", None),
             optional_params=options,
             kwargs={},
@@ -143,13 +143,13 @@ class HookedRequests:
         own = request.model is active.model.client.model
 
         async def ask(stream: StreamWatch) -> Planned:
-            parts, mode = (active.parts, active.mode) if own else await self._with_patched_model(request)
-            parts = _patched(parts, request)
+            deps, mode = (active.deps, active.mode) if own else await self._with_patched_model(request)
+            deps = _patched(deps, request)
             if request.phase == "answer":
-                return await self._ask_for_answer(parts, request, mode)
+                return await self._ask_for_answer(deps, request, mode)
             if mode == "wave":
-                return await ask_for_plan(parts, request.messages, request.settings, active.planner, requests.limit_met)
-            planned = await ask_for_calls(parts, request.messages, request.settings, mode, stream)
+                return await ask_for_plan(deps, request.messages, request.settings, active.planner, requests.limit_met)
+            planned = await ask_for_calls(deps, request.messages, request.settings, mode, stream)
             await finish_stream(stream, planned)
             return planned
 
@@ -162,10 +162,10 @@ class HookedRequests:
         # After a fallback, the next rerun must not go back to the model that failed.
         return planned, replace(request, model=active.model.client.model) if own else request
 
-    async def _ask_for_answer(self, parts: AgentDeps, request: HookRequest, mode: Mode) -> Planned:
-        messages = plan_request(parts, request.messages, request.settings, mode, self._active.planner)
-        schema = parts.response.json_schema if parts.response else None
-        reply = await parts.client.answer(messages, request.settings, mode=mode, quiet=True, schema=schema)
+    async def _ask_for_answer(self, deps: AgentDeps, request: HookRequest, mode: Mode) -> Planned:
+        messages = plan_request(deps, request.messages, request.settings, mode, self._active.planner)
+        schema = deps.response.json_schema if deps.response else None
+        reply = await deps.client.answer(messages, request.settings, mode=mode, quiet=True, schema=schema)
         usage = usage_of(reply, request.settings.prices)
         if (refusal := refusal_text(reply, visible=True)) is not None:
             raise RefusedError.from_reply(reply, refusal, usage)
@@ -176,9 +176,9 @@ class HookedRequests:
         active = self._active
         ready = await active.agent.models.ready(request.model, PATCHED_MODEL)
         client = active.agent.offering(ready.client)
-        parts = replace(active.parts, client=client, planner=ready.planner, tool_calling=ready.tool_calling)
-        mode = parts.mode(request.settings)
-        return parts, "text" if mode == "native" and ready.name in active.loop["text_tools"] else mode
+        deps = replace(active.deps, client=client, planner=ready.planner, tool_calling=ready.tool_calling)
+        mode = deps.mode(request.settings)
+        return deps, "text" if mode == "native" and ready.name in active.loop["text_tools"] else mode
 
 
 def _as_plan(answer: AIMessage, usage: Usage) -> Planned:
@@ -190,16 +190,16 @@ async def _note_nothing(_: Usage) -> None:
     """Store no usage: after a crash the answer's request is sent again in any case."""
 
 
-def _patched(parts: AgentDeps, request: HookRequest) -> AgentDeps:
+def _patched(deps: AgentDeps, request: HookRequest) -> AgentDeps:
     """The agent with the tools and options of a patched request."""
     options = {**request.optional_params, **request.kwargs}
     if request.max_tokens is not None:
         options["max_tokens"] = request.max_tokens
     return replace(
-        parts,
-        client=parts.client.with_overrides(request.tools, options),
-        planner=parts.planner.with_overrides(options),
-        toolbox=parts.toolbox.offering(request.tools),
+        deps,
+        client=deps.client.with_overrides(request.tools, options),
+        planner=deps.planner.with_overrides(options),
+        toolbox=deps.toolbox.offering(request.tools),
         # A hook may patch the same request differently each time.
         cache=None,
     )

@@ -225,7 +225,7 @@ def stop_repetition(update: PlanUpdate) -> bool:
     if waves < 2 or (waves < REPEATS and settings.loop_window >= REPEATS * settings.loop_max_period):
         return False
     window = settings.loop_window
-    recent = recent_calls(update.state["events"], update.parts.toolbox.marks, window, update.run.fingerprints)
+    recent = recent_calls(update.state["events"], update.deps.toolbox.marks, window, update.run.fingerprints)
     loop = find_loop(recent.fingerprints, window=window, max_period=settings.loop_max_period)
     # A wave of other calls does not continue an older pattern.
     if loop is not None and not recent.newest_wave.isdisjoint(loop.pattern):
@@ -279,7 +279,7 @@ def _notify(
     update: PlanUpdate, names: list[str], count: int, *, same: bool = False, withheld: Iterable[str] = ()
 ) -> None:
     """Send the model a notice that no chat window shows."""
-    text = update.parts.prompts.render(
+    text = update.deps.prompts.render(
         "loop_warning", pattern=", ".join(names), count=count, same=same, withheld=list(withheld)
     )
     message = HumanMessage(text, id=f"{HIDDEN_ID_PREFIX}{uuid.uuid4()}")

@@ -57,7 +57,7 @@ async def continue_after_edit(update: PlanUpdate) -> bool:
         return False
     if (remote := update.state.get("remote")) and remote["open"]:
         await update.withdraw(remote["open"])
-    await update.parts.prepare()
+    await update.deps.prepare()
     await update.settle(continues=True)
     _queue_open_calls(update)
     newest = update.history[-1]
@@ -80,7 +80,7 @@ async def _record_edits(update: PlanUpdate) -> None:
         # A call that still precedes a newer model message is settled with all other open calls.
         held = {call["id"] for group in open_calls(update.history) for call in group.calls}
         removed = [call for call in wave.removed if call["id"] not in held]
-        writes = update.parts.toolbox.writes
+        writes = update.deps.toolbox.writes
         update.events += await removed_events(
             removed, update.config, update.runtime, update.loop, writes, arrived=arrived
         )

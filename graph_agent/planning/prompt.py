@@ -15,26 +15,26 @@ from graph_agent.state.schema import Carried
 
 
 def plan_request(
-    parts: AgentDeps, history: Sequence[AnyMessage], settings: LoopConfig, mode: Mode, planner: Planner
+    deps: AgentDeps, history: Sequence[AnyMessage], settings: LoopConfig, mode: Mode, planner: Planner
 ) -> list[AnyMessage]:
     """The request for the next wave.
 
     Args:
-        parts: The agent.
+        deps: The agent.
         history: The conversation.
         settings: The run's configuration.
         mode: How calls are asked for.
         planner: The session's planner; used in wave mode only.
     """
-    sections = [parts.system_prompt()]
-    if parts.toolbox:
-        sections.append(parts.instructions(settings, mode, planner))
+    sections = [deps.system_prompt()]
+    if deps.toolbox:
+        sections.append(deps.instructions(settings, mode, planner))
     prompt = "\n\n".join(section for section in sections if section)
     # Marked messages are rare, so the check of each message must be cheap.
     messages = [
         message
         if STEERING_MARK not in message.additional_kwargs and FAILURE_MARK not in message.response_metadata
-        else _converted(message, parts)
+        else _converted(message, deps)
         for message in history
     ]
     return [SystemMessage(prompt), *messages] if prompt else messages
@@ -54,11 +54,11 @@ def with_carried(history: Sequence[AnyMessage], carried: Sequence[Carried]) -> l
     return [*messages, *history[done:]]
 
 
-def _converted(message: AnyMessage, parts: AgentDeps) -> AnyMessage:
+def _converted(message: AnyMessage, deps: AgentDeps) -> AnyMessage:
     """A message of a person's steering, or of a failed input, in the form in which the model receives it."""
     if not isinstance(message, HumanMessage) or STEERING_MARK not in message.additional_kwargs:
         return without_failure_report(message)
-    content: Any = parts.prompts.render("steering", content=message.text)
+    content: Any = deps.prompts.render("steering", content=message.text)
     if not isinstance(message.content, str):
         # Blocks that are not text, such as images, follow the text.
         rest = [block for block in message.content if isinstance(block, dict) and block.get("type") != "text"]
@@ -67,21 +67,21 @@ def _converted(message: AnyMessage, parts: AgentDeps) -> AnyMessage:
 
 
 def answer_request(
-    parts: AgentDeps, history: Sequence[AnyMessage], settings: LoopConfig, mode: Mode, planner: Planner
+    deps: AgentDeps, history: Sequence[AnyMessage], settings: LoopConfig, mode: Mode, planner: Planner
 ) -> list[AnyMessage]:
     """The request for the answer: the plan's request and the closing message, so that a prompt cache holds the rest."""
-    return [*plan_request(parts, history, settings, mode, planner), *closing(parts, mode)]
+    return [*plan_request(deps, history, settings, mode, planner), *closing(deps, mode)]
 
 
-def closing(parts: AgentDeps, mode: Mode) -> list[AnyMessage]:
+def closing(deps: AgentDeps, mode: Mode) -> list[AnyMessage]:
     """The closing message of the request for the answer; empty for an agent without tools and response format.
 
     Args:
-        parts: The agent.
+        deps: The agent.
         mode: How calls are asked for.
     """
-    if not parts.toolbox and parts.response is None:
+    if not deps.toolbox and deps.response is None:
         return []
-    schema = parts.response.json_schema if parts.response else None
-    plan = bool(parts.toolbox) and mode == "wave"
-    return [HumanMessage(parts.prompts.render("finalize", schema=schema, plan=plan))]
+    schema = deps.response.json_schema if deps.response else None
+    plan = bool(deps.toolbox) and mode == "wave"
+    return [HumanMessage(deps.prompts.render("finalize", schema=schema, plan=plan))]

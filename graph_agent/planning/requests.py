@@ -76,7 +76,7 @@ class ModelRequests:
     @classmethod
     async def open(
         cls,
-        parts: AgentDeps,
+        deps: AgentDeps,
         settings: LoopConfig,
         history: Sequence[AnyMessage],
         loop: Bookkeeping,
@@ -88,10 +88,10 @@ class ModelRequests:
         Raises:
             ConfigError: If the run names a model that cannot be built.
         """
-        planner = planner_of(config["configurable"].get("thread_id", ""), settings, parts.agentic_loop)
+        planner = planner_of(config["configurable"].get("thread_id", ""), settings, deps.agentic_loop)
         reader = run_of(config).reader
-        chain = await parts.models.chain(settings)
-        return cls(ActiveModel(parts, chain, settings, history, loop, planner), budget_met, reader)
+        chain = await deps.models.chain(settings)
+        return cls(ActiveModel(deps, chain, settings, history, loop, planner), budget_met, reader)
 
     async def plan(self) -> Planned:
         """Ask for the next wave.
@@ -120,14 +120,14 @@ class ModelRequests:
             # Read per attempt: a failed attempt may have shortened the history.
             history = [*active.history, *tail] if tail else active.history
             if active.mode == "wave":
-                return await ask_for_plan(active.parts, history, active.settings, active.planner, self.limit_met)
+                return await ask_for_plan(active.deps, history, active.settings, active.planner, self.limit_met)
             return await ask_for_calls(
-                active.parts,
+                active.deps,
                 history,
                 active.settings,
                 active.mode,
                 stream,
-                quiet=quiet or (active.parts.response is not None and self._reader is not None),
+                quiet=quiet or (active.deps.response is not None and self._reader is not None),
                 schema=self._schema_of_plan(),
             )
 
@@ -137,16 +137,16 @@ class ModelRequests:
 
     def _schema_of_plan(self) -> dict[str, Any] | None:
         """The schema that the provider enforces on a planning reply without calls; None for none."""
-        active, parts = self.active, self.active.parts
+        active, deps = self.active, self.active.deps
         # In text mode the provider would enforce it on calls too.
-        if parts.response is None or active.mode != "native" or not parts.may_answer_while_planning(active.settings):
+        if deps.response is None or active.mode != "native" or not deps.may_answer_while_planning(active.settings):
             return None
-        schema = parts.response.json_schema
-        return schema if parts.client.enforces_schema(schema) else None
+        schema = deps.response.json_schema
+        return schema if deps.client.enforces_schema(schema) else None
 
     async def _fits(self, planned: Planned) -> bool:
         """Whether a planning reply is an answer on which the provider has enforced the schema."""
-        response = self.active.parts.response
+        response = self.active.deps.response
         if response is None or self._schema_of_plan() is None:
             return False
         return await fits(response, planned.raw_text)
@@ -166,13 +166,13 @@ class ModelRequests:
         loop, name = self.active.loop, self.active.model.name
         tried = loop.get("recovery", {}).get("asked_in_text")
         worked = loop["waves"] or loop.get("carried") or name in loop.get("native_tools", ())
-        return bool(self.active.parts.toolbox) and not tried and not worked
+        return bool(self.active.deps.toolbox) and not tried and not worked
 
     def _hint(self, planned: Planned) -> WrittenCall | Literal["sentinel"] | None:
         """The sign in a reply without calls that the model's server ignores tools; None for none."""
         if is_sentinel(planned.raw_text):
             return None if self.active.takes_tools else "sentinel"
-        return written_call(planned.raw_text, self.active.parts.toolbox.names, self.active.history)
+        return written_call(planned.raw_text, self.active.deps.toolbox.names, self.active.history)
 
     async def _plan_in_text(self, first: Planned, hint: WrittenCall | Literal["sentinel"]) -> Planned:
         """Ask again with the tools described in text, and return the reply that counts.
@@ -189,7 +189,7 @@ class ModelRequests:
         active.warn(f"The model {active.model.name} {did}; it is asked once more, with the tools described in text.")
         notice: list[AnyMessage] = [
             AIMessage(first.raw_text),
-            HumanMessage(active.parts.prompts.render("written_call")),
+            HumanMessage(active.deps.prompts.render("written_call")),
         ]
         with active.text_mode():
             second = await self._plan(() if sentinel else notice, quiet=not sentinel)
@@ -221,21 +221,21 @@ class ModelRequests:
         async def ask(stream: StreamWatch) -> AIMessage:
             request = [*self.answer_request(), *tail]
             whole = quiet or (schema is not None and self._reader is not None)
-            reply = await active.parts.client.answer(
+            reply = await active.deps.client.answer(
                 request, active.settings, mode=active.mode, quiet=whole, schema=schema, watch=stream
             )
             if (refusal := refusal_text(reply, visible=True)) is not None:
-                await stream.settle(reply.text, reply.text)
+                await stream.finish(reply.text, reply.text)
                 raise RefusedError.from_reply(reply, refusal, usage_of(reply, active.settings.prices))
             answer = self._answer_in(reply)
-            if schema is not None and not await is_better(answer, reply.text, active.parts.response):
+            if schema is not None and not await is_better(answer, reply.text, active.deps.response):
                 answer = without_sentinel(reply.text)
             # An answer that differs, such as one with escapes in JSON, is streamed whole.
-            await stream.settle(reply.text, answer if answer and answer in reply.text else None)
+            await stream.finish(reply.text, answer if answer and answer in reply.text else None)
             return with_text(reply, answer)
 
         # With a schema, the reply is streamed only if the provider enforces it.
-        free = schema is None and active.parts.toolbox
+        free = schema is None and active.deps.toolbox
         reply = await self.send(ask, visibility=AnswerFilter if free else SentinelFilter)
         self.count(usage_of(reply, active.settings.prices), reply.usage_metadata)
         return reply
@@ -255,11 +255,11 @@ class ModelRequests:
         def recover(error: Exception) -> ModelCall | None:
             if not active.recover(error):
                 return None
-            return active.parts.client.answering(self.answer_request(), active.settings, mode=active.mode)
+            return active.deps.client.answering(self.answer_request(), active.settings, mode=active.mode)
 
         self.stream = StreamWatch(lambda: AnswerFilter(sentence))
         with self._extra_usage():
-            message, failure = await active.parts.client.answer_after(
+            message, failure = await active.deps.client.answer_after(
                 sentence,
                 self.answer_request(),
                 active.settings,
@@ -275,7 +275,7 @@ class ModelRequests:
             body = message.text.removeprefix(sentence).removesuffix(hint).strip()
             below = message.model_copy(update={"content": body})
             answer = self._answer_in(below)
-            await self.stream.settle(message.text, message.text if answer == body else None)
+            await self.stream.finish(message.text, message.text if answer == body else None)
             if answer != body:
                 message = with_text(message, "\n\n".join([sentence, answer, hint] if answer else [sentence]).rstrip())
                 if self.stream.text:
@@ -289,7 +289,7 @@ class ModelRequests:
         return message.model_copy(update={"content": f"{sentence}\n\n{refusal}"}), None
 
     def _answer_in(self, reply: AIMessage) -> str:
-        return answer_in(reply, self.active.parts, self.active.mode, self.active.history)
+        return answer_in(reply, self.active.deps, self.active.mode, self.active.history)
 
     async def send(
         self,
@@ -360,17 +360,17 @@ class ModelRequests:
     def answer_request(self) -> list[AnyMessage]:
         """The messages of a request for the answer."""
         active = self.active
-        return answer_request(active.parts, active.history, active.settings, active.mode, active.planner)
+        return answer_request(active.deps, active.history, active.settings, active.mode, active.planner)
 
     async def guarded(self, answer: AIMessage) -> AIMessage:
         """Return an answer that no request returned as the middleware that rewrites replies leaves it."""
-        return await self.active.parts.client.guarded(self.answer_request(), answer)
+        return await self.active.deps.client.guarded(self.answer_request(), answer)
 
     def warn_of_withheld_choice(self) -> None:
         """Warn once per input that the tool the caller requires is withheld."""
         active = self.active
         choice, warned = active.agent.client_tool_choice, active.loop.get("recovery", {}).get("free_choice")
-        if warned or choice not in active.loop.get("withheld", ()) or choice in active.parts.toolbox.names:
+        if warned or choice not in active.loop.get("withheld", ()) or choice in active.deps.toolbox.names:
             return
         active.record(free_choice=True)
         active.warn(f"{choice} is to be called, and is withheld for now; the model is free to choose.")

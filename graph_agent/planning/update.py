@@ -45,20 +45,20 @@ class PlanUpdate:
 
     Args:
         state: The node's state.
-        parts: The agent.
+        deps: The agent.
         config: The node's config.
         runtime: The node's runtime.
     """
 
-    def __init__(self, state: PlanState, parts: AgentDeps, config: RunnableConfig, runtime: Runtime[Any]) -> None:
+    def __init__(self, state: PlanState, deps: AgentDeps, config: RunnableConfig, runtime: Runtime[Any]) -> None:
         self.state = state
-        self.parts = parts
+        self.deps = deps
         self.config = config
         self.runtime = runtime
         self.run = run_of(config)
         self.history = state["messages"]
         self.loop: Bookkeeping = {**INITIAL_BOOKKEEPING, **state.get("loop", INITIAL_BOOKKEEPING)}
-        self.settings = parts.settings(runtime, config, self.loop)
+        self.settings = deps.settings(runtime, config, self.loop)
         self.events: list[StoredEvent] = []
         self.changes: dict[str, Any] = {}
         remote = state.get("remote")
@@ -81,7 +81,7 @@ class PlanUpdate:
         if remote and remote["open"]:
             # New input does not answer earlier interrupts.
             await self.withdraw(remote["open"])
-        await self.parts.prepare()
+        await self.deps.prepare()
         await self.settle()
         self.reset_counters()
         if users := new_user_messages(self.history, self.loop["last_input_id"]):
@@ -91,7 +91,7 @@ class PlanUpdate:
         status = self.state.get("status", SessionStatus.CREATED.value)
         if status != SessionStatus.RUNNING:
             self.events.append(status_event(status, SessionStatus.RUNNING.value, 0))
-        self.events += [event("warning", 0, message=warning) for warning in self.parts.warnings]
+        self.events += [event("warning", 0, message=warning) for warning in self.deps.warnings]
         self.changes |= {
             "status": SessionStatus.RUNNING.value,
             "stop_reason": None,
@@ -100,7 +100,7 @@ class PlanUpdate:
 
     async def settle(self, *, continues: bool = False) -> None:
         """Add results for the open calls of an earlier run; if the input continues, only for calls that cannot run."""
-        tools = self.parts.toolbox
+        tools = self.deps.toolbox
         runs_again = (lambda name: not tools.writes(name) or tools.repeatable(name)) if continues else None
         settled, events = await settle(
             self.history, self.config, self.runtime, self.loop, tools.writes, runs_again=runs_again
@@ -123,12 +123,12 @@ class PlanUpdate:
         last = self.loop
         self.loop = {**INITIAL_BOOKKEEPING, **{key: last[key] for key in _SESSION_KEYS if key in last}}  # type: ignore[literal-required, typeddict-item]  # keys of the very same type
         # Values in this input's own context are newer than changes made before it.
-        context = coerce_context(self.runtime.context, self.parts.context_schema)
+        context = coerce_context(self.runtime.context, self.deps.context_schema)
         own = set_fields(context) if context is not None else {}
         if changed := {name: value for name, value in last.get("changed", {}).items() if name not in own}:
             self.loop["changed"] = changed
         if changed != last.get("changed", {}):
-            self.settings = self.parts.settings(self.runtime, self.config, self.loop)
+            self.settings = self.deps.settings(self.runtime, self.config, self.loop)
         self.run.begin_input()
         self.changes["usage"] = fresh(NO_USAGE)
 
@@ -141,12 +141,12 @@ class PlanUpdate:
             self.add_message(message)
             self.history = [*self.history, message]
         if self.loop.get("changed") is not changed:
-            self.settings = self.parts.settings(self.runtime, self.config, self.loop)
+            self.settings = self.deps.settings(self.runtime, self.config, self.loop)
         return bool(notes.messages)
 
     async def _check_change(self, loop: Bookkeeping) -> None:
         """Raise `ConfigError` if the changed configuration names a model that cannot be built."""
-        await self.parts.models.chain(self.parts.settings(self.runtime, self.config, loop))
+        await self.deps.models.chain(self.deps.settings(self.runtime, self.config, loop))
 
     def stop_at_abort_or_budget(self) -> bool:
         """Stop at an abort or an exhausted budget and answer the waiting calls; False if there is neither."""
@@ -196,7 +196,7 @@ class PlanUpdate:
 
     async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
         """End remote tasks that wait for a person, without an answer, and remove them from the state."""
-        await self.parts.toolbox.withdraw(tasks)
+        await self.deps.toolbox.withdraw(tasks)
         removed = self.changes.get("remote", {"open": {}})["open"]
         self.changes["remote"] = {"contexts": {}, "open": {**removed, **dict.fromkeys(tasks)}}
 
@@ -311,9 +311,9 @@ class PlanUpdate:
 
         They are the answer if every call of the wave is of a tool with `return_direct` and has succeeded.
         """
-        if self.loop["waiting"] or not self.parts.toolbox.return_direct:
+        if self.loop["waiting"] or not self.deps.toolbox.return_direct:
             return False
-        answers, direct = answers_of_wave(self.state["events"]), self.parts.toolbox.return_direct
+        answers, direct = answers_of_wave(self.state["events"]), self.deps.toolbox.return_direct
         if not answers or any(entry["status"] != "success" or entry.get("name") not in direct for entry in answers):
             return False
         text = "\n\n".join(text_of(entry["content"]) or as_text(entry["content"]) for entry in answers)

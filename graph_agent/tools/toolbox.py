@@ -46,7 +46,7 @@ class ToolSource(Protocol):
         """Whether an announced change is not yet in the list."""
         ...
 
-    async def settle(self) -> None:
+    async def wait_for_changes(self) -> None:
         """Wait for pending changes, a few seconds at most."""
         ...
 
@@ -85,9 +85,9 @@ class LiveTools:
         """Whether an announced change of a source is not yet in its list."""
         return any(source.pending for source in self._sources)
 
-    async def settle(self) -> None:
+    async def wait_for_changes(self) -> None:
         """Wait for pending changes, a few seconds at most."""
-        await asyncio.gather(*(source.settle() for source in self._sources if source.pending))
+        await asyncio.gather(*(source.wait_for_changes() for source in self._sources if source.pending))
 
     def current(self, taken: Collection[str]) -> list[BaseTool]:
         """Return the current tools, those of sources last.
@@ -215,7 +215,7 @@ class Toolbox:
         """Update the descriptions of delegates and the tools of sources; return whether `schemas` changed."""
         if not self._late and not self.outdated:
             return False
-        await asyncio.gather(self._live.settle(), *(delegate.prepare() for delegate in self._late))
+        await asyncio.gather(self._live.wait_for_changes(), *(delegate.prepare() for delegate in self._late))
         self._take_changes()
         # A toolbox that shares the delegates may have prepared them already.
         before, self.schemas = self.schemas, self._schemas()

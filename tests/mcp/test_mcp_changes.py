@@ -90,5 +90,5 @@ async def test_a_server_that_was_opened_again_brings_its_new_tools(tmp_path: Pat
             # A message that the server's own parser cannot stand ends its process.
             await by_name["raw"].ainvoke({"line": {"no": "text"}})
         await by_name["add"].ainvoke({})
-        await tools.settle()
+        await tools.wait_for_changes()
         assert [tool.name for tool in tools] == ["raw", "kept", "add", "extra_3"]

@@ -358,9 +358,9 @@ def test_a_second_copy_of_the_nodes_is_refused() -> None:
 async def test_caches_of_run_values_are_bounded() -> None:
     graph = create_graph_agent(ScriptedChatModel(["No more actions.", "Done."], cycle=True), tools=[echo])
     node: Any = graph.nodes["plan"].bound
-    parts = node.afunc.__wrapped__.keywords["parts"]
+    deps = node.afunc.__wrapped__.keywords["deps"]
 
     for number in range(1, 100):
         await graph.ainvoke(says("hi"), context={"temperature": number / 100, "max_calls_per_wave": number})
 
-    assert (len(parts.client._bound), len(parts._instructions)) == (64, 64)
+    assert (len(deps.client._bound), len(deps._instructions)) == (64, 64)
