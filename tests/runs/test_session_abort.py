@@ -173,13 +173,13 @@ def test_a_blocking_run_is_stopped_from_another_thread() -> None:
 
 
 async def test_a_tools_child_process_is_killed() -> None:
-    children: list[int] = []
+    children: list[asyncio.subprocess.Process] = []
 
     @tool
     async def shell() -> str:
         """Run a program that takes its time."""
         process = await asyncio.create_subprocess_exec("sleep", "600")
-        children.append(process.pid)
+        children.append(process)
         try:
             await process.wait()
         finally:
@@ -194,9 +194,14 @@ async def test_a_tools_child_process_is_killed() -> None:
 
     await talk.abort()
     result = await run
-    await until(lambda: not psutil.pid_exists(children[0]))
+    # This also closes the transport of the process, before the test's loop ends.
+    await children[0].wait()
 
-    assert (result.results, await takes_new_input(talk)) == ({"1": {"error": NOT_KNOWN}}, True)
+    assert (result.results, psutil.pid_exists(children[0].pid), await takes_new_input(talk)) == (
+        {"1": {"error": NOT_KNOWN}},
+        False,
+        True,
+    )
 
 
 async def test_a_blocking_tool_is_not_waited_for() -> None:
