@@ -85,6 +85,12 @@ def read_state(config: RunnableConfig, keys: Sequence[str], *, fresh: bool = Fal
     return values
 
 
+def read_running_state(keys: Sequence[str]) -> dict[str, Any]:
+    """As `read_state`, for code that a node calls and that has no config; empty outside a node."""
+    config = ensure_config()
+    return read_state(config, keys) if _READ in config.get("configurable", {}) else {}
+
+
 def checkpointer_of(config: RunnableConfig) -> BaseCheckpointSaver[Any] | None:
     """Return the saver of the running graph, from inside one of its nodes; None without one."""
     saver = config["configurable"].get(_CHECKPOINTER)

@@ -32,12 +32,13 @@ def create_graph_agent(
     tools: Sequence[BaseTool | Callable[..., Any]] = (),
     delegates: Sequence[Delegate] = (),
     hooks: Sequence[LoopHook | Any] = (),
-    system_prompt: str | Callable[[], str] = DEFAULT_SYSTEM_PROMPT,
+    system_prompt: str | Callable[[], str] | Callable[[dict[str, Any]], str] = DEFAULT_SYSTEM_PROMPT,
     prompts: Mapping[str, str] | None = None,
     response_format: type[Any] | dict[str, Any] | None = None,
     config: LoopConfig | None = None,
     context_schema: type[AgentContext] = AgentContext,
     plan_schema: type[PlanningResult] | None = None,
+    state_schema: type[Any] | None = None,
     checkpointer: Checkpointer = None,
     store: BaseStore | None = None,
     cache: BaseCache[Any] | None = None,
@@ -57,7 +58,8 @@ def create_graph_agent(
         delegates: Agents to hand tasks to; each is offered as `delegate_to_<name>`.
         hooks: `LoopHook`s, which see each planning reply and may rerun the model, in order; and `AgentMiddleware` of
             the `langchain` package, which wraps model requests and tool calls, outermost first.
-        system_prompt: The system prompt, or a function that returns it, called at each request.
+        system_prompt: The system prompt, or a function that returns it, called at each request; a function with one
+            parameter receives the state: `messages` and the own fields that have a value.
         prompts: Templates that replace shipped prompts, by name.
         response_format: Shape of the answer, as a pydantic class, a dataclass, a `TypedDict` class or a JSON schema.
             `RunResult.structured_response` is an instance of the class; the state holds it as plain JSON.
@@ -65,6 +67,8 @@ def create_graph_agent(
         context_schema: `AgentContext`, or a subclass with fields of your own.
         plan_schema: Schema of structured plans: a subclass of `PlanningResult` that types `slots`; None for
             `PlanningResult` itself.
+        state_schema: A `TypedDict` class with fields of your own for the state, such as a subclass of LangChain's
+            `AgentState`; reducers in `Annotated` apply. None for no own fields.
         checkpointer: Stores sessions; None to store nothing, or to use a parent graph's.
         store: LangGraph store, injected into the tools that take one.
         cache: LangGraph cache; stores plans for runs with a `plan_cache_ttl_s`.
@@ -96,6 +100,7 @@ def create_graph_agent(
         config=config,
         context_schema=context_schema,
         plan_schema=plan_schema,
+        state_schema=state_schema,
         cache=cache,
         warnings=[f"The MCP server {server!r} is down, its tools are missing: {why}" for server, why in failed.items()],
         resolve=find,

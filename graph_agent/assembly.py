@@ -32,7 +32,8 @@ from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import system_prompt_source
 from graph_agent.response_format import ResponseSchema
 from graph_agent.runs.run import is_running, run_of
-from graph_agent.state.schema import AgentInput, AgentOutput, AgentState, PlanState
+from graph_agent.state.own_fields import own_fields
+from graph_agent.state.schema import PlanState
 from graph_agent.tools.argument_checks import checked_delegates, checked_hooks, checked_tools
 from graph_agent.tools.read_result import with_read_result
 from graph_agent.tools.toolbox import Toolbox
@@ -62,6 +63,7 @@ def assemble(
     config: LoopConfig,
     context_schema: type[AgentContext],
     plan_schema: type[PlanningResult] | None,
+    state_schema: type[Any] | None,
     cache: BaseCache[Any] | None,
     warnings: Sequence[str],
     resolve: Resolve | None,
@@ -72,8 +74,9 @@ def assemble(
         raise ConfigError(f"plan_schema must be PlanningResult or a subclass of it, not {plan_schema!r}.")
     templates = Prompts(prompts)
     registered = sort_hooks(checked_hooks(hooks))
-    own = with_read_result(checked_tools(tools), config)
-    toolbox = Toolbox(own, checked_delegates(delegates), templates, registered.offered)
+    own = own_fields(state_schema)
+    given = with_read_result(checked_tools(tools), config)
+    toolbox = Toolbox(given, checked_delegates(delegates), templates, registered.offered, own)
     middleware = _wrappers(registered.middleware, toolbox, templates)
     models = ModelPool(
         model,
@@ -92,7 +95,7 @@ def assemble(
         config=config,
         planner=models.first.planner,
         tool_calling=models.first.tool_calling,
-        system_prompt=system_prompt_source(system_prompt),
+        system_prompt=system_prompt_source(system_prompt, own.current),
         response=ResponseSchema(response_format) if response_format is not None else None,
         plan_schema=plan_schema,
         cache=cache,
@@ -119,7 +122,10 @@ def _wrappers(middleware: Sequence[Any], toolbox: Toolbox, prompts: Prompts) -> 
     from graph_agent.middleware import ModelMiddleware, ToolMiddleware, admit
 
     admitted = [admit(one) for one in middleware]
-    models, tools = ModelMiddleware(admitted, toolbox.tools, prompts), ToolMiddleware(admitted, toolbox.tools)
+    models, tools = (
+        ModelMiddleware(admitted, toolbox.tools, prompts),
+        ToolMiddleware(admitted, toolbox.tools, toolbox.own),
+    )
     return _MiddlewareWrappers(models.around, tools if tools else None, any(one.rewrites for one in admitted))
 
 
@@ -137,9 +143,14 @@ def _session_checked(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[
 
 
 def _join(deps: AgentDeps) -> AgentStateGraph:
+    own = deps.toolbox.own
     graph = AgentStateGraph(
-        AgentState, context_schema=deps.context_schema, input_schema=AgentInput, output_schema=AgentOutput
+        own.state_schema,
+        context_schema=deps.context_schema,
+        input_schema=own.input_schema,
+        output_schema=own.output_schema,
     )
+    graph.own = own
     graph.may_write, graph.writes = deps.toolbox.may_write, deps.toolbox.writes
     graph.offers = deps.toolbox.schemas
     graph.response = deps.response

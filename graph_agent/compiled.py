@@ -32,6 +32,7 @@ from graph_agent.execution.checkpoints import keep_ids_above_newest, namespaces_
 from graph_agent.runs.checkpoint_metadata import strip_configurable
 from graph_agent.runs.registry import refuse_within, running, running_blocking
 from graph_agent.runs.run import RUN, Run
+from graph_agent.state.own_fields import NO_OWN_FIELDS, OwnFields
 
 if TYPE_CHECKING:
     from graph_agent.response_format import ResponseSchema
@@ -68,6 +69,7 @@ class CompiledAgentGraph(ClockedStateGraph):
 
     def _stream(self, input: Any, config: RunnableConfig | None, kwargs: dict[str, Any]) -> Iterator[Any]:
         configurable = self._checked_configurable(config)
+        self._check_own_fields(input)
         kwargs = self._with_credentials(config, kwargs)
         with running_blocking(configurable, self.checkpointer, self.store) as run:
             run.fence.claims = _resumes(input, configurable)
@@ -100,6 +102,7 @@ class CompiledAgentGraph(ClockedStateGraph):
             SessionLostError: When another process has taken the session over during the run.
         """
         configurable = self._checked_configurable(config)
+        self._check_own_fields(input)
         kwargs = self._with_credentials(config, kwargs)
         async with running(configurable, self.checkpointer, self.store) as run:
             run.fence.claims = _resumes(input, configurable)
@@ -130,6 +133,7 @@ class CompiledAgentGraph(ClockedStateGraph):
             SessionBusyError: When a run of the session is under way.
         """
         configurable = self._checked_configurable(config)
+        self._check_own_updates(supersteps)
         refuse_within(str(configurable.get("thread_id", "")))
         with running_blocking(configurable, self.checkpointer, None) as run:
             run.updates_only = True
@@ -139,11 +143,27 @@ class CompiledAgentGraph(ClockedStateGraph):
     async def abulk_update_state(self, config: RunnableConfig, supersteps: Any) -> RunnableConfig:
         """As `bulk_update_state`."""
         configurable = self._checked_configurable(config)
+        self._check_own_updates(supersteps)
         refuse_within(str(configurable.get("thread_id", "")))
         async with running(configurable, self.checkpointer, None) as run:
             run.updates_only = True
             await self._akeep_ids_above(configurable)
             return await super().abulk_update_state(self._with_run(config, run), supersteps)
+
+    def _check_own_fields(self, given: Any) -> None:
+        """Refuse values of own state fields that are not plain, in an input or an update.
+
+        Raises:
+            InputError: With the field and the type of the value.
+        """
+        own = self.builder.own if isinstance(self.builder, AgentStateGraph) else NO_OWN_FIELDS
+        update = given.update if isinstance(given, Command) else given
+        if own.names and isinstance(update, Mapping):
+            own.check(update)
+
+    def _check_own_updates(self, supersteps: Any) -> None:
+        for update in [update for superstep in supersteps for update in superstep]:
+            self._check_own_fields(update[0])
 
     def _keep_ids_above(self, configurable: dict[str, Any]) -> None:
         if (saver := self._saver_of(configurable)) and (namespaces := namespaces_to_check(configurable)):
@@ -245,6 +265,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """The schema of the answer; None for text."""
     config: LoopConfig | None = None
     """The agent's configuration."""
+    own: OwnFields = NO_OWN_FIELDS
+    """The agent's own state fields."""
     writes: Callable[[str], bool] | None = None
     """Whether a call may write, by name; None if unknown."""
 

@@ -12,7 +12,7 @@ from graph_agent.budgets import RemainingBudget
 from graph_agent.config import Price
 from graph_agent.events.calls import CallResult
 from graph_agent.events.types import StoredEvent
-from graph_agent.state.schema import RemoteTask
+from graph_agent.state.remote import RemoteTask
 from graph_agent.types import NO_USAGE, Usage
 
 DEPTH_LEFT = "__graph_agent_depth_left"

@@ -30,12 +30,13 @@ def build_graph(
     tools: Sequence[BaseTool | Callable[..., Any]] = (),
     delegates: Sequence[Delegate] = (),
     hooks: Sequence[LoopHook | Any] = (),
-    system_prompt: str | Callable[[], str] = DEFAULT_SYSTEM_PROMPT,
+    system_prompt: str | Callable[[], str] | Callable[[dict[str, Any]], str] = DEFAULT_SYSTEM_PROMPT,
     prompts: Mapping[str, str] | None = None,
     response_format: type[Any] | dict[str, Any] | None = None,
     config: LoopConfig | None = None,
     context_schema: type[AgentContext] = AgentContext,
     plan_schema: type[PlanningResult] | None = None,
+    state_schema: type[Any] | None = None,
     cache: BaseCache[Any] | None = None,
     warnings: Sequence[str] = (),
     resolve: Resolve | None = None,
@@ -48,7 +49,8 @@ def build_graph(
         delegates: Agents to hand tasks to; each is offered as `delegate_to_<name>`.
         hooks: `LoopHook`s, which see each planning reply and may rerun the model, in order; and `AgentMiddleware` of
             the `langchain` package, which wraps model requests and tool calls, outermost first.
-        system_prompt: The system prompt, or a function that returns it, called at each request.
+        system_prompt: The system prompt, or a function that returns it, called at each request; a function with one
+            parameter receives the state: `messages` and the own fields that have a value.
         prompts: Templates that replace shipped prompts, by name (see `graph_agent.prompts.VARIABLES`).
         response_format: Shape of the answer, as a pydantic class, a dataclass, a `TypedDict` class or a JSON schema.
             The state's `structured_response` is plain JSON.
@@ -56,6 +58,8 @@ def build_graph(
         context_schema: `AgentContext`, or a subclass with fields of your own.
         plan_schema: Schema of structured plans: a subclass of `PlanningResult` that types `slots`; None for
             `PlanningResult` itself.
+        state_schema: A `TypedDict` class with fields of your own for the state, such as a subclass of LangChain's
+            `AgentState`; reducers in `Annotated` apply. None for no own fields.
         cache: Cache of plans, for runs with a `plan_cache_ttl_s`; the cache argument of `compile()` is LangGraph's
             own, for nodes.
         warnings: Problems found while the arguments were made; reported as `warning` events at each input.
@@ -89,6 +93,7 @@ def build_graph(
         config=config,
         context_schema=context_schema,
         plan_schema=plan_schema,
+        state_schema=state_schema,
         cache=cache,
         warnings=warnings,
         resolve=resolve,

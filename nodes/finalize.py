@@ -29,6 +29,7 @@ from graph_agent.models.usage import add_usage
 from graph_agent.models.visibility import has_no_answer, is_blank
 from graph_agent.planning.ask import RefusedError
 from graph_agent.planning.failure_account import failure_account
+from graph_agent.planning.handoff import handoff_command
 from graph_agent.planning.hooked_requests import HookedRequests
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
@@ -55,6 +56,8 @@ async def finalize_node(
     """
     if "loop" not in state or state["loop"]["outcome"] is None:
         return Command(goto="plan")
+    if (leaving := handoff_command(state)) is not None:
+        return leaving
     deps = deps_of_run(deps, runtime)
     answer = _AnswerUpdate(state, deps.settings(runtime, config, state["loop"]), deps, config)
     await answer.run()

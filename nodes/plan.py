@@ -52,6 +52,7 @@ async def plan_node(
     update = PlanUpdate(state, deps, config, runtime)
     if state.get("arrived"):
         await apply_edits(update)
+        update.apply_after_wave()
     elif not await continue_after_edit(update):
         await update.begin_input()
     if deps.hooks:

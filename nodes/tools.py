@@ -14,6 +14,7 @@ from graph_agent.config import LoopConfig
 from graph_agent.deps import AgentDeps, deps_of_run
 from graph_agent.events.calls import CallResult, result_event
 from graph_agent.execution.run_call import CallToRun, call_to_run, run_in_slot
+from graph_agent.state.remote import after_wave
 from graph_agent.state.schema import INITIAL_BOOKKEEPING
 from graph_agent.tools.truncation import truncate_output
 from graph_agent.types import Call
@@ -55,7 +56,15 @@ async def tools_node(call: Call, config: RunnableConfig, runtime: Runtime[Any], 
     )
     recorded = result_event(call["id"], call["name"], output.status, output.content, loop["step"], truncated=truncated)
     recorded |= output.stored
-    return Command(update=[("messages", [result]), ("events", [*to_run.events, recorded]), ("arrived", True)])
+    update: list[tuple[str, Any]] = [
+        ("messages", [result]),
+        ("events", [*to_run.events, recorded]),
+        ("arrived", True),
+        *output.writes,
+    ]
+    if output.messages or output.handoff is not None:
+        update.append(("remote", after_wave(call["id"], list(output.messages), output.handoff)))
+    return Command(update=update)
 
 
 async def _run(

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import AnyMessage, ToolMessage
+from typing_extensions import TypedDict
 
 from graph_agent._internal.text import plain, text_of
 from graph_agent.events.types import ResultStatus, StoredEvent, event, value_of
@@ -23,6 +24,15 @@ OUTCOMES: dict[ResultStatus, CallOutcome] = {
 """Result status → outcome of the call."""
 
 
+class Handoff(TypedDict):
+    """A command of a tool to the parent graph, in plain types."""
+
+    goto: list[Any]
+    """Names of nodes; a `Send` is a pair of its node and its argument."""
+    update: list[tuple[str, Any]]
+    """Writes to the parent's state."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallResult:
     """The result of a call before truncation, whether the call was run or skipped."""
@@ -36,6 +46,12 @@ class CallResult:
     """Fields by which the call's event stores the result's value; see `graph_agent.events.types`."""
     raised: BaseException | None = field(default=None, kw_only=True)
     """The exception that `content` reports; None for none, or if middleware must not receive it."""
+    writes: tuple[tuple[str, Any], ...] = field(default=(), kw_only=True)
+    """Writes to the agent's own state fields."""
+    messages: tuple[AnyMessage, ...] = field(default=(), kw_only=True)
+    """Messages for the history, after the results of the wave."""
+    handoff: Handoff | None = field(default=None, kw_only=True)
+    """A command to the parent graph; None for none."""
 
 
 def announce(

@@ -20,7 +20,7 @@ from graph_agent.deps import ToolCallWrapper
 from graph_agent.events.calls import CallResult, result_event
 from graph_agent.events.types import StoredEvent, event, stored_value
 from graph_agent.models.usage import add_usage
-from graph_agent.state.schema import RemoteState, RemoteTask
+from graph_agent.state.remote import RemoteState, RemoteTask
 from graph_agent.tools.invoke import belongs_to_run
 from graph_agent.tools.truncation import truncate_output
 from graph_agent.tools.untrusted import fenced, source_of

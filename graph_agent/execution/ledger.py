@@ -31,11 +31,14 @@ from langgraph.types import Checkpointer
 from graph_agent._compat import checkpointer_of, count_resume_values
 from graph_agent.execution.checkpoints import edit_ancestors, load, put_writes, running_checkpoint
 from graph_agent.runs.run import RUN, Run
+from graph_agent.state.schema import PlanState
 from graph_agent.types import Call
 
 Write = tuple[str, Any]
 """A state field, and the value written to it."""
 _RESULT_FIELDS = ("messages", "events", "usage", "arrived")
+_INTERNAL = ("__", "branch:", "graph_agent_")
+"""Prefixes of the channels of LangGraph and of this ledger."""
 
 STARTED = "graph_agent_started"
 """Channel name of the ledger's notes in a checkpoint's writes; no state field has this name."""
@@ -251,6 +254,11 @@ def wave_recovery(stopped: CheckpointTuple | None, before: Sequence[CheckpointTu
     )
 
 
+def is_own_field(channel: str) -> bool:
+    """Whether a channel of a task's writes is an own state field of the agent (see `state_schema`)."""
+    return channel not in PlanState.__annotations__ and not channel.startswith(_INTERNAL)
+
+
 def finished_writes(pending: Sequence[PendingWrite]) -> dict[str, list[Write]]:
     """Return the writes of the tasks that had finished a call when a run stopped, by call id.
 
@@ -259,7 +267,7 @@ def finished_writes(pending: Sequence[PendingWrite]) -> dict[str, list[Write]]:
     """
     tasks: dict[str, list[Write]] = {}
     for task, channel, value in pending:
-        if channel in _RESULT_FIELDS:
+        if channel in _RESULT_FIELDS or is_own_field(channel):
             tasks.setdefault(task, []).append((channel, value))
     return {
         message.tool_call_id: writes

@@ -15,7 +15,7 @@ from graph_agent._compat import checkpointer_of
 from graph_agent.events.calls import result_event
 from graph_agent.events.types import StoredEvent, event
 from graph_agent.execution.checkpoints import edit_ancestors, load, running_checkpoint
-from graph_agent.execution.ledger import Write, finished_writes, wave_recovery
+from graph_agent.execution.ledger import Write, finished_writes, is_own_field, wave_recovery
 from graph_agent.state.messages import open_calls, order_results, with_results
 from graph_agent.state.schema import Bookkeeping
 from graph_agent.types import Call
@@ -43,7 +43,7 @@ async def settle(
     writes: Callable[[str], bool],
     *,
     runs_again: Callable[[str], bool] | None = None,
-) -> tuple[list[AnyMessage], list[StoredEvent]]:
+) -> tuple[list[AnyMessage], list[StoredEvent], list[Write]]:
     """Add a result for each open call, and place every result right after its call.
 
     A result in another place is moved; one without a call is dropped, with a warning. A call that had finished when the
@@ -60,19 +60,22 @@ async def settle(
             started or may run twice, because their input continues after an edit. None for new input.
 
     Returns:
-        The conversation with the results in place, and their events; the same list if there is nothing to settle.
+        The conversation with the results in place, their events, and the writes to own state fields of calls that had
+        finished; the same list if there is nothing to settle.
     """
     step = loop["step"]
     messages, events = results_in_order(messages, step)
     found = open_calls(messages)
     if not found:
-        return messages, events
+        return messages, events, []
     stopped, before = await _stopped_at(config, runtime)
     stored = [*reversed(before), stopped] if stopped else []
-    finished, recorded = _finished(finished_writes([write for at in stored for write in at.pending_writes or []]))
+    ended = finished_writes([write for at in stored for write in at.pending_writes or []])
+    finished, recorded = _finished(ended)
     waited = {call["id"] for call in loop["waiting"]}
     recovery = wave_recovery(stopped, before)
     results: dict[tuple[int, str], ToolMessage] = {}
+    own_writes: list[Write] = []
     last = max(at for at, message in enumerate(messages) if isinstance(message, AIMessage))
     for group in found:
         for call in group.calls:
@@ -82,6 +85,7 @@ async def settle(
             if newest and id_ in finished:
                 results[group.at, id_] = finished[id_]
                 events.extend(recorded.get(id_, []))
+                own_writes += [write for write in ended[id_] if is_own_field(write[0])]
                 continue
             # The ledger has no notes of calls that read.
             ledger = writes(call["name"]) and loop.get("ledger", False)
@@ -97,7 +101,7 @@ async def settle(
                 reason = READING
             results[group.at, id_] = ToolMessage(reason, tool_call_id=id_, name=call["name"], status="error")
             events.append(result_event(id_, call["name"], status, reason, step))
-    return with_results(messages, results), events
+    return with_results(messages, results), events, own_writes
 
 
 def results_in_order(messages: list[AnyMessage], step: int) -> tuple[list[AnyMessage], list[StoredEvent]]:

@@ -11,6 +11,7 @@ from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
+from langgraph.types import Command
 
 from graph_agent._compat import read_state
 from graph_agent._internal.exception_text import exception_text
@@ -20,7 +21,8 @@ from graph_agent.events.calls import CallResult
 from graph_agent.hooks.copies import copied
 from graph_agent.middleware.admission import WrapMethods
 from graph_agent.middleware.chain import call_chain
-from graph_agent.state.schema import AgentState
+from graph_agent.state.own_fields import NO_OWN_FIELDS, OwnFields
+from graph_agent.tools.commands import CommandScope, as_command
 from graph_agent.tools.invoke import belongs_to_run, tool_runtime
 from graph_agent.tools.output import read_output, with_value_of
 from graph_agent.types import Call
@@ -34,11 +36,15 @@ class ToolMiddleware:
     Args:
         middleware: Outermost first.
         tools: The agent's tools, by name.
+        own: The agent's own state fields.
     """
 
-    def __init__(self, middleware: Sequence[WrapMethods], tools: Mapping[str, BaseTool]) -> None:
+    def __init__(
+        self, middleware: Sequence[WrapMethods], tools: Mapping[str, BaseTool], own: OwnFields = NO_OWN_FIELDS
+    ) -> None:
         self._wraps = [one.tool for one in middleware if one.tool is not None]
         self._tools = tools
+        self._own = own
 
     def __bool__(self) -> bool:
         return bool(self._wraps)
@@ -60,7 +66,7 @@ class ToolMiddleware:
         error_outputs: dict[int, CallResult] = {}
         outputs: list[CallResult] = []
 
-        async def handler(request: ToolCallRequest) -> ToolMessage:
+        async def handler(request: ToolCallRequest) -> ToolMessage | Command[Any]:
             tool_call = request.tool_call
             output = await run({**call, "name": tool_call["name"], "arguments": plain(tool_call["args"])})
             if isinstance(output.raised, Exception):
@@ -68,13 +74,14 @@ class ToolMiddleware:
                 error_outputs[id(output.raised)] = output
                 raise output.raised
             outputs.append(output)
-            return ToolMessage(
+            message = ToolMessage(
                 output.content,
                 tool_call_id=call["id"],
-                name=call["name"],
+                name=tool_call["name"],
                 status="success" if output.status == "success" else "error",
                 artifact=output.artifact,
             )
+            return as_command(message, output)
 
         try:
             returned = await call_chain(self._wraps, self._request(call, config, runtime), handler)
@@ -85,10 +92,10 @@ class ToolMiddleware:
                 return output
             log_failure(logger, f"Middleware around the tool {call['name']!r}", error, level=logging.WARNING)
             return CallResult(clean(f"{call['name']} failed: {exception_text(error)}"), "error")
-        return with_value_of(outputs, read_output(returned, call))
+        return with_value_of(outputs, read_output(returned, call, scope=CommandScope.of(self._own, config)))
 
     def _request(self, call: Call, config: RunnableConfig, runtime: Runtime[Any]) -> ToolCallRequest:
-        state = read_state(config, list(AgentState.__annotations__))
+        state = read_state(config, list(self._own.readable))
         return ToolCallRequest(
             tool_call=ToolCall(name=call["name"], args=copied(call["arguments"]), id=call["id"], type="tool_call"),
             tool=self._tools.get(call["name"]),

@@ -25,7 +25,8 @@ from graph_agent.runs.inbox import NoteKind
 from graph_agent.runs.notes import listen, take_follow_ups
 from graph_agent.runs.run import run_of, spent
 from graph_agent.state.messages import new_user_messages, rewrite
-from graph_agent.state.schema import INITIAL_BOOKKEEPING, Bookkeeping, LoopOutcome, PlanState, RemoteTask, status_event
+from graph_agent.state.remote import RemoteTask
+from graph_agent.state.schema import INITIAL_BOOKKEEPING, Bookkeeping, LoopOutcome, PlanState, status_event
 from graph_agent.types import NO_USAGE, Call, SessionStatus, StopReason, Usage
 from graph_agent.waves.schema import Selection, select
 
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 _AT_LIMIT = "Not run: the limit was reached before its turn came."
 _ENDED_BY_HOOK = "Not run: a hook ended the work with this reply."
 _CYCLE = "Not run: it needs calls that need it."
+_HANDED_OFF = "Not run: another call handed the conversation off to the parent graph."
 _ABORTED = "Not run: the run was stopped before its turn came."
 
 _SESSION_KEYS = ("turn", "last_input_id", "text_tools", "native_tools", "kept_from", "cuts", "taken")
@@ -61,6 +63,8 @@ class PlanUpdate:
         self.settings = deps.settings(runtime, config, self.loop)
         self.events: list[StoredEvent] = []
         self.changes: dict[str, Any] = {}
+        self.own_writes: list[tuple[str, Any]] = []
+        """Writes to own state fields."""
         remote = state.get("remote")
         self.waiting_delegations = (
             calls_waiting_for_person(remote, state["ready"]) if remote and state.get("arrived") else []
@@ -81,6 +85,8 @@ class PlanUpdate:
         if remote and remote["open"]:
             # New input does not answer earlier interrupts.
             await self.withdraw(remote["open"])
+        if remote and remote.get("after"):
+            self.changes["remote"] = {**self.changes.get("remote", {"contexts": {}, "open": {}}), "after": None}
         await self.deps.prepare()
         await self.settle()
         self.reset_counters()
@@ -102,7 +108,7 @@ class PlanUpdate:
         """Add results for the open calls of an earlier run; if the input continues, only for calls that cannot run."""
         tools = self.deps.toolbox
         runs_again = (lambda name: not tools.writes(name) or tools.repeatable(name)) if continues else None
-        settled, events = await settle(
+        settled, events, self.own_writes = await settle(
             self.history, self.config, self.runtime, self.loop, tools.writes, runs_again=runs_again
         )
         self.replace_history(settled)
@@ -197,8 +203,25 @@ class PlanUpdate:
     async def withdraw(self, tasks: Mapping[str, RemoteTask]) -> None:
         """End remote tasks that wait for a person, without an answer, and remove them from the state."""
         await self.deps.toolbox.withdraw(tasks)
-        removed = self.changes.get("remote", {"open": {}})["open"]
-        self.changes["remote"] = {"contexts": {}, "open": {**removed, **dict.fromkeys(tasks)}}
+        change = self.changes.get("remote", {"contexts": {}, "open": {}})
+        self.changes["remote"] = {**change, "open": {**change["open"], **dict.fromkeys(tasks)}}
+
+    def apply_after_wave(self) -> None:
+        """Add the messages that calls of the finished wave left for the history, and end at their handoffs, if any."""
+        remote = self.state.get("remote")
+        if not remote or not (after := remote.get("after")):
+            return
+        change = self.changes.get("remote", {"contexts": {}, "open": {}})
+        self.changes["remote"] = {**change, "after": None}
+        order = [entry["id"] for entry in answers_of_wave(self.state["events"])]
+        effects = [after[id_] for id_ in order if id_ in after]
+        for message in [message for each in effects for message in each["messages"]]:
+            self.add_message(message)
+            self.history = [*self.history, message]
+        if handoffs := [each["handoff"] for each in effects if each["handoff"] is not None]:
+            self.skip([(call, _HANDED_OFF) for call in self.loop["waiting"]])
+            self.loop["waiting"] = []
+            self.conclude({"stop_reason": "completed", "handoffs": handoffs})
 
     def _answer_waiting_delegations(self) -> None:
         for call in self.waiting_delegations:
@@ -374,4 +397,4 @@ class PlanUpdate:
         """The state update as key-value pairs."""
         if self.settings.deadline_s is not None:
             self.loop["worked_s"] = round(self.run.worked_s(self.loop.get("worked_s", 0.0)), 3)
-        return [*self.changes.items(), ("loop", self.loop), ("events", self.events)]
+        return [*self.changes.items(), *self.own_writes, ("loop", self.loop), ("events", self.events)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from langgraph.types import Interrupt, StateSnapshot
@@ -57,6 +57,8 @@ class RunResult:
     """One sentence for a person; empty unless something failed for good."""
     truncated: CutOff | None = None
     """Why the answer was cut off: `length`, `content_filter`, or `interrupted` by the provider; None if complete."""
+    state: dict[str, Any] = field(default_factory=dict)
+    """The agent's own state fields after the run (see `state_schema`), those that have a value."""
     follow_ups: tuple[RunResult, ...] = ()
     """Results of the follow-ups that the same call ran after this input, in order."""
 
@@ -158,8 +160,13 @@ Part: TypeAlias = RunPart | Done
 """A part of `Session.stream`; a union tagged by `type`."""
 
 
-def run_result(state: StateSnapshot) -> RunResult:
-    """Read a session's state as the result of its newest input."""
+def run_result(state: StateSnapshot, fields: Sequence[str] = ()) -> RunResult:
+    """Read a session's state as the result of its newest input.
+
+    Args:
+        state: The state.
+        fields: The own state fields of the agent that belong to its output.
+    """
     values = state.values
     events = since_last_input(values.get("events", []))
     plan = next((entry for entry in reversed(events) if entry["type"] == "plan"), {})
@@ -184,6 +191,7 @@ def run_result(state: StateSnapshot) -> RunResult:
         structured_response=values.get("structured_response"),
         error=error,
         truncated=answer.get("truncated"),
+        state={name: values[name] for name in fields if name in values},
     )
 
 

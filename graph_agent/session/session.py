@@ -32,7 +32,7 @@ from graph_agent.session.input_run import InputRun
 from graph_agent.session.interrupts import answers_by_id
 from graph_agent.session.results import Done, Part, RunResult, open_interrupts, run_result
 from graph_agent.session.stream_parts import MODES, StreamParts
-from graph_agent.session.typed_result import typed_result
+from graph_agent.session.typed_result import own_fields_of, typed_result
 from graph_agent.types import SessionStatus
 
 logger = logging.getLogger(__name__)
@@ -72,22 +72,25 @@ class Session(SessionCommands):
         self._configurable: dict[str, Any] = {**(configurable or {}), "thread_id": session_id}
         self._config: RunnableConfig = {"configurable": self._configurable}
 
-    async def run(self, given: Given, *, context: Context | None = None) -> RunResult:
+    async def run(
+        self, given: Given, *, context: Context | None = None, state: Mapping[str, Any] | None = None
+    ) -> RunResult:
         """Run one input to its end, then each follow-up that is queued by then.
 
         Args:
             given: The user's input, as text or as messages.
             context: Overrides and credentials for this run and its follow-ups.
+            state: Values of own state fields (see `state_schema`), which this input sets; None to set none.
 
         Returns:
             The result of this input; `follow_ups` has the results of the follow-ups. A follow-up that raises is logged.
 
         Raises:
-            InputError: When it is empty.
+            InputError: When it is empty, or `state` does not fit the agent's own fields.
             SessionBusyError: When the session is running.
             RunFailedError: When the input failed, and `on_failure="raise"` is set.
         """
-        return await self._to_end(_input(given), context)
+        return await self._to_end(self._with_state(given, state), context)
 
     async def resume(self, answer: Any = None, *, context: Context | None = None) -> RunResult:
         """Resume the session: with an answer to its open interrupt, or after a crash.
@@ -103,7 +106,12 @@ class Session(SessionCommands):
         return await self._to_end(await self._answer(answer), context)
 
     def stream(
-        self, given: Given, *, context: Context | None = None, control: RunControl | None = None
+        self,
+        given: Given,
+        *,
+        context: Context | None = None,
+        control: RunControl | None = None,
+        state: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[Part]:
         """Run one input to its end and yield the parts of the run as they occur; `Done` is last.
 
@@ -120,14 +128,15 @@ class Session(SessionCommands):
             given: The user's input, as text or as messages.
             context: Overrides and credentials for this run and its follow-ups.
             control: Lets the run be stopped at its next boundary; it then ends with LangGraph's `GraphDrained`.
+            state: As for `run`.
 
         Raises:
-            InputError: When it is empty.
+            InputError: As for `run`.
             SessionBusyError: When the session is running; raised by the first part.
             RunFailedError: In place of `Done`, when the input failed, and `on_failure="raise"` is set.
         """
         readership = Readership()
-        return ClosingStream(self._stream(_input(given), context, control, readership), readership)
+        return ClosingStream(self._stream(self._with_state(given, state), context, control, readership), readership)
 
     def stream_resume(
         self, answer: Any = None, *, context: Context | None = None, control: RunControl | None = None
@@ -186,6 +195,13 @@ class Session(SessionCommands):
             if run.aborted or (note := await self._next_follow_up(control)) is None:
                 return
             given = _input([message_of(note)])
+
+    def _with_state(self, given: Given, state: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return the graph's input for an input of the user and values of own state fields."""
+        if not state:
+            return _input(given)
+        own_fields_of(self._graph).check_input(state)
+        return {**_input(given), **state}
 
     async def events(self) -> list[Event]:
         """Return the session's history, oldest event first."""
@@ -253,7 +269,7 @@ class Session(SessionCommands):
             state = await self._graph.aget_state({"configurable": {**self._configurable, "checkpoint_id": end}})
             if state.tasks:
                 raise run.fence.lost(self.id, f"its newest checkpoint is {newest}, and this run has not ended")
-        return run_result(state)
+        return run_result(state, own_fields_of(self._graph).outputs)
 
 
 def _input(given: Given) -> dict[str, Any]:

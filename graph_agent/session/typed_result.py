@@ -11,6 +11,12 @@ from langgraph.graph.state import CompiledStateGraph
 from graph_agent.compiled import AgentStateGraph
 from graph_agent.context import AgentContext
 from graph_agent.session.results import RunResult
+from graph_agent.state.own_fields import NO_OWN_FIELDS, OwnFields
+
+
+def own_fields_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> OwnFields:
+    """Return the own state fields of an agent; none for a graph of another package."""
+    return graph.builder.own if isinstance(graph.builder, AgentStateGraph) else NO_OWN_FIELDS
 
 
 def typed_result(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Annotated, Any, NotRequired, Self, cast
+from typing import Annotated, Any, NotRequired, Self
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, BaseMessageChunk, RemoveMessage
 from langgraph.channels import DeltaChannel, EphemeralValue, LastValue
@@ -16,8 +16,10 @@ from langgraph.types import Overwrite
 from typing_extensions import TypedDict
 
 from graph_agent._compat import messages_delta_reducer
+from graph_agent.events.calls import Handoff
 from graph_agent.events.types import StoredEvent, append_events, event
 from graph_agent.models.usage import add_usage
+from graph_agent.state.remote import RemoteState, change_remote
 from graph_agent.types import Call, SessionStatus, StopReason, Usage
 
 ENDED = frozenset(SessionStatus) - {SessionStatus.CREATED, SessionStatus.RUNNING}
@@ -185,6 +187,8 @@ class LoopOutcome(TypedDict):
     """Whether the planning reply was streamed and does not match the response format; absent for False."""
     empty: NotRequired[bool]
     """Whether the reply meant as answer was empty, so the model is asked once more; absent for False."""
+    handoffs: NotRequired[list[Handoff]]
+    """Commands to the parent graph that end the input without an answer; absent for none."""
 
 
 class Recovery(TypedDict, total=False):
@@ -323,50 +327,3 @@ class PlanState(AgentState, total=False):
     """Input of ``plan``: the state and the number of supersteps that LangGraph still allows."""
 
     remaining_steps: RemainingSteps
-
-
-class RemoteTask(TypedDict):
-    """A remote agent's task that waits for a person's answer."""
-
-    delegate: str
-    """The delegate's name."""
-    task_id: str
-    """The task's id at the remote agent."""
-    context_id: str
-    """The conversation's id at the remote agent; empty for none."""
-    question: str
-    """The remote agent's question."""
-    usage: NotRequired[dict[str, Any]]
-    """The task's usage up to its question, as a `Usage`, which is already counted; absent if not reported."""
-
-
-class RemoteState(TypedDict):
-    """A session's conversations and open tasks at remote agents."""
-
-    contexts: dict[str, str]
-    """Delegate name → id of this session's conversation with it."""
-    open: dict[str, RemoteTask]
-    """Call id → its task that waits for a person."""
-
-
-class RemoteChange(TypedDict):
-    """A write to `remote`."""
-
-    contexts: dict[str, str]
-    open: dict[str, RemoteTask | None]
-    """Call id → its task; None removes the task."""
-
-
-NOTHING_REMOTE: RemoteState = {"contexts": {}, "open": {}}
-
-
-def change_remote(state: RemoteState | None, change: RemoteChange | None) -> RemoteState | None:
-    """Reducer of `remote`: merge a change into the current value."""
-    if not change:
-        return state
-    state = state or NOTHING_REMOTE
-    tasks = {**state["open"], **change["open"]}
-    return {
-        "contexts": {**state["contexts"], **change["contexts"]},
-        "open": cast("dict[str, RemoteTask]", {id_: task for id_, task in tasks.items() if task is not None}),
-    }

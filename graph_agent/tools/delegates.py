@@ -8,7 +8,7 @@ from typing import Any
 
 from graph_agent.delegation import AskingDelegate, Delegate
 from graph_agent.prompts import Prompts
-from graph_agent.state.schema import RemoteTask
+from graph_agent.state.remote import RemoteTask
 from graph_agent.types import delegation_name
 
 

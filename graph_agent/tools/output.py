@@ -16,7 +16,8 @@ from graph_agent._internal.exception_text import exception_text
 from graph_agent._internal.text import as_text, clean, plain, text_of
 from graph_agent.errors import AbandonedCallsError, CallError, McpServerError
 from graph_agent.events.calls import CallResult
-from graph_agent.events.types import as_json, decode, structured_content
+from graph_agent.events.types import ResultStatus, as_json, decode, structured_content
+from graph_agent.tools.commands import CommandEffects, CommandScope
 from graph_agent.types import Call
 
 if TYPE_CHECKING:
@@ -30,45 +31,39 @@ _BECAUSE: dict[Cause, str] = {
 }
 
 
-def read_output(returned: Any, call: Call, given: ReturnValue | None = None) -> CallResult:
-    """Parse a tool's result: text, a message for its call, or a `Command` or list that holds only that message.
+def read_output(
+    returned: Any, call: Call, given: ReturnValue | None = None, *, scope: CommandScope = CommandScope()
+) -> CallResult:
+    """Parse a tool's result: text, a message for its call, or a `Command` or list that holds that message.
 
-    Anything else becomes an error: further messages would separate the results of parallel calls, an order that
-    providers refuse, and other state updates would bypass the loop.
+    A command may also write own state fields, add messages of the user or the system, which follow the results of the
+    wave, and go to a node of a parent graph. Anything else becomes an error: results of other calls and messages of the
+    model would be an order that providers refuse, and other state updates would bypass the loop.
 
     Args:
         returned: The result as converted by LangChain.
         call: The call.
         given: The return value of the tool's own code; None if it was not recorded.
+        scope: The effects that commands may have.
     """
     if isinstance(returned, str):
         return CallResult(clean(returned))
-    found: ToolMessage | None = None
-    refused: list[str] = []
-    for item in returned if isinstance(returned, list) else [returned]:
-        messages: Any = [item]
-        if isinstance(item, Command):
-            update = item.update if isinstance(item.update, dict) else {}
-            messages = update.get("messages", [])
-            refused += ["goto"] * bool(item.goto or item.graph is not None)
-            refused += [f"the state field {name!r}" for name in update if name != "messages"]
-        for message in messages if isinstance(messages, list) else [messages]:
-            if found is None and isinstance(message, ToolMessage) and message.tool_call_id == call["id"]:
-                found = message
-            else:
-                refused.append(f"a {type(message).__name__}")
-    if refused:
+    effects = CommandEffects.read(returned, call, scope)
+    if effects.refused:
         return CallResult(
-            f"The tool ran, but requested changes that this agent does not allow: {', '.join(refused)}.", "error"
+            f"The tool ran, but requested changes that this agent does not allow: {', '.join(effects.refused)}.",
+            "error",
         )
+    found = effects.result
     if found is None:
         return CallResult(f"{call['name']} returned no message for this call; its result is not known.", "error")
     artifact = None if found.artifact is None else plain(found.artifact)
     content, text = _content(found.content), _json_text(given, found)
     stored = structured_content(content if text is None else text, artifact)
     if text is None:
-        return CallResult(content, "error" if found.status == "error" else "success", artifact=artifact, stored=stored)
-    return CallResult(text, artifact=artifact, stored=stored or {"encoding": "json"})
+        status: ResultStatus = "error" if found.status == "error" else "success"
+        return CallResult(content, status, artifact=artifact, stored=stored, **effects.fields())
+    return CallResult(text, artifact=artifact, stored=stored or {"encoding": "json"}, **effects.fields())
 
 
 def _json_text(given: ReturnValue | None, found: ToolMessage) -> str | None:

@@ -20,9 +20,11 @@ from graph_agent.errors import ConfigError, ToolArgumentsError, UnknownToolError
 from graph_agent.events.calls import CallResult
 from graph_agent.events.types import ResultStatus
 from graph_agent.prompts import Prompts
-from graph_agent.state.schema import AgentState, RemoteTask
+from graph_agent.state.own_fields import NO_OWN_FIELDS, OwnFields
+from graph_agent.state.remote import RemoteTask
 from graph_agent.tools.argument_checks import openai_schema
 from graph_agent.tools.client import bare_schema, call_client_tool
+from graph_agent.tools.commands import CommandScope
 from graph_agent.tools.delegates import delegate_schema, withdraw
 from graph_agent.tools.invoke import Invoker, belongs_to_run, check_finite, record_return_value, tool_runtime
 from graph_agent.tools.output import fault, may_have_run, misfit, named_timeout, read_output
@@ -118,6 +120,7 @@ class Toolbox:
         prompts: Source of the delegates' descriptions.
         offered: OpenAI schemas of tools that are offered to the model and executed by hooks, not by the toolbox;
             a schema with the name of one of the agent's own tools is left out.
+        own: The agent's own state fields, which tools may read and write.
 
     Raises:
         ConfigError: For two tools of one name, a delegate named like a tool, an invalid name, or an invalid mark.
@@ -129,7 +132,9 @@ class Toolbox:
         delegates: Sequence[Delegate],
         prompts: Prompts,
         offered: Sequence[dict[str, Any]] = (),
+        own: OwnFields = NO_OWN_FIELDS,
     ) -> None:
+        self.own = own
         self.tools: dict[str, BaseTool] = {}
         self.delegates: dict[str, Delegate] = {}
         self._injected: dict[str, InjectedArguments] = {}
@@ -310,7 +315,7 @@ class Toolbox:
                 with record_return_value() as given:
                     async with clock:
                         returned = await self._invokers[tool.name](arguments, call["id"], config)
-                return read_output(returned, call, given)
+                return read_output(returned, call, given, scope=CommandScope.of(self.own, config))
             except BaseException as error:
                 if belongs_to_run(error):
                     raise
@@ -339,7 +344,7 @@ class Toolbox:
         if injected.state or injected.runtime:
             wanted = {field for field in injected.state.values() if field}
             everything = injected.runtime is not None or None in injected.state.values()
-            state = read_state(config, list(AgentState.__annotations__) if everything else sorted(wanted))
+            state = read_state(config, list(self.own.readable) if everything else sorted(wanted))
         for parameter, field in injected.state.items():
             if field is None:
                 arguments[parameter] = state

@@ -18,7 +18,7 @@ from graph_agent.assembly import after_plan
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.execution.settlement import NOT_STARTED, REMOVED
 from graph_agent.runs.run import RUN, Run
-from graph_agent.state.schema import RemoteTask
+from graph_agent.state.remote import RemoteTask
 from graph_agent.types import Call
 from tests.support.agents import asks, dialogue, says, thread
 from tests.support.edit_agent import (

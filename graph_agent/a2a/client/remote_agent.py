@@ -28,7 +28,7 @@ from graph_agent.a2a.wire import EXTENSION, delegation_metadata, read_usage
 from graph_agent.delegation import Delegation, DelegationResult
 from graph_agent.errors import OperatorError
 from graph_agent.models.usage import add_usage, less_usage
-from graph_agent.state.schema import RemoteTask
+from graph_agent.state.remote import RemoteTask
 from graph_agent.types import NO_USAGE, Usage
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,289 @@
+"""State fields of an agent's own: the schemas they add to, the values they may hold, and how code reads them."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, time, timedelta, tzinfo
+from decimal import Decimal
+from inspect import isclass, signature
+from typing import Annotated, Any, NotRequired, Required, get_args, get_origin, get_type_hints, is_typeddict
+from uuid import UUID
+
+from langchain_core.messages import BaseMessage
+from langgraph.channels import LastValue, UntrackedValue
+from langgraph.channels.base import BaseChannel
+from langgraph.errors import InvalidUpdateError
+from langgraph.managed.base import is_managed_value
+from langgraph.types import Overwrite
+from typing_extensions import TypedDict
+
+from graph_agent._compat import read_running_state
+from graph_agent.errors import ConfigError, InputError, did_you_mean
+from graph_agent.state.schema import AgentInput, AgentOutput, AgentState, PlanState
+
+_SHARED = frozenset({"messages", "structured_response", "jump_to", "remaining_steps"})
+"""Fields of LangChain's and LangGraph's agent states that this package has itself; a schema's annotation is ignored."""
+RESERVED = frozenset(PlanState.__annotations__) - _SHARED
+"""Fields of the agent's own state that a schema must not use."""
+_PLAIN = (str, int, float, bool, bytes, type(None), date, time, timedelta, tzinfo, Decimal, UUID, BaseMessage)
+
+
+class LastWrite(LastValue[Any]):
+    """Holds the last value; of the parallel calls of one wave, the last call in the plan's order wins."""
+
+    def update(self, values: Sequence[Any]) -> bool:
+        """Set the value; return whether there was a write."""
+        return super().update(values[-1:])
+
+
+@dataclass(frozen=True)
+class OwnFields:
+    """The own fields of one agent's state; empty for an agent without any."""
+
+    names: tuple[str, ...] = ()
+    inputs: frozenset[str] = frozenset()
+    """Fields that the input of a run may set."""
+    outputs: tuple[str, ...] = ()
+    """Fields that are part of a run's output."""
+    stored: frozenset[str] = frozenset()
+    """Fields that checkpoints store, so that their values must be plain."""
+    state_schema: Any = AgentState
+    input_schema: Any = AgentInput
+    output_schema: Any = AgentOutput
+    hook_schema: Any = None
+    """State that hooks of middleware receive; None without own fields."""
+    readable: tuple[str, ...] = field(default=tuple(AgentState.__annotations__))
+    """All fields that tools and middleware may read."""
+
+    def fault(self, name: str, value: Any) -> str | None:
+        """Return what is wrong with a write to a field; None if the write is allowed."""
+        if name not in self.names:
+            return f"the state field {name!r}"
+        return _fault(name, value) if name in self.stored else None
+
+    def check(self, update: Mapping[str, Any]) -> None:
+        """Refuse an input's values that are not plain; checkpoints store the whole input, also fields they do not keep.
+
+        Raises:
+            InputError: With the field and the type of the first such value.
+        """
+        for name, value in update.items():
+            if name in self.names and (fault := _fault(name, value)) is not None:
+                raise InputError(f"The input gives {fault}.")
+
+    def check_input(self, update: Mapping[str, Any]) -> None:
+        """Refuse fields that an input may not set, and values that are not plain.
+
+        Raises:
+            InputError: With the field, and the fields that may be set.
+        """
+        for name in update:
+            if name not in self.inputs:
+                known = did_you_mean(name, sorted(self.inputs)) if self.inputs else "this agent has no own fields."
+                raise InputError(f"state: unknown field {name!r}; {known}")
+        self.check(update)
+
+    def current(self) -> dict[str, Any]:
+        """Return the state of the running node: `messages` and the fields that have a value."""
+        return read_running_state(["messages", "structured_response", *self.names])
+
+
+NO_OWN_FIELDS = OwnFields()
+
+
+def _fault(name: str, value: Any) -> str | None:
+    if (found := first_unplain(value)) is None:
+        return None
+    where, kind = found
+    return (
+        f"the state field {name!r} a value that checkpoints cannot hold ({name}{where} is of type {kind}; store "
+        "plain values: text, numbers, lists, dicts, dates, messages)"
+    )
+
+
+def own_fields(state_schema: Any, middleware: Sequence[Any] = (), *, jumps: bool = False) -> OwnFields:
+    """Return the own fields that an agent's `state_schema` and its middleware add; the former's annotations win.
+
+    Args:
+        state_schema: A `TypedDict` class; None for none.
+        middleware: `TypedDict` classes of middleware, in order.
+        jumps: Whether hooks of middleware may set `jump_to`.
+
+    Raises:
+        ConfigError: If a schema is no `TypedDict`, or names a field that the agent has itself.
+    """
+    fields: dict[str, Any] = {}
+    for schema in [*middleware, *([state_schema] if state_schema is not None else [])]:
+        for name, annotation in _hints(schema).items():
+            if name in _SHARED:
+                continue
+            if name in RESERVED or name.startswith("__"):
+                raise ConfigError(
+                    f"state_schema: {getattr(schema, '__name__', schema)!s}.{name} has the name of a field of the "
+                    f"agent itself; rename it. Taken: {', '.join(sorted(RESERVED))}."
+                )
+            fields[name] = annotation
+    if not fields and not jumps:
+        return NO_OWN_FIELDS
+    return _own_fields({name: _Field.of(annotation) for name, annotation in fields.items()}, jumps=jumps)
+
+
+def _hints(schema: Any) -> dict[str, Any]:
+    if not is_typeddict(schema) and not hasattr(schema, "__total__"):
+        raise ConfigError(
+            f"state_schema={schema!r}: give a TypedDict class, such as a subclass of LangChain's AgentState."
+        )
+    try:
+        return get_type_hints(schema, include_extras=True)
+    except NameError as error:
+        raise ConfigError(
+            f"state_schema: a type of {schema.__name__} cannot be found ({error}); define it at the top of its module."
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Field:
+    annotation: Any
+    given: bool
+    """Whether an input may set it."""
+    returned: bool
+    """Whether it is part of the output."""
+    stored: bool
+    managed: bool
+
+    @classmethod
+    def of(cls, annotation: Any) -> _Field:
+        type_, metadata = _unwrapped(annotation)
+        omitted = [meta for meta in metadata if _is_omission(meta)]
+        kept = [meta for meta in metadata if not _is_omission(meta)]
+        channels = [meta for meta in kept if isinstance(meta, BaseChannel) or _is_class(meta, BaseChannel)]
+        managed = any(is_managed_value(meta) for meta in kept)
+        if not channels and not managed:
+            if kept and _is_reducer(kept[-1]):
+                kept = [*kept[:-1], _checked_reducer(kept[-1])]
+            else:
+                kept = [*kept, LastWrite(type_)]
+        return cls(
+            Annotated[type_, *kept] if kept else type_,
+            given=not managed and not any(meta.input for meta in omitted),
+            returned=not managed and not any(meta.output for meta in omitted),
+            stored=not any(isinstance(meta, UntrackedValue) or meta is UntrackedValue for meta in channels),
+            managed=managed,
+        )
+
+
+def _own_fields(fields: Mapping[str, _Field], *, jumps: bool) -> OwnFields:
+    def schema(name: str, base: Any, chosen: Mapping[str, Any]) -> Any:
+        return TypedDict(name, {**get_type_hints(base, include_extras=True), **chosen}, total=False)  # type: ignore[operator, misc]  # built at run time
+
+    annotations = {name: each.annotation for name, each in fields.items()}
+    extra: dict[str, Any] = {"jump_to": jump_annotation()} if jumps else {}
+    written = tuple(name for name, each in fields.items() if not each.managed)
+    given = {name: each.annotation for name, each in fields.items() if each.given}
+    returned = {name: each.annotation for name, each in fields.items() if each.returned}
+    hints = get_type_hints(AgentState, include_extras=True)
+    seen = {name: hints[name] for name in ("messages", "structured_response")}
+    return OwnFields(
+        names=written,
+        inputs=frozenset(given),
+        outputs=tuple(returned),
+        stored=frozenset(name for name, each in fields.items() if each.stored),
+        state_schema=schema("AgentState", AgentState, {**annotations, **extra}),
+        input_schema=TypedDict(  # type: ignore[operator, misc]  # built at run time
+            "AgentInput", {**get_type_hints(AgentInput, include_extras=True), **_optional(given)}
+        ),
+        output_schema=schema("AgentOutput", AgentOutput, returned),
+        hook_schema=TypedDict("HookState", {**seen, **annotations, **extra}, total=False),  # type: ignore[operator, misc]  # built at run time
+        readable=(*AgentState.__annotations__, *annotations),
+    )
+
+
+def jump_annotation() -> Any:
+    """Return the annotation of `jump_to`, which middleware sets for one superstep."""
+    from langgraph.channels import EphemeralValue
+
+    return Annotated[str | None, EphemeralValue(str, guard=False)]
+
+
+def _optional(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: NotRequired[annotation] for name, annotation in fields.items()}
+
+
+def _unwrapped(annotation: Any) -> tuple[Any, list[Any]]:
+    """Split an annotation into its type and its metadata, without `Required` and `NotRequired`."""
+    metadata: list[Any] = []
+    while (origin := get_origin(annotation)) in (Annotated, Required, NotRequired):
+        arguments = get_args(annotation)
+        if origin is Annotated:
+            metadata = [*arguments[1:], *metadata]
+        annotation = arguments[0]
+    return annotation, metadata
+
+
+def _is_omission(meta: Any) -> bool:
+    """Whether metadata is LangChain's `OmitFromSchema`; without its module loaded there is none."""
+    types = sys.modules.get("langchain.agents.middleware.types")
+    return types is not None and isinstance(meta, types.OmitFromSchema)
+
+
+def _is_class(meta: Any, kind: type) -> bool:
+    return isclass(meta) and issubclass(meta, kind)
+
+
+def _is_reducer(meta: Any) -> bool:
+    """Whether LangGraph takes metadata for a reducer: a callable with two positional parameters."""
+    if not callable(meta) or isclass(meta):
+        return False
+    try:
+        parameters = signature(meta).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters) == 2
+
+
+def _checked_reducer(reducer: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a reducer that refuses to build a value that checkpoints cannot hold."""
+
+    @functools.wraps(reducer)
+    def checked(left: Any, right: Any) -> Any:
+        value = reducer(left, right)
+        # The values on both sides have been checked, so only a new type at the top is possible in practice.
+        if (found := first_unplain(value, depth=1)) is not None:
+            name = getattr(reducer, "__name__", repr(reducer))
+            raise InvalidUpdateError(f"The reducer {name} built a {found[1]}, which checkpoints cannot hold.")
+        return value
+
+    return checked
+
+
+def first_unplain(value: Any, *, depth: int = 100) -> tuple[str, str] | None:
+    """Return the path and the type of the first value that a strict checkpoint cannot hold; None if there is none.
+
+    Args:
+        value: The value.
+        depth: Levels of containers to read; a deeper value counts as plain.
+    """
+    if isinstance(value, Overwrite):
+        value = value.value
+    if isinstance(value, _PLAIN):
+        # Subclasses such as an Enum of str would come back as another type, or not at all.
+        plain = type(value) in _PLAIN or isinstance(value, BaseMessage | date | tzinfo)
+        return None if plain else ("", type(value).__name__)
+    if type(value) is dict:
+        items = [(f"[{key!r}]", each) for key, each in value.items()]
+        if strange := next((key for key in value if type(key) not in (str, int, float, bool)), None):
+            return f" (key {strange!r})", type(strange).__name__
+    elif type(value) in (list, tuple, set, frozenset, deque):
+        items = [(f"[{at}]", each) for at, each in enumerate(value)]
+    else:
+        return "", type(value).__name__
+    if depth <= 0:
+        return None
+    for where, each in items:
+        if (found := first_unplain(each, depth=depth - 1)) is not None:
+            return f"{where}{found[0]}", found[1]
+    return None

@@ -1,0 +1,314 @@
+"""Own state fields: `state_schema=`, and the tools, prompts, inputs and parent graphs that use them."""
+
+from __future__ import annotations
+
+import operator
+from datetime import date
+from typing import Annotated, Any, NotRequired
+
+import pytest
+from langchain.agents import AgentState
+from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.tools import InjectedToolCallId, tool
+from langgraph.channels import UntrackedValue
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.prebuilt import InjectedState, ToolRuntime
+from langgraph.types import Command, Send
+from typing_extensions import TypedDict
+
+from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.errors import ConfigError, InputError
+from tests.support.agents import asks, dialogue, echo, kinds, says, thread
+
+MODES = ["native", "text", "wave"]
+
+
+class Shop(TypedDict):
+    customer: str
+    basket: Annotated[list[str], operator.add]
+    visits: NotRequired[int]
+
+
+def result(text: str, call_id: str) -> ToolMessage:
+    return ToolMessage(text, tool_call_id=call_id)
+
+
+@tool
+def put(item: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+    """Put an item into the basket."""
+    return Command(update={"basket": [item], "customer": item, "messages": [result(f"put {item}", tool_call_id)]})
+
+
+@tool
+def look(basket: Annotated[list[str], InjectedState("basket")], runtime: ToolRuntime) -> str:
+    """Look into the basket."""
+    return f"{basket} {runtime.state.get('customer')}"
+
+
+def script(mode: str, *waves: list[tuple[str, str, dict[str, Any]]], answer: str = "Done.") -> ScriptedChatModel:
+    """A model that plans waves in a mode, then answers."""
+    if mode != "wave":
+        return ScriptedChatModel([*(asks(*wave) for wave in waves), answer])
+    import json
+
+    plans = [
+        {"status": "continue", "tools": [{"id": id_, "tool": name, "args": args} for id_, name, args in wave]}
+        for wave in waves
+    ]
+    return ScriptedChatModel([*map(json.dumps, plans), json.dumps({"status": "done", "tools": []}), answer])
+
+
+def strict_saver() -> InMemorySaver:
+    return InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=None))
+
+
+def shop(model: ScriptedChatModel, mode: str = "native", **options: Any) -> Session:
+    options = {"tools": [put, look], "state_schema": Shop, "checkpointer": strict_saver(), **options}
+    graph = create_graph_agent(model, config=LoopConfig(tool_calling=mode), **options)  # type: ignore[arg-type]  # a mode
+    return Session(graph, "s1")
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_tools_write_and_read_own_fields(mode: str) -> None:
+    model = script(
+        mode, [("a", "put", {"item": "tea"}), ("b", "put", {"item": "milk"})], [("c", "look", {})], answer="Done."
+    )
+
+    ran = await shop(model, mode).run("go", state={"basket": ["jam"]})
+
+    assert (ran.answer, ran.results, ran.state) == (
+        "Done.",
+        {"a": "put tea", "b": "put milk", "c": "['jam', 'tea', 'milk'] milk"},
+        {"customer": "milk", "basket": ["jam", "tea", "milk"]},
+    )
+
+
+async def test_own_fields_last_for_the_session_and_belong_to_input_and_output() -> None:
+    model = ScriptedChatModel([asks(("a", "put", {"item": "tea"})), "Done.", asks(("b", "look", {})), "Done."])
+    graph = shop(model)._graph
+    await graph.ainvoke(says("go"), thread())
+
+    out = await graph.ainvoke({**says("again"), "basket": ["jam"], "visits": 2}, thread())
+
+    properties = graph.get_input_jsonschema()["properties"]
+    assert (
+        {name: out[name] for name in ("customer", "basket", "visits")},
+        out["messages"][-2].text,
+        sorted(properties),
+        graph.get_input_jsonschema().get("required"),
+    ) == (
+        {"customer": "tea", "basket": ["tea", "jam"], "visits": 2},
+        "['tea', 'jam'] tea",
+        ["basket", "customer", "messages", "visits"],
+        ["messages"],
+    )
+
+
+async def test_the_system_prompt_may_take_the_state() -> None:
+    def prompt(state: dict[str, Any]) -> str:
+        return f"Serve {state.get('customer', 'anybody')}, {len(state['messages'])} messages."
+
+    model = ScriptedChatModel([asks(("a", "put", {"item": "tea"})), "Done."])
+
+    await shop(model, system_prompt=prompt).run("go")
+
+    prompts = [str(request.messages[0].content).split("\n")[0] for request in model.requests]
+    assert prompts == ["Serve anybody, 1 messages.", "Serve tea, 3 messages."]
+
+
+@pytest.mark.parametrize("name", ["events", "loop", "usage", "status"])
+def test_a_field_with_a_name_of_the_agents_own_state_is_refused(name: str) -> None:
+    schema = TypedDict("Bad", {name: int})  # type: ignore[misc]  # a name at run time
+
+    with pytest.raises(ConfigError, match=rf"Bad\.{name} has the name of a field of the agent itself; rename it"):
+        create_graph_agent(ScriptedChatModel([]), state_schema=schema)
+
+
+def test_a_schema_that_is_no_typed_dict_is_refused() -> None:
+    with pytest.raises(ConfigError, match="give a TypedDict class"):
+        create_graph_agent(ScriptedChatModel([]), state_schema=int)
+
+
+class Custom:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "where"),
+    [(Custom(), "basket[0] is of type Custom"), ({"k": [Custom()]}, "basket[0]['k'][0] is of type Custom")],
+    ids=["object", "nested"],
+)
+async def test_a_tool_that_writes_a_value_that_is_not_plain_gets_an_error(value: Any, where: str) -> None:
+    @tool
+    def bad(tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Write a strange value."""
+        return Command(update={"basket": [value], "messages": [result("ok", tool_call_id)]})
+
+    session = shop(ScriptedChatModel([asks(("a", "bad", {})), "Done."]), tools=[bad])
+
+    ran = await session.run("go")
+
+    assert (where in ran.results["a"]["error"], ran.state, ran.answer) == (True, {"basket": []}, "Done.")
+
+
+async def test_an_input_with_a_value_that_is_not_plain_is_refused() -> None:
+    session = shop(ScriptedChatModel(["Hello."]))
+
+    with pytest.raises(InputError) as direct:
+        await session._graph.ainvoke({**says("go"), "customer": Custom()}, thread())
+    with pytest.raises(InputError) as updated:
+        await session._graph.aupdate_state(thread(), {"customer": Custom()}, as_node="plan")
+    with pytest.raises(InputError) as unknown:
+        await session.run("go", state={"custommer": "a"})
+
+    assert ("customer is of type Custom" in str(direct.value), "Custom" in str(updated.value), str(unknown.value)) == (
+        True,
+        True,
+        "state: unknown field 'custommer'; known: basket, customer, visits. Did you mean 'customer'?",
+    )
+
+
+async def test_plain_values_come_back_from_a_strict_checkpoint() -> None:
+    class Kept(TypedDict):
+        day: date
+        tags: set[str]
+        notes: list[Any]
+        live: Annotated[Any, UntrackedValue]
+
+    session = shop(ScriptedChatModel(["Hello.", "Hello."]), tools=[], state_schema=Kept)
+    given = {"day": date(2026, 1, 2), "tags": {"a"}, "notes": [HumanMessage("x", id="m")]}
+    await session.run("go", state={**given, "live": "unkept"})
+
+    ran = await session.run("again")
+
+    assert ran.state == given
+
+
+async def test_other_commands_of_a_tool_are_refused_with_the_reason() -> None:
+    @tool
+    def bad(kind: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Ask for something."""
+        done = {"messages": [result("ok", tool_call_id)]}
+        return {
+            "goto": Command(goto="finalize", update=done),
+            "parent": Command(goto="other", graph=Command.PARENT, update=done),
+            "field": Command(update={**done, "events": []}),
+            "result": Command(update={"messages": [result("ok", "other")]}),
+        }[kind]
+
+    names = ["goto", "parent", "field", "result"]
+    calls = [(name, "bad", {"kind": name}) for name in names]
+    ran = await shop(ScriptedChatModel([asks(*calls), "Done."]), tools=[bad]).run("go")
+
+    said = "The tool ran, but requested changes that this agent does not allow: "
+    assert [ran.results[name]["error"].removeprefix(said) for name in names] == [
+        "goto.",
+        "goto in a parent graph, and this agent runs on its own.",
+        "the state field 'events'.",
+        "a ToolMessage.",
+    ]
+
+
+async def test_further_messages_of_a_tool_follow_the_results_of_its_wave() -> None:
+    @tool
+    def show(tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Show a picture."""
+        return Command(update={"messages": [result("see below", tool_call_id), HumanMessage("the picture")]})
+
+    model = ScriptedChatModel([asks(("a", "show", {}), ("b", "echo", {"text": "hi"})), "Done.", "Again."])
+    session = shop(model, tools=[show, echo])
+
+    ran = await session.run("go")
+    await session.run("more")
+
+    assert (
+        ran.answer,
+        dialogue(list(model.requests[1].messages))[1:],
+        kinds(await session.events()).count("user_message"),
+    ) == (
+        "Done.",
+        [("human", "go"), ("ai", ""), ("tool", "see below"), ("tool", "hi"), ("human", "the picture")],
+        2,
+    )
+
+
+class Team(MessagesState):
+    customer: str
+    trail: Annotated[list[str], operator.add]
+
+
+class Member(AgentState[Any]):
+    customer: NotRequired[str]
+
+
+def team(front: Any, back: Any, **options: Any) -> Any:
+    graph = StateGraph(Team)
+    graph.add_node("front", front)
+    graph.add_node("back", back)
+    graph.add_edge(START, "front")
+    graph.add_edge("back", END)
+    return graph.compile(**options)
+
+
+@tool
+def transfer(
+    tool_call_id: Annotated[str, InjectedToolCallId], state: Annotated[dict[str, Any], InjectedState]
+) -> Command[Any]:
+    """Transfer to the back office."""
+    done = ToolMessage("Transferred.", tool_call_id=tool_call_id)
+    update = {**state, "messages": [*state["messages"], done], "customer": "Ann", "trail": ["front"]}
+    return Command(goto="back", graph=Command.PARENT, update=update)
+
+
+async def test_a_handoff_goes_to_a_node_of_the_parent_graph() -> None:
+    front = create_graph_agent(
+        ScriptedChatModel([asks(("a", "transfer", {}), ("b", "echo", {"text": "hi"}))]),
+        tools=[transfer, echo],
+        state_schema=Member,
+        name="front",
+    )
+    model = ScriptedChatModel(["It is done."])
+    back = create_graph_agent(
+        model, state_schema=Member, name="back", system_prompt=lambda state: f"For {state['customer']}."
+    )
+
+    out = await team(front, back).ainvoke(says("help"))
+
+    assert (dialogue(out["messages"])[-2:], out["customer"], out["trail"], model.requests[0].messages[0].text) == (
+        [("tool", "hi"), ("ai", "It is done.")],
+        "Ann",
+        ["front"],
+        "For Ann.",
+    )
+
+
+async def test_a_handoff_closes_the_session_of_the_agent_that_hands_off() -> None:
+    model = ScriptedChatModel([asks(("a", "transfer", {}), ("b", "echo", {"text": "hi"})), "Welcome back."])
+    front = create_graph_agent(model, tools=[transfer, echo], state_schema=Member, checkpointer=True, name="front")
+    graph = team(front, lambda _: {"messages": [("ai", "Done.")]}, checkpointer=strict_saver())
+    first = await graph.ainvoke(says("help"), thread())
+
+    second = await graph.ainvoke(says("once more"), thread())
+
+    seen = [message for message in dialogue(list(model.requests[1].messages)) if message[0] == "tool"]
+    assert (first["messages"][-1].text, second["messages"][-1].text, seen[:2]) == (
+        "Done.",
+        "Welcome back.",
+        [("tool", "Transferred."), ("tool", "hi")],
+    )
+
+
+async def test_a_tool_hands_off_with_sends() -> None:
+    @tool
+    def fan_out(tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
+        """Give work to several."""
+        return Command(goto=[Send("back", {"trail": [name]}) for name in "xy"], graph=Command.PARENT)
+
+    front = create_graph_agent(ScriptedChatModel([asks(("a", "fan_out", {}))]), tools=[fan_out])
+    graph = team(front, lambda state: {"trail": [f"back {state['trail'][0]}"]})
+
+    out = await graph.ainvoke(says("help"))
+
+    assert out["trail"] == ["back x", "back y"]
