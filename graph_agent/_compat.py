@@ -63,7 +63,9 @@ NO_PERSISTENCE: dict[str, Any] = {_DURABILITY: "async"}
 """Added to the `configurable` of a graph compiled with `checkpointer=False`, which fails under a parent's `"sync"`."""
 
 
-def dual_runnable(sync: Callable[..., Any], coroutine: Callable[..., Awaitable[Any]], name: str) -> Runnable[Any, Any]:
+def dual_runnable(
+    sync: Callable[..., Any] | None, coroutine: Callable[..., Awaitable[Any]] | None, name: str
+) -> Runnable[Any, Any]:
     """Make a runnable that runs `coroutine` from asynchronous entry points and `sync` from blocking ones.
 
     LangGraph injects `config` and `runtime` by the parameters of `sync`, so both functions must have the same. The
@@ -241,6 +243,39 @@ class InjectedArguments:
 
     def __bool__(self) -> bool:
         return bool(self.state or self.store or self.runtime or self.hidden)
+
+
+def is_overridden(middleware: Any, base: type, method: str) -> bool:
+    """Whether a middleware defines a method itself."""
+    return getattr(type(middleware), method) is not getattr(base, method)
+
+
+def can_jump_to(middleware: Any, hook: str) -> list[str]:
+    """Return the destinations that a hook of a LangChain middleware declares with `hook_config(can_jump_to=…)`."""
+    from langchain.agents.factory import _get_can_jump_to
+
+    return [*_get_can_jump_to(middleware, hook)]
+
+
+def chain_model_calls(wraps: Sequence[Callable[..., Awaitable[Any]]]) -> Callable[..., Awaitable[Any]]:
+    """Compose LangChain's `awrap_model_call` methods, outermost first; there is at least one.
+
+    The composed method returns an object with `model_response` and `commands`, the innermost middleware's first.
+    """
+    from langchain.agents.factory import _chain_async_model_call_handlers
+
+    composed = _chain_async_model_call_handlers(wraps)
+    assert composed is not None
+    return composed
+
+
+def chain_tool_calls(wraps: Sequence[Callable[..., Awaitable[Any]]]) -> Callable[..., Awaitable[Any]]:
+    """Compose LangChain's `awrap_tool_call` methods, outermost first; there is at least one."""
+    from langchain.agents.factory import _chain_async_tool_call_wrappers
+
+    composed = _chain_async_tool_call_wrappers(wraps)
+    assert composed is not None
+    return composed
 
 
 def as_tool_output(content: Any, artifact: Any, tool: StructuredTool, call_id: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import RunnableConfig
@@ -21,10 +21,12 @@ from graph_agent.context import AgentContext
 from graph_agent.deps import AgentDeps, ToolCallWrapper
 from graph_agent.errors import ConfigError
 from graph_agent.execution.current_wave import FIELDS, current_wave
+from graph_agent.hooks.pipeline import NO_HOOKS, HookSet
 from graph_agent.hooks.registry import sort_hooks
 from graph_agent.models.pool import ModelPool, ModelWrapper, Resolve, leave_unwrapped, require_chat_model
 from graph_agent.nodes.delegate import delegate_node
 from graph_agent.nodes.finalize import finalize_node
+from graph_agent.nodes.model import model_node
 from graph_agent.nodes.plan import plan_node
 from graph_agent.nodes.tools import tools_node
 from graph_agent.planning.active_model import agentic_loop_from_env
@@ -41,6 +43,9 @@ from graph_agent.types import Call, is_delegation
 from graph_agent.waves.reply import PLAN_TOOL
 from graph_agent.waves.schema import PlanningResult
 
+if TYPE_CHECKING:
+    from graph_agent.middleware import AdmittedMiddleware
+
 
 class _MiddlewareWrappers(NamedTuple):
     """Wrappers that middleware puts around model requests and tool calls."""
@@ -49,6 +54,8 @@ class _MiddlewareWrappers(NamedTuple):
     around_tool: ToolCallWrapper | None = None
     whole_replies: bool = False
     """Whether replies may be rewritten after their last token."""
+    hook_set: HookSet = NO_HOOKS
+    transformers: tuple[Any, ...] = ()
 
 
 def assemble(
@@ -74,10 +81,13 @@ def assemble(
         raise ConfigError(f"plan_schema must be PlanningResult or a subclass of it, not {plan_schema!r}.")
     templates = Prompts(prompts)
     registered = sort_hooks(checked_hooks(hooks))
-    own = own_fields(state_schema)
-    given = with_read_result(checked_tools(tools), config)
+    admitted = _admitted(registered.middleware)
+    jumps = any(one.hooks for one in admitted)
+    own = own_fields(state_schema, [one.state_schema for one in admitted], jumps=jumps)
+    added = checked_tools([tool for one in admitted for tool in one.tools])
+    given = with_read_result([*added, *checked_tools(tools)], config)
     toolbox = Toolbox(given, checked_delegates(delegates), templates, registered.offered, own)
-    middleware = _wrappers(registered.middleware, toolbox, templates)
+    middleware = _wrappers(admitted, toolbox, templates)
     models = ModelPool(
         model,
         config=config,
@@ -106,27 +116,43 @@ def assemble(
         rewriters=registered.rewriters,
         around_tool=middleware.around_tool,
         whole_replies=middleware.whole_replies,
+        hook_set=middleware.hook_set,
     )
-    return _join(deps)
+    graph = _join(deps)
+    graph.transformers = middleware.transformers
+    return graph
 
 
-def _wrappers(middleware: Sequence[Any], toolbox: Toolbox, prompts: Prompts) -> _MiddlewareWrappers:
-    """Make the wrappers of some middleware; the defaults without any.
+def _admitted(middleware: Sequence[Any]) -> list[AdmittedMiddleware]:
+    """Take middleware apart.
 
     Raises:
-        ConfigError: When a middleware needs something that this agent does not have.
+        ConfigError: If two have the same name.
     """
     if not middleware:
-        return _MiddlewareWrappers()
+        return []
     # Imported here: it loads the `langchain` package, which a program without middleware does not need.
-    from graph_agent.middleware import ModelMiddleware, ToolMiddleware, admit
+    from graph_agent.middleware import admit
 
-    admitted = [admit(one) for one in middleware]
-    models, tools = (
-        ModelMiddleware(admitted, toolbox.tools, prompts),
-        ToolMiddleware(admitted, toolbox.tools, toolbox.own),
+    return admit(middleware)
+
+
+def _wrappers(admitted: Sequence[AdmittedMiddleware], toolbox: Toolbox, prompts: Prompts) -> _MiddlewareWrappers:
+    """Make the wrappers and hooks of some middleware; the defaults without any."""
+    if not admitted:
+        return _MiddlewareWrappers()
+    from graph_agent.middleware import ModelMiddleware, ToolMiddleware, hook_set
+
+    models = ModelMiddleware(admitted, toolbox.tools, prompts, toolbox.own)
+    tools = ToolMiddleware(admitted, toolbox.tools, toolbox.own)
+    transformers = {id(each): each for one in admitted for each in one.transformers}
+    return _MiddlewareWrappers(
+        models.around,
+        tools if tools else None,
+        any(one.rewrites for one in admitted),
+        hook_set([one.hooks for one in admitted]),
+        tuple(transformers.values()),
     )
-    return _MiddlewareWrappers(models.around, tools if tools else None, any(one.rewrites for one in admitted))
 
 
 def _session_checked(node: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Coroutine[Any, Any, Any]]:
@@ -163,6 +189,8 @@ def _join(deps: AgentDeps) -> AgentStateGraph:
         "delegate": (delegate_node, Route),
         "finalize": (finalize_node, PlanState),
     }
+    if deps.hook_set:
+        nodes["model"] = (model_node, PlanState)
     for node_name, (node, schema) in nodes.items():
         ready = _session_checked(functools.wraps(node)(functools.partial(node, deps=deps)))
         # For drawing only: `finalize` returns to `plan` after an edit or after steering.
@@ -171,10 +199,18 @@ def _join(deps: AgentDeps) -> AgentStateGraph:
             node_name, dual_runnable(blocking(ready), ready, node_name), input_schema=schema, destinations=destinations
         )
     graph.add_edge(START, "plan")
-    router = dual_runnable(blocking(after_plan), after_plan, "after_plan")
-    graph.add_conditional_edges("plan", router, PATHS)
     graph.add_edge("tools", "plan")
     graph.add_edge("delegate", "plan")
+    if deps.hook_set:
+        # Imported here: most agents have no hooks.
+        from graph_agent.hook_edges import add_hooks, paths_after_plan, route_after_plan
+
+        add_hooks(graph, deps, _session_checked)
+        route = route_after_plan(deps.hook_set, _calls_after_edit, _tasks_of)
+        graph.add_conditional_edges("plan", route, paths_after_plan(deps.hook_set))
+        return graph
+    router = dual_runnable(blocking(after_plan), after_plan, "after_plan")
+    graph.add_conditional_edges("plan", router, PATHS)
     graph.add_edge("finalize", END)
     return graph
 
@@ -196,7 +232,11 @@ async def after_plan(state: Route, config: RunnableConfig) -> list[Send] | Liter
     there the calls are read from the messages; if none is left to run, `finalize` returns to `plan`.
     """
     calls = state.get("ready", []) if is_running(config) else _calls_after_edit(config)
-    return [Send("delegate" if is_delegation(call["name"]) else "tools", call) for call in calls] or "finalize"
+    return _tasks_of(calls) or "finalize"
+
+
+def _tasks_of(calls: Sequence[Call]) -> list[Send]:
+    return [Send("delegate" if is_delegation(call["name"]) else "tools", call) for call in calls]
 
 
 def _calls_after_edit(config: RunnableConfig) -> list[Call]:

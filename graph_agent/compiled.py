@@ -265,6 +265,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """The schema of the answer; None for text."""
     config: LoopConfig | None = None
     """The agent's configuration."""
+    transformers: tuple[Any, ...] = ()
+    """Stream transformers of middleware."""
     own: OwnFields = NO_OWN_FIELDS
     """The agent's own state fields."""
     writes: Callable[[str], bool] | None = None
@@ -272,6 +274,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
 
     def compile(self, *args: Any, **kwargs: Any) -> CompiledAgentGraph:
         """As LangGraph's `compile`."""
+        if self.transformers:
+            kwargs["transformers"] = [*self.transformers, *(kwargs.get("transformers") or ())]
         compiled = super().compile(*args, **kwargs)
         # LangGraph fixes the class of the compiled graph; this subclass adds methods only, so the object fits it.
         compiled.__class__ = CompiledAgentGraph

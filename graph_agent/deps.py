@@ -18,6 +18,7 @@ from graph_agent.budgets import BUDGET_LEFT, tighten_limits
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.context import AgentContext, coerce_context, effective_config
 from graph_agent.events.calls import CallResult
+from graph_agent.hooks.pipeline import NO_HOOKS, HookSet
 from graph_agent.hooks.protocol import LoopHook, sees_answers
 from graph_agent.models.client import Mode, ModelClient
 from graph_agent.models.pool import ModelPool
@@ -89,6 +90,8 @@ class AgentDeps:
     """Wrapper of each tool call; None to run calls directly."""
     whole_replies: bool = False
     """Whether middleware may rewrite a reply after its last token, so that no token may be shown before."""
+    hook_set: HookSet = NO_HOOKS
+    """Hooks that are nodes of the graph."""
     client_tool_choice: str | None = None
     """Tool choice for the caller's own tools; None for the model's choice."""
     parallel_client_calls: bool = True

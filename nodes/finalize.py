@@ -30,6 +30,7 @@ from graph_agent.models.visibility import has_no_answer, is_blank
 from graph_agent.planning.ask import RefusedError
 from graph_agent.planning.failure_account import failure_account
 from graph_agent.planning.handoff import handoff_command
+from graph_agent.planning.hook_results import newest_answer
 from graph_agent.planning.hooked_requests import HookedRequests
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
@@ -59,14 +60,14 @@ async def finalize_node(
     if (leaving := handoff_command(state)) is not None:
         return leaving
     deps = deps_of_run(deps, runtime)
-    answer = _AnswerUpdate(state, deps.settings(runtime, config, state["loop"]), deps, config)
+    answer = AnswerUpdate(state, deps.settings(runtime, config, state["loop"]), deps, config)
     await answer.run()
     if await answer.receive_steering():
         return Command(update=answer.update_for_next_plan(), goto="plan")
     return answer.update()
 
 
-class _AnswerUpdate:
+class AnswerUpdate:
     """The input of one pass through `finalize`, and the state update that the pass builds."""
 
     def __init__(self, state: PlanState, settings: LoopConfig, deps: AgentDeps, config: RunnableConfig) -> None:
@@ -93,15 +94,19 @@ class _AnswerUpdate:
 
     async def run(self) -> None:
         """Produce the answer, or report the failure."""
-        await self._produce_answer()
+        await self.produce()
         if self.error is not None:
             self._report_failure(self.error)
         elif self.answer is not None:
             self._record_cut_off(self.answer)
 
-    async def _produce_answer(self) -> None:
+    async def produce(self) -> None:
+        """Produce the answer, or the error that prevented it."""
         draft = self.outcome.get("draft")
-        if self.reason == "failed":
+        if "composed" in self.outcome and "failed" not in self.outcome and draft is not None:
+            await self._accept_draft(newest_answer(self.state["messages"], draft))
+            return
+        if self.reason == "failed" or "failed" in self.outcome:
             self.partial = draft or self.partial
             self.error = next(entry for entry in reversed(self.state["events"]) if entry["type"] == "error")
             return
@@ -329,7 +334,7 @@ class _AnswerUpdate:
         """Whether a limit forbids another plan."""
         met: LimitMet | None = limit_met(self.step, self.loop["turn"], self.settings)
         met = met or self._budget_met(self.usage, self.answer, met=budget_met)
-        return met is not None or self.state["remaining_steps"] < STEPS_FOR_A_WAVE + 1
+        return met is not None or self.state["remaining_steps"] < STEPS_FOR_A_WAVE + 1 + self.deps.hook_set.supersteps
 
     def update_for_next_plan(self) -> dict[str, Any]:
         """The state update for an input that continues with steering."""
@@ -376,6 +381,16 @@ class _AnswerUpdate:
         if self.truncated is not None and self.truncated != "content_filter":
             message = cut_off_warning(self.truncated, answer, self.settings.max_output_tokens)
             self.events.append(event("warning", self.step, message=message))
+
+    def composed(self) -> dict[str, Any]:
+        """The state update of a node that composes the answer for `finalize` to close the input with."""
+        draft = self.partial if self.error is not None else self.answer
+        outcome: LoopOutcome = {**self.outcome, "stop_reason": self.reason, "composed": True}
+        if self.error is not None:
+            outcome["failed"] = True
+        if draft is not None:
+            outcome["draft"] = draft
+        return {"events": self.events, "loop": {**self.loop, "outcome": outcome}, "usage": self.usage}
 
     def update(self) -> dict[str, Any]:
         """The state update."""

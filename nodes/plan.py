@@ -12,7 +12,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from graph_agent._internal.failure_log import IN_HISTORY, log_traceback
-from graph_agent.budgets import STEPS_FOR_A_WAVE, LimitMetError
+from graph_agent.budgets import LimitMetError
 from graph_agent.deps import AgentDeps, deps_of_run
 from graph_agent.errors import SlowSchemaError, UserError
 from graph_agent.events.calls import answered_ids
@@ -22,6 +22,7 @@ from graph_agent.hooks.protocol import HookError
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import cut_off
 from graph_agent.planning.ask import PlanningError, RefusedError
+from graph_agent.planning.hook_results import apply_hooks, comes_from_hooks, request_model
 from graph_agent.planning.hooked_requests import HookedRequests
 from graph_agent.planning.loop_detection import mark_withheld, stop_repetition
 from graph_agent.planning.plan_edits import apply_edits, continue_after_edit
@@ -31,6 +32,7 @@ from graph_agent.planning.structured_answer import replaced_answer_warning
 from graph_agent.planning.update import PlanUpdate
 from graph_agent.response_format import is_json
 from graph_agent.runs.run import work_left_s
+from graph_agent.state.own_writes import collect_own_writes
 from graph_agent.state.schema import LoopOutcome, PlanState
 from graph_agent.tools.client import fault_further_client_calls
 from graph_agent.types import NO_USAGE, StopReason
@@ -50,6 +52,8 @@ async def plan_node(
     """
     deps = deps_of_run(deps, runtime)
     update = PlanUpdate(state, deps, config, runtime)
+    if deps.hook_set and comes_from_hooks(update):
+        return await plan_after_hooks(update)
     if state.get("arrived"):
         await apply_edits(update)
         update.apply_after_wave()
@@ -60,8 +64,9 @@ async def plan_node(
     # No user message may stand between the results of one wave.
     in_wave = bool(update.loop["waiting"] or update.waiting_delegations)
     steered = await update.receive_notes(["configure"] if in_wave else ["configure", "steer"])
+    begins = not state.get("arrived") and update.loop["step"] == 0
     if state.get("arrived") and not steered and not update.run.aborted and update.answer_directly():
-        return Command(update=update.as_pairs())
+        return finished_plan(update)
     if (
         update.concluded
         or update.stop_at_abort_or_budget()
@@ -69,18 +74,42 @@ async def plan_node(
         or update.continue_wave()
     ):
         await update.withdraw_waiting_delegations()
-        return Command(update=update.as_pairs())
+        return finished_plan(update, begins=begins)
     if state.get("arrived") and stop_repetition(update):
-        return Command(update=update.as_pairs())
+        return finished_plan(update)
     if (update.loop["last_wave"] and not steered) or not deps.plans:
         update.conclude({"stop_reason": "completed"})
-    elif not update.stop_at_limit():
-        await _ask_before_deadline(update)
+    elif not update.stop_at_limit() and not deps.hook_set:
+        await ask_before_deadline(update)
         while _can_be_steered(update) and await update.receive_notes(["configure", "steer"]):
             update.loop["outcome"] = None
             # Each of these plans counts towards the limits.
             if not update.stop_at_abort_or_budget() and not update.stop_at_limit():
-                await _ask_before_deadline(update)
+                await ask_before_deadline(update)
+    return finished_plan(update, begins=begins)
+
+
+async def plan_after_hooks(update: PlanUpdate) -> Command[Any]:
+    """Act on a reply of the model that hooks of middleware have seen."""
+    apply_hooks(update)
+    in_wave = bool(update.loop["waiting"])
+    replaceable = not in_wave and (not update.concluded or update.may_replan)
+    if await update.receive_notes(["configure", "steer"] if replaceable else ["configure"]):
+        update.keep_answer()
+    if update.concluded or (update.run.aborted and update.stop_at_abort_or_budget()) or update.continue_wave():
+        return finished_plan(update)
+    if update.stop_at_abort_or_budget() or not update.deps.plans:
+        if not update.concluded:
+            update.conclude({"stop_reason": "completed"})
+    else:
+        update.stop_at_limit()
+    return finished_plan(update)
+
+
+def finished_plan(update: PlanUpdate, *, begins: bool = False) -> Command[Any]:
+    """Return the node's update; `begins` for the first pass of an input."""
+    if update.deps.hook_set:
+        request_model(update, begins=begins, settings=update.settings)
     return Command(update=update.as_pairs())
 
 
@@ -107,13 +136,13 @@ def _can_be_steered(update: PlanUpdate) -> bool:
         return True
     limited = (
         update.limit_met
-        or update.state["remaining_steps"] < STEPS_FOR_A_WAVE
+        or update.state["remaining_steps"] < update.steps_for_a_wave
         or update.budget_met(NO_USAGE, update.newest_reply)
     )
     return outcome["draft"] is update.direct_answer and "shown" not in outcome and not limited
 
 
-async def _ask_before_deadline(update: PlanUpdate) -> None:
+async def ask_before_deadline(update: PlanUpdate) -> None:
     """Ask the model for the next wave, unless an abort or the deadline comes first."""
     if update.deps.toolbox.outdated:
         await update.deps.prepare()
@@ -165,7 +194,7 @@ async def _ask(update: PlanUpdate) -> None:
         elif planned.empty and update.deps.may_answer_while_planning(update.settings):
             outcome["empty"] = True
         update.conclude(outcome)
-    elif update.state["remaining_steps"] < STEPS_FOR_A_WAVE:
+    elif update.state["remaining_steps"] < update.steps_for_a_wave:
         update.stop_at_recursion_limit()
     else:
         _begin_wave(update, planned)
@@ -197,6 +226,10 @@ def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
     calls = [mark_withheld(call, update.loop.get("withheld", ())) for call in planned.calls]
     if not update.deps.parallel_client_calls:
         calls = fault_further_client_calls(calls, update.deps.toolbox.client_tools)
+    if update.deps.hook_set:
+        # The hooks see the calls before they are announced and run.
+        update.loop["waiting"], update.changes["ready"] = calls, []
+        return
     chosen = select(calls, {}, ()) if structured else Selection(calls, [], [])
     update.loop["waiting"] = chosen.waiting
     update.make_ready(chosen.ready)
@@ -210,11 +243,12 @@ async def _request_plan(update: PlanUpdate) -> Planned:
     )
     try:
         requests.warn_of_withheld_choice()
-        if deps.hooks or deps.rewriters:
-            hooked = HookedRequests(requests, update.run.session_id)
-            planned = await hooked.plan(lambda usage: note_used(usage, update.config, update.runtime))
-        else:
-            planned = await requests.plan()
+        with collect_own_writes(update.own_writes):
+            if deps.hooks or deps.rewriters:
+                hooked = HookedRequests(requests, update.run.session_id)
+                planned = await hooked.plan(lambda usage: note_used(usage, update.config, update.runtime))
+            else:
+                planned = await requests.plan()
     finally:
         update.loop = {**requests.active.loop}
         update.streamed, update.cut_off = requests.stream, requests.cut_off

@@ -183,6 +183,22 @@ class LimitEvent(_Event):
     """The limit's value, in the unit of its setting."""
 
 
+class MiddlewareEvent(_Event):
+    """A hook of middleware changed the messages, or jumped."""
+
+    type: Literal["middleware"]
+    name: str
+    """Name of the middleware."""
+    hook: str
+    """`before_agent`, `before_model`, `after_model` or `after_agent`."""
+    messages: NotRequired[list[dict[str, Any]]]
+    """The added and the changed messages, each with its `type` and `content`; absent for none."""
+    removed: NotRequired[int]
+    """Number of messages removed; absent for none. Earlier events keep their content."""
+    jump_to: NotRequired[str]
+    """Where it jumped: `end`, `model` or `tools`; absent for no jump."""
+
+
 class WarningEvent(_Event):
     """A problem that does not stop the run."""
 
@@ -233,6 +249,7 @@ Event: TypeAlias = (
     | SteeringEvent
     | LoopDetectedEvent
     | LimitEvent
+    | MiddlewareEvent
     | WarningEvent
     | ErrorEvent
     | AgentResponseEvent

@@ -1,63 +1,85 @@
-"""Checks which middleware is supported, and extracts its wrap methods."""
+"""Takes middleware apart: its wrap methods, hooks, tools and state."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Any
 
 from langchain.agents import middleware as shipped
-from langchain.agents.middleware import AgentMiddleware, AgentState, PIIMiddleware
+from langchain.agents.middleware import AgentMiddleware, PIIMiddleware
 
+from graph_agent._compat import is_overridden
 from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent.errors import ConfigError
-from graph_agent.middleware.pii import wrap_with_pii
+from graph_agent.hooks.pipeline import AFTER_AGENT, AFTER_MODEL, NodeHook
+from graph_agent.middleware.hooks import node_hooks
 
 Handler = Callable[[Any], Awaitable[Any]]
 Wrap = Callable[[Any, Handler], Awaitable[Any]]
 """(request, handler) → response, as for langchain's `awrap_model_call` and `awrap_tool_call`."""
 
-_LOOP_HOOKS = ("before_agent", "before_model", "after_model", "after_agent")
-
 
 @dataclass(frozen=True, slots=True)
-class WrapMethods:
-    """The wrap methods of one middleware; None for a missing method."""
+class AdmittedMiddleware:
+    """The parts of one middleware."""
 
     name: str
     model: Wrap | None
+    """Its `awrap_model_call`; None for none."""
     tool: Wrap | None
+    """Its `awrap_tool_call`; None for none."""
     rewrites: bool
     """Whether it may rewrite replies, so that a reply is not streamed before it has processed the whole reply."""
+    hooks: dict[str, NodeHook]
+    """Its `before_` and `after_` hooks, by point."""
+    tools: tuple[Any, ...]
+    state_schema: Any
+    transformers: tuple[Any, ...]
+    """Its stream transformers."""
 
 
-def admit(middleware: AgentMiddleware[Any, Any, Any]) -> WrapMethods:
-    """Return the wrap methods of a middleware.
+def admit(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[AdmittedMiddleware]:
+    """Return the parts of an agent's middleware.
 
     Raises:
-        ConfigError: If it needs unsupported features: own state or tools, loop hooks, or stream transformers.
+        ConfigError: If two have the same name, which names their nodes.
     """
-    if isinstance(middleware, PIIMiddleware):
-        # It has no wrap_model_call; its two hooks only rewrite the messages of one request and its reply.
-        return WrapMethods(middleware.name, wrap_with_pii(middleware), None, middleware.apply_to_output)
-    needs = _needs(middleware)
-    if needs:
+    admitted = [_admit(one) for one in middleware]
+    names = [one.name for one in admitted]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(
-            f"hooks: the middleware {middleware.name} needs what this agent does not have: {'; '.join(needs)}. "
-            "Only wrap_model_call and wrap_tool_call are run here."
+            f"hooks: two middleware are named {', '.join(twice)}; remove one, or give it a `name` of its own."
         )
-    model = _wrap(middleware, "model")
-    return WrapMethods(middleware.name, model, _wrap(middleware, "tool"), model is not None and _rewrites(middleware))
+    return admitted
+
+
+def _admit(middleware: AgentMiddleware[Any, Any, Any]) -> AdmittedMiddleware:
+    model, rewrites = _wrap(middleware, "model"), _rewrites(middleware)
+    hooks = node_hooks(middleware, rewrites=rewrites)
+    return AdmittedMiddleware(
+        middleware.name,
+        model,
+        _wrap(middleware, "tool"),
+        rewrites and (model is not None or AFTER_MODEL in hooks or AFTER_AGENT in hooks),
+        hooks,
+        tuple(getattr(middleware, "tools", ())),
+        middleware.state_schema,
+        tuple(middleware.transformers),
+    )
 
 
 def _rewrites(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
     """Whether a middleware may rewrite replies: its `rewrites_replies` if set, else True for unknown middleware.
 
-    The `langchain` package's own middleware and `dynamic_prompt` leave replies unchanged.
+    The `langchain` package's own middleware and `dynamic_prompt` leave replies unchanged, except `PIIMiddleware` for the
+    output.
     """
+    if isinstance(middleware, PIIMiddleware):
+        return bool(middleware.apply_to_output)
     declared = getattr(middleware, "rewrites_replies", None)
     if isinstance(declared, bool):
         return declared
@@ -66,40 +88,11 @@ def _rewrites(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
     return type(middleware) not in vars(shipped).values() and not made_by_dynamic_prompt
 
 
-def _needs(middleware: AgentMiddleware[Any, Any, Any]) -> list[str]:
-    needs: list[str] = []
-    if fields := sorted(_field_names(middleware.state_schema) - _field_names(AgentState)):
-        needs.append(f"state fields of its own ({', '.join(fields)})")
-    if tools := [tool.name for tool in getattr(middleware, "tools", ())]:
-        needs.append(f"tools of its own ({', '.join(tools)})")
-    if hooks := [hook for hook in _LOOP_HOOKS if _has_method(middleware, hook) or _has_method(middleware, f"a{hook}")]:
-        needs.append(f"hooks of another loop ({', '.join(hooks)})")
-    if any(_jumps(middleware, hook) or _jumps(middleware, f"a{hook}") for hook in hooks):
-        needs.append("jump_to")
-    if middleware.transformers:
-        needs.append("stream transformers")
-    return needs
-
-
-def _field_names(schema: Any) -> set[str]:
-    if hasattr(schema, "__required_keys__"):
-        return set(schema.__required_keys__ | schema.__optional_keys__)
-    return set(getattr(schema, "__annotations__", {}))
-
-
-def _has_method(middleware: AgentMiddleware[Any, Any, Any], method: str) -> bool:
-    return getattr(type(middleware), method) is not getattr(AgentMiddleware, method)
-
-
-def _jumps(middleware: AgentMiddleware[Any, Any, Any], method: str) -> bool:
-    return bool(getattr(getattr(type(middleware), method), "__can_jump_to__", None))
-
-
 def _wrap(middleware: AgentMiddleware[Any, Any, Any], kind: str) -> Wrap | None:
-    if _has_method(middleware, f"awrap_{kind}_call"):
+    if is_overridden(middleware, AgentMiddleware, f"awrap_{kind}_call"):
         wrap: Wrap = getattr(middleware, f"awrap_{kind}_call")
         return wrap
-    if _has_method(middleware, f"wrap_{kind}_call"):
+    if is_overridden(middleware, AgentMiddleware, f"wrap_{kind}_call"):
         return _run_in_thread(getattr(middleware, f"wrap_{kind}_call"))
     return None
 

@@ -7,19 +7,20 @@ import contextvars
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from typing import Any, cast
 
-from langchain.agents.middleware.types import ExtendedModelResponse, ModelRequest, ModelResponse
+from langchain.agents.middleware.types import ModelRequest, ModelResponse
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, AnyMessage, SystemMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime, get_runtime
+from langgraph.types import Command
 
+from graph_agent._compat import chain_model_calls, read_running_state
 from graph_agent.config import LoopConfig
 from graph_agent.errors import ConfigError
 from graph_agent.hooks.copies import copied
 from graph_agent.hooks.protocol import tool_schema
-from graph_agent.middleware.admission import WrapMethods
-from graph_agent.middleware.chain import call_chain
+from graph_agent.middleware.admission import AdmittedMiddleware
 from graph_agent.models.binding import ModelCall
 from graph_agent.models.cleaning import without_calls
 from graph_agent.models.client import Mode, ModelClient
@@ -30,6 +31,8 @@ from graph_agent.models.structured import StructuredPlanner
 from graph_agent.models.usage import record_replies
 from graph_agent.prompts import Prompts
 from graph_agent.prompts.tools_in_text import replace_tools_text, tools_in_text
+from graph_agent.state.own_fields import NO_OWN_FIELDS, OwnFields
+from graph_agent.state.own_writes import write_own_field
 
 Send = Callable[[ModelRequest[Any], list[AnyMessage]], Coroutine[Any, Any, AIMessage]]
 """Sends a request after middleware has changed it; the second argument is its messages with the system prompt."""
@@ -42,18 +45,28 @@ class ModelMiddleware:
         middleware: Outermost first.
         tools: The agent's tools, by name.
         prompts: The prompts that describe tools in modes without native tools.
+        own: The agent's own state fields, which middleware may read and write.
     """
 
-    def __init__(self, middleware: Sequence[WrapMethods], tools: Mapping[str, BaseTool], prompts: Prompts) -> None:
-        self._wraps = [one.model for one in middleware if one.model is not None]
-        self._guards = [one.model for one in middleware if one.model is not None and one.rewrites]
+    def __init__(
+        self,
+        middleware: Sequence[AdmittedMiddleware],
+        tools: Mapping[str, BaseTool],
+        prompts: Prompts,
+        own: OwnFields = NO_OWN_FIELDS,
+    ) -> None:
+        wraps = [one.model for one in middleware if one.model is not None]
+        guards = [one.model for one in middleware if one.model is not None and one.rewrites]
+        self._wraps = chain_model_calls(wraps) if wraps else None
+        self._guards = chain_model_calls(guards) if guards else None
+        self._own = own
         self._quiet = any(one.rewrites for one in middleware)
         self._tools = tools
         self._prompts = prompts
 
     def around(self, client: ModelClient, planner: StructuredPlanner) -> tuple[ModelClient, StructuredPlanner]:
         """Wrap a model's client and structured planner in the middleware."""
-        if not self._wraps:
+        if self._wraps is None:
             return client, planner
         return _WrappedClient(client, self, quiet=self._quiet), _WrappedPlanner(planner, self)
 
@@ -128,10 +141,10 @@ class ModelMiddleware:
         reply: Any = None
         try:
             with side_call_context(replies.append) as context:
-                response: ModelResponse[Any] = await asyncio.create_task(
-                    call_chain(self._wraps, model_request, handler, _response), context=context
-                )
-            returned = reply = _only_reply(response)
+                assert self._wraps is not None
+                response = await asyncio.create_task(_call(self._wraps, model_request, handler), context=context)
+            self._apply(response.commands)
+            returned = reply = _only_reply(response.model_response)
             return returned
         finally:
             _record_other_replies(replies, reply)
@@ -156,6 +169,9 @@ class ModelMiddleware:
             Exception: A middleware's error.
         """
 
+        if self._guards is None:
+            return answer
+
         async def handler(wrapped: ModelRequest[Any]) -> ModelResponse[Any]:
             return ModelResponse(result=[answer])
 
@@ -163,8 +179,8 @@ class ModelMiddleware:
         try:
             with side_call_context(replies.append) as context:
                 model_request = self._request(model, request, offered)
-                guarded = call_chain(self._guards, model_request, handler, _response)
-                return _only_reply(await asyncio.create_task(guarded, context=context))
+                guarded = _call(self._guards, model_request, handler)
+                return _only_reply((await asyncio.create_task(guarded, context=context)).model_response)
         finally:
             record_replies(replies)
 
@@ -179,9 +195,26 @@ class ModelMiddleware:
             messages=messages,
             system_message=system,
             tools=self.request_tools(offered),
-            state={"messages": list(messages)},
+            state={**read_running_state(self._own.readable), "messages": list(messages)},
             runtime=_runtime(),
         )
+
+    def _apply(self, commands: Sequence[Command[Any]]) -> None:
+        """Write the state updates that middleware returned with its responses.
+
+        Raises:
+            ConfigError: If one of them is more than an update of own fields.
+        """
+        for command in commands:
+            if command.goto or command.resume or command.graph:
+                raise ConfigError(
+                    f"A middleware returned {command!r} with a model response; it may update own state fields only. Use "
+                    "`jump_to` in a before_model or after_model hook."
+                )
+            for name, value in dict(command.update or {}).items():
+                if (fault := self._own.fault(name, value)) is not None:
+                    raise ConfigError(f"A middleware wrote, with a model response, {fault}; it may write own fields.")
+                write_own_field(name, value)
 
 
 class _WrappedClient(ModelClient):
@@ -324,20 +357,13 @@ def _split(request: Sequence[AnyMessage]) -> tuple[SystemMessage | None, list[An
     return (first, list(request[1:])) if isinstance(first, SystemMessage) else (None, list(request))
 
 
-def _response(answer: Any) -> ModelResponse[Any]:
-    """Convert a middleware's response to a `ModelResponse` for the next outer middleware."""
-    if isinstance(answer, ExtendedModelResponse):
-        if answer.command is not None:
-            raise ConfigError("A middleware asked for a state update with its answer; that is not supported here.")
-        answer = answer.model_response
-    if isinstance(answer, AIMessage):
-        return ModelResponse(result=[answer])
-    if not isinstance(answer, ModelResponse):
-        raise ConfigError(f"A middleware answered a model request with {answer!r}; give a ModelResponse or AIMessage.")
-    return answer
+async def _call(composed: Any, request: ModelRequest[Any], handler: Any) -> Any:
+    return await composed(request, handler)
 
 
-def _only_reply(response: ModelResponse[Any]) -> AIMessage:
+def _only_reply(response: Any) -> AIMessage:
+    if not isinstance(response, ModelResponse):
+        raise ConfigError(f"A middleware answered a model request with {response!r}; give a ModelResponse or AIMessage.")
     reply = response.result[-1] if response.result else None
     if len(response.result) != 1 or not isinstance(reply, AIMessage):
         raise ConfigError(f"A middleware answered a model request with {response.result!r}; give one AIMessage.")

@@ -13,14 +13,13 @@ from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from graph_agent._compat import read_state
+from graph_agent._compat import chain_tool_calls, read_state
 from graph_agent._internal.exception_text import exception_text
 from graph_agent._internal.failure_log import log_failure
 from graph_agent._internal.text import clean, plain
 from graph_agent.events.calls import CallResult
 from graph_agent.hooks.copies import copied
-from graph_agent.middleware.admission import WrapMethods
-from graph_agent.middleware.chain import call_chain
+from graph_agent.middleware.admission import AdmittedMiddleware
 from graph_agent.state.own_fields import NO_OWN_FIELDS, OwnFields
 from graph_agent.tools.commands import CommandScope, as_command
 from graph_agent.tools.invoke import belongs_to_run, tool_runtime
@@ -40,14 +39,15 @@ class ToolMiddleware:
     """
 
     def __init__(
-        self, middleware: Sequence[WrapMethods], tools: Mapping[str, BaseTool], own: OwnFields = NO_OWN_FIELDS
+        self, middleware: Sequence[AdmittedMiddleware], tools: Mapping[str, BaseTool], own: OwnFields = NO_OWN_FIELDS
     ) -> None:
-        self._wraps = [one.tool for one in middleware if one.tool is not None]
+        wraps = [one.tool for one in middleware if one.tool is not None]
+        self._wraps = chain_tool_calls(wraps) if wraps else None
         self._tools = tools
         self._own = own
 
     def __bool__(self) -> bool:
-        return bool(self._wraps)
+        return self._wraps is not None
 
     async def __call__(
         self, call: Call, config: RunnableConfig, runtime: Runtime[Any], run: Callable[[Call], Awaitable[CallResult]]
@@ -84,7 +84,8 @@ class ToolMiddleware:
             return as_command(message, output)
 
         try:
-            returned = await call_chain(self._wraps, self._request(call, config, runtime), handler)
+            assert self._wraps is not None
+            returned = await self._wraps(self._request(call, config, runtime), handler)
         except BaseException as error:
             if belongs_to_run(error):
                 raise

@@ -184,7 +184,7 @@ class PlanUpdate:
         """Run the delegations that wait for a person again, to raise their interrupts; False if there are none."""
         if not self.waiting_delegations:
             return False
-        if self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
+        if self.state["remaining_steps"] < self.steps_for_a_wave:
             self._answer_waiting_delegations()
             self.skip([(call, _AT_LIMIT) for call in self.loop["waiting"]])
             self.loop["waiting"] = []
@@ -243,13 +243,34 @@ class PlanUpdate:
             self.skip([(call, _CYCLE) for call in chosen.waiting])
             self.loop["waiting"] = []
             return False
-        if self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
+        if self.state["remaining_steps"] < self.steps_for_a_wave:
             self.skip([(call, _AT_LIMIT) for call in [*chosen.ready, *chosen.waiting]])
             self.loop["waiting"] = []
             self.stop_at_recursion_limit()
         else:
             self.make_ready(chosen.ready, wave)
         return True
+
+    @property
+    def steps_for_a_wave(self) -> int:
+        """Supersteps that LangGraph must still allow for another plan, its wave and the answer."""
+        return STEPS_FOR_A_WAVE + self.deps.hook_set.supersteps
+
+    @property
+    def may_replan(self) -> bool:
+        """Whether another plan may replace an answer that hooks have seen."""
+        outcome = self.loop["outcome"]
+        if outcome is None or outcome["stop_reason"] != "completed" or "draft" not in outcome or self.limit_met:
+            return False
+        if self.state["remaining_steps"] < self.steps_for_a_wave:
+            return False
+        return not self.run.aborted and not self.budget_met(NO_USAGE, outcome["draft"])
+
+    def keep_answer(self) -> None:
+        """Go on planning after an answer, which stays in the history."""
+        if (outcome := self.loop["outcome"]) is not None and "draft" in outcome:
+            self.events.append(event("agent_response", self.loop["step"], content=outcome["draft"].content))
+        self.loop["outcome"], self.loop["last_wave"] = None, False
 
     @property
     def limit_met(self) -> LimitMet | None:
@@ -270,7 +291,7 @@ class PlanUpdate:
         """Stop if a limit forbids another plan; False if none does."""
         if (met := self.limit_met) is not None:
             self.stop(*met)
-        elif self.loop["step"] > 0 and self.state["remaining_steps"] < STEPS_FOR_A_WAVE:
+        elif self.loop["step"] > 0 and self.state["remaining_steps"] < self.steps_for_a_wave:
             self.stop_at_recursion_limit()
         else:
             return False

@@ -28,7 +28,7 @@ MODES: list[StreamMode] = ["messages", "custom", "updates"]
 
 _PROGRESS = {"type", "step", "action", "target"}
 _DELEGATE_PROGRESS = {"type", "step", "id", "target", "content"}
-_ANSWERING = ("finalize", "plan")
+_ANSWERING = ("finalize", "plan", "model")
 _CALLS = ("tool_call", "delegation_request")
 _ENDS = ("tool_result", "delegation_response", "delegation_progress")
 """Possible types of the first event of a call's task; a delegate's progress is added when the delegate has ended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Annotated, Any, NotRequired, Self
+from typing import Annotated, Any, Literal, NotRequired, Self
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, BaseMessageChunk, RemoveMessage
 from langgraph.channels import DeltaChannel, EphemeralValue, LastValue
@@ -187,6 +187,10 @@ class LoopOutcome(TypedDict):
     """Whether the planning reply was streamed and does not match the response format; absent for False."""
     empty: NotRequired[bool]
     """Whether the reply meant as answer was empty, so the model is asked once more; absent for False."""
+    composed: NotRequired[bool]
+    """Whether the draft is the whole answer, in the history already; absent for False."""
+    failed: NotRequired[bool]
+    """Whether the request for the answer failed, so that the draft is its streamed part; absent for False."""
     handoffs: NotRequired[list[Handoff]]
     """Commands to the parent graph that end the input without an answer; absent for none."""
 
@@ -268,6 +272,10 @@ class Bookkeeping(TypedDict):
     """Messages that hooks add to requests for the rest of this input; absent or empty for none."""
     hooks: NotRequired[HookWork]
     """Actions of hooks for this input; absent for none."""
+    ask: NotRequired[Literal["agent", "model", "review"]]
+    """Where `plan` leads an agent with hooks: `before_agent`, `before_model`, `after_model`; absent for elsewhere."""
+    asked: NotRequired[str]
+    """Id of the model's reply that hooks see now; empty for a request without one, absent if none was made."""
     kept_from: NotRequired[str]
     """Id of the first message that requests contain in full; absent if they contain all."""
     cuts: NotRequired[dict[str, int]]

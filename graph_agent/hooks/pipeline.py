@@ -1,0 +1,79 @@
+"""Hooks that are nodes of the graph, and the order in which the graph runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+
+BEFORE_AGENT = "before_agent"
+BEFORE_MODEL = "before_model"
+AFTER_MODEL = "after_model"
+AFTER_AGENT = "after_agent"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHook:
+    """One hook, which the graph runs as a node."""
+
+    owner: str
+    """Name of the middleware."""
+    point: str
+    """`before_agent`, `before_model`, `after_model` or `after_agent`."""
+    run: Callable[[Mapping[str, Any], RunnableConfig], Awaitable[dict[str, Any]]]
+    """Takes the state and the node's config; returns an update, empty for none."""
+    jumps: tuple[str, ...] = ()
+    """Destinations that it declares for `jump_to`: `end`, `model`, `tools`."""
+    rewrites: bool = False
+    """Whether it may rewrite an answer, so that it also sees answers that no model produced."""
+
+    @property
+    def node(self) -> str:
+        """The name of its node."""
+        return f"{self.owner}.{self.point}"
+
+
+@dataclass(frozen=True, slots=True)
+class HookSet:
+    """The hooks of an agent, in the order in which they run."""
+
+    before_agent: tuple[NodeHook, ...] = ()
+    before_model: tuple[NodeHook, ...] = ()
+    after_model: tuple[NodeHook, ...] = ()
+    after_agent: tuple[NodeHook, ...] = ()
+
+    def __iter__(self) -> Iterator[NodeHook]:
+        yield from (*self.before_agent, *self.before_model, *self.after_model, *self.after_agent)
+
+    def __bool__(self) -> bool:
+        return any(True for _ in self)
+
+    @property
+    def supersteps(self) -> int:
+        """Supersteps that the hooks, the model's own node and the return to `plan` add to a step and its answer."""
+        return 2 * (len(self.before_model) + len(self.after_model) + 2) + len(self.before_agent) + len(self.after_agent)
+
+    @property
+    def entry(self) -> str:
+        """The first node before each request to the model."""
+        return self.before_model[0].node if self.before_model else "model"
+
+    @property
+    def start(self) -> str:
+        """The first node of an input, after `plan`."""
+        return self.before_agent[0].node if self.before_agent else self.entry
+
+    @property
+    def review(self) -> str:
+        """The first node after each reply of the model."""
+        return self.after_model[0].node if self.after_model else "plan"
+
+    @property
+    def exit(self) -> str:
+        """The first node after the last reply."""
+        return self.after_agent[0].node if self.after_agent else "finalize"
+
+
+NO_HOOKS = HookSet()

@@ -1,0 +1,73 @@
+"""The node of one `before_` or `after_` hook of middleware."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.types import Command
+
+from graph_agent._compat import read_state
+from graph_agent._internal.exception_text import exception_text
+from graph_agent._internal.failure_log import IN_HISTORY, log_traceback
+from graph_agent._internal.text import clean
+from graph_agent.deps import AgentDeps
+from graph_agent.errors import ConfigError, UserError
+from graph_agent.events.types import StoredEvent, event
+from graph_agent.hooks.pipeline import NodeHook
+from graph_agent.planning.hook_results import message_changes, skips
+from graph_agent.runs.run import run_of
+from graph_agent.state.own_fields import OwnFields
+from graph_agent.tools.invoke import belongs_to_run
+
+logger = logging.getLogger(__name__)
+_OPEN = ("messages", "jump_to", "structured_response")
+"""Fields that every hook may write."""
+
+
+async def hook_node(
+    state: Mapping[str, Any], config: RunnableConfig, *, deps: AgentDeps, hook: NodeHook
+) -> Command[Any]:
+    """Run one hook, unless the input has failed or there is no reply for it.
+
+    Returns:
+        An update as a list of pairs (see `plan_node`): the hook's own, and an event if it changed the messages or jumps.
+        An exception of the hook makes the input fail.
+    """
+    loop = read_state(config, ["loop"])["loop"]
+    if skips(hook, loop):
+        return Command(update=[("arrived", True)])
+    try:
+        update = await hook.run(state, config)
+        _check(update, hook, deps.toolbox.own)
+    except UserError:
+        raise
+    except BaseException as error:
+        if belongs_to_run(error):
+            raise
+        logger.error("The hook %s failed: %s", hook.node, exception_text(error), extra=IN_HISTORY)
+        log_traceback(logger, f"The hook {hook.node}", error)
+        run_of(config).cause = error if isinstance(error, Exception) else None
+        failed = event("error", loop["step"], kind="middleware", message=clean(f"{hook.node}: {exception_text(error)}"))
+        outcome = {"stop_reason": "failed"}
+        return Command(update=[("arrived", True), ("events", [failed]), ("loop", {**loop, "outcome": outcome})])
+    events = _events(update, state, hook, loop["step"])
+    return Command(update=[*update.items(), ("arrived", True), ("events", events)])
+
+
+def _check(update: Mapping[str, Any], hook: NodeHook, own: OwnFields) -> None:
+    for name, value in update.items():
+        if name not in _OPEN and (fault := own.fault(name, value)) is not None:
+            raise ConfigError(f"The hook {hook.node} wrote {fault}.")
+
+
+def _events(update: Mapping[str, Any], state: Mapping[str, Any], hook: NodeHook, step: int) -> list[StoredEvent]:
+    """Return the event of a change of messages or of a jump; an empty list without either."""
+    fields: dict[str, Any] = {}
+    if "messages" in update:
+        fields = message_changes(state.get("messages", ()), update["messages"])
+    if jump := update.get("jump_to"):
+        fields["jump_to"] = jump
+    return [event("middleware", step, name=hook.owner, hook=hook.point, **fields)] if fields else []

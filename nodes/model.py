@@ -1,0 +1,38 @@
+"""The `model` node of an agent with hooks around the model: ask for the next wave, or for the answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.runtime import Runtime
+from langgraph.types import Command
+
+from graph_agent.deps import AgentDeps, deps_of_run
+from graph_agent.nodes.finalize import AnswerUpdate
+from graph_agent.nodes.plan import ask_before_deadline
+from graph_agent.planning.hook_results import hold_answer, hold_reply, is_failed
+from graph_agent.planning.update import PlanUpdate
+from graph_agent.state.schema import PlanState
+
+
+async def model_node(
+    state: PlanState, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps
+) -> Command[Any]:
+    """Ask the model, and leave its reply in the history, where hooks see it; `plan` then acts on it.
+
+    Returns:
+        An update as a list of pairs (see `plan_node`).
+    """
+    deps = deps_of_run(deps, runtime)
+    loop = state["loop"]
+    if loop["outcome"] is None:
+        update = PlanUpdate(state, deps, config, runtime)
+        await ask_before_deadline(update)
+        hold_reply(update)
+        return Command(update=[*update.as_pairs(), ("arrived", True)])
+    if is_failed(loop):
+        return Command(update=[("arrived", True)])
+    answer = AnswerUpdate(state, deps.settings(runtime, config, loop), deps, config)
+    await answer.produce()
+    return Command(update=[*hold_answer(answer.composed()), ("arrived", True)])
