@@ -34,7 +34,7 @@ from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import system_prompt_source
 from graph_agent.response_format import ResponseSchema
 from graph_agent.runs.run import is_running, run_of
-from graph_agent.state.own_fields import own_fields
+from graph_agent.state.own_fields import HookedPlanState, own_fields
 from graph_agent.state.schema import PlanState
 from graph_agent.tools.argument_checks import checked_delegates, checked_hooks, checked_tools
 from graph_agent.tools.read_result import with_read_result
@@ -184,7 +184,7 @@ def _join(deps: AgentDeps) -> AgentStateGraph:
     graph.config = deps.config
     graph.tool_names = tuple(deps.toolbox.names)
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
-        "plan": (plan_node, PlanState),
+        "plan": (plan_node, HookedPlanState if deps.hook_set else PlanState),
         "tools": (tools_node, Route),
         "delegate": (delegate_node, Route),
         "finalize": (finalize_node, PlanState),

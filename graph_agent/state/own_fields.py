@@ -14,7 +14,7 @@ from typing import Annotated, Any, NotRequired, Required, get_args, get_origin, 
 from uuid import UUID
 
 from langchain_core.messages import BaseMessage
-from langgraph.channels import LastValue, UntrackedValue
+from langgraph.channels import EphemeralValue, LastValue, UntrackedValue
 from langgraph.channels.base import BaseChannel
 from langgraph.errors import InvalidUpdateError
 from langgraph.managed.base import is_managed_value
@@ -30,6 +30,12 @@ _SHARED = frozenset({"messages", "structured_response", "jump_to", "remaining_st
 RESERVED = frozenset(PlanState.__annotations__) - _SHARED
 """Fields of the agent's own state that a schema must not use."""
 _PLAIN = (str, int, float, bool, bytes, type(None), date, time, timedelta, tzinfo, Decimal, UUID, BaseMessage)
+
+
+class HookedPlanState(PlanState, total=False):
+    """Input of `plan` in an agent with hooks: the state, and where a hook jumped."""
+
+    jump_to: Annotated[str | None, EphemeralValue(str, guard=False)]
 
 
 class LastWrite(LastValue[Any]):
@@ -181,7 +187,9 @@ def _own_fields(fields: Mapping[str, _Field], *, jumps: bool) -> OwnFields:
         return TypedDict(name, {**get_type_hints(base, include_extras=True), **chosen}, total=False)  # type: ignore[operator, misc]  # built at run time
 
     annotations = {name: each.annotation for name, each in fields.items()}
-    extra: dict[str, Any] = {"jump_to": jump_annotation()} if jumps else {}
+    # Set by hooks of middleware for one superstep.
+    jump = get_type_hints(HookedPlanState, include_extras=True)["jump_to"]
+    extra: dict[str, Any] = {"jump_to": jump} if jumps else {}
     written = tuple(name for name, each in fields.items() if not each.managed)
     given = {name: each.annotation for name, each in fields.items() if each.given}
     returned = {name: each.annotation for name, each in fields.items() if each.returned}
@@ -200,13 +208,6 @@ def _own_fields(fields: Mapping[str, _Field], *, jumps: bool) -> OwnFields:
         hook_schema=TypedDict("HookState", {**seen, **annotations, **extra}, total=False),  # type: ignore[operator, misc]  # built at run time
         readable=(*AgentState.__annotations__, *annotations),
     )
-
-
-def jump_annotation() -> Any:
-    """Return the annotation of `jump_to`, which middleware sets for one superstep."""
-    from langgraph.channels import EphemeralValue
-
-    return Annotated[str | None, EphemeralValue(str, guard=False)]
 
 
 def _optional(fields: Mapping[str, Any]) -> dict[str, Any]:
