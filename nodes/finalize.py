@@ -105,6 +105,9 @@ class AnswerUpdate:
         draft = self.outcome.get("draft")
         if "composed" in self.outcome and "failed" not in self.outcome and draft is not None:
             await self._accept_draft(newest_answer(self.state["messages"], draft))
+            if self.answer is not None and "shown" not in self.outcome:
+                # LangGraph does not stream a message that is in the node's input.
+                stream_rest(self.answer, "")
             return
         if self.reason == "failed" or "failed" in self.outcome:
             self.partial = draft or self.partial
@@ -388,6 +391,8 @@ class AnswerUpdate:
         outcome: LoopOutcome = {**self.outcome, "stop_reason": self.reason, "composed": True}
         if self.error is not None:
             outcome["failed"] = True
+        elif self.requests is not None and self.requests.stream.text:
+            outcome["shown"] = True
         if draft is not None:
             outcome["draft"] = draft
         return {"events": self.events, "loop": {**self.loop, "outcome": outcome}, "usage": self.usage}

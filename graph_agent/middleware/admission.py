@@ -46,10 +46,10 @@ def admit(middleware: Sequence[AgentMiddleware[Any, Any, Any]]) -> list[Admitted
     """Return the parts of an agent's middleware.
 
     Raises:
-        ConfigError: If two have the same name, which names their nodes.
+        ConfigError: If two with hooks have the same name, which names their nodes.
     """
     admitted = [_admit(one) for one in middleware]
-    names = [one.name for one in admitted]
+    names = [one.name for one in admitted if one.hooks]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(
             f"hooks: two middleware are named {', '.join(twice)}; remove one, or give it a `name` of its own."

@@ -99,7 +99,8 @@ def skips(hook: NodeHook, loop: Bookkeeping) -> bool:
 
 def comes_from_hooks(update: PlanUpdate) -> bool:
     """Whether this pass of `plan` follows a reply of the model, or a jump of a hook."""
-    return bool(update.state.get("arrived")) and ("asked" in update.loop or bool(update.state.get("jump_to")))
+    came = "ask" in update.loop or "asked" in update.loop or bool(update.state.get("jump_to"))
+    return bool(update.state.get("arrived")) and came
 
 
 def apply_hooks(update: PlanUpdate) -> None:
@@ -145,7 +146,10 @@ def apply_hooks(update: PlanUpdate) -> None:
 def _conclude(update: PlanUpdate, answer: AIMessage) -> None:
     """End the input with an answer; a limit that had ended planning remains its reason."""
     before: Any = update.loop["outcome"] or {"stop_reason": "completed"}
+    answer = with_id(answer)
     outcome: LoopOutcome = {**before, "draft": answer, "composed": True}
+    if "draft" not in before or before["draft"].id != answer.id:
+        outcome.pop("shown", None)
     update.conclude(outcome)
 
 

@@ -9,18 +9,12 @@ from typing import Any
 import pytest
 from langchain.agents.middleware import (
     AgentMiddleware,
-    AgentState,
     ContextEditingMiddleware,
     ExtendedModelResponse,
-    HumanInTheLoopMiddleware,
-    ModelCallLimitMiddleware,
     ModelFallbackMiddleware,
     ModelRetryMiddleware,
     PIIMiddleware,
-    SummarizationMiddleware,
-    TodoListMiddleware,
     ToolRetryMiddleware,
-    before_model,
     wrap_model_call,
     wrap_tool_call,
 )
@@ -410,11 +404,18 @@ async def test_a_reply_without_any_model(openai_stub: StubFactory) -> None:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (ExtendedModelResponse(ModelResponse(result=[AIMessage("x")]), Command(update={})), "asked for a state update"),
+        (
+            ExtendedModelResponse(ModelResponse(result=[AIMessage("x")]), Command(update={"events": []})),
+            "the state field 'events'; it may write own fields.",
+        ),
+        (
+            ExtendedModelResponse(ModelResponse(result=[AIMessage("x")]), Command(goto="finalize")),
+            "it may update own state fields only.",
+        ),
         (ModelResponse(result=[]), "answered a model request with []; give one AIMessage."),
         ("text", "answered a model request with 'text'; give a ModelResponse or AIMessage."),
     ],
-    ids=["command", "nothing", "text"],
+    ids=["reserved", "goto", "nothing", "text"],
 )
 async def test_an_answer_that_cannot_be_used(answer: Any, message: str) -> None:
     @wrap_model_call
@@ -427,30 +428,3 @@ async def test_an_answer_that_cannot_be_used(answer: Any, message: str) -> None:
         await graph.ainvoke(says("go"))
 
     assert message in str(caught.value)
-
-
-@before_model(can_jump_to=["end"])
-def jumping(state: AgentState[Any], runtime: Any) -> dict[str, Any] | None:
-    return {"jump_to": "end"}
-
-
-@pytest.mark.parametrize(
-    ("middleware", "needs"),
-    [
-        (
-            TodoListMiddleware(),
-            "the middleware TodoListMiddleware needs what this agent does not have: "
-            "state fields of its own (todos); tools of its own (write_todos)",
-        ),
-        (ModelCallLimitMiddleware(run_limit=1), "hooks of another loop (before_model, after_model); jump_to"),
-        (HumanInTheLoopMiddleware({"echo": True}), "hooks of another loop (after_model)"),
-        (SummarizationMiddleware(ScriptedChatModel(["x"])), "hooks of another loop (before_model)"),
-        (jumping, "hooks of another loop (before_model); jump_to."),
-    ],
-    ids=["state and tools", "limit", "person", "summary", "jump"],
-)
-def test_middleware_that_needs_more_is_refused(middleware: Any, needs: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        create_graph_agent(ScriptedChatModel(["x"]), hooks=[middleware])
-
-    assert (needs in str(caught.value), str(caught.value).startswith("hooks: the middleware ")) == (True, True)

@@ -121,9 +121,14 @@ async def summarization(mode: str, folder: Path) -> Any:
 
 
 async def pii(mode: str, folder: Path) -> Any:
+    @tool
+    def look_up() -> str:
+        """Look an address up."""
+        return "b@x.org"
+
     guard: Any = PIIMiddleware("email", apply_to_output=True, apply_to_tool_results=True)
-    model = model_of(mode, call("echo", text="b@x.org"), "Write to c@x.org.")
-    session = session_of(model, mode, guard)
+    model = model_of(mode, call("look_up"), "Write to c@x.org.")
+    session = session_of(model, mode, guard, tools=[look_up])
     result = await session.run("I am a@x.org.")
     sent = "".join(message.text for message in model.requests[-1].messages)
     return ended(result), [name in sent for name in ("a@x.org", "b@x.org")], (await messages_of(session))[0]
@@ -170,16 +175,16 @@ async def tool_error(mode: str, folder: Path) -> Any:
 
 async def tool_selector(mode: str, folder: Path) -> Any:
     @tool
-    def other() -> str:
+    def unwanted() -> str:
         """Do something else."""
         return ""
 
     chooser = ScriptedChatModel(['{"tools": ["echo"]}'] * 2)
     model = model_of(mode, call("echo", text="x"), "Done.")
-    result = await session_of(model, mode, LLMToolSelectorMiddleware(model=chooser), tools=[echo, other]).run("go")
+    result = await session_of(model, mode, LLMToolSelectorMiddleware(model=chooser), tools=[echo, unwanted]).run("go")
     first = model.requests[0]
     offered = [each["function"]["name"] for each in first.tools] if mode == "native" else first.messages[0].text
-    return ended(result), result.results, "other" in offered
+    return ended(result), result.results, "unwanted" in offered
 
 
 async def tool_emulator(mode: str, folder: Path) -> Any:
@@ -249,12 +254,15 @@ CASES: dict[type[Any], tuple[Callable[[str, Path], Any], Any]] = {
     LLMToolSelectorMiddleware: (tool_selector, (DONE, {"a": "x"}, False)),
     LLMToolEmulator: (tool_emulator, (DONE, {"a": "emulated"})),
     ContextEditingMiddleware: (context_editing, (DONE, True)),
-    ShellToolMiddleware: (shell_tool, (DONE, "7\n/", {})),
+    ShellToolMiddleware: (shell_tool, (DONE, "7\n/\n", {})),
     FilesystemFileSearchMiddleware: (file_search, (DONE, {"a": "/a.txt", "b": "/a.txt"})),
     ProviderToolSearchMiddleware: (provider_tool_search, None),
 }
 
 
+# langchain's shell session leaves its pipes to the garbage collector when it stops.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", [kind for kind in CASES if kind is not ProviderToolSearchMiddleware])
 async def test_a_shipped_middleware_runs_unchanged(kind: type[Any], mode: str, tmp_path: Path) -> None:

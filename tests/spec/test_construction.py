@@ -57,7 +57,7 @@ class ToolClass(BaseTool):
         return ""
 
 
-def prompt_of_a_state(state: Any) -> str:
+def prompt_of_a_run(state: Any, config: Any) -> str:
     return ""
 
 
@@ -112,10 +112,10 @@ def pretender() -> str:
         ({"hooks": 5}, "hooks=5: give a list, e.g. hooks=[…]."),
         ({"prompts": ["x"]}, "prompts=['x']: give a mapping of prompt name → template text."),
         ({"prompts": {"planner": 5}}, "Prompt 'planner': give a template as text, not 5."),
-        ({"system_prompt": 5}, "system_prompt=5: give text, or a function without parameters that returns text."),
+        ({"system_prompt": 5}, "system_prompt=5: give text, or a function that returns text."),
         (
-            {"system_prompt": prompt_of_a_state},
-            "system_prompt: the function prompt_of_a_state needs 'state', and it is called without arguments; ",
+            {"system_prompt": prompt_of_a_run},
+            "system_prompt: the function prompt_of_a_run needs 'state', 'config', and it is called with the state ",
         ),
         ({"system_prompt": coroutine_prompt}, "system_prompt: coroutine_prompt is a coroutine function; give a plain"),
         ({"context_schema": 5}, "context_schema must be AgentContext or a subclass of it, not 5."),
