@@ -9,6 +9,7 @@ tests need `pytest-mock`, `pytest-socket`, `syrupy` and `blockbuster`. The modul
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -21,6 +22,8 @@ from typing import Any
 
 REPORT, ADAPT = "MIDDLEWARE_COMPAT_REPORT", "MIDDLEWARE_COMPAT_ADAPT"
 TESTS = "tests/unit_tests/agents/middleware"
+_MODULE_S = 300
+"""Seconds that the tests of one module may take."""
 _ROOT = Path(__file__).parent.parent
 _built = 0
 _outcomes: dict[str, dict[str, Any]] = {}
@@ -55,8 +58,8 @@ def pytest_runtest_makereport(item: Any, call: Any) -> None:
             entry["reason"] = f"{call.excinfo.typename}: {str(call.excinfo.value)[:600]}"
 
 
-def pytest_sessionfinish(session: Any) -> None:
-    """Write the report."""
+def pytest_runtest_logfinish(nodeid: str, location: Any) -> None:
+    """Write the report after each test, so that a crash loses one test only."""
     Path(os.environ[REPORT]).write_text(json.dumps(_outcomes))
 
 
@@ -150,17 +153,24 @@ def _adapted_class(kind: Any) -> Any:
 
 def run(folder: Path, *, adapt: bool) -> dict[str, dict[str, Any]]:
     """Run the tests and return the outcome of each, by its id."""
-    with tempfile.TemporaryDirectory() as scratch:
-        report = Path(scratch) / "report.json"
-        env = {**os.environ, REPORT: str(report), "PYTHONPATH": os.pathsep.join([str(_ROOT / "scripts"), str(_ROOT)])}
-        env.pop(ADAPT, None)
-        if adapt:
-            env[ADAPT] = "1"
-        options = ["-q", "-p", "no:cacheprovider", "-p", "middleware_compat", "-W", "ignore", "-o", "addopts=", "--tb=no"]
-        command = [sys.executable, "-m", "pytest", *options, TESTS]
-        subprocess.run(command, cwd=folder, env=env, check=False, stdout=subprocess.DEVNULL, timeout=1_800)
-        found: dict[str, dict[str, Any]] = json.loads(report.read_text())
-        return found
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(_ROOT / "scripts"), str(_ROOT)])}
+    env.pop(ADAPT, None)
+    if adapt:
+        env[ADAPT] = "1"
+    options = ["-q", "-p", "no:cacheprovider", "-p", "middleware_compat", "-W", "ignore", "-o", "addopts=", "--tb=no"]
+    found: dict[str, dict[str, Any]] = {}
+    modules = sorted(str(path.relative_to(folder)) for path in (folder / TESTS).rglob("test_*.py"))
+    # A process for each module with agents, and one for all others.
+    agents = [module for module in modules if "create_agent" in (folder / module).read_text()]
+    for group in [*([module] for module in agents), sorted({*modules} - {*agents})]:
+        with tempfile.TemporaryDirectory() as scratch:
+            report = env[REPORT] = str(Path(scratch) / "report.json")
+            command = [sys.executable, "-m", "pytest", *options, "--timeout=60", *group]
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(command, cwd=folder, env=env, check=False, stdout=subprocess.DEVNULL, timeout=_MODULE_S)
+            if Path(report).exists():
+                found |= json.loads(Path(report).read_text())
+    return found
 
 
 def reason_of(text: str) -> str:
@@ -175,7 +185,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--json", type=Path, help="where to store the outcomes")
     options = parser.parse_args()
-    theirs, ours = run(options.folder, adapt=False), run(options.folder, adapt=True)
+    ours, theirs = run(options.folder, adapt=True), run(options.folder, adapt=False)
+    for id_, entry in theirs.items():
+        ours.setdefault(id_, {**entry, "outcome": "failed", "reason": "The test did not end."})
     if options.json:
         options.json.write_text(json.dumps({"theirs": theirs, "ours": ours}, indent=1))
     counts: dict[str, Counter[str]] = defaultdict(Counter)

@@ -16,6 +16,10 @@ from graph_agent.state.own_fields import NO_OWN_FIELDS, RESERVED, OwnFields, fir
 from graph_agent.types import Call
 
 
+_OF_ANOTHER_AGENT = ("status", "stop_reason", "structured_response")
+"""Fields in the output of an agent of this package, which a tool may give on as a whole; they are not written."""
+
+
 @dataclass(frozen=True, slots=True)
 class CommandScope:
     """The effects that a call's commands may have."""
@@ -82,6 +86,8 @@ class CommandEffects:
             if name == "messages":
                 for message in value if isinstance(value, list) else [value]:
                     self._add_message(message, call)
+            elif name in _OF_ANOTHER_AGENT:
+                continue
             elif (fault := scope.own.fault(name, value)) is not None:
                 self.refused.append(fault)
             else:
