@@ -42,6 +42,8 @@ async def hook_node(
     try:
         update = await hook.run(state, config)
         _check(update, hook, deps.toolbox.own)
+        if update.get("jump_to") not in hook.jumps:
+            update.pop("jump_to", None)  # as in LangChain, a jump that `can_jump_to` does not declare has no effect
     except UserError:
         raise
     except BaseException as error:

@@ -92,7 +92,7 @@ def _adapted(
 ) -> Any:
     """As langchain's `create_agent`.
 
-    The loop's own instructions and its loop detection are off, failures are raised, and the step limit is out of reach.
+    The loop's own instructions and its loop detection are off, failures are raised, and the step limit is 25.
     """
     global _built  # noqa: PLW0603 - as above
     _built += 1
@@ -108,7 +108,7 @@ def _adapted(
         prompts={"planner": "{# none #}"},
         response_format=getattr(response_format, "schema", response_format),
         state_schema=state_schema,
-        config=LoopConfig(max_steps=1_000, on_failure="raise", tool_calling="native", loop_detection=False, model_retries=0),
+        config=LoopConfig(max_steps=25, on_failure="raise", tool_calling="native", loop_detection=False, model_retries=0),
         resolve=lambda given: init_chat_model(given) if isinstance(given, str) else given,
     )
     compiled = graph.compile(
@@ -120,11 +120,11 @@ def _adapted(
         interrupt_after=interrupt_after,
         transformers=transformers,
     )
-    compiled.__class__ = _adapted_class(type(compiled))
+    compiled.__class__ = _adapted_class(type(compiled), response_format)
     return compiled
 
 
-def _adapted_class(kind: Any) -> Any:
+def _adapted_class(kind: Any, response_format: Any) -> Any:
     from graph_agent.errors import RunFailedError
 
     def cause(error: Any) -> BaseException:
@@ -132,7 +132,8 @@ def _adapted_class(kind: Any) -> Any:
 
     def without_own(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: each for name, each in value.items() if name not in ("status", "stop_reason")}
+            own = {"status", "stop_reason", *(["structured_response"] if response_format is None else [])}
+            return {name: each for name, each in value.items() if name not in own}
         return value
 
     class Adapted(kind):  # type: ignore[misc]  # a class at run time

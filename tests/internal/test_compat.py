@@ -5,11 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypedDict, cast
 
 import pytest
-from langchain_core.messages import content
+from langchain.agents.middleware import AgentMiddleware, ExtendedModelResponse, ModelCallLimitMiddleware, ModelResponse
+from langchain_core.messages import AIMessage, content
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool, tool
 from langgraph.cache.sqlite import SqliteCache
@@ -28,6 +30,9 @@ from graph_agent._compat import (
     SubPattern,
     as_tool_output,
     cache_block_types,
+    can_jump_to,
+    chain_model_calls,
+    chain_tool_calls,
     checkpointer_of,
     close_sqlite_cache,
     config_parameter,
@@ -35,11 +40,13 @@ from graph_agent._compat import (
     dual_runnable,
     gate_message_stream,
     inherits_durability,
+    is_overridden,
     is_resuming,
     loads_older_checkpoint,
     messages_delta_reducer,
     parse_pattern,
     raise_checkpoint_id_floor,
+    read_running_state,
     read_state,
     surrounding_context,
     uses_responses_api,
@@ -362,3 +369,41 @@ def test_types_of_content_blocks_are_found_once() -> None:
     kept = content._get_data_content_block_types
 
     assert (kept(), kept() is kept(), "image" in found) == (found, True, True)
+
+
+async def test_middleware_around_model_calls_is_composed_with_its_commands() -> None:
+    async def wrap(name: str, request: Any, handler: Any) -> Any:
+        inner = await handler(f"{request}{name}")
+        return ExtendedModelResponse(inner, Command(update={"name": name}))
+
+    async def model(request: Any) -> Any:
+        return ModelResponse(result=[AIMessage(request)])
+
+    composed = chain_model_calls([partial(wrap, "a"), partial(wrap, "b")])
+
+    answered = await composed("", model)
+
+    commands = [command.update for command in answered.commands]
+    assert (answered.model_response.result[0].text, commands) == ("ab", [{"name": "b"}, {"name": "a"}])
+
+
+async def test_middleware_around_tool_calls_is_composed() -> None:
+    async def wrap(name: str, request: Any, handler: Any) -> Any:
+        return f"{name}({await handler(request)})"
+
+    async def run(request: Any) -> Any:
+        return request
+
+    assert await chain_tool_calls([partial(wrap, "a"), partial(wrap, "b")])("x", run) == "a(b(x))"
+
+
+def test_the_jumps_and_methods_of_middleware_are_detected() -> None:
+    limit = ModelCallLimitMiddleware(run_limit=1)
+
+    found = [is_overridden(limit, AgentMiddleware, name) for name in ("before_model", "wrap_tool_call")]
+
+    assert (can_jump_to(limit, "before_model"), can_jump_to(limit, "after_model"), found) == (["end"], [], [True, False])
+
+
+def test_the_state_is_empty_outside_a_node() -> None:
+    assert read_running_state(["messages"]) == {}
