@@ -33,6 +33,7 @@ from langgraph.pregel._messages import StreamMessagesHandler
 if TYPE_CHECKING:
     # Imported in functions where they are called: only an agent with tools needs them.
     from langchain_core.language_models import BaseChatModel
+    from langchain_core.outputs import ChatResult
     from langchain_core.tools import BaseTool, StructuredTool
     from langgraph.types import Checkpointer
 
@@ -287,6 +288,45 @@ def gate_message_stream(
     return {**config, "callbacks": manager}
 
 
+def message_streams(manager: BaseCallbackManager) -> list[StreamMessagesHandler] | None:
+    """Return the handlers of a manager if all are LangGraph's own for the message stream; None if one is not."""
+    handlers = [handler for handler in manager.handlers if type(handler) is StreamMessagesHandler]
+    return handlers if len(handlers) == len(manager.handlers) else None
+
+
+def on_running_loop(
+    handler: StreamMessagesHandler,
+    gate: Callable[[Callable[[Any], None], set[int | str]], Callable[[Any], None]] | None = None,
+) -> StreamMessagesHandler:
+    """Return a handler of the message stream for a model call in the thread of the running loop.
+
+    LangGraph wakes the loop through a socket for each entry, which only an entry of another thread needs.
+
+    Args:
+        handler: The handler.
+        gate: As for `gate_message_stream`; None for no gate.
+    """
+    other = copy.copy(handler)
+    wake = getattr(handler.stream, "func", None)
+    loop = asyncio.get_running_loop()
+    if isinstance(handler.stream, functools.partial) and wake == loop.call_soon_threadsafe:
+        (put,) = handler.stream.args
+        thread = threading.get_ident()
+
+        def send(entry: Any) -> None:
+            (loop.call_soon if threading.get_ident() == thread else loop.call_soon_threadsafe)(put, entry)
+
+        other.stream = send
+    if gate is not None:
+        other.stream = gate(other.stream, handler.seen)
+    return other
+
+
+def traced_parameters(model: BaseChatModel, options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the metadata that LangChain adds to a request of a chat model."""
+    return model._get_ls_params_with_defaults(**{k: v for k, v in options.items() if k not in _TRACED_OPTIONS})
+
+
 def has_own_entry_point(model: BaseChatModel) -> bool:
     """Whether a chat model, or a program that instruments LangChain, replaces one of `_ENTRY_POINTS`."""
     own = vars(sys.modules["langchain_core.language_models.chat_models"])
@@ -294,25 +334,19 @@ def has_own_entry_point(model: BaseChatModel) -> bool:
     return any(type(function) is not FunctionType or function.__globals__ is not own for function in functions)
 
 
-def would_stream(model: BaseChatModel, options: Mapping[str, Any]) -> bool:
-    """Whether a chat model streams the reply of `ainvoke` without a callback handler that asks for it."""
-    return model._should_stream(async_api=True, **options)
-
-
 async def generate_reply(
     model: BaseChatModel,
     request: Sequence[BaseMessage],
     options: Mapping[str, Any],
     manager: AsyncCallbackManagerForLLMRun,
-) -> BaseMessage:
-    """Generate a reply as `BaseChatModel.agenerate` does, with the callbacks of a model's own tokens only."""
+) -> ChatResult:
+    """Generate a reply as `BaseChatModel.agenerate` does, without the events of its begin and its end."""
     given = {name: value for name, value in options.items() if name not in _TRACED_OPTIONS}
     # Only content blocks have a form to normalize.
     is_text = all(isinstance(message.content, str) for message in request)
     messages = list(request) if is_text else _normalize_messages(request)
     # A task, as LangChain makes: the model's context variables stay its own.
-    result = await asyncio.create_task(model._agenerate_with_cache(messages, run_manager=manager, **given))
-    return result.generations[0].message
+    return await asyncio.create_task(model._agenerate_with_cache(messages, run_manager=manager, **given))
 
 
 def cache_block_types() -> None:

@@ -26,7 +26,8 @@ class MessageGate:
     def __init__(self, send: Callable[[Entry], None], seen: set[int | str]) -> None:
         self._send = send
         self._seen = seen
-        self._waiting: deque[Entry] = deque()
+        self._waiting: deque[tuple[Entry, str]] = deque()
+        """Entries with their texts."""
         self._at = 0
         """Characters of the reply before the first waiting entry."""
         self._begin = self._end = 0
@@ -34,7 +35,11 @@ class MessageGate:
 
     def __call__(self, entry: Entry) -> None:
         """Add an entry."""
-        self._waiting.append(entry)
+        text = _text_of(entry)
+        if text and not self._waiting and self._begin <= self._at and self._at + len(text) <= self._end:
+            self._send_on(entry, len(text))
+            return
+        self._waiting.append((entry, text))
         self._release()
 
     def show(self, begin: int, end: int) -> None:
@@ -45,11 +50,11 @@ class MessageGate:
     def close(self) -> None:
         """Release waiting entries without text, and drop the text after the end."""
         while self._waiting:
-            self._deliver(self._waiting.popleft())
+            self._deliver(*self._waiting.popleft())
 
     def drop(self) -> None:
         """Drop all waiting entries; the next entry belongs to another reply."""
-        for entry in self._waiting:
+        for entry, _ in self._waiting:
             if (id_ := _id_of(entry)) is not None and id_ not in self._sent_ids:
                 self._seen.discard(id_)
         self._waiting.clear()
@@ -57,35 +62,46 @@ class MessageGate:
 
     def _release(self) -> None:
         while self._waiting and self._end > self._begin:
-            text = _text_of(self._waiting[0])
+            entry, text = self._waiting[0]
             available = self._end - self._at
             if len(text) > available:
                 if available > 0:
                     # Only a part of the entry may be shown so far.
-                    self._waiting[0] = _with_text(self._waiting[0], text[available:])
-                    self._deliver(_with_text(self._waiting[0], text[:available]))
+                    rest = _with_text(entry, text[available:])
+                    self._waiting[0] = rest, text[available:]
+                    self._deliver(_with_text(rest, text[:available]), text[:available])
                 return
-            self._deliver(self._waiting.popleft())
+            self._deliver(*self._waiting.popleft())
 
-    def _deliver(self, entry: Entry) -> None:
-        text, start = _text_of(entry), self._at
-        self._at += len(text)
+    def _deliver(self, entry: Entry, text: str) -> None:
+        start = self._at
         if text:
             shown = text[max(0, self._begin - start) : max(0, self._end - start)]
             if not shown:
+                self._at += len(text)
                 return
             entry = entry if shown == text else _with_text(entry, shown)
         elif (block := _finished_text(entry)) is not None:
-            start = self._at - len(block)
+            start -= len(block)
             entry = _with_text(entry, block[max(0, self._begin - start) : max(0, self._end - start)])
+        self._send_on(entry, len(text))
+
+    def _send_on(self, entry: Entry, length: int) -> None:
+        self._at += length
         self._sent_ids.add(_id_of(entry))
         self._send(entry)
+
+
+def message_text(message: BaseMessage) -> str:
+    """Return the text of a message; faster than `message.text`, which makes an object of its own for each text."""
+    content = message.content
+    return content if isinstance(content, str) else str(message.text)
 
 
 def _text_of(entry: Entry) -> str:
     payload = entry[2][0]
     if isinstance(payload, BaseMessage):
-        return str(payload.text)
+        return message_text(payload)
     # A protocol event of `stream_events(version="v3")`.
     return str(payload["delta"].get("text", "")) if payload.get("event") == "content-block-delta" else ""
 
