@@ -37,7 +37,9 @@ class MessageGate:
         """Add an entry."""
         text = _text_of(entry)
         if text and not self._waiting and self._begin <= self._at and self._at + len(text) <= self._end:
-            self._send_on(entry, len(text))
+            self._at += len(text)
+            self._sent_ids.add(_id_of(entry))
+            self._send(entry)
             return
         self._waiting.append((entry, text))
         self._release()
@@ -45,7 +47,8 @@ class MessageGate:
     def show(self, begin: int, end: int) -> None:
         """Release the text between two indexes of the reply; `end` must not decrease."""
         self._begin, self._end = begin, end
-        self._release()
+        if self._waiting:
+            self._release()
 
     def close(self) -> None:
         """Release waiting entries without text, and drop the text after the end."""
@@ -84,10 +87,7 @@ class MessageGate:
         elif (block := _finished_text(entry)) is not None:
             start -= len(block)
             entry = _with_text(entry, block[max(0, self._begin - start) : max(0, self._end - start)])
-        self._send_on(entry, len(text))
-
-    def _send_on(self, entry: Entry, length: int) -> None:
-        self._at += length
+        self._at += len(text)
         self._sent_ids.add(_id_of(entry))
         self._send(entry)
 
@@ -100,7 +100,8 @@ def message_text(message: BaseMessage) -> str:
 
 def _text_of(entry: Entry) -> str:
     payload = entry[2][0]
-    if isinstance(payload, BaseMessage):
+    # Its class is checked without `isinstance`, which pydantic makes slow for a base class.
+    if type(payload) is not dict:
         return message_text(payload)
     # A protocol event of `stream_events(version="v3")`.
     return str(payload["delta"].get("text", "")) if payload.get("event") == "content-block-delta" else ""
@@ -109,7 +110,7 @@ def _text_of(entry: Entry) -> str:
 def _finished_text(entry: Entry) -> str | None:
     """Return the whole text of a block that a protocol event closes; None for other entries."""
     payload = entry[2][0]
-    if isinstance(payload, BaseMessage) or payload.get("event") != "content-block-finish":
+    if type(payload) is not dict or payload.get("event") != "content-block-finish":
         return None
     text = payload["content"].get("text")
     return text if isinstance(text, str) and payload["content"].get("type") == "text" else None
@@ -117,7 +118,7 @@ def _finished_text(entry: Entry) -> str | None:
 
 def _id_of(entry: Entry) -> str | None:
     payload = entry[2][0]
-    found = payload.id if isinstance(payload, BaseMessage) else payload.get("id")
+    found = payload.get("id") if type(payload) is dict else payload.id
     return found if isinstance(found, str) else None
 
 

@@ -11,7 +11,6 @@ import anyio.lowlevel
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.outputs import ChatGenerationChunk
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
 
@@ -94,10 +93,9 @@ class _Attempt(TokenTimeout):
         self.streamed = True
         await super().on_llm_new_token(*args, **kwargs)
 
-    def receive(self, chunk: ChatGenerationChunk) -> None:
+    def receive(self, message: BaseMessage) -> None:
         self.restart()
         self.streamed = True
-        message = chunk.message
         for piece in message.tool_call_chunks if isinstance(message, AIMessageChunk) else ():
             # A call without an index arrives in one chunk.
             key = f"#{len(self.arguments)}" if piece["index"] is None else piece["index"]

@@ -14,7 +14,7 @@ from langchain_core.messages.ai import UsageMetadata, add_usage
 from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
 from langchain_core.runnables import RunnableConfig
 
-from graph_agent._compat import StreamMessagesHandler, gate_message_stream, on_running_loop
+from graph_agent._compat import MessageStream, gate_message_stream
 from graph_agent.models.message_gate import MessageGate, message_text
 
 T = TypeVar("T")
@@ -143,8 +143,8 @@ class TokenTimeout(AsyncCallbackHandler):
     async def on_chat_model_start(self, *_: Any, **__: Any) -> None:
         """Do nothing; without this method LangChain would serialize the whole request for `on_llm_start`."""
 
-    def receive(self, chunk: ChatGenerationChunk) -> None:
-        """Restart the time to the next token, which is in `chunk`."""
+    def receive(self, message: BaseMessage) -> None:
+        """Restart the time to the next token, which is in `message`."""
         self.restart()
 
     async def on_llm_new_token(
@@ -152,7 +152,7 @@ class TokenTimeout(AsyncCallbackHandler):
     ) -> None:
         """Restart the time to the next token."""
         if isinstance(chunk, ChatGenerationChunk):
-            self.receive(chunk)
+            self.receive(chunk.message)
         else:
             self.restart()
 
@@ -200,8 +200,10 @@ class StreamWatch(AsyncCallbackHandler):
         """Usage that the provider has reported; None before, and most providers report it at the end."""
         self.limit = TokenTimeout(None)
         """The time limit of the request, paused while a reader processes a chunk."""
-        self._received = _GrowingText()
-        self._shown = _GrowingText()
+        self._received: list[str] = []
+        self._received_length = 0
+        self._shown: list[str] = []
+        self._shown_length = 0
         self._new_visibility = visibility
         self._visibility = visibility() if visibility is not None else None
         self._begin = 0
@@ -211,12 +213,12 @@ class StreamWatch(AsyncCallbackHandler):
     @property
     def text(self) -> str:
         """The text that has reached the reader."""
-        return self._shown.joined()
+        return _joined(self._shown)
 
     @property
     def received(self) -> str:
         """The text of the reply so far, including withheld text."""
-        return self._received.joined()
+        return _joined(self._received)
 
     def gated(self, config: RunnableConfig) -> RunnableConfig:
         """Add a gate for the message stream to the config of a model call, if there is a filter."""
@@ -224,9 +226,9 @@ class StreamWatch(AsyncCallbackHandler):
             return config
         return gate_message_stream(config, self._gate)
 
-    def gated_handler(self, handler: StreamMessagesHandler) -> StreamMessagesHandler:
-        """Return a handler of the message stream for a model call on the running loop, with a gate if needed."""
-        return on_running_loop(handler, None if self._new_visibility is None else self._gate)
+    def gated_stream(self, stream: MessageStream) -> MessageStream:
+        """Return a message stream with a gate, if there is a filter."""
+        return stream if self._new_visibility is None else stream.gated(self._gate)
 
     def _gate(self, send: Callable[[Any], None], seen: set[int | str]) -> MessageGate:
         gate = MessageGate(send, seen)
@@ -244,7 +246,7 @@ class StreamWatch(AsyncCallbackHandler):
         if self.seen or self._new_visibility is None:
             return
         self._visibility = self._new_visibility()
-        self._received = _GrowingText()
+        self._received, self._received_length = [], 0
         for gate in self._gates:
             gate.drop()
 
@@ -258,12 +260,11 @@ class StreamWatch(AsyncCallbackHandler):
         """Record one token."""
         if not isinstance(chunk, ChatGenerationChunk):
             self.seen = self.seen or self._visibility is None
-        elif new := self.receive(chunk):
+        elif new := self.receive(chunk.message):
             await self.forward(new)
 
-    def receive(self, chunk: ChatGenerationChunk) -> str:
+    def receive(self, message: BaseMessage) -> str:
         """Record one token; return the text that may be shown from now on, which the caller passes to `forward`."""
-        message = chunk.message
         self._by_chunk = True
         self.id = message.id or self.id
         if isinstance(message, AIMessageChunk) and message.usage_metadata:
@@ -281,26 +282,31 @@ class StreamWatch(AsyncCallbackHandler):
                 await self.forward(new)
 
     def _receive(self, text: str) -> str:
-        everything_is_shown = self.seen and self._begin + self._shown.length == self._received.length
-        self._received.add(text)
+        everything_is_shown = self.seen and self._begin + self._shown_length == self._received_length
+        self._received.append(text)
+        self._received_length += len(text)
         if self._visibility is None:
             self.seen = True
-            self._shown.add(text)
+            self._shown.append(text)
             return text
         if not text:
             return ""
         if everything_is_shown and self._visibility.extends(text):
-            return self._show(self._begin, text)
+            self._show(self._begin, text)
+            return text
         begin, end = self._visibility.part(self.received)
-        return self._show(begin, self.received[begin + self._shown.length : end])
-
-    def _show(self, begin: int, new: str) -> str:
-        if new:
-            self._begin, self.seen = begin, True
-            self._shown.add(new)
-            for gate in self._gates:
-                gate.show(begin, begin + self._shown.length)
+        new = self.received[begin + self._shown_length : end]
+        self._show(begin, new)
         return new
+
+    def _show(self, begin: int, new: str) -> None:
+        if not new:
+            return
+        self._begin, self.seen = begin, True
+        self._shown.append(new)
+        self._shown_length += len(new)
+        for gate in self._gates:
+            gate.show(begin, begin + self._shown_length)
 
     async def finish(self, reply: str, shown: str | None) -> None:
         """Show the rest of a complete reply, or drop it.
@@ -316,10 +322,11 @@ class StreamWatch(AsyncCallbackHandler):
                 gate.drop()
             return
         # Without streaming no text was received before.
-        streamed, self._received = bool(self._received.length), _GrowingText(reply)
-        begin = self._begin if self._shown.length else max(0, reply.find(shown))
-        end = begin + max(_common_prefix_length(reply[begin:], shown), self._shown.length)
-        if streamed and (new := self._show(begin, reply[begin + self._shown.length : end])):
+        streamed, self._received, self._received_length = self._received_length > 0, [reply], len(reply)
+        begin = self._begin if self._shown_length else max(0, reply.find(shown))
+        end = begin + max(_common_prefix_length(reply[begin:], shown), self._shown_length)
+        if streamed and (new := reply[begin + self._shown_length : end]):
+            self._show(begin, new)
             await self.forward(new)
         for gate in self._gates:
             gate.show(begin, end)
@@ -329,21 +336,11 @@ class StreamWatch(AsyncCallbackHandler):
         """Forward newly shown text; does nothing here."""
 
 
-class _GrowingText:
-    """A text that grows by pieces, which are joined only when it is read."""
-
-    def __init__(self, text: str = "") -> None:
-        self._pieces = [text]
-        self.length = len(text)
-
-    def add(self, piece: str) -> None:
-        self._pieces.append(piece)
-        self.length += len(piece)
-
-    def joined(self) -> str:
-        if len(self._pieces) > 1:
-            self._pieces = ["".join(self._pieces)]
-        return self._pieces[0]
+def _joined(pieces: list[str]) -> str:
+    """Return the text of pieces, and replace them by it: a text that grows is joined only when it is read."""
+    if len(pieces) > 1:
+        pieces[:] = ["".join(pieces)]
+    return pieces[0] if pieces else ""
 
 
 def _common_prefix_length(text: str, other: str) -> int:

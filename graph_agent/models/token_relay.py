@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, GenerationChunk, LLMResult
 from langchain_core.utils.uuid import uuid7
 
-from graph_agent._compat import StreamMessagesHandler
+from graph_agent._compat import MessageStream
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.models.stream_watch import StreamWatch, TokenTimeout
 
@@ -26,7 +26,7 @@ class TokenRelay(AsyncCallbackManagerForLLMRun):
 
     Args:
         manager: LangChain's manager of the request.
-        streams: Handlers of the run's message stream.
+        streams: The message streams of the run.
         limit: The time limit.
         watch: Records what the reader receives; None for a request whose tokens no reader receives.
     """
@@ -34,12 +34,16 @@ class TokenRelay(AsyncCallbackManagerForLLMRun):
     def __init__(
         self,
         manager: AsyncCallbackManager,
-        streams: Sequence[StreamMessagesHandler],
+        streams: Sequence[MessageStream],
         limit: TokenTimeout,
         watch: StreamWatch | None,
     ) -> None:
         # The limit comes before the watch, so that it does not count the time of the reader.
-        handlers: list[BaseCallbackHandler] = [*streams, limit, *([watch] if watch is not None else [])]
+        handlers: list[BaseCallbackHandler] = [
+            *(stream.handler for stream in streams),
+            limit,
+            *([watch] if watch is not None else []),
+        ]
         super().__init__(
             run_id=uuid7(),
             handlers=handlers,
@@ -57,14 +61,7 @@ class TokenRelay(AsyncCallbackManagerForLLMRun):
     def begin(self, request: Sequence[BaseMessage]) -> None:
         """Start the reply to a request."""
         for stream in self._streams:
-            stream.on_chat_model_start(
-                {},
-                [list(request)],
-                run_id=self.run_id,
-                parent_run_id=self.parent_run_id,
-                tags=self.tags,
-                metadata=self.metadata,
-            )
+            stream.begin(self, request)
         if self._watch is not None:
             self._watch.begin()
 
@@ -79,11 +76,12 @@ class TokenRelay(AsyncCallbackManagerForLLMRun):
         if not isinstance(chunk, ChatGenerationChunk):
             await super().on_llm_new_token(token, chunk=chunk, **kwargs)
             return
-        self._limit.receive(chunk)
+        message = chunk.message
+        self._limit.receive(message)
         # The watch comes first: its gates then let the token pass at once.
-        new = self._watch.receive(chunk) if self._watch is not None else ""
+        new = self._watch.receive(message) if self._watch is not None else ""
         for stream in self._streams:
-            stream.on_llm_new_token("", chunk=chunk, run_id=self.run_id)
+            stream.send(message)
         if new and self._watch is not None:
             try:
                 await self._watch.forward(new)
@@ -93,9 +91,9 @@ class TokenRelay(AsyncCallbackManagerForLLMRun):
     def end(self, result: LLMResult) -> None:
         """End the reply."""
         for stream in self._streams:
-            stream.on_llm_end(result, run_id=self.run_id, parent_run_id=self.parent_run_id)
+            stream.end(self, result)
 
     def fail(self, error: BaseException) -> None:
         """End the reply with an error."""
         for stream in self._streams:
-            stream.on_llm_error(error, run_id=self.run_id, parent_run_id=self.parent_run_id)
+            stream.fail(self, error)

@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs, var_child_runnable_config
 
 from graph_agent._compat import (
-    StreamMessagesHandler,
+    MessageStream,
     generate_reply,
     has_own_entry_point,
     message_streams,
@@ -33,8 +33,8 @@ class UnobservedModel(NamedTuple):
     model: BaseChatModel
     manager: AsyncCallbackManager
     """LangChain's manager of the request."""
-    streams: Sequence[StreamMessagesHandler]
-    """Handlers of the run's message stream: all handlers of `manager`."""
+    streams: Sequence[MessageStream]
+    """The message streams of the run: all handlers of `manager`."""
 
 
 def unobserved_model(
@@ -89,7 +89,7 @@ async def request_unobserved(
     """
     model, manager, streams = unobserved
     if watch is not None:
-        streams = [watch.gated_handler(stream) for stream in streams]
+        streams = [watch.gated_stream(stream) for stream in streams]
     relay = TokenRelay(manager, streams, limit, watch)
     relay.begin(request)
     try:

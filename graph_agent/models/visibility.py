@@ -30,8 +30,8 @@ _REASONING, _REASONING_END = "<think>", "</think>"
 
 
 _CANDIDATE = re.compile(r"[{\[<◁]|`+|~{2,}|~\Z|\bf(?:u(?:n(?:c(?:t(?:o(?:o(?:ls?)?)?)?)?)?)?)?\Z|\bfunctools\[")
-_MAY_OPEN_CALL = re.compile(r"[{\[<◁`~]|\bf(?:u(?:n(?:c(?:t(?:o(?:o(?:ls?)?)?)?)?)?)?)?\Z")
-"""A character of each `_CANDIDATE`, in the text that completes it."""
+_NOT_PLAIN = re.compile(r"[\n{\[<◁`~]|\bf(?:u(?:n(?:c(?:t(?:o(?:o(?:ls?)?)?)?)?)?)?)?\Z")
+"""A line end, or a character of each `_CANDIDATE`, in the text that completes it."""
 _BRACE = re.compile(r"\{\s*+(?:[\"'“A-Za-z_/#}]|(?P<open>\Z))")
 _BRACKET = re.compile(r"\[(?:TOOL_CALLS\]|\s*+(?:[{\"'\[]|[^\W\d][\w.]*+\s*+\(|(?P<open>(?:[^\W\d][\w.]*+)?\s*+\Z)))")
 _FENCE = re.compile(r"(?P<marks>`{3,}|~{3,})[ \t]*+(?P<language>[A-Za-z][\w.+#-]*+)?(?P<open>\Z)?")
@@ -247,8 +247,9 @@ class CallFilter(SentinelFilter):
 
     def extends(self, text: str) -> bool:
         """See `Visibility`."""
-        if _MAY_OPEN_CALL.search(text) is not None or not super().extends(text):
+        if _NOT_PLAIN.search(text) is not None:
             return False
+        self._shown_to += len(text)
         self._end += len(text)
         return True
 
