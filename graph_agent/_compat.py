@@ -28,12 +28,12 @@ from langgraph._internal._runnable import RunnableCallable
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
 from langgraph.graph.message import _messages_delta_reducer
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.pregel._messages import StreamMessagesHandler
+from langgraph.pregel._messages import StreamMessagesHandler as StreamMessagesHandler  # other modules name the type
 
 if TYPE_CHECKING:
     # Imported in functions where they are called: only an agent with tools needs them.
     from langchain_core.language_models import BaseChatModel
-    from langchain_core.outputs import ChatResult, LLMResult
+    from langchain_core.outputs import ChatResult
     from langchain_core.tools import BaseTool, StructuredTool
     from langgraph.types import Checkpointer
 
@@ -290,79 +290,25 @@ def gate_message_stream(config: RunnableConfig, gate: MakeGate) -> RunnableConfi
     return {**config, "callbacks": manager}
 
 
-class MessageStream:
-    """LangGraph's message stream for one model call on the running loop."""
-
-    def __init__(self, handler: StreamMessagesHandler) -> None:
-        self.handler = copy.copy(handler)
-        """Receives the events that do not pass through the methods of this class."""
-        self._meta: Any = None
-        wake, loop = getattr(handler.stream, "func", None), asyncio.get_running_loop()
-        if isinstance(handler.stream, functools.partial) and wake == loop.call_soon_threadsafe:
-            self.handler.stream = _LoopSender(loop, *handler.stream.args)
-
-    def gated(self, gate: MakeGate) -> MessageStream:
-        """Return a stream whose entries pass through a gate."""
-        other = copy.copy(self)
-        other.handler = copy.copy(self.handler)
-        other.handler.stream = gate(self.handler.stream, self.handler.seen)
-        return other
-
-    def begin(self, run: AsyncCallbackManagerForLLMRun, request: Sequence[BaseMessage]) -> None:
-        """Start the reply to a request."""
-        of_run: dict[str, Any] = {"run_id": run.run_id, "parent_run_id": run.parent_run_id}
-        self.handler.on_chat_model_start({}, [list(request)], **of_run, tags=run.tags, metadata=run.metadata)
-        self._meta = self.handler.metadata.get(run.run_id)
-
-    def send(self, message: BaseMessage) -> None:
-        """Send one token; nothing if the stream leaves out this model call."""
-        if self._meta is not None:
-            self.handler._emit(self._meta, message)
-
-    def end(self, run: AsyncCallbackManagerForLLMRun, result: LLMResult) -> None:
-        """End the reply."""
-        self.handler.on_llm_end(result, run_id=run.run_id, parent_run_id=run.parent_run_id)
-
-    def fail(self, run: AsyncCallbackManagerForLLMRun, error: BaseException) -> None:
-        """End the reply with an error."""
-        self.handler.on_llm_error(error, run_id=run.run_id, parent_run_id=run.parent_run_id)
-
-
-def message_streams(manager: BaseCallbackManager) -> list[MessageStream] | None:
-    """Return the message streams among a manager's handlers; None if it has a handler of another kind."""
+def message_handlers(manager: BaseCallbackManager) -> list[StreamMessagesHandler] | None:
+    """Return the handlers of a manager if all are LangGraph's own for its message stream; None if one is not."""
     if any(type(handler) is not StreamMessagesHandler for handler in manager.handlers):
         return None
-    return [MessageStream(handler) for handler in manager.handlers if isinstance(handler, StreamMessagesHandler)]
+    return [handler for handler in manager.handlers if isinstance(handler, StreamMessagesHandler)]
 
 
-class _LoopSender:
-    """Puts entries of one model call into LangGraph's queue, after everything that was sent before the call.
+def emit_message(handler: StreamMessagesHandler, run_meta: Any, message: BaseMessage) -> None:
+    """Send one token of a model call to the message stream; `run_meta` is the handler's entry for the call."""
+    handler._emit(run_meta, message)
 
-    LangGraph wakes the loop through a socket for each entry, which only an entry of another thread needs.
-    """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, put: Callable[[Any], None]) -> None:
-        self._loop = loop
-        self._put = put
-        self._thread = threading.get_ident()
-        self._pending = 0
-        """Entries of this thread that are not in the queue yet."""
-        self._is_first = True
-
-    def __call__(self, entry: Any) -> None:
-        if threading.get_ident() != self._thread:
-            self._loop.call_soon_threadsafe(self._put, entry)
-        elif self._is_first or self._pending:
-            # Entries that LangGraph sends through the loop, such as a custom one, may be on their way.
-            self._is_first = False
-            self._pending += 1
-            self._loop.call_soon(self._put_pending, entry)
-        else:
-            self._put(entry)
-
-    def _put_pending(self, entry: Any) -> None:
-        self._pending -= 1
-        self._put(entry)
+def queue_of(handler: StreamMessagesHandler, loop: asyncio.AbstractEventLoop) -> Callable[[Any], None] | None:
+    """Return the function that adds entries to a message stream's queue in the thread of `loop`; None if unknown."""
+    stream = handler.stream
+    if not isinstance(stream, functools.partial) or stream.func != loop.call_soon_threadsafe:
+        return None
+    put: Callable[[Any], None] = stream.args[0]
+    return put
 
 
 def traced_parameters(model: BaseChatModel, options: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -14,8 +14,9 @@ from langchain_core.messages.ai import UsageMetadata, add_usage
 from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
 from langchain_core.runnables import RunnableConfig
 
-from graph_agent._compat import MessageStream, gate_message_stream
+from graph_agent._compat import gate_message_stream
 from graph_agent.models.message_gate import MessageGate, message_text
+from graph_agent.models.message_stream import MessageStream
 
 T = TypeVar("T")
 Reader = Callable[[str, str | None], Awaitable[None]]

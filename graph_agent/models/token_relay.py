@@ -11,8 +11,8 @@ from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, GenerationChunk, LLMResult
 from langchain_core.utils.uuid import uuid7
 
-from graph_agent._compat import MessageStream
 from graph_agent._internal.failure_log import log_failure
+from graph_agent.models.message_stream import MessageStream
 from graph_agent.models.stream_watch import StreamWatch, TokenTimeout
 
 logger = logging.getLogger(__name__)

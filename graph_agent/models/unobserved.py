@@ -17,12 +17,12 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs, var_child_runnable_config
 
 from graph_agent._compat import (
-    MessageStream,
     generate_reply,
     has_own_entry_point,
-    message_streams,
+    message_handlers,
     traced_parameters,
 )
+from graph_agent.models.message_stream import MessageStream
 from graph_agent.models.stream_watch import StreamWatch, TokenTimeout
 from graph_agent.models.token_relay import TokenRelay
 
@@ -53,9 +53,9 @@ def unobserved_model(
     callbacks = (config or {}).get("callbacks") or (var_child_runnable_config.get() or {}).get("callbacks")
     # LangChain's own decision: it adds the handlers of tracing, of debug output and of context managers.
     manager = AsyncCallbackManager.configure(callbacks, runnable.callbacks, runnable.verbose)
-    if (streams := message_streams(manager)) is None:
+    if (handlers := message_handlers(manager)) is None:
         return None
-    if streams:
+    if handlers:
         # The entries of the message stream hold the tags and the metadata of the request.
         whole = merge_configs(ensure_config(), config)
         metadata = {**whole.get("metadata", {}), **traced_parameters(runnable, options)}
@@ -68,7 +68,7 @@ def unobserved_model(
             metadata,
             runnable.metadata,
         )
-    return UnobservedModel(runnable, manager, streams)
+    return UnobservedModel(runnable, manager, [MessageStream(handler) for handler in handlers])
 
 
 async def request_unobserved(
