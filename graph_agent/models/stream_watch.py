@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -104,16 +104,15 @@ class TokenTimeout(AsyncCallbackHandler):
         if self._loop is not None:
             self._since = self._loop.time()
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Suspend `token_s` within the context, while a reader processes a token."""
+    def pause(self) -> None:
+        """Suspend `token_s` until `resume()`, while a reader processes a token."""
         self._paused = True
-        try:
-            yield
-        finally:
-            self._paused = False
-            if self._loop is not None:
-                self._since = self._loop.time()
+
+    def resume(self) -> None:
+        """End `pause()`, and restart the time to the next token."""
+        self._paused = False
+        if self._loop is not None:
+            self._since = self._loop.time()
 
     def _check(self) -> None:
         # One timer a request, as to move a timer at each token costs more than the rest of this class. It cancels at
@@ -365,8 +364,11 @@ class StreamForwarder(StreamWatch):
 
     async def forward(self, text: str) -> None:
         """Pass newly shown text to the reader."""
-        with self.limit.paused():
+        self.limit.pause()
+        try:
             await self._reader(text, self.id)
+        finally:
+            self.limit.resume()
 
     # LangChain streams the reply of `ainvoke` if a handler has these two methods.
     def tap_output_aiter(self, run_id: UUID, output: AsyncIterator[T]) -> AsyncIterator[T]:

@@ -8,6 +8,7 @@ import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from graph_agent._internal.coalesce import BETWEEN_PIECES_S
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.server.chat.run import RunEnded, ServerRun
 from graph_agent.server.chat.run_spec import RunSpec
@@ -17,6 +18,11 @@ from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.session.control import SessionControl
 
 logger = logging.getLogger(__name__)
+
+_PIECES_A_SECOND = 500
+"""Pieces of answers that all runs of this process send in a second, as far as `_LONGEST_BETWEEN_PIECES_S` permits: each
+piece costs more than ten tokens that wait for it."""
+_LONGEST_BETWEEN_PIECES_S = 0.1
 
 
 class Runs:
@@ -71,13 +77,19 @@ class Runs:
     ) -> AsyncIterator[ServerRun]:
         if self._draining:
             raise stopping()
-        run = ServerRun(self.host, spec, self.metrics, streams=streams, on_end=on_end)
+        run = ServerRun(
+            self.host, spec, self.metrics, streams=streams, between_pieces_s=self._between_pieces_s, on_end=on_end
+        )
         self._active.add(run)
         try:
             yield run
         finally:
             self._active.discard(run)
             await run.close()
+
+    def _between_pieces_s(self) -> float:
+        shared = min(len(self._active) / _PIECES_A_SECOND, _LONGEST_BETWEEN_PIECES_S)
+        return max(BETWEEN_PIECES_S, shared)
 
     def _start_follow_ups(self, run: ServerRun) -> None:
         if run.spec.session_id is None:
