@@ -54,30 +54,18 @@ class MessageStream:
 
 
 class _LoopSender:
-    """Puts entries of one model call into LangGraph's queue, after everything that was sent before the call.
+    """Sends the entries of one model call to LangGraph's queue through the running loop, in order with all others.
 
-    LangGraph wakes the loop through a socket for each entry, which only an entry of another thread needs.
+    LangGraph also wakes the loop through a socket for each entry, which only an entry of another thread needs.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, put: Callable[[Any], None]) -> None:
         self._loop = loop
         self._put = put
         self._thread = threading.get_ident()
-        self._pending = 0
-        """Entries of this thread that are not in the queue yet."""
-        self._is_first = True
 
     def __call__(self, entry: Any) -> None:
-        if threading.get_ident() != self._thread:
-            self._loop.call_soon_threadsafe(self._put, entry)
-        elif self._is_first or self._pending:
-            # Entries that LangGraph sends through the loop, such as a custom one, may be on their way.
-            self._is_first = False
-            self._pending += 1
-            self._loop.call_soon(self._put_pending, entry)
+        if threading.get_ident() == self._thread:
+            self._loop.call_soon(self._put, entry)
         else:
-            self._put(entry)
-
-    def _put_pending(self, entry: Any) -> None:
-        self._pending -= 1
-        self._put(entry)
+            self._loop.call_soon_threadsafe(self._put, entry)
