@@ -20,9 +20,19 @@ from graph_agent.session.control import SessionControl
 logger = logging.getLogger(__name__)
 
 _PIECES_A_SECOND = 500
-"""Pieces of answers that all runs of this process send in a second, as far as `_LONGEST_BETWEEN_PIECES_S` permits: each
-piece costs more than ten tokens that wait for it."""
 _LONGEST_BETWEEN_PIECES_S = 0.1
+
+
+def between_pieces_s(runs: int) -> float:
+    """Return the minimum seconds between two pieces of one streamed answer.
+
+    Under load, a piece costs more than the tokens that it joins, so that the runs of a process share a number of pieces
+    a second.
+
+    Args:
+        runs: Number of active runs of the process.
+    """
+    return max(BETWEEN_PIECES_S, min(runs / _PIECES_A_SECOND, _LONGEST_BETWEEN_PIECES_S))
 
 
 class Runs:
@@ -78,7 +88,12 @@ class Runs:
         if self._draining:
             raise stopping()
         run = ServerRun(
-            self.host, spec, self.metrics, streams=streams, between_pieces_s=self._between_pieces_s, on_end=on_end
+            self.host,
+            spec,
+            self.metrics,
+            streams=streams,
+            between_pieces_s=lambda: between_pieces_s(len(self._active)),
+            on_end=on_end,
         )
         self._active.add(run)
         try:
@@ -86,10 +101,6 @@ class Runs:
         finally:
             self._active.discard(run)
             await run.close()
-
-    def _between_pieces_s(self) -> float:
-        shared = min(len(self._active) / _PIECES_A_SECOND, _LONGEST_BETWEEN_PIECES_S)
-        return max(BETWEEN_PIECES_S, shared)
 
     def _start_follow_ups(self, run: ServerRun) -> None:
         if run.spec.session_id is None:
