@@ -91,7 +91,7 @@ async def test_langsmith_traces_a_streamed_model_call(unobserved_requests: list[
 async def test_a_surrounding_run_with_subgraphs_receives_each_token_of_the_agent(
     unobserved_requests: list[Any],
 ) -> None:
-    parent = StateGraph(MessagesState)
+    parent: Any = StateGraph(MessagesState)
     parent.add_node("agent", answering())
     parent.add_edge(START, "agent")
     stream = parent.compile().astream(says("go"), stream_mode="messages", subgraphs=True)
