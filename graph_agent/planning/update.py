@@ -185,7 +185,7 @@ class PlanUpdate:
             self.stop_at_recursion_limit()
         else:
             self.changes["ready"] = self.waiting_delegations
-            self.run.plan_calls(call["id"] for call in self.waiting_delegations)
+            self.run.plan_calls((call["id"] for call in self.waiting_delegations), may_write=True)
         return True
 
     async def withdraw_waiting_delegations(self) -> None:
@@ -261,7 +261,8 @@ class PlanUpdate:
             wave: The events of their wave that the history holds already.
         """
         self.changes["ready"] = calls
-        self.run.plan_calls(call["id"] for call in calls)
+        writes = any(self.deps.toolbox.writes(call["name"]) for call in calls)
+        self.run.plan_calls((call["id"] for call in calls), may_write=writes)
         if self.settings.effect_ledger:
             self.loop["ledger"] = True
         else:
