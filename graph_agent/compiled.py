@@ -30,7 +30,7 @@ from graph_agent.context import AgentContext, with_credentials
 from graph_agent.errors import InputError
 from graph_agent.execution.checkpoints import keep_ids_above_newest, namespaces_to_check
 from graph_agent.runs.checkpoint_metadata import strip_configurable
-from graph_agent.runs.deferred_writes import DeferredWrites
+from graph_agent.runs.deferred_writes import DeferredWrites, defers_writes
 from graph_agent.runs.registry import refuse_within, running, running_blocking
 from graph_agent.runs.run import RUN, Run
 
@@ -50,7 +50,7 @@ class CompiledAgentGraph(ClockedStateGraph):
     3. If a tool may write, each plan is stored before its calls run (`durability="sync"`, unless the run sets another;
        also as a subgraph, in its parent's checkpoints), so that no crash hides a call that was made. An agent whose
        tools only read keeps LangGraph's default. Unless the run sets a durability, the package's SQLite saver waits
-       only for steps whose calls may write, and commits others within milliseconds (see `DeferredWrites`).
+       only for steps whose calls may write, and commits all others within milliseconds (see `DeferredWrites`).
     4. A blocking entry point raises `SyncInLoopError` in the thread of a running event loop.
     5. Of a run's `configurable`, checkpoints store only LangGraph's own ids.
     """
@@ -203,7 +203,10 @@ class CompiledAgentGraph(ClockedStateGraph):
         if not self.checkpointer and not self._keeps_with_its_parent(configurable):
             return kwargs
         if isinstance(self.builder, AgentStateGraph) and not self.builder.may_write:
-            return kwargs
+            saver = self._saver_of(configurable)
+            # Such a saver waits only where it must; otherwise a waiting call could start before its plan is stored.
+            if not defers_writes(saver):
+                return kwargs
         return {**kwargs, "durability": "sync"}
 
     def _keeps_with_its_parent(self, configurable: dict[str, Any]) -> bool:

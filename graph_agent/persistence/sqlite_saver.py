@@ -81,6 +81,9 @@ class SharedSqliteSaver(SqliteSaver):
         serde: The serializer of checkpoints.
     """
 
+    defers_writes = True
+    """See `graph_agent.runs.deferred_writes.SupportsDeferral`."""
+
     def __init__(self, file: Path, connection: sqlite3.Connection, serde: SerializerProtocol) -> None:
         super().__init__(connection, serde=serde)
         self.database = file
@@ -180,7 +183,8 @@ class SharedSqliteSaver(SqliteSaver):
         job = partial(self._store, config, statements, checkpoint["id"])
         committed = partial(_record_stored, config, checkpoint["id"])
         deferred = deferred_of(config)
-        if deferred is None or deferred.must_commit:
+        # The checkpoint of the input is committed with the next one, before the first plan.
+        if deferred is None or (deferred.must_commit and metadata.get("source") != "input"):
             await self._writer.run(job, group=deferred, committed=committed)
         else:
             self._writer.defer(job, deferred, committed)

@@ -163,6 +163,7 @@ class Writer:
                 following = self._jobs.get()
                 if following is None:
                     self._jobs.put(None)
+                    self._urgent.set()
                     break
                 batch.append(following)
             else:

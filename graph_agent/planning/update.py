@@ -185,7 +185,7 @@ class PlanUpdate:
             self.stop_at_recursion_limit()
         else:
             self.changes["ready"] = self.waiting_delegations
-            self.run.plan_calls((call["id"] for call in self.waiting_delegations), may_write=True)
+            self.run.plan_calls((call["id"] for call in self.waiting_delegations), stored_first=True)
         return True
 
     async def withdraw_waiting_delegations(self) -> None:
@@ -261,8 +261,9 @@ class PlanUpdate:
             wave: The events of their wave that the history holds already.
         """
         self.changes["ready"] = calls
-        writes = any(self.deps.toolbox.writes(call["name"]) for call in calls)
-        self.run.plan_calls((call["id"] for call in calls), may_write=writes)
+        # Calls of a wave that the history holds have waited so far; a crash would report them as never started.
+        stored_first = bool(wave) or any(self.deps.toolbox.writes(call["name"]) for call in calls)
+        self.run.plan_calls((call["id"] for call in calls), stored_first=stored_first)
         if self.settings.effect_ledger:
             self.loop["ledger"] = True
         else:

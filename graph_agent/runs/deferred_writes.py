@@ -10,11 +10,25 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import anyio
 
 _FLUSH_S = 10.0
 """Maximum seconds to wait for queued writes when a run ends with an error or is cancelled."""
+
+
+@runtime_checkable
+class SupportsDeferral(Protocol):
+    """A saver that can defer the writes of a run."""
+
+    defers_writes: bool
+    """Whether a request within a run that has `DeferredWrites` may return before its write is committed."""
+
+
+def defers_writes(saver: object) -> bool:
+    """Whether a saver can defer the writes of a run."""
+    return isinstance(saver, SupportsDeferral) and saver.defers_writes
 
 
 @dataclass(eq=False)
@@ -24,7 +38,7 @@ class DeferredWrites:
     namespace: str = ""
     """The run's checkpoint namespace; a graph inside the run defers nothing under `durability="sync"`."""
     must_commit: bool = True
-    """Whether a checkpoint must be committed before the saver returns, because calls of the step may write."""
+    """Whether a checkpoint must be committed before the saver returns; initially, since a resumed call may write."""
     error: BaseException | None = None
     """Why a write of the run failed; all later writes of the run are refused with it. None if none failed."""
     _commit: Callable[[], Awaitable[None]] | None = None

@@ -100,15 +100,14 @@ class Run:
         if self.deferred is not None:
             self.deferred.must_commit = False
 
-    def plan_calls(self, ids: Iterable[str], *, may_write: bool) -> None:
+    def plan_calls(self, ids: Iterable[str], *, stored_first: bool) -> None:
         """Record calls as made ready in this run; a model may reuse the ids of earlier calls.
 
         Args:
             ids: The calls' ids.
-            may_write: Whether one of them may write; their plan and their results are then committed before the run
-                continues.
+            stored_first: Whether their plan, and then their results, must be committed before the run continues.
         """
-        if self.deferred is not None and may_write:
+        if self.deferred is not None and stored_first:
             self.deferred.must_commit = True
         new = set(ids)
         self.planned |= new
