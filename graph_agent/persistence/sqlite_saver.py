@@ -1,7 +1,7 @@
 """LangGraph's saver in SQLite, for files shared by several processes and for many concurrent sessions.
 
-LangGraph's asynchronous saver passes each statement to a thread and commits each operation. This one runs the blocking
-saver on a thread of its own: an operation is one job, and queued jobs share one commit.
+LangGraph's asynchronous saver passes each statement to a thread and commits each operation. This one serializes a write
+at once, and executes it on a thread of its own: an operation is one job, and queued jobs share one commit.
 """
 
 from __future__ import annotations
