@@ -103,13 +103,14 @@ def lacks_thread(checkpointer: Checkpointer, configurable: Mapping[str, Any]) ->
     return isinstance(saver, BaseCheckpointSaver) and configurable.get("thread_id") is None
 
 
-def inherits_durability(configurable: Mapping[str, Any]) -> bool:
+def inherits_durability(configurable: Mapping[str, Any], durability: str | None = None) -> bool:
     """Whether a surrounding run sets the durability, which its nested runs inherit.
 
     Args:
         configurable: The `configurable` of the nested run.
+        durability: The durability to look for; None for any.
     """
-    return _DURABILITY in configurable
+    return _DURABILITY in configurable and durability in (None, configurable[_DURABILITY])
 
 
 def surrounding_context(config: RunnableConfig | None) -> Any:
