@@ -24,6 +24,7 @@ from graph_agent._compat import (
     is_resuming,
     lacks_thread,
 )
+from graph_agent._compat_nodes import skip_unused_callbacks
 from graph_agent._internal.sync_bridge import blocking, refuse_running_loop
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext, with_credentials
@@ -251,6 +252,7 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     def compile(self, *args: Any, **kwargs: Any) -> CompiledAgentGraph:
         """As LangGraph's `compile`."""
         compiled = super().compile(*args, **kwargs)
+        skip_unused_callbacks(compiled)
         # LangGraph fixes the class of the compiled graph; this subclass adds methods only, so the object fits it.
         compiled.__class__ = CompiledAgentGraph
         assert isinstance(compiled, CompiledAgentGraph)
