@@ -20,10 +20,13 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, BaseCallbackManager
+from langchain_core.globals import get_llm_cache
 from langchain_core.language_models._utils import _normalize_messages
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config
+from langchain_core.utils._signature import _signature_parameters
+from langchain_core.utils.utils import LC_ID_PREFIX
 from langgraph._internal._runnable import RunnableCallable
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
 from langgraph.graph.message import _messages_delta_reducer
@@ -33,6 +36,7 @@ from langgraph.pregel._messages import StreamMessagesHandler
 if TYPE_CHECKING:
     # Imported in functions where they are called: only an agent with tools needs them.
     from langchain_core.language_models import BaseChatModel
+    from langchain_core.outputs import ChatResult
     from langchain_core.tools import BaseTool, StructuredTool
     from langgraph.types import Checkpointer
 
@@ -310,9 +314,54 @@ async def generate_reply(
     # Only content blocks have a form to normalize.
     is_text = all(isinstance(message.content, str) for message in request)
     messages = list(request) if is_text else _normalize_messages(request)
+    if _has_plain_generation(model):
+        work = _generate(model, messages, manager, given)
+    else:
+        work = model._agenerate_with_cache(messages, run_manager=manager, **given)
     # A task, as LangChain makes: the model's context variables stay its own.
-    result = await asyncio.create_task(model._agenerate_with_cache(messages, run_manager=manager, **given))
+    result = await asyncio.create_task(work)
     return result.generations[0].message
+
+
+def _has_plain_generation(model: BaseChatModel) -> bool:
+    """Whether `_agenerate_with_cache` would only call `_agenerate` and complete the metadata of its reply."""
+    own = vars(sys.modules["langchain_core.language_models.chat_models"])
+    function = type(model)._agenerate_with_cache
+    if type(function) is not FunctionType or function.__globals__ is not own:
+        return False
+    has_cache = model.cache or (model.cache is None and get_llm_cache() is not None)
+    return not has_cache and model.rate_limiter is None and model.output_version != "v1"
+
+
+async def _generate(
+    model: BaseChatModel,
+    messages: list[BaseMessage],
+    manager: AsyncCallbackManagerForLLMRun,
+    options: Mapping[str, Any],
+) -> ChatResult:
+    """Generate as `_agenerate_with_cache` does for a plain generation; that inspects a signature for each reply."""
+    # Imported here: a process that sends no request does not need it.
+    from langchain_core.language_models.chat_models import _gen_info_and_msg_metadata
+
+    function = getattr(model._agenerate, "__func__", model._agenerate)
+    given = {"stop": None, **options}
+    if _takes_run_manager(function):
+        given["run_manager"] = manager
+    result = await model._agenerate(messages, **given)
+    for at, generation in enumerate(result.generations):
+        message = generation.message
+        if message.id is None:
+            message.id = f"{LC_ID_PREFIX}-{manager.run_id}-{at}"
+        message.response_metadata = {
+            **(result.llm_output or {} if len(result.generations) == 1 else {}),
+            **_gen_info_and_msg_metadata(generation),
+        }
+    return result
+
+
+@functools.lru_cache(maxsize=128)
+def _takes_run_manager(function: Callable[..., Any]) -> bool:
+    return "run_manager" in _signature_parameters(function)
 
 
 def cache_block_types() -> None:

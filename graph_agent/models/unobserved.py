@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForLLMRun, BaseCallbackHandler
+from langchain_core.callbacks import (
+    AsyncCallbackManager,
+    AsyncCallbackManagerForLLMRun,
+    BaseCallbackHandler,
+    BaseCallbackManager,
+)
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
@@ -33,8 +38,10 @@ def unobserved_model(
     if not isinstance(runnable, BaseChatModel) or has_own_entry_point(runnable) or would_stream(runnable, options):
         return None
     callbacks = (config or {}).get("callbacks") or (var_child_runnable_config.get() or {}).get("callbacks")
+    if callbacks and (not isinstance(callbacks, BaseCallbackManager) or callbacks.handlers):
+        return None
     # LangChain's own decision: it adds the handlers of tracing, of debug output and of context managers.
-    manager = AsyncCallbackManager.configure(callbacks, runnable.callbacks, runnable.verbose)
+    manager = AsyncCallbackManager.configure(None, runnable.callbacks, runnable.verbose)
     return None if manager.handlers else runnable
 
 
