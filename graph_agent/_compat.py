@@ -308,11 +308,20 @@ async def generate_reply(
     request: Sequence[BaseMessage],
     options: Mapping[str, Any],
     manager: AsyncCallbackManagerForLLMRun,
+    *,
+    is_text: bool,
 ) -> BaseMessage:
-    """Generate a reply as `BaseChatModel.agenerate` does, with the callbacks of a model's own tokens only."""
+    """Generate a reply as `BaseChatModel.agenerate` does, with the callbacks of a model's own tokens only.
+
+    Args:
+        model: The model.
+        request: The messages.
+        options: Keyword arguments of the request.
+        manager: Receives the tokens that the model reports.
+        is_text: Whether the content of each message is a text.
+    """
     given = {name: value for name, value in options.items() if name not in _TRACED_OPTIONS}
     # Only content blocks have a form to normalize.
-    is_text = all(isinstance(message.content, str) for message in request)
     messages = list(request) if is_text else _normalize_messages(request)
     if _has_plain_generation(model):
         work = _generate(model, messages, manager, given)

@@ -22,6 +22,7 @@ from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.utils.uuid import uuid7
 
 from graph_agent._compat import generate_reply, has_own_entry_point, would_stream
+from graph_agent.models.cleaning import is_text_only
 
 
 def unobserved_model(
@@ -60,4 +61,4 @@ async def request_unobserved(
         handlers: Receive the tokens that a model without streaming methods reports; no other events.
     """
     manager = AsyncCallbackManagerForLLMRun(run_id=uuid7(), handlers=handlers, inheritable_handlers=handlers)
-    return cast("AIMessage", await generate_reply(model, request, options, manager))
+    return cast("AIMessage", await generate_reply(model, request, options, manager, is_text=is_text_only(request)))
