@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 
-from graph_agent.planning import prompt
+from graph_agent.models.cleaning import sanitized
 from graph_agent.planning.prompt import PreparedHistory
 from graph_agent.prompts import Prompts
 from graph_agent.state.messages import STEERING_MARK
@@ -23,13 +23,12 @@ def conversation(*texts: str) -> list[AnyMessage]:
 def converted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The texts of the messages that were converted."""
     texts: list[str] = []
-    original = prompt.sanitized
 
     def recording(message: Any) -> Any:
         texts.append(message.text)
-        return original(message)
+        return sanitized(message)
 
-    monkeypatch.setattr(prompt, "sanitized", recording)
+    monkeypatch.setattr("graph_agent.planning.prompt.sanitized", recording)
     return texts
 
 
