@@ -1,6 +1,6 @@
 """The private names of LangGraph behind the execution of a node and of a conditional edge.
 
-As for `_compat`, each has a test in `tests/internal/test_compat.py` that fails when it moves.
+As for `_compat`, each has a test that fails when it moves: `tests/internal/test_compat_nodes.py`.
 """
 
 from __future__ import annotations
