@@ -91,8 +91,7 @@ class ModelRequests:
         planner = planner_of(config["configurable"].get("thread_id", ""), settings, deps.agentic_loop)
         run, chain = run_of(config), await deps.models.chain(settings)
         prepared = run.shared("prepared history", PreparedHistory)
-        active = ActiveModel(deps, chain, settings, history, loop, planner, prepared)
-        return cls(active, budget_met, run.reader)
+        return cls(ActiveModel(deps, chain, settings, history, loop, planner, prepared), budget_met, run.reader)
 
     async def plan(self) -> Planned:
         """Ask for the next wave.
