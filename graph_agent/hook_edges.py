@@ -49,7 +49,9 @@ def add_hooks(graph: AgentStateGraph, deps: AgentDeps, checked: Callable[[Any], 
     hooks = deps.hook_set
     for hook in hooks:
         run = checked(functools.partial(hook_node, deps=deps, hook=hook))
-        graph.add_node(hook.node, dual_runnable(blocking(run), run, hook.node), input_schema=deps.toolbox.own.hook_schema)
+        graph.add_node(
+            hook.node, dual_runnable(blocking(run), run, hook.node), input_schema=deps.toolbox.own.hook_schema
+        )
     _chain(graph, hooks.before_agent, hooks.entry, hooks)
     _chain(graph, hooks.before_model, "model", hooks)
     _chain(graph, hooks.after_model, "plan", hooks)
@@ -69,7 +71,9 @@ def _chain(graph: AgentStateGraph, hooks: Sequence[NodeHook], then: str, all_hoo
             targets["end"] = "finalize"
         elif hook not in all_hooks.after_model:
             targets["model"] = all_hooks.entry
-        graph.add_conditional_edges(hook.node, _jump(hook, targets, following), sorted({following, *(targets[name] for name in hook.jumps)}))
+        graph.add_conditional_edges(
+            hook.node, _jump(hook, targets, following), sorted({following, *(targets[name] for name in hook.jumps)})
+        )
 
 
 def _jump(hook: NodeHook, targets: dict[str, str], following: str) -> Any:
@@ -80,7 +84,9 @@ def _jump(hook: NodeHook, targets: dict[str, str], following: str) -> Any:
     return dual_runnable(blocking(jump), jump, f"{hook.node}.jump")
 
 
-def route_after_plan(hooks: HookSet, calls_after_edit: Callable[[RunnableConfig], list[Call]], send: Callable[[list[Call]], list[Send]]) -> Any:
+def route_after_plan(
+    hooks: HookSet, calls_after_edit: Callable[[RunnableConfig], list[Call]], send: Callable[[list[Call]], list[Send]]
+) -> Any:
     """Return the edge after `plan`.
 
     Args:

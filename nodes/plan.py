@@ -29,6 +29,7 @@ from graph_agent.planning.plan_edits import apply_edits, continue_after_edit
 from graph_agent.planning.reply import Planned, with_free_ids
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.structured_answer import replaced_answer_warning
+from graph_agent.planning.summary import apply_summary
 from graph_agent.planning.update import PlanUpdate
 from graph_agent.response_format import is_json
 from graph_agent.runs.run import work_left_s
@@ -52,6 +53,7 @@ async def plan_node(
     """
     deps = deps_of_run(deps, runtime)
     update = PlanUpdate(state, deps, config, runtime)
+    update.run.begin_step()
     if deps.hook_set and comes_from_hooks(update):
         return await plan_after_hooks(update)
     if state.get("arrived"):
@@ -242,6 +244,7 @@ async def _request_plan(update: PlanUpdate) -> Planned:
         deps, update.settings, update.history, update.loop, update.config, update.budget_met
     )
     try:
+        await apply_summary(requests, update.state.get("events", []), update.events)
         requests.warn_of_withheld_choice()
         with collect_own_writes(update.own_writes):
             if deps.hooks or deps.rewriters:

@@ -108,7 +108,9 @@ def _adapted(
         prompts={"planner": "{# none #}"},
         response_format=getattr(response_format, "schema", response_format),
         state_schema=state_schema,
-        config=LoopConfig(max_steps=25, on_failure="raise", tool_calling="native", loop_detection=False, model_retries=0),
+        config=LoopConfig(
+            max_steps=25, on_failure="raise", tool_calling="native", loop_detection=False, model_retries=0
+        ),
         resolve=lambda given: init_chat_model(given) if isinstance(given, str) else given,
     )
     compiled = graph.compile(
@@ -201,7 +203,9 @@ def main() -> None:
         counts[module]["agent"] += bool(known["agent"])
         counts[module]["agent passed"] += bool(known["agent"]) and entry["outcome"] == "passed"
         if entry["outcome"] == "failed":
-            reasons[("(also with create_agent) " if known["outcome"] == "failed" else "") + reason_of(entry["reason"])] += 1
+            reasons[
+                ("(also with create_agent) " if known["outcome"] == "failed" else "") + reason_of(entry["reason"])
+            ] += 1
     for module, found in sorted(counts.items()):
         print(module, dict(found))
     total: Counter[str] = sum(counts.values(), Counter())

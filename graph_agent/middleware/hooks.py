@@ -29,17 +29,24 @@ def node_hooks(middleware: AgentMiddleware[Any, Any, Any], *, rewrites: bool) ->
     found: dict[str, NodeHook] = {}
     for point in _POINTS:
         sync = getattr(middleware, point) if is_overridden(middleware, AgentMiddleware, point) else None
-        coroutine = getattr(middleware, f"a{point}") if is_overridden(middleware, AgentMiddleware, f"a{point}") else None
+        coroutine = (
+            getattr(middleware, f"a{point}") if is_overridden(middleware, AgentMiddleware, f"a{point}") else None
+        )
         if sync is None and coroutine is None:
             continue
         found[point] = NodeHook(
-            middleware.name, point, _Method(sync, coroutine, middleware.name), tuple(can_jump_to(middleware, point)), rewrites
+            middleware.name,
+            point,
+            _Method(sync, coroutine, middleware.name),
+            tuple(can_jump_to(middleware, point)),
+            rewrites,
         )
     return found
 
 
 def hook_set(hooks: list[dict[str, NodeHook]]) -> HookSet:
     """Return the hooks of all middleware in the order in which they run: `after_` hooks in reverse."""
+
     def of(point: str) -> tuple[NodeHook, ...]:
         return tuple(each[point] for each in hooks if point in each)
 
@@ -70,7 +77,9 @@ class _Method:
     def _update_of(self, returned: Any) -> dict[str, Any]:
         if isinstance(returned, Command):
             if returned.goto or returned.graph or returned.resume:
-                raise ConfigError(f"{self.name}: a hook returned {returned!r}; return an update with `jump_to` instead.")
+                raise ConfigError(
+                    f"{self.name}: a hook returned {returned!r}; return an update with `jump_to` instead."
+                )
             returned = returned.update
         if returned is None:
             return {}

@@ -363,7 +363,9 @@ async def _call(composed: Any, request: ModelRequest[Any], handler: Any) -> Any:
 
 def _only_reply(response: Any) -> AIMessage:
     if not isinstance(response, ModelResponse):
-        raise ConfigError(f"A middleware answered a model request with {response!r}; give a ModelResponse or AIMessage.")
+        raise ConfigError(
+            f"A middleware answered a model request with {response!r}; give a ModelResponse or AIMessage."
+        )
     reply = response.result[-1] if response.result else None
     if len(response.result) != 1 or not isinstance(reply, AIMessage):
         raise ConfigError(f"A middleware answered a model request with {response.result!r}; give one AIMessage.")

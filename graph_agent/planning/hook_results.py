@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, RemoveMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Overwrite
 
@@ -22,7 +22,6 @@ from graph_agent.planning.update import PlanUpdate
 from graph_agent.state.messages import is_user_input
 from graph_agent.state.schema import Bookkeeping, LoopOutcome
 from graph_agent.types import HIDDEN_ID_PREFIX, Call
-from langchain_core.messages import HumanMessage
 
 _REMOVED = "Not run: middleware took this call out of the plan."
 _ENDED = "Not run: middleware ended the work before this call."
@@ -244,7 +243,11 @@ def request_model(update: PlanUpdate, *, begins: bool, settings: LoopConfig) -> 
         loop["ask"] = "agent" if begins else "model"
     elif "draft" not in outcome and "handoffs" not in outcome and _composes(outcome, settings):
         loop["ask"] = "agent" if begins else "model"
-    elif "unguarded" in outcome and "composed" not in outcome and any(hook.rewrites for hook in update.deps.hook_set.after_model):
+    elif (
+        "unguarded" in outcome
+        and "composed" not in outcome
+        and any(hook.rewrites for hook in update.deps.hook_set.after_model)
+    ):
         draft = outcome["draft"] = with_id(outcome["draft"])
         update.add_message(draft)
         loop["asked"], loop["ask"] = draft.id or "", "review"

@@ -15,7 +15,6 @@ from graph_agent.state.messages import CONTEXT_MARK
 from graph_agent.state.own_fields import NO_OWN_FIELDS, RESERVED, OwnFields, first_unplain
 from graph_agent.types import Call
 
-
 _OF_ANOTHER_AGENT = ("status", "stop_reason", "structured_response")
 """Fields in the output of an agent of this package, which a tool may give on as a whole; they are not written."""
 

@@ -402,7 +402,11 @@ def test_the_jumps_and_methods_of_middleware_are_detected() -> None:
 
     found = [is_overridden(limit, AgentMiddleware, name) for name in ("before_model", "wrap_tool_call")]
 
-    assert (can_jump_to(limit, "before_model"), can_jump_to(limit, "after_model"), found) == (["end"], [], [True, False])
+    assert (can_jump_to(limit, "before_model"), can_jump_to(limit, "after_model"), found) == (
+        ["end"],
+        [],
+        [True, False],
+    )
 
 
 def test_the_state_is_empty_outside_a_node() -> None:

@@ -60,7 +60,11 @@ async def test_a_large_result_is_evicted_to_a_file(mode: str) -> None:
     model = ScriptedChatModel([asks(("a", "dump", {})), "Done."])
     hook = FilesystemMiddleware(backend=StateBackend(), tool_token_limit_before_evict=100)
     graph = create_graph_agent(
-        model, tools=[dump], hooks=[hook], config=LoopConfig(tool_calling=mode), checkpointer=InMemorySaver()  # type: ignore[arg-type]  # a mode
+        model,
+        tools=[dump],
+        hooks=[hook],
+        config=LoopConfig(tool_calling=mode),
+        checkpointer=InMemorySaver(),  # type: ignore[arg-type]  # a mode
     )
 
     ran = await Session(graph, "s1").run("go")

@@ -59,7 +59,9 @@ def model_of(mode: str, *steps: Step) -> ScriptedChatModel:
 def session_of(model: Any, mode: str, *hooks: Any, tools: Sequence[Any] = (echo,)) -> Session:
     saver = InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=None))
     config = LoopConfig(tool_calling=mode, model_retries=0)  # type: ignore[arg-type]  # one of the modes
-    return Session(create_graph_agent(model, tools=list(tools), hooks=list(hooks), config=config, checkpointer=saver), "s1")
+    return Session(
+        create_graph_agent(model, tools=list(tools), hooks=list(hooks), config=config, checkpointer=saver), "s1"
+    )
 
 
 def call(name: str, id_: str = "a", **arguments: Any) -> list[tuple[str, str, dict[str, Any]]]:
@@ -111,7 +113,9 @@ async def todo_list(mode: str, folder: Path) -> Any:
 
 
 async def summarization(mode: str, folder: Path) -> Any:
-    summary = SummarizationMiddleware(ScriptedChatModel(["All about tea."]), trigger=("messages", 4), keep=("messages", 1))
+    summary = SummarizationMiddleware(
+        ScriptedChatModel(["All about tea."]), trigger=("messages", 4), keep=("messages", 1)
+    )
     session = session_of(model_of(mode, "One.", "Two.", "Three."), mode, summary)
     for text in ("first", "second", "third"):
         result = await session.run(text)
@@ -226,7 +230,13 @@ LIMIT = "Model call limits exceeded: run limit (1/1)"
 CASES: dict[type[Any], tuple[Callable[[str, Path], Any], Any]] = {
     HumanInTheLoopMiddleware: (
         human_in_the_loop,
-        (["echo", "echo"], "RUNNING", {"a": "1", "b": {"error": "User rejected the tool call for `echo` with reason: Not that."}}, "Done.", 2),
+        (
+            ["echo", "echo"],
+            "RUNNING",
+            {"a": "1", "b": {"error": "User rejected the tool call for `echo` with reason: Not that."}},
+            "Done.",
+            2,
+        ),
     ),
     ModelCallLimitMiddleware: (
         model_call_limit,
