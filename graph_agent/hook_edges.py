@@ -22,8 +22,6 @@ from graph_agent.runs.run import is_running
 from graph_agent.state.schema import Bookkeeping
 from graph_agent.types import Call
 
-AddNode = Callable[..., None]
-
 
 class HookRoute(TypedDict, total=False):
     """The state fields that the edge after `plan` reads."""
@@ -106,5 +104,5 @@ def route_after_plan(
 
 def paths_after_plan(hooks: HookSet) -> list[str]:
     """Return the targets of the edge after `plan`."""
-    review = [hooks.review] if any(hook.rewrites for hook in hooks.after_model) else []
+    review = [hooks.review] if hooks.rewrites else []
     return list(dict.fromkeys(["tools", "delegate", hooks.start, hooks.entry, *review, hooks.exit, "finalize"]))

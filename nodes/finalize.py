@@ -30,14 +30,14 @@ from graph_agent.models.visibility import has_no_answer, is_blank
 from graph_agent.planning.ask import RefusedError
 from graph_agent.planning.failure_account import failure_account
 from graph_agent.planning.handoff import handoff_command
-from graph_agent.planning.hook_results import newest_answer
+from graph_agent.planning.hook_results import composed_answer, stream_unshown
 from graph_agent.planning.hooked_requests import HookedRequests
 from graph_agent.planning.requests import ModelRequests
 from graph_agent.planning.structured_answer import EMPTY_ANSWER, ask_for_structure
 from graph_agent.planning.summary import apply_summary
 from graph_agent.runs.notes import ReceivedNotes, listen
 from graph_agent.runs.run import answer_left_s, run_of, spent
-from graph_agent.state.messages import failure_error, failure_message, stream_rest
+from graph_agent.state.messages import after_sentence, failure_error, failure_message, stream_rest
 from graph_agent.state.schema import Bookkeeping, LoopOutcome, PlanState, status_event
 from graph_agent.types import NO_USAGE, STATUS_OF, StopReason, Usage
 
@@ -104,11 +104,9 @@ class AnswerUpdate:
     async def produce(self) -> None:
         """Produce the answer, or the error that prevented it."""
         draft = self.outcome.get("draft")
-        if "composed" in self.outcome and "failed" not in self.outcome and draft is not None:
-            await self._accept_draft(newest_answer(self.state["messages"], draft))
-            if self.answer is not None and "shown" not in self.outcome:
-                # LangGraph does not stream a message that is in the node's input.
-                stream_rest(self.answer, "")
+        if (kept := composed_answer(self.outcome, self.state["messages"])) is not None:
+            await self._accept_draft(kept)
+            stream_unshown(self.answer, self.outcome)
             return
         if self.reason == "failed" or "failed" in self.outcome:
             self.partial = draft or self.partial
@@ -170,7 +168,7 @@ class AnswerUpdate:
         except UserError:
             raise
         except RefusedError as refused:
-            self.answer = _after_sentence(sentence, refused.message)
+            self.answer = after_sentence(sentence, refused.message)
         except HookError as error:
             self.active_run.cause = error
             self._fail("hook", str(error))
@@ -215,7 +213,7 @@ class AnswerUpdate:
         if is_blank(reply.text):
             self._fail("empty_answer", _EMPTY)
         else:
-            answer = _after_sentence(sentence, await self._guarded(requests, reply), hint)
+            answer = after_sentence(sentence, await self._guarded(requests, reply), hint)
             self.answer = answer if id_ is None else answer.model_copy(update={"id": id_})
             if streamed:
                 stream_rest(self.answer, streamed)
@@ -252,7 +250,7 @@ class AnswerUpdate:
                 self.structured = None
                 await self._read_structured()
             reply = self.answer
-        self.answer = _after_sentence(sentence, reply)
+        self.answer = after_sentence(sentence, reply)
 
     def _sentence(self) -> str:
         if self.reason == "completed":
@@ -387,18 +385,6 @@ class AnswerUpdate:
             message = cut_off_warning(self.truncated, answer, self.settings.max_output_tokens)
             self.events.append(event("warning", self.step, message=message))
 
-    def composed(self) -> dict[str, Any]:
-        """The state update of a node that composes the answer for `finalize` to close the input with."""
-        draft = self.partial if self.error is not None else self.answer
-        outcome: LoopOutcome = {**self.outcome, "stop_reason": self.reason, "composed": True}
-        if self.error is not None:
-            outcome["failed"] = True
-        elif self.requests is not None and self.requests.stream.text:
-            outcome["shown"] = True
-        if draft is not None:
-            outcome["draft"] = draft
-        return {"events": self.events, "loop": {**self.loop, "outcome": outcome}, "usage": self.usage}
-
     def update(self) -> dict[str, Any]:
         """The state update."""
         status = STATUS_OF[self.reason].value
@@ -416,8 +402,3 @@ class AnswerUpdate:
             "loop": {**self.loop, "outcome": None},
             "usage": self.usage,
         }
-
-
-def _after_sentence(sentence: str, answer: AIMessage, hint: str = "") -> AIMessage:
-    """The answer after a fixed sentence, with a hint as its last paragraph; unchanged without a sentence."""
-    return AIMessage("\n\n".join(filter(None, [sentence, answer.text, hint])), id=answer.id) if sentence else answer

@@ -33,8 +33,8 @@ async def hook_node(
     """Run one hook, unless the input has failed or there is no reply for it.
 
     Returns:
-        An update as a list of pairs (see `plan_node`): the hook's own, and an event if it changed the messages or jumps.
-        An exception of the hook makes the input fail.
+        An update as a list of pairs (see `plan_node`): the hook's own, and an event if it changes the messages or
+        jumps. An exception of the hook makes the input fail.
     """
     loop = read_state(config, ["loop"])["loop"]
     if skips(hook, loop):

@@ -13,7 +13,7 @@ from graph_agent.nodes.finalize import AnswerUpdate
 from graph_agent.nodes.plan import ask_before_deadline
 from graph_agent.planning.hook_results import hold_answer, hold_reply, is_failed
 from graph_agent.planning.update import PlanUpdate
-from graph_agent.state.schema import PlanState
+from graph_agent.state.schema import LoopOutcome, PlanState
 
 
 async def model_node(
@@ -35,4 +35,17 @@ async def model_node(
         return Command(update=[("arrived", True)])
     answer = AnswerUpdate(state, deps.settings(runtime, config, loop), deps, config)
     await answer.produce()
-    return Command(update=[*hold_answer(answer.composed()), ("arrived", True)])
+    return Command(update=[*hold_answer(_composed(answer)), ("arrived", True)])
+
+
+def _composed(answer: AnswerUpdate) -> dict[str, Any]:
+    """The state update with an answer that `finalize` closes the input with."""
+    draft = answer.partial if answer.error is not None else answer.answer
+    outcome: LoopOutcome = {**answer.outcome, "stop_reason": answer.reason, "composed": True}
+    if answer.error is not None:
+        outcome["failed"] = True
+    elif answer.requests is not None and answer.requests.stream.text:
+        outcome["shown"] = True
+    if draft is not None:
+        outcome["draft"] = draft
+    return {"events": answer.events, "loop": {**answer.loop, "outcome": outcome}, "usage": answer.usage}

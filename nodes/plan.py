@@ -22,7 +22,8 @@ from graph_agent.hooks.protocol import HookError
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import cut_off
 from graph_agent.planning.ask import PlanningError, RefusedError
-from graph_agent.planning.hook_results import apply_hooks, comes_from_hooks, request_model
+from graph_agent.planning.handoff import apply_after_wave
+from graph_agent.planning.hook_results import apply_hooks, comes_from_hooks, keep_answer, may_replan, request_model
 from graph_agent.planning.hooked_requests import HookedRequests
 from graph_agent.planning.loop_detection import mark_withheld, stop_repetition
 from graph_agent.planning.plan_edits import apply_edits, continue_after_edit
@@ -58,7 +59,7 @@ async def plan_node(
         return await plan_after_hooks(update)
     if state.get("arrived"):
         await apply_edits(update)
-        update.apply_after_wave()
+        apply_after_wave(update)
     elif not await continue_after_edit(update):
         await update.begin_input()
     if deps.hooks:
@@ -95,9 +96,9 @@ async def plan_after_hooks(update: PlanUpdate) -> Command[Any]:
     """Act on a reply of the model that hooks of middleware have seen."""
     apply_hooks(update)
     in_wave = bool(update.loop["waiting"])
-    replaceable = not in_wave and (not update.concluded or update.may_replan)
+    replaceable = not in_wave and (not update.concluded or may_replan(update))
     if await update.receive_notes(["configure", "steer"] if replaceable else ["configure"]):
-        update.keep_answer()
+        keep_answer(update)
     if update.concluded or (update.run.aborted and update.stop_at_abort_or_budget()) or update.continue_wave():
         return finished_plan(update)
     if update.stop_at_abort_or_budget() or not update.deps.plans:

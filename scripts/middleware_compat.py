@@ -1,9 +1,10 @@
 """Runs langchain's own middleware tests against this package's graph, and reports how many pass.
 
-Usage: `python -m scripts.middleware_compat PATH [--write]`, where PATH is a checkout of langchain's `libs/langchain_v1`, or
-its unpacked source distribution, of the installed version. `--write` renews the table in `docs/guides/middleware.md`. The
-tests need `pytest-mock`, `pytest-socket`, `syrupy` and `blockbuster`. The module is also the pytest plugin that replaces
-`create_agent` by an adapter onto `create_graph_agent`.
+Usage: `python -m scripts.middleware_compat PATH [--json OUTCOMES]`, where PATH is a checkout of langchain's
+`libs/langchain_v1`, or its unpacked source distribution, of the installed version. `scripts.middleware_table` writes
+the outcomes into the documentation. The tests need `pytest-mock`, `pytest-socket`, `syrupy` and `blockbuster`.
+
+The module is also the pytest plugin that replaces `create_agent` by an adapter onto `create_graph_agent`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def pytest_configure(config: Any) -> None:
     import langchain.agents.factory
 
     # It refuses locks in event loops, which the bridge for blocking entry points needs.
-    blockbuster.BlockBuster.activate = lambda self: None
+    vars(blockbuster)["BlockBuster"].activate = lambda self: None
     make = _adapted if os.environ.get(ADAPT) else _counted(langchain.agents.create_agent)
     langchain.agents.create_agent = langchain.agents.factory.create_agent = make
 
@@ -129,7 +130,7 @@ def _adapted(
 def _adapted_class(kind: Any, response_format: Any) -> Any:
     from graph_agent.errors import RunFailedError
 
-    def cause(error: Any) -> BaseException:
+    def cause(error: BaseException) -> BaseException:
         return error.__cause__ or error
 
     def without_own(value: Any) -> Any:

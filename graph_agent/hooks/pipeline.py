@@ -51,6 +51,11 @@ class HookSet:
         return any(True for _ in self)
 
     @property
+    def rewrites(self) -> bool:
+        """Whether some `after_model` hook may rewrite an answer."""
+        return any(hook.rewrites for hook in self.after_model)
+
+    @property
     def supersteps(self) -> int:
         """Supersteps that the hooks, the model's own node and the return to `plan` add to a step and its answer."""
         return 2 * (len(self.before_model) + len(self.after_model) + 2) + len(self.before_agent) + len(self.after_agent)

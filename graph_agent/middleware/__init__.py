@@ -2,8 +2,8 @@
 
 `wrap_model_call` runs around each planning and answer request, `wrap_tool_call` around each tool call; the first
 middleware is outermost. `request.state` is the whole state; for a model call, its `messages` are those of the request.
-Changes of a request apply to that request only. `before_` and `after_` hooks are nodes of the graph; their updates change
-the state, the history included.
+Changes of a request apply to that request only. `before_` and `after_` hooks are nodes of the graph; their updates
+change the state, the history included.
 """
 
 from __future__ import annotations

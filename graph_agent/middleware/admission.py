@@ -75,8 +75,8 @@ def _admit(middleware: AgentMiddleware[Any, Any, Any]) -> AdmittedMiddleware:
 def _rewrites(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
     """Whether a middleware may rewrite replies: its `rewrites_replies` if set, else True for unknown middleware.
 
-    The `langchain` package's own middleware and `dynamic_prompt` leave replies unchanged, except `PIIMiddleware` for the
-    output.
+    The middleware of `langchain` and `deepagents` and `dynamic_prompt` leave replies unchanged, except `PIIMiddleware`
+    for the output.
     """
     if isinstance(middleware, PIIMiddleware):
         return bool(middleware.apply_to_output)
@@ -85,7 +85,8 @@ def _rewrites(middleware: AgentMiddleware[Any, Any, Any]) -> bool:
         return declared
     wrap = getattr(type(middleware), "awrap_model_call", None)
     made_by_dynamic_prompt = getattr(wrap, "__qualname__", "").startswith("dynamic_prompt.")
-    return type(middleware) not in vars(shipped).values() and not made_by_dynamic_prompt
+    of_deepagents = type(middleware).__module__.split(".")[0] == "deepagents"
+    return not of_deepagents and type(middleware) not in vars(shipped).values() and not made_by_dynamic_prompt
 
 
 def _wrap(middleware: AgentMiddleware[Any, Any, Any], kind: str) -> Wrap | None:

@@ -195,7 +195,7 @@ class ModelMiddleware:
             messages=messages,
             system_message=system,
             tools=self.request_tools(offered),
-            state={**read_running_state(self._own.readable), "messages": list(messages)},
+            state=cast("Any", {**read_running_state(self._own.readable), "messages": list(messages)}),
             runtime=_runtime(),
         )
 
@@ -208,8 +208,8 @@ class ModelMiddleware:
         for command in commands:
             if command.goto or command.resume or command.graph:
                 raise ConfigError(
-                    f"A middleware returned {command!r} with a model response; it may update own state fields only. Use "
-                    "`jump_to` in a before_model or after_model hook."
+                    f"A middleware returned {command!r} with a model response; it may update own state fields only. "
+                    "Use `jump_to` in a before_model or after_model hook."
                 )
             for name, value in dict(command.update or {}).items():
                 if (fault := self._own.fault(name, value)) is not None:

@@ -14,14 +14,15 @@ from graph_agent._internal.text import plain
 from graph_agent.calls.messages import calls_of
 from graph_agent.config import LoopConfig
 from graph_agent.events.calls import answer_event, recorded_ids, since_plan
+from graph_agent.events.types import event
 from graph_agent.hooks.pipeline import AFTER_AGENT, AFTER_MODEL, NodeHook
 from graph_agent.models.cleaning import without_call_blocks
 from graph_agent.models.visibility import is_blank
 from graph_agent.planning.reply import read_reply
 from graph_agent.planning.update import PlanUpdate
-from graph_agent.state.messages import is_user_input
+from graph_agent.state.messages import is_user_input, stream_rest
 from graph_agent.state.schema import Bookkeeping, LoopOutcome
-from graph_agent.types import HIDDEN_ID_PREFIX, Call
+from graph_agent.types import HIDDEN_ID_PREFIX, NO_USAGE, Call
 
 _REMOVED = "Not run: middleware took this call out of the plan."
 _ENDED = "Not run: middleware ended the work before this call."
@@ -144,7 +145,7 @@ def apply_hooks(update: PlanUpdate) -> None:
 
 def _conclude(update: PlanUpdate, answer: AIMessage) -> None:
     """End the input with an answer; a limit that had ended planning remains its reason."""
-    before: Any = update.loop["outcome"] or {"stop_reason": "completed"}
+    before: LoopOutcome = update.loop["outcome"] or {"stop_reason": "completed"}
     answer = with_id(answer)
     outcome: LoopOutcome = {**before, "draft": answer, "composed": True}
     if "draft" not in before or before["draft"].id != answer.id:
@@ -195,9 +196,7 @@ def _record_removed(update: PlanUpdate, calls: Sequence[Call]) -> None:
 
 def _skip_waiting(update: PlanUpdate, reason: str) -> None:
     waiting, update.loop["waiting"] = update.loop["waiting"], []
-    before = len(update.changes.get("messages", []))
     update.skip([(call, reason) for call in waiting])
-    assert len(update.changes.get("messages", [])) >= before
 
 
 def _ended_text(update: PlanUpdate, newest: AIMessage | None) -> str:
@@ -218,12 +217,39 @@ def _since_input(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
     return list(messages[at:])
 
 
-def newest_answer(messages: Sequence[AnyMessage], draft: AIMessage) -> AIMessage:
-    """Return the answer as hooks left it in the history; the draft if the history has no answer to the newest input."""
+def composed_answer(outcome: LoopOutcome, messages: Sequence[AnyMessage]) -> AIMessage | None:
+    """Return the answer of an outcome as hooks left it in the history; None if none was composed."""
+    draft = outcome.get("draft")
+    if draft is None or "composed" not in outcome or "failed" in outcome:
+        return None
     for message in reversed(_since_input(messages)):
         if isinstance(message, AIMessage) and not _is_hidden(message):
             return draft if message.tool_calls else message
     return draft
+
+
+def stream_unshown(answer: AIMessage | None, outcome: LoopOutcome) -> None:
+    """Stream an answer that no reader has received; LangGraph does not stream a message of the node's input."""
+    if answer is not None and "shown" not in outcome:
+        stream_rest(answer, "")
+
+
+def may_replan(update: PlanUpdate) -> bool:
+    """Whether another plan may follow an answer that hooks have seen."""
+    outcome = update.loop["outcome"]
+    if outcome is None or outcome["stop_reason"] != "completed" or "draft" not in outcome or update.limit_met:
+        return False
+    if update.state["remaining_steps"] < update.steps_for_a_wave or update.run.aborted:
+        return False
+    return not update.budget_met(NO_USAGE, outcome["draft"])
+
+
+def keep_answer(update: PlanUpdate) -> None:
+    """Go on planning after an answer, which stays in the history."""
+    if (outcome := update.loop["outcome"]) is not None and "draft" in outcome:
+        step = update.loop["step"]
+        update.events.append(event("agent_response", step, content=outcome["draft"].content))
+    update.loop["outcome"], update.loop["last_wave"] = None, False
 
 
 def request_model(update: PlanUpdate, *, begins: bool, settings: LoopConfig) -> None:
@@ -243,11 +269,7 @@ def request_model(update: PlanUpdate, *, begins: bool, settings: LoopConfig) -> 
         loop["ask"] = "agent" if begins else "model"
     elif "draft" not in outcome and "handoffs" not in outcome and _composes(outcome, settings):
         loop["ask"] = "agent" if begins else "model"
-    elif (
-        "unguarded" in outcome
-        and "composed" not in outcome
-        and any(hook.rewrites for hook in update.deps.hook_set.after_model)
-    ):
+    elif "unguarded" in outcome and "composed" not in outcome and update.deps.hook_set.rewrites:
         draft = outcome["draft"] = with_id(outcome["draft"])
         update.add_message(draft)
         loop["asked"], loop["ask"] = draft.id or "", "review"

@@ -35,7 +35,6 @@ logger = logging.getLogger(__name__)
 _AT_LIMIT = "Not run: the limit was reached before its turn came."
 _ENDED_BY_HOOK = "Not run: a hook ended the work with this reply."
 _CYCLE = "Not run: it needs calls that need it."
-_HANDED_OFF = "Not run: another call handed the conversation off to the parent graph."
 _ABORTED = "Not run: the run was stopped before its turn came."
 
 _SESSION_KEYS = ("turn", "last_input_id", "text_tools", "native_tools", "summary", "kept_from", "cuts", "taken")
@@ -206,23 +205,6 @@ class PlanUpdate:
         change = self.changes.get("remote", {"contexts": {}, "open": {}})
         self.changes["remote"] = {**change, "open": {**change["open"], **dict.fromkeys(tasks)}}
 
-    def apply_after_wave(self) -> None:
-        """Add the messages that calls of the finished wave left for the history, and end at their handoffs, if any."""
-        remote = self.state.get("remote")
-        if not remote or not (after := remote.get("after")):
-            return
-        change = self.changes.get("remote", {"contexts": {}, "open": {}})
-        self.changes["remote"] = {**change, "after": None}
-        order = [entry["id"] for entry in answers_of_wave(self.state["events"])]
-        effects = [after[id_] for id_ in order if id_ in after]
-        for message in [message for each in effects for message in each["messages"]]:
-            self.add_message(message)
-            self.history = [*self.history, message]
-        if handoffs := [each["handoff"] for each in effects if each["handoff"] is not None]:
-            self.skip([(call, _HANDED_OFF) for call in self.loop["waiting"]])
-            self.loop["waiting"] = []
-            self.conclude({"stop_reason": "completed", "handoffs": handoffs})
-
     def _answer_waiting_delegations(self) -> None:
         for call in self.waiting_delegations:
             message, response = unanswered_result(call, self.loop["step"])
@@ -255,22 +237,6 @@ class PlanUpdate:
     def steps_for_a_wave(self) -> int:
         """Supersteps that LangGraph must still allow for another plan, its wave and the answer."""
         return STEPS_FOR_A_WAVE + self.deps.hook_set.supersteps
-
-    @property
-    def may_replan(self) -> bool:
-        """Whether another plan may replace an answer that hooks have seen."""
-        outcome = self.loop["outcome"]
-        if outcome is None or outcome["stop_reason"] != "completed" or "draft" not in outcome or self.limit_met:
-            return False
-        if self.state["remaining_steps"] < self.steps_for_a_wave:
-            return False
-        return not self.run.aborted and not self.budget_met(NO_USAGE, outcome["draft"])
-
-    def keep_answer(self) -> None:
-        """Go on planning after an answer, which stays in the history."""
-        if (outcome := self.loop["outcome"]) is not None and "draft" in outcome:
-            self.events.append(event("agent_response", self.loop["step"], content=outcome["draft"].content))
-        self.loop["outcome"], self.loop["last_wave"] = None, False
 
     @property
     def limit_met(self) -> LimitMet | None:

@@ -224,3 +224,8 @@ def stream_rest(message: AIMessage, streamed: str) -> None:
     if message.id is not None and (rest := message.text.removeprefix(streamed)):
         chunk = AIMessageChunk(content=rest, id=message.id, response_metadata=message.response_metadata)
         push_message(chunk, state_key=None)
+
+
+def after_sentence(sentence: str, answer: AIMessage, hint: str = "") -> AIMessage:
+    """Return the answer after a fixed sentence, with a hint as its last paragraph; unchanged without a sentence."""
+    return AIMessage("\n\n".join(filter(None, [sentence, answer.text, hint])), id=answer.id) if sentence else answer

@@ -184,7 +184,7 @@ class _Field:
 
 def _own_fields(fields: Mapping[str, _Field], *, jumps: bool) -> OwnFields:
     def schema(name: str, base: Any, chosen: Mapping[str, Any]) -> Any:
-        return TypedDict(name, {**get_type_hints(base, include_extras=True), **chosen}, total=False)  # type: ignore[operator, misc]  # built at run time
+        return TypedDict(name, {**get_type_hints(base, include_extras=True), **chosen}, total=False)  # type: ignore[operator]  # built at run time
 
     annotations = {name: each.annotation for name, each in fields.items()}
     # Set by hooks of middleware for one superstep.
@@ -201,11 +201,11 @@ def _own_fields(fields: Mapping[str, _Field], *, jumps: bool) -> OwnFields:
         outputs=tuple(returned),
         stored=frozenset(name for name, each in fields.items() if each.stored),
         state_schema=schema("AgentState", AgentState, {**annotations, **extra}),
-        input_schema=TypedDict(  # type: ignore[operator, misc]  # built at run time
+        input_schema=TypedDict(  # type: ignore[operator]  # built at run time
             "AgentInput", {**get_type_hints(AgentInput, include_extras=True), **_optional(given)}
         ),
         output_schema=schema("AgentOutput", AgentOutput, returned),
-        hook_schema=TypedDict("HookState", {**seen, **annotations, **extra}, total=False),  # type: ignore[operator, misc]  # built at run time
+        hook_schema=TypedDict("HookState", {**seen, **annotations, **extra}, total=False),  # type: ignore[operator]  # built at run time
         readable=(*AgentState.__annotations__, *annotations),
     )
 

@@ -38,6 +38,9 @@ class CommandScope:
         return cls(own, "|" in config.get("configurable", {}).get("checkpoint_ns", ""))
 
 
+NO_COMMANDS = CommandScope()
+
+
 @dataclass(slots=True)
 class CommandEffects:
     """The effects of the messages and commands that one call returned."""

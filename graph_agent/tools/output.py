@@ -17,7 +17,7 @@ from graph_agent._internal.text import as_text, clean, plain, text_of
 from graph_agent.errors import AbandonedCallsError, CallError, McpServerError
 from graph_agent.events.calls import CallResult
 from graph_agent.events.types import ResultStatus, as_json, decode, structured_content
-from graph_agent.tools.commands import CommandEffects, CommandScope
+from graph_agent.tools.commands import NO_COMMANDS, CommandEffects, CommandScope
 from graph_agent.types import Call
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _BECAUSE: dict[Cause, str] = {
 
 
 def read_output(
-    returned: Any, call: Call, given: ReturnValue | None = None, *, scope: CommandScope = CommandScope()
+    returned: Any, call: Call, given: ReturnValue | None = None, *, scope: CommandScope = NO_COMMANDS
 ) -> CallResult:
     """Parse a tool's result: text, a message for its call, or a `Command` or list that holds that message.
 

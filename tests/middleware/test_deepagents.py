@@ -52,7 +52,7 @@ async def test_files_of_the_filesystem_middleware_are_state(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_large_result_is_evicted_to_a_file(mode: str) -> None:
+async def test_a_large_result_is_evicted_to_a_file(mode: Any) -> None:
     def dump() -> str:
         """Return a lot."""
         return "line of text\n" * 2_000
@@ -64,7 +64,7 @@ async def test_a_large_result_is_evicted_to_a_file(mode: str) -> None:
         tools=[dump],
         hooks=[hook],
         config=LoopConfig(tool_calling=mode),
-        checkpointer=InMemorySaver(),  # type: ignore[arg-type]  # a mode
+        checkpointer=InMemorySaver(),
     )
 
     ran = await Session(graph, "s1").run("go")

@@ -56,9 +56,9 @@ def model_of(mode: str, *steps: Step) -> ScriptedChatModel:
     return ScriptedChatModel(replies)
 
 
-def session_of(model: Any, mode: str, *hooks: Any, tools: Sequence[Any] = (echo,)) -> Session:
+def session_of(model: Any, mode: Any, *hooks: Any, tools: Sequence[Any] = (echo,)) -> Session:
     saver = InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=None))
-    config = LoopConfig(tool_calling=mode, model_retries=0)  # type: ignore[arg-type]  # one of the modes
+    config = LoopConfig(tool_calling=mode, model_retries=0)
     return Session(
         create_graph_agent(model, tools=list(tools), hooks=list(hooks), config=config, checkpointer=saver), "s1"
     )
@@ -78,7 +78,7 @@ async def messages_of(session: Session) -> list[tuple[str, str]]:
 
 async def edits(session: Session) -> list[tuple[str, str, Any]]:
     """The changes of middleware in the history."""
-    events = [dict(event) for event in await session.events() if event["type"] == "middleware"]
+    events: list[dict[str, Any]] = [{**event} for event in await session.events() if event["type"] == "middleware"]
     return [(event["hook"], event.get("jump_to", ""), event.get("removed", 0)) for event in events]
 
 
@@ -205,7 +205,7 @@ async def context_editing(mode: str, folder: Path) -> Any:
 
 
 async def shell_tool(mode: str, folder: Path) -> Any:
-    steps = [call("shell", "a", command="x=7; cd /"), call("shell", "b", command="echo $x; pwd"), "Done."]
+    steps: list[Step] = [call("shell", "a", command="x=7; cd /"), call("shell", "b", command="echo $x; pwd"), "Done."]
     session = session_of(model_of(mode, *steps), mode, ShellToolMiddleware(workspace_root=folder), tools=[])
     result = await session.run("go")
     return ended(result), result.results["b"], result.state
@@ -214,7 +214,7 @@ async def shell_tool(mode: str, folder: Path) -> Any:
 async def file_search(mode: str, folder: Path) -> Any:
     (folder / "a.txt").write_text("needle")
     search = FilesystemFileSearchMiddleware(root_path=str(folder), use_ripgrep=False)
-    steps = [call("glob_search", "a", pattern="*.txt"), call("grep_search", "b", pattern="needle"), "Done."]
+    steps: list[Step] = [call("glob_search", "a", pattern="*.txt"), call("grep_search", "b", pattern="needle"), "Done."]
     result = await session_of(model_of(mode, *steps), mode, search, tools=[]).run("go")
     return ended(result), result.results
 

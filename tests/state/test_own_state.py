@@ -64,9 +64,9 @@ def strict_saver() -> InMemorySaver:
     return InMemorySaver(serde=JsonPlusSerializer(allowed_msgpack_modules=None))
 
 
-def shop(model: ScriptedChatModel, mode: str = "native", **options: Any) -> Session:
+def shop(model: ScriptedChatModel, mode: Any = "native", **options: Any) -> Session:
     options = {"tools": [put, look], "state_schema": Shop, "checkpointer": strict_saver(), **options}
-    graph = create_graph_agent(model, config=LoopConfig(tool_calling=mode), **options)  # type: ignore[arg-type]  # a mode
+    graph = create_graph_agent(model, config=LoopConfig(tool_calling=mode), **options)
     return Session(graph, "s1")
 
 
