@@ -42,7 +42,6 @@ from graph_agent.state.schema import Bookkeeping, LoopOutcome, PlanState, status
 from graph_agent.types import NO_USAGE, STATUS_OF, StopReason, Usage
 
 logger = logging.getLogger(__name__)
-
 _EMPTY = "The model's answer was empty, and so was the answer to a second request."
 
 
@@ -104,21 +103,18 @@ class AnswerUpdate:
     async def produce(self) -> None:
         """Produce the answer, or the error that prevented it."""
         draft = self.outcome.get("draft")
-        if (kept := composed_answer(self.outcome, self.state["messages"])) is not None:
-            await self._accept_draft(kept)
-            stream_unshown(self.answer, self.outcome)
-            return
         if self.reason == "failed" or "failed" in self.outcome:
             self.partial = draft or self.partial
             self.error = next(entry for entry in reversed(self.state["events"]) if entry["type"] == "error")
             return
-        sentence = self._sentence()
-        if draft is not None and self.reason == "completed":
-            await self._accept_draft(draft)
+        kept = composed_answer(self.outcome, self.state["messages"]) or (draft if self.reason == "completed" else None)
+        if kept is not None:
+            await self._accept_draft(kept)
+            stream_unshown(self.answer, self.outcome)
             return
         if draft is not None:
             # The reader has received this beginning of an answer.
-            self.answer = draft.model_copy(update={"content": f"{draft.text}\n\n{sentence}"})
+            self.answer = draft.model_copy(update={"content": f"{draft.text}\n\n{self._sentence()}"})
             return
         exhausted = self._is_exhausted()
         sentence = self._sentence()

@@ -229,8 +229,8 @@ def composed_answer(outcome: LoopOutcome, messages: Sequence[AnyMessage]) -> AIM
 
 
 def stream_unshown(answer: AIMessage | None, outcome: LoopOutcome) -> None:
-    """Stream an answer that no reader has received; LangGraph does not stream a message of the node's input."""
-    if answer is not None and "shown" not in outcome:
+    """Stream a composed answer that no reader has received; LangGraph does not stream a message of the node's input."""
+    if answer is not None and "composed" in outcome and "shown" not in outcome:
         stream_rest(answer, "")
 
 
