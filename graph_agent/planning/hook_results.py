@@ -20,7 +20,7 @@ from graph_agent.models.cleaning import without_call_blocks
 from graph_agent.models.visibility import is_blank
 from graph_agent.planning.reply import read_reply
 from graph_agent.planning.update import PlanUpdate
-from graph_agent.state.messages import is_user_input, stream_rest
+from graph_agent.state.messages import is_user_input, order_results, stream_rest
 from graph_agent.state.schema import Bookkeeping, LoopOutcome
 from graph_agent.types import HIDDEN_ID_PREFIX, NO_USAGE, Call
 
@@ -197,6 +197,8 @@ def _record_removed(update: PlanUpdate, calls: Sequence[Call]) -> None:
 def _skip_waiting(update: PlanUpdate, reason: str) -> None:
     waiting, update.loop["waiting"] = update.loop["waiting"], []
     update.skip([(call, reason) for call in waiting])
+    # A hook may have added an answer after the calls.
+    update.replace_history(order_results(update.history))
 
 
 def _ended_text(update: PlanUpdate, newest: AIMessage | None) -> str:
