@@ -93,7 +93,7 @@ def _adapted(
 ) -> Any:
     """As langchain's `create_agent`.
 
-    The loop's own instructions and its loop detection are off, failures are raised, and the step limit is 25.
+    The loop's own instructions and its loop detection are off, failures are raised, and the step limit is 8.
     """
     global _built  # noqa: PLW0603 - as above
     _built += 1
@@ -110,7 +110,7 @@ def _adapted(
         response_format=getattr(response_format, "schema", response_format),
         state_schema=state_schema,
         config=LoopConfig(
-            max_steps=25, on_failure="raise", tool_calling="native", loop_detection=False, model_retries=0
+            max_steps=8, on_failure="raise", tool_calling="native", loop_detection=False, model_retries=0
         ),
         resolve=lambda given: init_chat_model(given) if isinstance(given, str) else given,
     )

@@ -57,7 +57,9 @@ class HookSet:
 
     @property
     def supersteps(self) -> int:
-        """Supersteps that the hooks, the model's own node and the return to `plan` add to a step and its answer."""
+        """Supersteps that hooks, the model's own node and the return to `plan` add to a step and its answer; 0 for none."""
+        if not self:
+            return 0
         return 2 * (len(self.before_model) + len(self.after_model) + 2) + len(self.before_agent) + len(self.after_agent)
 
     @property

@@ -110,11 +110,10 @@ async def test_an_interrupt_after_the_model_does_not_repeat_its_request() -> Non
 
 @pytest.mark.parametrize("hook", [before_agent, before_model, after_model])
 async def test_a_jump_to_the_end_completes_the_input(hook: Any) -> None:
-    @hook(can_jump_to=["end"])
     def stop(state: Any, runtime: Any) -> dict[str, Any]:
         return {"jump_to": "end", "messages": [AIMessage("Not today.")]}
 
-    session = session_of([ECHO], stop)
+    session = session_of([ECHO], hook(can_jump_to=["end"])(stop))
 
     ran = await session.run("go")
 
@@ -199,11 +198,10 @@ async def test_a_hook_after_the_agent_replaces_the_answer_before_it_is_recorded_
 
 @pytest.mark.parametrize("hook", [before_agent, before_model, after_model, after_agent])
 async def test_an_exception_of_a_hook_fails_the_input(hook: Any) -> None:
-    @hook
     def broken(state: Any, runtime: Any) -> None:
         raise LookupError("no such thing")
 
-    session = session_of([ECHO, "Done."] * 2, broken)
+    session = session_of([ECHO, "Done."] * 2, hook(broken))
     failed = await session.run("go")
     with pytest.raises(RunFailedError) as raised:
         await session.run("go", context={"on_failure": "raise"})
