@@ -48,7 +48,7 @@ class HookSet:
         yield from (*self.before_agent, *self.before_model, *self.after_model, *self.after_agent)
 
     def __bool__(self) -> bool:
-        return any(True for _ in self)
+        return bool(self.before_agent or self.before_model or self.after_model or self.after_agent)
 
     @property
     def rewrites(self) -> bool:
@@ -57,7 +57,7 @@ class HookSet:
 
     @property
     def supersteps(self) -> int:
-        """Supersteps that hooks, the model's own node and the return to `plan` add to a step and its answer; 0 for none."""
+        """Supersteps that hooks, the model's own node and the return to `plan` add to a step; 0 without hooks."""
         if not self:
             return 0
         return 2 * (len(self.before_model) + len(self.after_model) + 2) + len(self.before_agent) + len(self.after_agent)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +39,12 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from graph_agent import LoopConfig, RunResult, ScriptedChatModel, Session, create_graph_agent
 from tests.support.agents import asks, dialogue, echo
+from tests.support.openai_stub import StubFactory, openai_stub
+
+__all__ = ["openai_stub"]
 
 MODES = ["native", "text", "wave"]
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "middleware.md"
 Step = str | list[tuple[str, str, dict[str, Any]]]
 
 
@@ -219,12 +225,6 @@ async def file_search(mode: str, folder: Path) -> Any:
     return ended(result), result.results
 
 
-async def provider_tool_search(mode: str, folder: Path) -> Any:
-    search = ProviderToolSearchMiddleware(searchable_tools=["echo"])
-    result = await session_of(model_of(mode, "Done."), mode, search).run("go")
-    return ended(result)[1], "does not support" in result.error or result.error
-
-
 DONE = ("Done.", "COMPLETED")
 LIMIT = "Model call limits exceeded: run limit (1/1)"
 CASES: dict[type[Any], tuple[Callable[[str, Path], Any], Any]] = {
@@ -266,7 +266,7 @@ CASES: dict[type[Any], tuple[Callable[[str, Path], Any], Any]] = {
     ContextEditingMiddleware: (context_editing, (DONE, True)),
     ShellToolMiddleware: (shell_tool, (DONE, "7\n/\n", {})),
     FilesystemFileSearchMiddleware: (file_search, (DONE, {"a": "/a.txt", "b": "/a.txt"})),
-    ProviderToolSearchMiddleware: (provider_tool_search, None),
+    ProviderToolSearchMiddleware: (pii, None),
 }
 
 
@@ -283,9 +283,25 @@ async def test_a_shipped_middleware_runs_unchanged(kind: type[Any], mode: str, t
     assert observed == expected
 
 
-def test_every_shipped_middleware_has_a_scenario() -> None:
+def test_every_shipped_middleware_has_a_scenario_and_a_row_in_the_documentation() -> None:
     kinds = [getattr(shipped, name) for name in shipped.__all__]
+    rows = re.findall(r"^\| `(\w+)` \| (runs|runs with a note|refused) \|", PAGE.read_text(), re.MULTILINE)
 
-    found = {each for each in kinds if inspect.isclass(each) and issubclass(each, AgentMiddleware)}
+    found = {each for each in kinds if inspect.isclass(each) and issubclass(each, AgentMiddleware)} - {AgentMiddleware}
 
-    assert found - {AgentMiddleware} == CASES.keys()
+    refused = {"ProviderToolSearchMiddleware"}
+    assert (
+        found,
+        {name for name, _ in rows},
+        {name for name, state in rows if state == "refused"},
+        f"langchain {version('langchain').rpartition('.')[0]}" in PAGE.read_text(),
+    ) == (CASES.keys(), {each.__name__ for each in CASES}, refused, True)
+
+
+async def test_tools_that_a_provider_runs_are_refused(openai_stub: StubFactory) -> None:
+    search: Any = ProviderToolSearchMiddleware(searchable_tools=["echo"])
+    stub = openai_stub("Done.")
+    async with stub.chat_model() as model:
+        result = await session_of(model, "native", search).run("go")
+
+    assert (result.status, stub.bodies) == ("FAILED", [])
