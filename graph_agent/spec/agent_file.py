@@ -10,51 +10,33 @@ tools: ["my_tools:search"]
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import date
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from langchain_core.language_models import BaseChatModel
-from langchain_core.tools import BaseTool
-from langgraph.cache.base import BaseCache
-from langgraph.store.base import BaseStore
-from langgraph.types import Checkpointer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from graph_agent._internal.attribute_docs import with_field_docs
 from graph_agent._internal.credential_headers import check_headers
-from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent._internal.validation_text import explain
 from graph_agent._internal.yaml_files import parse_yaml
-from graph_agent.agent import create_graph_agent
-from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
 from graph_agent.config import LoopConfig
 from graph_agent.errors import ConfigError, did_you_mean, located
-from graph_agent.hooks.registry import sort_hooks
-from graph_agent.models.mock import mock_model_from_env
-from graph_agent.models.resolve import resolve_model
-from graph_agent.persistence.open import check_cache, open_cache, open_saver, open_store
-from graph_agent.prompts import PromptTemplate, read_prompt_file
+from graph_agent.persistence.urls import check_cache
 from graph_agent.spec.credentials import CredentialSource, check_sources, read_credentials
 from graph_agent.spec.delegates import DelegateSpec, SkillSpec
-from graph_agent.spec.hooks import HookSpec, load_hook
-from graph_agent.spec.imports import load_attribute, make
-from graph_agent.spec.response_format import load_response_format
-from graph_agent.tools.argument_checks import checked_tool
+from graph_agent.spec.hooks import HookSpec
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from graph_agent.compiled import CompiledAgentGraph
 
 DEFAULT_DB = "sqlite:///graph_agent.db"
 TODAY_VARIABLE = "GRAPH_AGENT_TODAY"
 """Environment variable with the ISO date that a stdio MCP server uses as today; unset for the real date."""
-_TEMPLATE = re.compile(r"\{[{%#]")
 CONFIG_ALIASES = {"max_rounds": "max_steps"}
 """Aliases of fields of `LoopConfig` in an agent file."""
-SYSTEM_VARIABLES = frozenset({"name", "description", "today"})
-"""Variables of a system prompt's template; `today` is an ISO date."""
 
 
 @with_field_docs
@@ -220,7 +202,12 @@ async def open_agent(
     Raises:
         ConfigError: If something that the file names cannot be built, or a credential has no value.
     """
+    # Imported here because they take longer to load than commands that only read the file need to start.
+    from graph_agent._internal.daemon_threads import call_in_thread
+    from graph_agent.compiled import AgentStateGraph
     from graph_agent.mcp import McpTools, open_mcp_tools
+    from graph_agent.persistence.open import open_cache, open_saver, open_store
+    from graph_agent.spec.build import build
 
     credentials = read_credentials(spec.credentials)
     given = {**({TODAY_VARIABLE: today.isoformat()} if today else {}), **(environment or {})}
@@ -235,115 +222,10 @@ async def open_agent(
         store = await stack.enter_async_context(open_store(address)) if address else None
         cache = await stack.enter_async_context(open_cache(spec.cache)) if spec.cache else None
         # In a thread: reading and importing the file's references must not block a server's event loop.
-        graph = await call_in_thread(_build, spec, tools, today, saver, store, cache)
+        graph = await call_in_thread(build, spec, tools, today, saver, store, cache)
         assert isinstance(graph.builder, AgentStateGraph)
         graph.builder.credentials = credentials
         yield graph
-
-
-def _build(
-    spec: AgentSpec,
-    tools: list[BaseTool],
-    today: date | None,
-    saver: Checkpointer,
-    store: BaseStore | None,
-    cache: BaseCache[Any] | None,
-) -> CompiledAgentGraph:
-    mocked = mock_model_from_env()
-    with located(f"Agent file {spec.path}"):
-        model = _model(spec) if mocked is None else mocked
-        tools.extend(_each("tools", spec.tools, lambda name: _tool(name, spec)))
-        return create_graph_agent(
-            model,
-            tools=tools,
-            delegates=_each("delegates", spec.delegates, lambda delegate: delegate.build(spec.folder)),
-            hooks=_each("hooks", spec.hooks, lambda hook: _hook(hook, spec)),
-            system_prompt=_system_prompt(spec, today),
-            prompts=_prompts(spec),
-            response_format=_response_format(spec),
-            config=spec.loop_config(),
-            checkpointer=saver,
-            store=store,
-            cache=cache,
-            name=spec.name,
-            resolve=_resolver(spec),
-        )
-
-
-def _each(field: str, given: Sequence[T], build: Callable[[T], Any]) -> list[Any]:
-    built = []
-    for at, one in enumerate(given):
-        with located(f"{field}.{at}"):
-            built.append(build(one))
-    return built
-
-
-def _tool(name: str, spec: AgentSpec) -> BaseTool:
-    return checked_tool(load_attribute(name, spec.folder), repr(name))
-
-
-def _hook(given: HookSpec, spec: AgentSpec) -> Any:
-    hook = load_hook(given, spec.folder)
-    with located(repr(given.use)):
-        sort_hooks([hook])
-    return hook
-
-
-def _prompts(spec: AgentSpec) -> dict[str, str]:
-    texts: dict[str, str] = {}
-    for name, file in spec.prompts.items():
-        with located(f"prompts.{name}"):
-            texts[name] = read_prompt_file(spec.folder / file)
-    return texts
-
-
-def _response_format(spec: AgentSpec) -> type[Any] | dict[str, Any] | None:
-    if spec.response_format is None:
-        return None
-    with located("response_format"):
-        return load_response_format(spec.response_format, spec.folder)
-
-
-def _resolver(spec: AgentSpec) -> Callable[[Any], BaseChatModel]:
-    """Return the resolver of model names; dotted names resolve only if the file has them, as a run's are untrusted."""
-    config = spec.loop_config()
-    own = [config.model, *config.fallback_models]
-    return lambda given: _candidate(given, spec) if isinstance(given, str) and given in own else resolve_model(given)
-
-
-def _model(spec: AgentSpec) -> BaseChatModel:
-    candidates = [spec.model] if isinstance(spec.model, str) else spec.model
-    refusals: list[str] = []
-    for candidate in candidates:
-        try:
-            return _candidate(candidate, spec)
-        except ConfigError as error:
-            refusals.append(f"Agent file {spec.path}: model={candidate!r}: {error}")
-    raise ConfigError("\n".join(refusals))
-
-
-def _candidate(name: str, spec: AgentSpec) -> BaseChatModel:
-    factory = load_attribute(name, spec.folder, missing_ok=True)
-    if factory is None:
-        return resolve_model(name)
-    model = factory if isinstance(factory, BaseChatModel) else make(name, factory, "a chat model")
-    if not isinstance(model, BaseChatModel):
-        raise ConfigError(f"{name!r} gave {model!r}; a model factory returns a LangChain chat model.")
-    return model
-
-
-def _system_prompt(spec: AgentSpec, today: date | None) -> str | Callable[[], str]:
-    text, where = spec.system_prompt, f"Agent file {spec.path}: system_prompt"
-    if text.endswith((".yaml", ".yml")):
-        file = spec.folder / text
-        with located("system_prompt"):
-            text, where = read_prompt_file(file), str(file)
-    elif not _TEMPLATE.search(text):
-        return text
-    template = PromptTemplate(text, SYSTEM_VARIABLES, where)
-    return lambda: template.render(
-        name=spec.name, description=spec.description, today=(today or date.today()).isoformat()
-    )
 
 
 def _located(raw: Mapping[str, Any], spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, Any]:

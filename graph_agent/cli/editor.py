@@ -1,0 +1,118 @@
+"""The line editor: history, several lines, and an external editor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.formatted_text import AnyFormattedText
+from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.input import Input
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.output import ColorDepth, Output
+
+HISTORY_VARIABLE = "GRAPH_AGENT_HISTORY"
+"""Environment variable with the file of the history; an empty value keeps the history in memory."""
+
+
+def history_path() -> Path | None:
+    """Return the file of the input history in the user's state folder; None to keep it in memory."""
+    given = os.environ.get(HISTORY_VARIABLE)
+    if given is not None:
+        return Path(given) if given else None
+    state = os.environ.get("XDG_STATE_HOME") or ""
+    # The XDG specification ignores relative paths.
+    folder = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    return folder / "graph-agent" / "history"
+
+
+def open_history() -> History:
+    """Return the persistent history, readable by this user only; one in memory if its file cannot be written."""
+    try:
+        path = history_path()
+        if path is None:
+            return InMemoryHistory()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.touch(mode=0o600, exist_ok=True)
+        with path.open("ab"):
+            return FileHistory(path)
+    except (OSError, RuntimeError):  # RuntimeError: there is no home folder
+        return InMemoryHistory()
+
+
+class LineEditor:
+    """Reads inputs of one or several lines.
+
+    Enter ends the input; Alt-Enter, or a backslash at the end of a line, starts a new line. Ctrl-X Ctrl-E opens the
+    input in `$VISUAL` or `$EDITOR`.
+
+    Args:
+        history: The earlier inputs.
+        on_interrupt: Called for Ctrl-C, with the current text, in place of raising `KeyboardInterrupt`; None to raise.
+        read_from: Source of keys; None for the terminal.
+        write_to: The screen; None for the terminal.
+    """
+
+    def __init__(
+        self,
+        history: History | None = None,
+        on_interrupt: Callable[[str], None] | None = None,
+        *,
+        read_from: Input | None = None,
+        write_to: Output | None = None,
+    ) -> None:
+        keys = KeyBindings()
+        keys.add("enter")(_enter)
+        keys.add("escape", "enter")(_new_line)
+        if on_interrupt is not None:
+
+            @keys.add("c-c")
+            def _(event: KeyPressEvent) -> None:
+                on_interrupt(event.current_buffer.text)
+                event.current_buffer.reset()
+
+        self.session: PromptSession[str] = PromptSession(
+            history=history or InMemoryHistory(),
+            key_bindings=keys,
+            multiline=True,
+            prompt_continuation="… ",
+            enable_open_in_editor=True,
+            tempfile_suffix=".yaml",
+            color_depth=ColorDepth.DEPTH_1_BIT if os.environ.get("NO_COLOR") else None,
+            input=read_from,
+            output=write_to,
+        )
+
+    async def read(
+        self, label: AnyFormattedText, *, default: str = "", refresh_s: float = 0, handle_signal: bool = True
+    ) -> str:
+        """Read one input.
+
+        Args:
+            label: The prompt; its last line stands before the input.
+            default: The editable beginning.
+            refresh_s: Seconds between two evaluations of `label`, if it is a function; 0 for none.
+            handle_signal: Whether SIGINT raises `KeyboardInterrupt`.
+
+        Raises:
+            EOFError: For Ctrl-D in an empty input.
+            KeyboardInterrupt: For SIGINT, and for Ctrl-C without `on_interrupt`.
+        """
+        return await self.session.prompt_async(
+            label, default=default, refresh_interval=refresh_s, handle_sigint=handle_signal
+        )
+
+
+def _enter(event: KeyPressEvent) -> None:
+    buffer = event.current_buffer
+    if buffer.document.current_line_before_cursor.endswith("\\") and buffer.document.is_cursor_at_the_end:
+        buffer.delete_before_cursor()
+        buffer.insert_text("\n")
+    else:
+        buffer.validate_and_handle()
+
+
+def _new_line(event: KeyPressEvent) -> None:
+    event.current_buffer.insert_text("\n")

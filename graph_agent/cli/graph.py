@@ -1,0 +1,68 @@
+"""Command `graph-agent graph`: draws an agent as a Mermaid flowchart, without building it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import typer
+
+from graph_agent._internal.printable import printable
+from graph_agent.cli.options import AGENT_FILE, ConfigOption
+
+if TYPE_CHECKING:
+    from graph_agent.spec.agent_file import AgentSpec
+
+EDGES = (
+    ("__start__", "plan", False),
+    ("plan", "tools", True),
+    ("plan", "delegate", True),
+    ("plan", "finalize", True),
+    ("tools", "plan", False),
+    ("delegate", "plan", False),
+    ("finalize", "plan", True),
+    ("finalize", "__end__", True),
+)
+"""Edges of every agent: source, target, and whether the edge is conditional."""
+
+
+def graph(config: ConfigOption = AGENT_FILE) -> None:
+    """Print an agent's graph as a Mermaid flowchart, with the tools and delegates that its file names."""
+    from graph_agent.spec.agent_file import load_spec
+
+    typer.echo(mermaid(load_spec(config)))
+
+
+def mermaid(spec: AgentSpec) -> str:
+    """Return the Mermaid text of an agent's graph.
+
+    Args:
+        spec: The content of the agent file.
+    """
+    tools = [name.replace(":", ".").rpartition(".")[2] for name in spec.tools]
+    tools += [f"{name} (MCP)" for name in spec.mcp_servers]
+    lines = [
+        "---",
+        f"title: {_quoted(spec.name)}",
+        "---",
+        "flowchart TD",
+        "    __start__([start])",
+        "    plan[plan]",
+        f"    tools[{_label('tools', tools)}]",
+        f"    delegate[{_label('delegate', [each.name for each in spec.delegates])}]",
+        "    finalize[finalize]",
+        "    __end__([end])",
+        *(f"    {source} {'-.->' if conditional else '-->'} {target}" for source, target, conditional in EDGES),
+    ]
+    return "\n".join(lines)
+
+
+def _label(node: str, names: list[str]) -> str:
+    return _quoted("<br/>".join([node, *map(_escaped, names)]))
+
+
+def _quoted(text: str) -> str:
+    return f'"{printable(text).replace(chr(34), "#quot;")}"'
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "#amp;").replace("<", "#lt;").replace(">", "#gt;")
