@@ -41,12 +41,10 @@ class AskTerminal:
     async def __call__(self, questions: Sequence[Question]) -> dict[str, Any] | None:
         """As `Ask`; None if the person leaves with Ctrl-C or Ctrl-D."""
         # Imported here: commands without a terminal need no editor.
-        from prompt_toolkit.output import create_output
-
         from graph_agent.cli.editor import LineEditor
 
         dialog = Dialog(questions, self._always)
-        editor = LineEditor(write_to=create_output(always_prefer_tty=True))
+        editor = LineEditor()
         while (answers := dialog.answers) is None:
             show_question(self._err, dialog)
             try:

@@ -11,7 +11,8 @@ from prompt_toolkit.formatted_text import AnyFormattedText
 from prompt_toolkit.history import FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-from prompt_toolkit.output import ColorDepth, Output
+from prompt_toolkit.output import ColorDepth, Output, create_output
+from prompt_toolkit.output.vt100 import Vt100_Output
 
 HISTORY_VARIABLE = "GRAPH_AGENT_HISTORY"
 """Environment variable with the file of the history; an empty value keeps the history in memory."""
@@ -40,6 +41,15 @@ def open_history() -> History:
             return FileHistory(path)
     except (OSError, RuntimeError):  # RuntimeError: there is no home folder
         return InMemoryHistory()
+
+
+def terminal_output() -> Output:
+    """Return the terminal that standard output, or else standard error, is."""
+    output = create_output(always_prefer_tty=True)
+    if isinstance(output, Vt100_Output):
+        # The terminal's answers to requests for the cursor position could arrive as keys of the next input.
+        output.enable_cpr = False
+    return output
 
 
 class LineEditor:
@@ -82,27 +92,22 @@ class LineEditor:
             tempfile_suffix=".yaml",
             color_depth=ColorDepth.DEPTH_1_BIT if os.environ.get("NO_COLOR") else None,
             input=read_from,
-            output=write_to,
+            output=write_to or terminal_output(),
         )
 
-    async def read(
-        self, label: AnyFormattedText, *, default: str = "", refresh_s: float = 0, handle_signal: bool = True
-    ) -> str:
+    async def read(self, label: AnyFormattedText, *, default: str = "", handle_signal: bool = True) -> str:
         """Read one input.
 
         Args:
             label: The prompt; its last line stands before the input.
             default: The editable beginning.
-            refresh_s: Seconds between two evaluations of `label`, if it is a function; 0 for none.
             handle_signal: Whether SIGINT raises `KeyboardInterrupt`.
 
         Raises:
             EOFError: For Ctrl-D in an empty input.
             KeyboardInterrupt: For SIGINT, and for Ctrl-C without `on_interrupt`.
         """
-        return await self.session.prompt_async(
-            label, default=default, refresh_interval=refresh_s, handle_sigint=handle_signal
-        )
+        return await self.session.prompt_async(label, default=default, handle_sigint=handle_signal)
 
 
 def _enter(event: KeyPressEvent) -> None:

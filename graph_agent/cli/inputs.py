@@ -33,6 +33,10 @@ class Report(Protocol):
         """Print one part."""
         ...
 
+    def resume(self) -> None:
+        """Begin the rest of a run whose questions were answered."""
+        ...
+
     def close(self) -> None:
         """Complete the output of a run that has ended or was left."""
         ...
@@ -92,6 +96,7 @@ async def _to_end(
         answers = await ask(questions)
         if answers is None:
             return Ended(WAITING, questions)
+        report.resume()
         try:
             parts = session.stream_resume(answers, context=_CONTEXT)
             status, result = await _show(session, parts, report, interrupts)

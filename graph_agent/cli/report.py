@@ -48,16 +48,20 @@ class TextReport:
                 self._end_text()
             case EventAdded(event):
                 self._event(event)
-            case Done():
+            case Done(result):
                 self._end_text()
-                self._end_wave()
+                self._end_wave(keep_running=bool(result.interrupts))
             case _:
                 pass
+
+    def resume(self) -> None:
+        """Begin the rest of a run whose questions were answered."""
+        self._wave.restart()
 
     def close(self) -> None:
         """End the line of a text that was cut off, and the live region."""
         self._end_text()
-        self._end_wave()
+        self._screen.show_running([])
 
     def _step(self, step: Progress) -> None:
         if not self._screen.is_live:
@@ -108,7 +112,7 @@ class TextReport:
             self._screen.end_stream()
             self._printed = ""
 
-    def _end_wave(self) -> None:
+    def _end_wave(self, *, keep_running: bool = False) -> None:
         if self._wave.calls:
             self._screen.show_running([])
-            self._screen.show_finished(self._wave.take())
+            self._screen.show_finished(self._wave.take(keep_running=keep_running))

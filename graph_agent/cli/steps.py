@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from rich.console import Group, RenderableType
@@ -71,10 +71,21 @@ class Wave:
         """Whether there are calls, and each has its result."""
         return bool(self.calls) and all(call.duration_s is not None for call in self.calls.values())
 
-    def take(self) -> list[ShownCall]:
-        """Return the calls, and begin a new wave."""
-        taken, self.calls = [*self.calls.values()], {}
+    def take(self, *, keep_running: bool) -> list[ShownCall]:
+        """Return the calls, and begin a new wave.
+
+        Args:
+            keep_running: Whether to return only the calls with a result, and to keep the others.
+        """
+        running = {id_: call for id_, call in self.calls.items() if keep_running and call.duration_s is None}
+        taken = [call for id_, call in self.calls.items() if id_ not in running]
+        self.calls = running
         return taken
+
+    def restart(self) -> None:
+        """Measure the durations of the running calls from now on: a person has answered."""
+        for call in self.calls.values():
+            call.planned_at, call.started = datetime.now(UTC), time.monotonic()
 
 
 def draw_calls(calls: list[ShownCall], width: int) -> RenderableType:
