@@ -214,9 +214,8 @@ async def open_agent(
     async with AsyncExitStack() as stack:
         tools = McpTools()
         if spec.mcp_servers:
-            connections = {name: _located(raw, spec, given) for name, raw in spec.mcp_servers.items()}
             with located(f"Agent file {spec.path}: mcp_servers"):
-                tools = await stack.enter_async_context(open_mcp_tools(connections))
+                tools = await stack.enter_async_context(open_mcp_tools(mcp_connections(spec, given)))
         address = spec.db if db is None else db
         saver = await stack.enter_async_context(open_saver(address)) if address else None
         store = await stack.enter_async_context(open_store(address)) if address else None
@@ -226,6 +225,16 @@ async def open_agent(
         assert isinstance(graph.builder, AgentStateGraph)
         graph.builder.credentials = credentials
         yield graph
+
+
+def mcp_connections(spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the connections of the file's MCP servers, as for `open_mcp_tools`.
+
+    Args:
+        spec: The file's content.
+        environment: Variables for every stdio server in addition to its own, which override them.
+    """
+    return {name: _located(raw, spec, environment) for name, raw in spec.mcp_servers.items()}
 
 
 def _located(raw: Mapping[str, Any], spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, Any]:

@@ -40,6 +40,8 @@ def build(
     saver: Checkpointer,
     store: BaseStore | None,
     cache: BaseCache[Any] | None,
+    *,
+    model: BaseChatModel | None = None,
 ) -> CompiledAgentGraph:
     """Build the agent of a file.
 
@@ -50,13 +52,14 @@ def build(
         saver: The checkpointer; None for none.
         store: The store; None for none.
         cache: The cache of plans; None for none.
+        model: The model in place of the file's; None for the file's.
 
     Raises:
         ConfigError: If something that the file names cannot be built.
     """
-    mocked = mock_model_from_env()
+    model = model or mock_model_from_env()
     with located(f"Agent file {spec.path}"):
-        model = _model(spec) if mocked is None else mocked
+        model = _model(spec) if model is None else model
         tools.extend(_each("tools", spec.tools, lambda name: _tool(name, spec)))
         return create_graph_agent(
             model,
@@ -73,6 +76,17 @@ def build(
             name=spec.name,
             resolve=_resolver(spec),
         )
+
+
+def model_candidates(spec: AgentSpec) -> list[tuple[str, BaseChatModel | ConfigError]]:
+    """Return each model that a file names, in order, with the model itself or the reason why it cannot be built."""
+    found: list[tuple[str, BaseChatModel | ConfigError]] = []
+    for name in [spec.model] if isinstance(spec.model, str) else spec.model:
+        try:
+            found.append((name, _candidate(name, spec)))
+        except ConfigError as error:
+            found.append((name, error))
+    return found
 
 
 def _each(field: str, given: Sequence[T], build: Callable[[T], Any]) -> list[Any]:
