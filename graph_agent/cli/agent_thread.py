@@ -53,6 +53,10 @@ class AgentThread:
                 self._loop.call_soon_threadsafe(self._closing.set)
         self.is_stuck = not await asyncio.to_thread(self._ended.wait, self._end_s)
 
+    def abandon(self) -> None:
+        """Do not wait for the end of the thread on exit: its loop is blocked."""
+        self._end_s = 0
+
     async def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the agent's loop, and return its result."""
         assert self._loop is not None

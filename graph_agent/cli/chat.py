@@ -270,20 +270,21 @@ class Chat:
             app.current_buffer.reset()
             app.exit(result=_WAKE)
 
-    def _interrupted(self, typed: str) -> None:
-        if self.is_running:
-            if self._stuck:
-                self._leaving = True
-                self._editor.session.app.exit(exception=EOFError)
-            else:
-                self._spawn(self.abort())
-        elif typed.strip():
+    def _interrupted(self, typed: str) -> bool:
+        """Handle the key Ctrl-C; return whether to clear the typed text."""
+        app = self._editor.session.app
+        if self.is_running and not self._stuck:
+            self._spawn(self.abort())
+            return False
+        if typed.strip() and not self.is_running:
             self._armed = False
-        elif self._armed:
-            self._editor.session.app.exit(exception=EOFError)
+            return True
+        if self._armed or self.is_running:
+            app.exit(exception=EOFError)
         else:
             self._armed = True
             self.out.print("Ctrl-C again, or Ctrl-D, leaves.", style="dim")
+        return False
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -292,7 +293,11 @@ class Chat:
 
     async def _end_run(self) -> None:
         """Abort a run that is under way, and wait for its end."""
-        if self._run is not None and not self._run.done():
+        if self._run is None or self._run.done():
+            return
+        if not self._stuck:
             await self.abort()
             await asyncio.wait([self._run], timeout=_RESPONSE_S)
-            self._run.cancel()
+        if self._stuck:
+            self._agent.abandon()
+        self._run.cancel()

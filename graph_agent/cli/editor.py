@@ -60,7 +60,8 @@ class LineEditor:
 
     Args:
         history: The earlier inputs.
-        on_interrupt: Called for Ctrl-C, with the current text, in place of raising `KeyboardInterrupt`; None to raise.
+        on_interrupt: Called for Ctrl-C, with the current text, in place of raising `KeyboardInterrupt`; returns whether
+            to clear the text. None to raise.
         read_from: Source of keys; None for the terminal.
         write_to: The screen; None for the terminal.
     """
@@ -68,7 +69,7 @@ class LineEditor:
     def __init__(
         self,
         history: History | None = None,
-        on_interrupt: Callable[[str], None] | None = None,
+        on_interrupt: Callable[[str], bool] | None = None,
         *,
         read_from: Input | None = None,
         write_to: Output | None = None,
@@ -80,8 +81,8 @@ class LineEditor:
 
             @keys.add("c-c")
             def _(event: KeyPressEvent) -> None:
-                on_interrupt(event.current_buffer.text)
-                event.current_buffer.reset()
+                if on_interrupt(event.current_buffer.text):
+                    event.current_buffer.reset()
 
         self.session: PromptSession[str] = PromptSession(
             history=history or InMemoryHistory(),

@@ -9,17 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graph_agent.persistence.open import open_cache, open_saver, open_store
-    from graph_agent.persistence.serializer import strict_serializer
+    from graph_agent.persistence.open import open_cache, open_saver, open_store, strict_serializer
     from graph_agent.persistence.urls import check_cache
 
 __all__ = ["check_cache", "open_cache", "open_saver", "open_store", "strict_serializer"]
-
-_MODULES = {"check_cache": "urls", "strict_serializer": "serializer"}
-"""Modules of the names that are not in `open`."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'graph_agent.persistence' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"graph_agent.persistence.{_MODULES.get(name, 'open')}"), name)
+    module = "urls" if name == "check_cache" else "open"
+    return getattr(importlib.import_module(f"graph_agent.persistence.{module}"), name)

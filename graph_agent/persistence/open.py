@@ -7,16 +7,25 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from graph_agent.errors import ConfigError
-from graph_agent.persistence.serializer import strict_serializer
 from graph_agent.persistence.urls import MEMORY, check_cache, file_of, is_postgres, without_password
 
 if TYPE_CHECKING:
     from langgraph.cache.base import BaseCache
     from langgraph.checkpoint.base import BaseCheckpointSaver
     from langgraph.store.base import BaseStore
+
+    from graph_agent.persistence.serializer import StrictSerializer
+
+
+def strict_serializer() -> StrictSerializer:
+    """Return a serializer that restores the types in our checkpoints and refuses all others."""
+    # Imported here: it loads LangGraph, which reading the sessions of a file does not need.
+    from graph_agent.persistence.serializer import StrictSerializer
+
+    return StrictSerializer(allowed_msgpack_modules=None)
 
 
 @asynccontextmanager
@@ -51,7 +60,7 @@ async def open_saver(url: str, folder: Path | None = None) -> AsyncIterator[Base
 
 @asynccontextmanager
 async def open_reader(url: str) -> AsyncIterator[BaseCheckpointSaver[Any]]:
-    """Open a saver that only reads, and close it on exit; for SQLite it is quick to load, and reads plain data.
+    """Open a saver for listing sessions and reading histories; for SQLite, a `SqliteReader`, which loads quickly.
 
     Args:
         url: As for `open_saver`; an SQLite file must exist.
@@ -66,7 +75,7 @@ async def open_reader(url: str) -> AsyncIterator[BaseCheckpointSaver[Any]]:
     from graph_agent.persistence.sqlite_reader import open_sqlite_reader
 
     with open_sqlite_reader(file_of(url)) as reader:
-        yield reader
+        yield cast("BaseCheckpointSaver[Any]", reader)
 
 
 @asynccontextmanager

@@ -37,8 +37,3 @@ def _as_plain_data(value: dict[str, Any]) -> dict[str, Any]:
             value.get("id"),
         )
     return value
-
-
-def strict_serializer() -> StrictSerializer:
-    """Return a serializer that restores the types in our checkpoints and refuses all others."""
-    return StrictSerializer(allowed_msgpack_modules=None)
