@@ -161,6 +161,16 @@ class SteeringEvent(_Event):
     """Text, or content blocks if it has more than text."""
 
 
+class SummaryEvent(_Event):
+    """The model summarized the older part of the conversation, which requests no longer contain."""
+
+    type: Literal["summary"]
+    content: str
+    """The summary; it includes the content of the previous one."""
+    messages: int
+    """Number of messages that it replaces in requests, in addition to those that the previous one replaced."""
+
+
 class LoopDetectedEvent(_Event):
     """The model repeats the same calls."""
 
@@ -231,6 +241,7 @@ Event: TypeAlias = (
     | DelegationResponseEvent
     | DelegationProgressEvent
     | SteeringEvent
+    | SummaryEvent
     | LoopDetectedEvent
     | LimitEvent
     | WarningEvent
