@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.formatted_text import AnyFormattedText
-from prompt_toolkit.history import FileHistory, History, InMemoryHistory
+from prompt_toolkit.history import DummyHistory, FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.output import ColorDepth, Output, create_output
@@ -59,7 +59,7 @@ class LineEditor:
     input in `$VISUAL` or `$EDITOR`.
 
     Args:
-        history: The earlier inputs.
+        history: The earlier inputs; None to keep none.
         on_interrupt: Called for Ctrl-C, with the current text, in place of raising `KeyboardInterrupt`; returns whether
             to clear the text. None to raise.
         read_from: Source of keys; None for the terminal.
@@ -85,7 +85,7 @@ class LineEditor:
                     event.current_buffer.reset()
 
         self.session: PromptSession[str] = PromptSession(
-            history=history or InMemoryHistory(),
+            history=history or DummyHistory(),
             key_bindings=keys,
             multiline=True,
             prompt_continuation="… ",
@@ -108,7 +108,9 @@ class LineEditor:
             EOFError: For Ctrl-D in an empty input.
             KeyboardInterrupt: For SIGINT, and for Ctrl-C without `on_interrupt`.
         """
-        return await self.session.prompt_async(label, default=default, handle_sigint=handle_signal)
+        # A space without a colour would be a movement of the cursor.
+        shown = [("ansicyan", label)] if isinstance(label, str) else label
+        return await self.session.prompt_async(shown, default=default, handle_sigint=handle_signal)
 
 
 def _enter(event: KeyPressEvent) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -63,4 +63,4 @@ async def _read(address: str, session_id: str, last: int, show: Callable[[Event]
             before = reader.count
             for number, entry in enumerate(await reader.read() or (), before):
                 [event] = read_events([entry], session_id)
-                show({**event, "seq": number})  # type: ignore[typeddict-item,misc]  # the same event with another number
+                show(cast("Event", {**event, "seq": number}))

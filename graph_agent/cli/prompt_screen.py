@@ -17,7 +17,7 @@ from graph_agent.cli.terminal import Terminal
 _ROWS = 12
 """Maximum rows of the live region."""
 _LABEL = "\x1b[36m> \x1b[0m"
-"""The label of the input line; a space without a colour would be a movement of the cursor."""
+"""The label of the input line, in a colour for the same reason as in `LineEditor.read`."""
 
 
 class PromptScreen:

@@ -65,7 +65,7 @@ def _print(out: Terminal, shown: list[SessionSummary]) -> None:
     rows = [(each.id, status_text(each), str(each.turns), age(each.updated_at, now), each.title) for each in shown]
     if not out.is_terminal:
         for row in rows:
-            out.print("\t".join(map(printable, row)))
+            typer.echo("\t".join(map(printable, row)))
         return
     from rich.table import Table
     from rich.text import Text

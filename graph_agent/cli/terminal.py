@@ -36,7 +36,12 @@ class Terminal:
             end: Text printed after it.
         """
         shown = printable_lines(text)
-        self.console.print(shown, style=style, end=end)
+        if self.is_terminal:
+            self.console.print(shown, style=style, end=end)
+        else:
+            # rich would replace tabs by spaces.
+            self.console.file.write(shown + end)
+            self.console.file.flush()
         if not self.console.stderr and shown + end:
             log_stream.set_unfinished(not (shown + end).endswith("\n"))
 
