@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.formatted_text import AnyFormattedText
+from prompt_toolkit.formatted_text import AnyFormattedText, FormattedText
 from prompt_toolkit.history import DummyHistory, FileHistory, History, InMemoryHistory
 from prompt_toolkit.input import Input
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
@@ -109,7 +109,7 @@ class LineEditor:
             KeyboardInterrupt: For SIGINT, and for Ctrl-C without `on_interrupt`.
         """
         # A space without a colour would be a movement of the cursor.
-        shown = [("ansicyan", label)] if isinstance(label, str) else label
+        shown: AnyFormattedText = FormattedText([("ansicyan", label)]) if isinstance(label, str) else label
         return await self.session.prompt_async(shown, default=default, handle_sigint=handle_signal)
 
 

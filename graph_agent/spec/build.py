@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from datetime import date
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.tools import BaseTool
@@ -20,11 +20,13 @@ from graph_agent.hooks.registry import sort_hooks
 from graph_agent.models.mock import mock_model_from_env
 from graph_agent.models.resolve import resolve_model
 from graph_agent.prompts import PromptTemplate, read_prompt_file
-from graph_agent.spec.agent_file import AgentSpec
 from graph_agent.spec.hooks import HookSpec, load_hook
 from graph_agent.spec.imports import load_attribute, make
 from graph_agent.spec.response_format import load_response_format
 from graph_agent.tools.argument_checks import checked_tool
+
+if TYPE_CHECKING:
+    from graph_agent.spec.agent_file import AgentSpec
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ SERVER = Path(__file__).parents[2] / "examples" / "hotel" / "server.py"
 
 def verdicts(folder: Path, *options: str, **environment: str) -> tuple[int, dict[str, list[dict[str, str]]]]:
     """The exit status, and the results by check."""
-    done = run_cli(folder, "doctor", "--json", *options, **environment)
+    done = run_cli(folder, "doctor", "--json", *options, script=None, given="", **environment)
     found: dict[str, list[dict[str, str]]] = {}
     for line in done.stdout.splitlines():
         verdict = json.loads(line)
