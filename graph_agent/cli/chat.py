@@ -25,7 +25,7 @@ from graph_agent.cli.report import TextReport
 from graph_agent.errors import InputError
 from graph_agent.session.results import Done, RunResult, open_interrupts
 from graph_agent.session.session import Session
-from graph_agent.spec.agent_file import open_agent
+from graph_agent.spec.opening import open_agent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator

@@ -72,7 +72,7 @@ def check_keys(spec: AgentSpec) -> Iterator[Verdict]:
 async def check_model(spec: AgentSpec, *, ask: bool) -> AsyncIterator[Verdict]:
     """Build the models of the file; send one request to the first if wanted."""
     from graph_agent.models.mock import MOCK_VARIABLE, mock_model_from_env
-    from graph_agent.spec.build import model_candidates
+    from graph_agent.spec.opening import model_candidates
 
     try:
         scripted = mock_model_from_env()
@@ -108,7 +108,7 @@ async def _ask(name: str, model: BaseChatModel) -> Verdict:
 
 async def check_servers(spec: AgentSpec) -> list[Verdict]:
     """Start each MCP server, and list its tools."""
-    from graph_agent.spec.agent_file import mcp_connections
+    from graph_agent.spec.opening import mcp_connections
 
     if not spec.mcp_servers:
         return [Verdict("MCP", "ok", "the agent file has no server")]
@@ -132,11 +132,12 @@ async def _server(name: str, connection: dict[str, Any]) -> Verdict:
 
 async def check_parts(spec: AgentSpec) -> Verdict:
     """Build the agent with a stand-in model: tools, delegates, hooks, prompts and the response format."""
-    from graph_agent.models.scripted import ScriptedChatModel
-    from graph_agent.spec.build import build
+    from graph_agent.models.mock import MockChatModel
+    from graph_agent.spec.opening import open_parts
 
     try:
-        await asyncio.to_thread(build, spec, [], None, None, None, None, model=ScriptedChatModel(["OK"]))
+        async with open_parts(spec, MockChatModel(responses=["OK"])):
+            pass
     except Exception as error:  # noqa: BLE001 - modules of the agent may raise anything
         return Verdict("agent", "problem", exception_text(error), "Correct the named part of the agent file.")
     named = f"{len(spec.tools)} tools, {len(spec.delegates)} delegates, {len(spec.hooks)} hooks"

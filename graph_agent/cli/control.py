@@ -102,7 +102,7 @@ async def stop(spec: AgentSpec, db: str | None, session_id: str) -> bool:
     from graph_agent.runs.inbox import new_note
     from graph_agent.runs.registry import inbox_of, is_idle
     from graph_agent.session.session import Session
-    from graph_agent.spec.agent_file import open_agent
+    from graph_agent.spec.opening import open_agent
 
     address = shared_database(db or spec.db)
     async with open_saver(address) as saver, open_store(address) as store:

@@ -48,7 +48,7 @@ def mermaid(spec: AgentSpec) -> str:
         "    __start__([start])",
         "    plan[plan]",
         f"    tools[{_label('tools', tools)}]",
-        f"    delegate[{_label('delegate', [each.name for each in spec.delegates])}]",
+        f"    delegate[{_label('delegate', [each.name or str(each.agent) for each in spec.delegates])}]",
         "    finalize[finalize]",
         "    __end__([end])",
         *(f"    {source} {'-.->' if conditional else '-->'} {target}" for source, target, conditional in EDGES),

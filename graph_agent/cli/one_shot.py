@@ -30,7 +30,7 @@ from graph_agent.cli.screen import LiveScreen, PlainScreen
 from graph_agent.cli.terminal import Terminal
 from graph_agent.session.results import open_interrupts
 from graph_agent.session.session import Session
-from graph_agent.spec.agent_file import open_agent
+from graph_agent.spec.opening import open_agent
 
 if TYPE_CHECKING:
     from graph_agent.spec.agent_file import AgentSpec

@@ -9,12 +9,9 @@ tools: ["my_tools:search"]
 
 from __future__ import annotations
 
-import os
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import date
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
@@ -23,20 +20,19 @@ from graph_agent._internal.credential_headers import check_headers
 from graph_agent._internal.validation_text import explain
 from graph_agent._internal.yaml_files import parse_yaml
 from graph_agent.config import LoopConfig
-from graph_agent.errors import ConfigError, did_you_mean, located
+from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.persistence.urls import check_cache
-from graph_agent.spec.credentials import CredentialSource, check_sources, read_credentials
+from graph_agent.spec.credentials import CredentialSource, check_sources
 from graph_agent.spec.delegates import DelegateSpec, SkillSpec
-from graph_agent.spec.hooks import HookSpec
-
-if TYPE_CHECKING:
-    from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.spec.hooks import HookSpec, MiddlewareSpec
 
 DEFAULT_DB = "sqlite:///graph_agent.db"
 TODAY_VARIABLE = "GRAPH_AGENT_TODAY"
 """Environment variable with the ISO date that a stdio MCP server uses as today; unset for the real date."""
 CONFIG_ALIASES = {"max_rounds": "max_steps"}
 """Aliases of fields of `LoopConfig` in an agent file."""
+SYSTEM_VARIABLES = frozenset({"name", "description", "today"})
+"""Variables of a system prompt's template; `today` is an ISO date."""
 
 
 @with_field_docs
@@ -71,6 +67,8 @@ class AgentSpec(BaseModel):
     """Whether A2A clients may subscribe to changes of their tasks, sent to a URL of theirs on the public network."""
     hooks: list[HookSpec] = []
     """Loop hooks, each `module.Class`, or `{use: module.Class, with: {argument: value}}`."""
+    middleware: list[MiddlewareSpec] = []
+    """LangChain middleware, outermost first: the name of one in `langchain.agents.middleware`, or written as a hook."""
     response_format: str | dict[str, Any] | None = None
     """Schema of the answer: `module:Class`, a file with a JSON schema (`.json`, `.yaml` or `.yml`), or the schema."""
     config: dict[str, Any] = {}
@@ -178,78 +176,3 @@ def load_spec(path: str | Path) -> AgentSpec:
 def with_sources(spec: AgentSpec, sources: Mapping[str, CredentialSource]) -> AgentSpec:
     """Return an agent file's content with further credentials, which replace the file's own of the same names."""
     return spec.model_copy(update={"credentials": {**spec.credentials, **sources}})
-
-
-@asynccontextmanager
-async def open_agent(
-    spec: AgentSpec,
-    *,
-    today: date | None = None,
-    db: str | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> AsyncIterator[CompiledAgentGraph]:
-    """Open the agent of a file: build its model, start its MCP servers, open its database; all are closed on exit.
-
-    The sessions of one database can be steered and stopped from every process that opens it.
-
-    Args:
-        spec: The file's content.
-        today: The date in the system prompt, and in `GRAPH_AGENT_TODAY` of every stdio MCP server; None for the real
-            date, read at each request.
-        db: A database URL that replaces the file's; `""` for no checkpointer and no store.
-        environment: Variables for every stdio MCP server in addition to its own, which override them.
-
-    Raises:
-        ConfigError: If something that the file names cannot be built, or a credential has no value.
-    """
-    # Imported here because they take longer to load than commands that only read the file need to start.
-    from graph_agent._internal.daemon_threads import call_in_thread
-    from graph_agent.compiled import AgentStateGraph
-    from graph_agent.mcp import McpTools, open_mcp_tools
-    from graph_agent.persistence.open import open_cache, open_saver, open_store
-    from graph_agent.spec.build import build
-
-    credentials = read_credentials(spec.credentials)
-    given = {**({TODAY_VARIABLE: today.isoformat()} if today else {}), **(environment or {})}
-    async with AsyncExitStack() as stack:
-        tools = McpTools()
-        if spec.mcp_servers:
-            with located(f"Agent file {spec.path}: mcp_servers"):
-                tools = await stack.enter_async_context(open_mcp_tools(mcp_connections(spec, given)))
-        address = spec.db if db is None else db
-        saver = await stack.enter_async_context(open_saver(address)) if address else None
-        store = await stack.enter_async_context(open_store(address)) if address else None
-        cache = await stack.enter_async_context(open_cache(spec.cache)) if spec.cache else None
-        # In a thread: reading and importing the file's references must not block a server's event loop.
-        graph = await call_in_thread(build, spec, tools, today, saver, store, cache)
-        assert isinstance(graph.builder, AgentStateGraph)
-        graph.builder.credentials = credentials
-        yield graph
-
-
-def mcp_connections(spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Return the connections of the file's MCP servers, as for `open_mcp_tools`.
-
-    Args:
-        spec: The file's content.
-        environment: Variables for every stdio server in addition to its own, which override them.
-    """
-    return {name: _located(raw, spec, environment) for name, raw in spec.mcp_servers.items()}
-
-
-def _located(raw: Mapping[str, Any], spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return a connection whose process starts in the agent file's folder, so that relative arguments resolve there."""
-    if raw.get("transport") != "stdio":
-        return dict(raw)
-    return {
-        **raw,
-        "cwd": str(spec.folder / cwd) if isinstance(cwd := raw.get("cwd", "."), str) else cwd,
-        "env": _env(raw.get("env") or {}, environment),
-    }
-
-
-def _env(own: Any, given: Mapping[str, str]) -> Any:
-    if not isinstance(own, Mapping):
-        return own  # refused by the validation of the connection
-    values = {name: os.environ.get(name) if value is None else value for name, value in own.items()}
-    return {**given, **{name: value for name, value in values.items() if value is not None}}
