@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.patch_stdout import patch_stdout
@@ -20,15 +20,18 @@ from graph_agent.cli.editor import LineEditor, open_history
 from graph_agent.cli.interrupts import GRACE_S, STOPPED
 from graph_agent.cli.one_shot import Settings, new_session_id
 from graph_agent.cli.prompt_screen import PromptScreen
-from graph_agent.cli.questions import Question, questions_of
+from graph_agent.cli.questions import Question, questions_of, signed
 from graph_agent.cli.report import TextReport
-from graph_agent.errors import InputError
+from graph_agent.errors import GraphAgentError, InputError
+from graph_agent.runs.registry import is_idle
 from graph_agent.session.results import Done, RunResult, open_interrupts
 from graph_agent.session.session import Session
 from graph_agent.spec.opening import open_agent
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+
+    from langgraph.checkpoint.base import BaseCheckpointSaver
 
     from graph_agent.compiled import CompiledAgentGraph
     from graph_agent.session.results import Part
@@ -87,6 +90,7 @@ class Chat:
         self.result: RunResult | None = None
         """The result of the newest run of this conversation; None before it."""
         self._agent, self._graph = agent, graph
+        self._saver = cast("BaseCheckpointSaver[Any]", graph.checkpointer)
         self._always: set[str] = set()
         self._editor = editor or LineEditor(open_history(), self._interrupted)
         self._editor.session.completer = WordCompleter([f"/{name}" for name in COMMANDS], sentence=True)
@@ -106,8 +110,12 @@ class Chat:
         return self._run is not None and not self._run.done()
 
     async def call(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine of the session on the agent's loop, and return its result."""
-        return await self._agent.call(work)
+        """Run a coroutine of the session on the agent's loop, and return its result.
+
+        Raises:
+            TimeoutError: If the loop is blocked for `GRACE_S` seconds.
+        """
+        return await asyncio.wait_for(self._agent.call(work), GRACE_S)
 
     def start_session(self, session_id: str) -> None:
         """Continue with another session."""
@@ -129,6 +137,8 @@ class Chat:
             while not self._leaving:
                 try:
                     await self._take(await self._read())
+                except (GraphAgentError, TimeoutError) as error:
+                    self.show_error(error)
                 except EOFError:
                     self._leaving = True
                 except KeyboardInterrupt:
@@ -143,12 +153,19 @@ class Chat:
         """Print the agent and the session."""
         self.out.line(f"{self.settings.spec.name} - session {self.session.id} - /help lists the commands", style="dim")
 
+    def show_error(self, error: Exception) -> None:
+        """Print an error; the conversation continues."""
+        text = str(error) or "the agent does not react: something of it blocks"
+        self.err.print(mask_named_secrets(f"error: {text}"), style="red")
+
     async def load_questions(self) -> None:
         """Read the open questions of the session, and ask them."""
         state = await self.call(self._graph.aget_state({"configurable": {"thread_id": self.session.id}}))
         self.questions = questions_of(open_interrupts(state))
         if self.questions:
             self.ask()
+        elif state.tasks and not await self.call(is_idle(self._saver, self.session.id)):
+            self.err.print("Another process runs this session; /steer and /abort reach it.", style="yellow")
         elif state.tasks:
             self.err.print("The last run of this session was interrupted; /resume continues it.", style="yellow")
 
@@ -162,8 +179,8 @@ class Chat:
         """Resume the session with answers; with None, after a crash."""
         self._dialog = None
         self._report.resume()
-        session = self.session
-        self._start(lambda: session.stream_resume(answers, context=_CONTEXT))
+        session, given = self.session, None if answers is None else signed(answers)
+        self._start(lambda: session.stream_resume(given, context=_CONTEXT))
 
     def send(self, text: str) -> None:
         """Run an input."""
@@ -173,11 +190,17 @@ class Chat:
 
     async def abort(self) -> None:
         """Stop the run, or settle the calls that wait."""
-        try:
-            stopped = await asyncio.wait_for(self.call(self.session.abort()), _RESPONSE_S)
-        except TimeoutError:
-            self._stuck = True
+        aborting = asyncio.create_task(self._agent.call(self.session.abort()))
+        # Not cancelled after the timeout: the loop may go on later.
+        await asyncio.wait([aborting], timeout=_RESPONSE_S)
+        if not aborting.done():
+            self._stuck = self.is_running
             self.err.print("The run does not react: something of it blocks. Ctrl-C again leaves the program.")
+            return
+        try:
+            stopped = aborting.result()
+        except GraphAgentError as error:
+            self.show_error(error)
             return
         if self.questions and not self.is_running:
             self.questions, self._dialog = [], None
@@ -237,7 +260,7 @@ class Chat:
                 if isinstance(part, Done):
                     self.result = result = part.result
         except Exception as error:  # noqa: BLE001 - the conversation continues after any failure of a run
-            self.err.print(mask_named_secrets(f"error: {error}"), style="red")
+            self.show_error(error)
             reload = isinstance(error, InputError)
         finally:
             refresh.cancel()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from graph_agent._internal.redaction import mask_named_secrets
 from graph_agent.cli.asking import approve_all
 from graph_agent.cli.event_text import event_line
 from graph_agent.errors import GraphAgentError, did_you_mean
@@ -42,8 +41,8 @@ async def run_command(chat: Chat, text: str) -> None:
         return
     try:
         await command.run(chat, rest.strip())
-    except GraphAgentError as error:
-        chat.err.print(mask_named_secrets(f"error: {error}"), style="red")
+    except (GraphAgentError, TimeoutError) as error:
+        chat.show_error(error)
 
 
 async def _help(chat: Chat, _: str) -> None:

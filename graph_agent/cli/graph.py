@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,11 +26,26 @@ EDGES = (
 """Edges of every agent: source, target, and whether the edge is conditional."""
 
 
-def graph(config: ConfigOption = AGENT_FILE) -> None:
+def graph(
+    config: ConfigOption = AGENT_FILE,
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="Build the agent, without its model, and print LangGraph's drawing.")
+    ] = False,
+) -> None:
     """Print an agent's graph as a Mermaid flowchart, with the tools and delegates that its file names."""
     from graph_agent.spec.agent_file import load_spec
 
-    typer.echo(mermaid(load_spec(config)))
+    spec = load_spec(config)
+    typer.echo(asyncio.run(_draw_compiled(spec)) if compiled else mermaid(spec))
+
+
+async def _draw_compiled(spec: AgentSpec) -> str:
+    from graph_agent.models.mock import MockChatModel
+    from graph_agent.spec.opening import open_parts
+
+    async with open_parts(spec, MockChatModel(responses=["OK"])) as agent:
+        drawn: str = agent.get_graph().draw_mermaid()
+    return drawn
 
 
 def mermaid(spec: AgentSpec) -> str:

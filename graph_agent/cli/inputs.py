@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from graph_agent.cli.asking import WAITING, Ask
 from graph_agent.cli.interrupts import STOPPED, Interrupts
-from graph_agent.cli.questions import Question, questions_of
+from graph_agent.cli.questions import Question, questions_of, signed
 from graph_agent.cli.terminal import Terminal
 from graph_agent.errors import InputError
 from graph_agent.session.results import Done, Part, RunResult
@@ -79,7 +79,8 @@ async def resume_session(
     Raises:
         InputError: If there is nothing to resume, or the answers do not fit.
     """
-    return await _to_end(session, session.stream_resume(answers, context=_CONTEXT), report, ask, interrupts, err)
+    given = None if answers is None else signed(answers)
+    return await _to_end(session, session.stream_resume(given, context=_CONTEXT), report, ask, interrupts, err)
 
 
 async def _to_end(
@@ -98,7 +99,7 @@ async def _to_end(
             return Ended(WAITING, questions)
         report.resume()
         try:
-            parts = session.stream_resume(answers, context=_CONTEXT)
+            parts = session.stream_resume(signed(answers), context=_CONTEXT)
             status, result = await _show(session, parts, report, interrupts)
         except InputError as error:
             # The session still waits, and the next answer may fit.

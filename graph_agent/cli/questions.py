@@ -5,6 +5,7 @@ Approvals have LangChain's shape: the interrupt's value is a `HITLRequest`, its 
 
 from __future__ import annotations
 
+import getpass
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +52,22 @@ class Question:
     def answer(self, decisions: Sequence[Decision]) -> Any:
         """Return the answer with a decision for each action, in order."""
         return decisions[0] if _is_single(self.value) else {"decisions": [*decisions]}
+
+
+def signed(answers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return answers in which each approval names the user of this process, for the history.
+
+    Args:
+        answers: Interrupt id → answer.
+    """
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # the user has no name
+        return dict(answers)
+    return {
+        id_: {**answer, "decided_by": user} if isinstance(answer, dict) and "decisions" in answer else answer
+        for id_, answer in answers.items()
+    }
 
 
 def questions_of(interrupts: Sequence[Interrupt]) -> list[Question]:
@@ -139,15 +156,18 @@ def _actions(value: Any, interrupt: Interrupt) -> tuple[Action, ...]:
         return (_action(value, _single_allowed(interrupt)),)
     if not isinstance(value, Mapping) or not isinstance(value.get("action_requests"), list):
         return ()
-    allowed: dict[str, tuple[str, ...]] = {}
-    for config in value.get("review_configs") or ():
-        if isinstance(config, Mapping):
-            allowed[str(config.get("action_name"))] = tuple(config.get("allowed_decisions") or ())
-    return tuple(
-        _action(request, allowed.get(str(request.get("name")), ("approve", "edit", "reject")))
-        for request in value["action_requests"]
-        if isinstance(request, Mapping)
-    )
+    requests = [each for each in value["action_requests"] if isinstance(each, Mapping)]
+    reviews = [each for each in value.get("review_configs") or () if isinstance(each, Mapping)]
+    return tuple(_action(request, _allowed(request, at, reviews)) for at, request in enumerate(requests))
+
+
+def _allowed(request: Mapping[str, Any], at: int, reviews: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the decisions that the review of a call allows: the one at its place, else one of its name."""
+    placed = reviews[at : at + 1] if at < len(reviews) else ()
+    for review in (*placed, *reviews):
+        if review.get("action_name") == request.get("name"):
+            return tuple(review.get("allowed_decisions") or ())
+    return ("approve", "edit", "reject")
 
 
 def _action(request: Mapping[str, Any], allowed: tuple[str, ...]) -> Action:

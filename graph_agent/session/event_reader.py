@@ -96,7 +96,7 @@ class EventReader:
             return list(_unwrapped(values["events"]))
         channels = await self._saver.aget_delta_channel_history(config=checkpoint.config, channels=["events"])
         history = channels["events"]
-        events = list(_unwrapped(history.get("seed", ())))
+        events: list[StoredEvent] = list(_unwrapped(history.get("seed", ())))
         for _, _, written in history["writes"]:
             if isinstance(written, list):
                 events += written

@@ -67,7 +67,8 @@ async def _summary(
 ) -> SessionSummary:
     values = newest.checkpoint["channel_values"]
     bookkeeping = values.get("loop")
-    status = SessionStatus(values.get("status", SessionStatus.CREATED))
+    # A thread of another graph may have a field of the same name.
+    status = next((known for known in SessionStatus if known == values.get("status")), SessionStatus.CREATED)
     activity: Activity = "idle"
     if _is_open(newest, status):
         waits = is_waiting(newest)

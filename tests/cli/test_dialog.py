@@ -9,7 +9,7 @@ from langgraph.types import Interrupt
 
 from graph_agent.cli.asking import GivenAnswers, approve_all
 from graph_agent.cli.dialog import Dialog
-from graph_agent.cli.questions import Question, questions_of
+from graph_agent.cli.questions import Question, questions_of, signed
 from graph_agent.errors import InputError
 
 APPROVE = {"type": "approve"}
@@ -174,3 +174,20 @@ async def test_approve_all_leaves_other_questions_and_forbidden_approvals_open()
     answers = [await approve_all([call]), await approve_all([forbidden]), await approve_all([call, *question])]
 
     assert answers == [{"a" * 32: {"decisions": [APPROVE, APPROVE]}}, None, None]
+
+
+def test_the_allowed_decisions_of_a_call_are_those_at_its_place() -> None:
+    requests = [{"name": "write", "args": {}}, {"name": "write", "args": {}}, {"name": "delete", "args": {}}]
+    reviews = [{"action_name": "write", "allowed_decisions": [each]} for each in ("approve", "reject")]
+    [question] = questions_of([Interrupt({"action_requests": requests, "review_configs": reviews}, "a" * 32)])
+
+    assert [action.allowed for action in question.actions] == [("approve",), ("reject",), ("approve", "edit", "reject")]
+
+
+def test_approvals_name_the_user_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
+
+    assert signed({"a": {"decisions": [APPROVE]}, "b": "blue"}) == {
+        "a": {"decisions": [APPROVE], "decided_by": "ada"},
+        "b": "blue",
+    }

@@ -146,3 +146,11 @@ def test_the_drawing_names_tools_servers_and_delegates(tmp_path: Path) -> None:
         "finalize[finalize]",
         "__end__([end])",
     ]
+
+
+def test_the_compiled_graph_is_drawn_on_request(tmp_path: Path) -> None:
+    folder = create("fine", tmp_path)
+
+    done = run_cli(folder, "graph", "--compiled")
+
+    assert (done.returncode, done.stderr, "plan -.-> tools" in done.stdout) == (0, "", True)

@@ -91,9 +91,8 @@ async def test_a_full_copy_of_the_history_is_read(tmp_path: Path) -> None:
     address = f"sqlite:///{tmp_path}/sessions.db"
     async with open_saver(address) as saver:
         graph = create_graph_agent(ScriptedChatModel(["One."], cycle=True), checkpointer=saver)
-        for channel in graph.channels.values():
-            if hasattr(channel, "snapshot_frequency"):
-                channel.snapshot_frequency = 3
+        events: Any = graph.channels["events"]
+        events.snapshot_frequency = 3
         session = Session(graph, "s")
         for number in range(6):
             await session.run(f"message {number}")
