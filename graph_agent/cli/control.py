@@ -70,19 +70,19 @@ async def send(spec: AgentSpec, db: str | None, session_id: str, kind: NoteKind,
         ConfigError: If the database does not exist, cannot be opened, or is in the memory of one process.
         InputError: If there is no such session, or the text is empty.
     """
-    from graph_agent.cli.database import no_session, shared_database
-    from graph_agent.persistence.open import open_saver, open_store
-    from graph_agent.runs.inbox import new_note
-    from graph_agent.runs.registry import inbox_of, is_idle
+    from graph_agent.cli.database import no_session, open_sessions
+    from graph_agent.persistence.open import open_store
+    from graph_agent.runs.inbox import StoreInbox, new_note
 
-    address = shared_database(db or spec.db)
-    if not text.strip():
-        raise InputError("The message is empty.")
-    async with open_saver(address) as saver, open_store(address) as store:
+    address = db or spec.db
+    async with open_sessions(address) as (saver, is_running):
+        if not text.strip():
+            raise InputError("The message is empty.")
         if await saver.aget_tuple({"configurable": {"thread_id": session_id}}) is None:
             raise no_session(session_id, address)
-        when = _WHEN[kind, await is_idle(saver, session_id)]
-        await (await inbox_of(saver, store)).add(session_id, new_note(kind, text))
+        when = _WHEN[kind, not await is_running(session_id)]
+        async with open_store(address) as store:
+            await StoreInbox(store).add(session_id, new_note(kind, text))
     return f"Queued for session {session_id}, {when}: {' '.join(text.split())}"
 
 
@@ -97,21 +97,23 @@ async def stop(spec: AgentSpec, db: str | None, session_id: str) -> bool:
     Raises:
         ConfigError: As `send`; also if no process runs the session and the agent cannot be opened to settle it.
     """
-    from graph_agent.cli.database import shared_database
-    from graph_agent.persistence.open import open_saver, open_store
-    from graph_agent.runs.inbox import new_note
-    from graph_agent.runs.registry import inbox_of, is_idle
-    from graph_agent.session.session import Session
-    from graph_agent.spec.opening import open_agent
+    from graph_agent.cli.database import open_sessions
+    from graph_agent.persistence.open import open_store
 
-    address = shared_database(db or spec.db)
-    async with open_saver(address) as saver, open_store(address) as store:
-        if not await is_idle(saver, session_id):
-            await (await inbox_of(saver, store)).add(session_id, new_note("abort"))
+    address = db or spec.db
+    async with open_sessions(address) as (saver, is_running):
+        if await is_running(session_id):
+            from graph_agent.runs.inbox import StoreInbox, new_note
+
+            async with open_store(address) as store:
+                await StoreInbox(store).add(session_id, new_note("abort"))
             return True
         found = await saver.aget_tuple({"configurable": {"thread_id": session_id}})
         if found is None or found.checkpoint["channel_values"].get("status") != "RUNNING":
             return False
     # The session waits for a person, or its process crashed: the agent settles the open calls.
+    from graph_agent.session.session import Session
+    from graph_agent.spec.opening import open_agent
+
     async with open_agent(spec, db=db) as graph:
         return await Session(graph, session_id).abort()
