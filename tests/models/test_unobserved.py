@@ -19,13 +19,12 @@ from langchain_core.rate_limiters import BaseRateLimiter
 from langchain_core.tools import tool
 from langchain_core.tracers.context import collect_runs
 from langgraph.checkpoint.memory import InMemorySaver
-from langsmith import Client
 from langsmith.run_helpers import tracing_context
 from pydantic import Field
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.models import unobserved
 from tests.support.agents import asks, says
+from tests.support.observers import RecordingClient
 
 
 @tool
@@ -59,20 +58,6 @@ class Recorder(BaseCallbackHandler):
 ONE_TURN = ["model start", "model end", "tool start", "tool end", "model start", "model end"]
 
 
-@pytest.fixture
-def unobserved_requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The requests that were sent without callbacks."""
-    sent: list[Any] = []
-    original = unobserved.request_unobserved
-
-    async def recording(*args: Any) -> AIMessage:
-        sent.append(args)
-        return await original(*args)
-
-    monkeypatch.setattr("graph_agent.models.retry.request_unobserved", recording)
-    return sent
-
-
 async def test_requests_of_a_run_without_observers_have_no_callbacks(unobserved_requests: list[Any]) -> None:
     result = await agent().ainvoke(says("go"))
 
@@ -98,20 +83,6 @@ async def test_astream_events_reports_each_model_call(unobserved_requests: list[
 
     names = [event["event"] for event in events if event["event"] in ("on_chat_model_start", "on_chat_model_end")]
     assert (names, unobserved_requests) == (["on_chat_model_start", "on_chat_model_end"] * 2, [])
-
-
-class RecordingClient(Client):
-    """A LangSmith client that keeps runs in this process."""
-
-    def __init__(self) -> None:
-        super().__init__(api_url="http://127.0.0.1:9", api_key="none", auto_batch_tracing=False)
-        self.kinds: list[str] = []
-
-    def create_run(self, name: str, inputs: dict[str, Any], run_type: Any, **_: Any) -> None:
-        self.kinds.append(run_type)
-
-    def update_run(self, *_: Any, **__: Any) -> None:
-        return
 
 
 async def test_langsmith_traces_each_model_and_tool_call(unobserved_requests: list[Any]) -> None:
