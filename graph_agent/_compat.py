@@ -9,18 +9,15 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-import sys
 import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, BaseCallbackManager
-from langchain_core.language_models._utils import _normalize_messages
+from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config
@@ -32,8 +29,6 @@ from langgraph.pregel._messages import StreamMessagesHandler as StreamMessagesHa
 
 if TYPE_CHECKING:
     # Imported in functions where they are called: only an agent with tools needs them.
-    from langchain_core.language_models import BaseChatModel
-    from langchain_core.outputs import ChatResult
     from langchain_core.tools import BaseTool, StructuredTool
     from langgraph.types import Checkpointer
 
@@ -54,11 +49,6 @@ _RESUMING = "__pregel_resuming"
 _RUNTIME = "__pregel_runtime"
 _COORDINATES = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
 _REPLAY_STATE = "__pregel_replay_state"
-
-_ENTRY_POINTS = ("ainvoke", "agenerate_prompt", "agenerate", "_convert_input")
-"""Methods of a chat model between a caller and `_agenerate_with_cache`."""
-_TRACED_OPTIONS = ("ls_structured_output_format", "structured_output_format")
-"""Keyword arguments of a model that only traces receive."""
 
 NO_PERSISTENCE: dict[str, Any] = {_DURABILITY: "async"}
 """Added to the `configurable` of a graph compiled with `checkpointer=False`, which fails under a parent's `"sync"`."""
@@ -310,33 +300,6 @@ def queue_of(handler: StreamMessagesHandler, loop: asyncio.AbstractEventLoop) ->
         return None
     put: Callable[[Any], None] = stream.args[0]
     return put
-
-
-def traced_parameters(model: BaseChatModel, options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the metadata that LangChain adds to a request of a chat model."""
-    return model._get_ls_params_with_defaults(**{k: v for k, v in options.items() if k not in _TRACED_OPTIONS})
-
-
-def has_own_entry_point(model: BaseChatModel) -> bool:
-    """Whether a chat model, or a program that instruments LangChain, replaces one of `_ENTRY_POINTS`."""
-    own = vars(sys.modules["langchain_core.language_models.chat_models"])
-    functions = [getattr(type(model), name) for name in _ENTRY_POINTS]
-    return any(type(function) is not FunctionType or function.__globals__ is not own for function in functions)
-
-
-async def generate_reply(
-    model: BaseChatModel,
-    request: Sequence[BaseMessage],
-    options: Mapping[str, Any],
-    manager: AsyncCallbackManagerForLLMRun,
-) -> ChatResult:
-    """Generate a reply as `BaseChatModel.agenerate` does, without the events of its begin and its end."""
-    given = {name: value for name, value in options.items() if name not in _TRACED_OPTIONS}
-    # Only content blocks have a form to normalize.
-    is_text = all(isinstance(message.content, str) for message in request)
-    messages = list(request) if is_text else _normalize_messages(request)
-    # A task, as LangChain makes: the model's context variables stay its own.
-    return await asyncio.create_task(model._agenerate_with_cache(messages, run_manager=manager, **given))
 
 
 def cache_block_types() -> None:

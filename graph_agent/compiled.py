@@ -24,6 +24,7 @@ from graph_agent._compat import (
     is_resuming,
     lacks_thread,
 )
+from graph_agent._compat_nodes import skip_unused_callbacks
 from graph_agent._internal.sync_bridge import blocking, refuse_running_loop
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext, with_credentials
@@ -49,8 +50,9 @@ class CompiledAgentGraph(ClockedStateGraph):
     2. A new checkpoint is always the newest of its thread, even if the clocks of two processes differ.
     3. If a tool may write, each plan is stored before its calls run (`durability="sync"`, unless the run sets another;
        also as a subgraph, in its parent's checkpoints), so that no crash hides a call that was made. An agent whose
-       tools only read keeps LangGraph's default. Unless the run sets a durability, the package's SQLite saver waits
-       only for steps whose calls may write, and commits all others within milliseconds (see `DeferredWrites`).
+       tools only read keeps LangGraph's default on other savers. Unless the run sets a durability, the package's
+       SQLite saver waits only for steps whose calls may write, and commits all others within milliseconds (see
+       `DeferredWrites`).
     4. A blocking entry point raises `SyncInLoopError` in the thread of a running event loop.
     5. Of a run's `configurable`, checkpoints store only LangGraph's own ids.
     """
@@ -267,6 +269,7 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     def compile(self, *args: Any, **kwargs: Any) -> CompiledAgentGraph:
         """As LangGraph's `compile`."""
         compiled = super().compile(*args, **kwargs)
+        skip_unused_callbacks(compiled)
         # LangGraph fixes the class of the compiled graph; this subclass adds methods only, so the object fits it.
         compiled.__class__ = CompiledAgentGraph
         assert isinstance(compiled, CompiledAgentGraph)

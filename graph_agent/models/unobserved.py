@@ -9,19 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
-from langchain_core.callbacks import AsyncCallbackManager
+from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackManager
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import LLMResult
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs, var_child_runnable_config
 
-from graph_agent._compat import (
-    generate_reply,
-    has_own_entry_point,
-    message_handlers,
-    traced_parameters,
-)
+from graph_agent._compat import message_handlers
+from graph_agent._compat_models import generate_reply, has_own_entry_point, traced_parameters
+from graph_agent.models.cleaning import is_text_only
 from graph_agent.models.message_stream import MessageStream
 from graph_agent.models.stream_watch import StreamWatch, TokenTimeout
 from graph_agent.models.token_relay import TokenRelay
@@ -51,6 +48,8 @@ def unobserved_model(
     if not isinstance(runnable, BaseChatModel) or has_own_entry_point(runnable):
         return None
     callbacks = (config or {}).get("callbacks") or (var_child_runnable_config.get() or {}).get("callbacks")
+    if isinstance(callbacks, BaseCallbackManager) and not callbacks.handlers:
+        callbacks = None
     # LangChain's own decision: it adds the handlers of tracing, of debug output and of context managers.
     manager = AsyncCallbackManager.configure(callbacks, runnable.callbacks, runnable.verbose)
     if (handlers := message_handlers(manager)) is None:
@@ -93,7 +92,7 @@ async def request_unobserved(
     relay = TokenRelay(manager, streams, limit, watch)
     relay.begin(request)
     try:
-        result = await generate_reply(model, request, options, relay)
+        result = await generate_reply(model, request, options, relay, is_text=is_text_only(request))
     except BaseException as error:
         relay.fail(error)
         raise

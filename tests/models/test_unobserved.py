@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import BaseCallbackHandler, get_usage_metadata_callback
-from langchain_core.globals import set_debug
+from langchain_core.globals import set_debug, set_llm_cache
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -277,3 +277,64 @@ async def test_a_program_that_replaces_langchains_entry_points_receives_each_req
     await agent().ainvoke(says("go"))
 
     assert (calls, unobserved_requests) == (["agenerate"] * 2, [])
+
+
+class WithoutManager(Plain):
+    """A model whose `_agenerate` takes no run manager."""
+
+    async def _agenerate(self, messages: Any, stop: Any, **_: Any) -> ChatResult:  # type: ignore[override]  # LangChain accepts it
+        return self._generate()
+
+
+class Detailed(Plain):
+    """A model with metadata of the generation and of the whole reply."""
+
+    def _generate(self, *_: Any, **__: Any) -> ChatResult:
+        generation = ChatGeneration(
+            message=AIMessage("detailed", response_metadata={"own": 1}), generation_info={"finish_reason": "stop"}
+        )
+        return ChatResult(generations=[generation], llm_output={"model_name": "d-1"})
+
+
+@pytest.mark.parametrize("kind", [Plain, WithoutManager, Detailed])
+async def test_a_reply_equals_that_of_an_observed_request(kind: type[Plain], unobserved_requests: list[Any]) -> None:
+    unobserved_reply, observed_reply = [
+        (await create_graph_agent(kind(callbacks=callbacks)).ainvoke(says("go")))["messages"][-1]
+        for callbacks in (None, [Recorder()])
+    ]
+
+    def fields(reply: AIMessage) -> Any:
+        prefix, _, rest = (reply.id or "").partition("-")
+        return {**reply.model_dump(exclude={"id"}), "id": (prefix, rest.startswith("-"))}
+
+    assert (fields(unobserved_reply), len(unobserved_requests)) == (fields(observed_reply), 1)
+
+
+async def test_a_global_cache_of_langchain_is_kept(unobserved_requests: list[Any]) -> None:
+    set_llm_cache(InMemoryCache())
+    model = Plain()
+    graph = create_graph_agent(model)
+    try:
+        for _ in range(2):
+            await graph.ainvoke(says("go"))
+    finally:
+        set_llm_cache(None)
+
+    assert (model.calls, len(unobserved_requests)) == (1, 2)
+
+
+async def test_a_program_that_replaces_langchains_generation_receives_each_request(
+    unobserved_requests: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    original = BaseChatModel._agenerate_with_cache
+
+    @functools.wraps(original)
+    async def instrumented(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append("generation")
+        return await original(self, *args, **kwargs)
+
+    monkeypatch.setattr(BaseChatModel, "_agenerate_with_cache", instrumented)
+    await agent().ainvoke(says("go"))
+
+    assert (calls, len(unobserved_requests)) == (["generation"] * 2, 2)
