@@ -99,6 +99,28 @@ def test_a_call_is_edited_at_the_terminal(tmp_path: Path) -> None:
     assert (status, result["content"]) == (0, f"decided: {decision}")
 
 
+def test_arguments_are_edited_in_the_users_editor(tmp_path: Path) -> None:
+    folder = agent_folder(tmp_path, APPROVED_TOOLS, "write_file")
+    editor = folder / "editor"
+    editor.write_text("#!/bin/sh\nprintf 'path: c.txt\\n' > \"$1\"\n")
+    editor.chmod(0o755)
+    script = [WRITE, "No more actions.", "Done."]
+    command = ["run", "--session", "mine", "write"]
+    with terminal(folder, *command, script=script, EDITOR=str(editor), VISUAL=str(editor)) as run:
+        run.expect("ways: ")
+        run.send("e\r")
+        run.expect('"text": "hi"')
+        run.send("\x18\x05")  # Ctrl-X Ctrl-E
+        run.expect("path: c.txt")
+        run.send("\r")
+        run.expect("Done\\.")
+        status = leave(run)
+
+    [result] = [event["content"] for event in events_of(folder, "mine") if event["type"] == "tool_result"]
+    decision = {"type": "edit", "edited_action": {"name": "write_file", "args": {"path": "c.txt"}}}
+    assert (status, result) == (0, f"decided: {decision}")
+
+
 def test_always_approves_later_calls_of_the_tool(tmp_path: Path) -> None:
     folder = agent_folder(tmp_path, APPROVED_TOOLS, "write_file")
     again = asks(("x", "write_file", {"path": "b.txt", "text": "ho"}))

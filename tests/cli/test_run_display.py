@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from graph_agent.cli.json_report import part_object
 from graph_agent.cli.steps import Wave, draw_calls
 from graph_agent.cli.terminal import Terminal, log_stream
+from graph_agent.session.results import Custom, DelegatePart, Token
 from tests.support.agents import ECHO_SCRIPT, asks
 from tests.support.cli import run_cli
 from tests.support.terminal import GATED_TOOLS, agent_folder, leave, terminal, wait_for
@@ -151,6 +154,25 @@ def test_json_lines_are_the_parts_of_the_stream(tmp_path: Path) -> None:
             "error": "",
         },
     )
+
+
+def test_parts_with_parts_and_with_any_object_are_json() -> None:
+    objects = [
+        part_object(DelegatePart("1", "r", DelegatePart("2", "s", Token("x")))),
+        part_object(Custom({"at": Path("/x"), "share": math.inf, "data": b"\xff"})),
+    ]
+
+    token = {"type": "token", "text": "x", "reports_failure": False}
+    inner = {"type": "delegate", "id": "2", "target": "s", "part": token}
+    assert json.loads(json.dumps(objects, allow_nan=False)) == [
+        {
+            "type": "delegate",
+            "id": "1",
+            "target": "r",
+            "part": {"type": "delegate", "id": "2", "target": "s", "part": inner},
+        },
+        {"type": "custom", "data": {"at": "/x", "share": None, "data": "_w=="}},
+    ]
 
 
 def test_json_of_a_hostile_answer_is_ascii_and_errors_are_objects(tmp_path: Path) -> None:
