@@ -247,6 +247,8 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """The agent's configuration."""
     writes: Callable[[str], bool] | None = None
     """Whether a call may write, by name; None if unknown."""
+    edit_fault: Callable[[str, dict[str, Any]], str | None] | None = None
+    """Returns why a person cannot put a call (name, arguments) in the place of another; None without approvals."""
 
     def compile(self, *args: Any, **kwargs: Any) -> CompiledAgentGraph:
         """As LangGraph's `compile`."""

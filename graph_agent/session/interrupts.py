@@ -1,4 +1,4 @@
-"""Assignment of a person's answers to interrupts."""
+"""Assignment of a person's answers to interrupts, and validation of decisions on calls."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from typing import Any
 
 from langgraph.types import Interrupt
 
+from graph_agent.approvals.decisions import DEFAULT_DECIDER, EditFault, read_decisions
+from graph_agent.approvals.requests import calls_of_request, is_approval_request
+from graph_agent.approvals.text import decisions_in_text
 from graph_agent.errors import InputError
 
 _INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
@@ -38,6 +41,43 @@ def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
     if len({interrupt.id for interrupt in asked}) > 1:
         raise InputError(f"Several interrupts are open; answer with a mapping of id to answer. Open: {known}.")
     return {asked[0].id: answer}
+
+
+def checked_decisions(
+    answers: Mapping[str, Any],
+    open_interrupts: Sequence[Interrupt],
+    own_calls: Sequence[str],
+    edit_fault: EditFault | None,
+    decided_by: str | None,
+) -> dict[str, Any]:
+    """Validate the answers to approval requests before the session is resumed; other answers are unchanged.
+
+    Args:
+        answers: Interrupt id → the person's answer. An answer to an approval request may be text, see
+            `decisions_in_text`.
+        open_interrupts: The session's open interrupts.
+        own_calls: Ids of the calls of the agent's own request; the request of a delegate has others.
+        edit_fault: Checks the call of an edit of the agent's own calls; None for no check.
+        decided_by: Name of the person, for the history; None for the name in the answer, or `user`.
+
+    Returns:
+        The answers, with the person's name in those to approval requests.
+
+    Raises:
+        InputError: When an answer does not fit its request.
+    """
+    requests = {each.id: each.value for each in open_interrupts if is_approval_request(each.value)}
+    checked = dict(answers)
+    for id_ in answers.keys() & requests.keys():
+        calls, answer = calls_of_request(requests[id_]), answers[id_]
+        if isinstance(answer, str):
+            answer = decisions_in_text(answer, calls)
+        own = requests[id_]["call_ids"] == list(own_calls)
+        decided = read_decisions(calls, answer, edit_fault if own else None)
+        given = answer if isinstance(answer, Mapping) and "decisions" in answer else {"decisions": answer}
+        # An empty mapping of decisions is invalid, so there is at least one.
+        checked[id_] = {**given, "decided_by": decided_by or (decided[0].by if decided else DEFAULT_DECIDER)}
+    return checked
 
 
 def _is_by_id(answer: Any) -> bool:

@@ -97,7 +97,7 @@ class Progress:
     """Progress of the run, as on the custom stream."""
 
     step: int
-    action: Literal["tool_call", "delegate"]
+    action: Literal["tool_call", "delegate", "approval"]
     target: str
     type: Literal["progress"] = "progress"
 
@@ -199,11 +199,13 @@ class PlannedCall:
     """The event of its result; None for none yet."""
     newest: bool = True
     """Whether it belongs to the newest plan."""
+    rejected: bool = False
+    """Whether a person rejected it."""
 
     @property
     def was_skipped(self) -> bool:
-        """Whether it belongs to the newest plan and was skipped."""
-        return self.newest and self.result is not None and self.result["status"] == "skipped"
+        """Whether it belongs to the newest plan and was skipped, other than by a person's rejection."""
+        return self.newest and not self.rejected and self.result is not None and self.result["status"] == "skipped"
 
 
 def planned_calls(events: Sequence[StoredEvent]) -> list[PlannedCall]:
@@ -223,6 +225,8 @@ def planned_calls(events: Sequence[StoredEvent]) -> list[PlannedCall]:
             planned = [PlannedCall(call) for call in entry["calls"]]
             calls += planned
             by_id |= {call.planned["id"]: call for call in planned}
+        elif entry["type"] == "approval_decision" and (decided := by_id.get(entry["id"])) is not None:
+            decided.rejected = entry["decision"] == "reject"
         elif (name := call_name(entry)) is not None:
             # A person may have added the call to the plan, or replaced its tool.
             named = {"id": entry["id"], "name": name}
