@@ -10,6 +10,7 @@ from typing_extensions import TypedDict
 
 from graph_agent._internal.text import clean, plain
 from graph_agent.approvals.requests import DECISIONS, DecisionType, HeldCall
+from graph_agent.approvals.text import decisions_in_text
 from graph_agent.errors import InputError, did_you_mean
 
 DEFAULT_DECIDER = "user"
@@ -118,8 +119,9 @@ def read_decisions(calls: Sequence[HeldCall], answer: Any, edit_fault: EditFault
     Args:
         calls: The calls of the request.
         answer: `{"decisions": …}` with a list of one decision for each call, in the order of the request, or with a
-            mapping of call id → decision, which may leave calls undecided. The list alone is valid too. A decision
-            alone counts for every call; an edit or a response only if there is one call. `decided_by` names the person.
+            mapping of call id → decision, which may leave calls undecided, or with text (see `decisions_in_text`). The
+            list or the text alone is valid too. A decision alone counts for every call; an edit or a response only if
+            there is one call. `decided_by` names the person.
         edit_fault: Checks the call of an edit; None for no check.
 
     Returns:
@@ -134,6 +136,8 @@ def read_decisions(calls: Sequence[HeldCall], answer: Any, edit_fault: EditFault
         by = _decider(answer.get("decided_by"))
         if "decisions" in answer:
             given = answer["decisions"]
+    if isinstance(given, str):
+        given = decisions_in_text(given, calls)
     by_id = _by_id(calls, given, answer)
     return [_decided(call, by_id[call["id"]], by, edit_fault) for call in calls if call["id"] in by_id]
 

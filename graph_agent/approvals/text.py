@@ -54,7 +54,7 @@ def how_to_answer(calls: Sequence[HeldCall]) -> str:
     return f'Answer with one line for each call, such as "1: approve", or with one line for all. Decisions: {words}.'
 
 
-def decisions_in_text(text: str, calls: Sequence[HeldCall]) -> dict[str, Any]:
+def decisions_in_text(text: str, calls: Sequence[HeldCall]) -> Any:
     """Read a person's decisions from a message; see `how_to_answer`, or JSON as for `read_decisions`.
 
     Only complete decisions count: "yes, but use another file" is none.
@@ -64,7 +64,7 @@ def decisions_in_text(text: str, calls: Sequence[HeldCall]) -> dict[str, Any]:
         calls: The calls of the request.
 
     Returns:
-        An answer for `read_decisions`.
+        The decisions, for `read_decisions`.
 
     Raises:
         InputError: When the message is not a decision.
@@ -75,7 +75,7 @@ def decisions_in_text(text: str, calls: Sequence[HeldCall]) -> dict[str, Any]:
     if text.startswith(("{", "[")):
         return _json_answer(text, calls)
     if (decision := _decision(text)) is not None:
-        return {"decisions": decision}
+        return decision
     by_id: dict[str, Any] = {}
     for line in filter(None, map(str.strip, text.splitlines())):
         found = _LINE.fullmatch(line)
@@ -86,15 +86,15 @@ def decisions_in_text(text: str, calls: Sequence[HeldCall]) -> dict[str, Any]:
         by_id[id_] = decision
     if not by_id:
         raise _no_decision(text, calls)
-    return {"decisions": by_id}
+    return by_id
 
 
-def _json_answer(text: str, calls: Sequence[HeldCall]) -> dict[str, Any]:
+def _json_answer(text: str, calls: Sequence[HeldCall]) -> Any:
     try:
         given = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InputError(f"The answer is no valid JSON: {error}. {how_to_answer(calls)}") from None
-    return given if isinstance(given, dict) and "decisions" in given else {"decisions": given}
+    return given["decisions"] if isinstance(given, dict) and "decisions" in given else given
 
 
 def _decision(text: str) -> dict[str, Any] | None:
@@ -113,11 +113,12 @@ def _decision(text: str) -> dict[str, Any] | None:
 
 
 def _call_id(key: str, calls: Sequence[HeldCall]) -> str | None:
-    """Return the id of a call by its id or its number in the question; None for neither."""
+    """Return the id of a call by its number in the question, or by its id; None for neither."""
     ids = [call["id"] for call in calls]
-    if key in ids:
-        return key
-    return ids[int(key) - 1] if key.isdecimal() and 1 <= int(key) <= len(ids) else None
+    # A number first, because the question shows no ids.
+    if key.isdecimal() and 1 <= int(key) <= len(ids):
+        return ids[int(key) - 1]
+    return key if key in ids else None
 
 
 def _no_decision(text: str, calls: Sequence[HeldCall]) -> InputError:

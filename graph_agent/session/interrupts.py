@@ -10,7 +10,6 @@ from langgraph.types import Interrupt
 
 from graph_agent.approvals.decisions import DEFAULT_DECIDER, EditFault, read_decisions
 from graph_agent.approvals.requests import calls_of_request, is_approval_request
-from graph_agent.approvals.text import decisions_in_text
 from graph_agent.errors import InputError
 
 _INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
@@ -53,8 +52,7 @@ def checked_decisions(
     """Validate the answers to approval requests before the session is resumed; other answers are unchanged.
 
     Args:
-        answers: Interrupt id → the person's answer. An answer to an approval request may be text, see
-            `decisions_in_text`.
+        answers: Interrupt id → the person's answer; for an approval request as for `read_decisions`.
         open_interrupts: The session's open interrupts.
         own_calls: Ids of the calls of the agent's own request; the request of a delegate has others.
         edit_fault: Checks the call of an edit of the agent's own calls; None for no check.
@@ -70,8 +68,6 @@ def checked_decisions(
     checked = dict(answers)
     for id_ in answers.keys() & requests.keys():
         calls, answer = calls_of_request(requests[id_]), answers[id_]
-        if isinstance(answer, str):
-            answer = decisions_in_text(answer, calls)
         own = requests[id_]["call_ids"] == list(own_calls)
         decided = read_decisions(calls, answer, edit_fault if own else None)
         given = answer if isinstance(answer, Mapping) and "decisions" in answer else {"decisions": answer}
