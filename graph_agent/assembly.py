@@ -167,6 +167,8 @@ def _join(deps: AgentDeps) -> AgentStateGraph:
     graph.model = deps.models.first.client.model
     graph.config = deps.config
     graph.tool_names = tuple(deps.toolbox.names)
+    inner = [getattr(getattr(delegate, "graph", None), "builder", None) for delegate in deps.toolbox.delegates.values()]
+    graph.asks = deps.config.approve is not None or any(getattr(builder, "asks", False) for builder in inner)
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, PlanState),
         "tools": (tools_node, Route),

@@ -6,11 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langgraph.types import Interrupt
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Interrupt, StateSnapshot
 
-from graph_agent.approvals.decisions import DEFAULT_DECIDER, EditFault, read_decisions
+from graph_agent.approvals.decisions import read_decisions
 from graph_agent.approvals.requests import calls_of_request, is_approval_request
+from graph_agent.compiled import AgentStateGraph
 from graph_agent.errors import InputError
+from graph_agent.session.results import open_interrupts
 
 _INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -42,38 +45,35 @@ def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
     return {asked[0].id: answer}
 
 
-def checked_decisions(
-    answers: Mapping[str, Any],
-    open_interrupts: Sequence[Interrupt],
-    own_calls: Sequence[str],
-    edit_fault: EditFault | None,
-    decided_by: str | None,
+def checked_answers(
+    answer: Any, graph: CompiledStateGraph[Any, Any, Any, Any], state: StateSnapshot, decided_by: str | None
 ) -> dict[str, Any]:
-    """Validate the answers to approval requests before the session is resumed; other answers are unchanged.
+    """As `answers_by_id`, for the open interrupts of a session; validates decisions on calls that wait for approval.
 
     Args:
-        answers: Interrupt id → the person's answer; for an approval request as for `read_decisions`.
-        open_interrupts: The session's open interrupts.
-        own_calls: Ids of the calls of the agent's own request; the request of a delegate has others.
-        edit_fault: Checks the call of an edit of the agent's own calls; None for no check.
+        answer: The person's answer.
+        graph: The compiled graph.
+        state: The session's state.
         decided_by: Name of the person, for the history; None for the name in the answer, or `user`.
 
     Returns:
-        The answers, with the person's name in those to approval requests.
+        The answers by interrupt id, with the person's name in those to approval requests.
 
     Raises:
-        InputError: When an answer does not fit its request.
+        InputError: As for `answers_by_id`, or when a decision does not fit its call.
     """
-    requests = {each.id: each.value for each in open_interrupts if is_approval_request(each.value)}
-    checked = dict(answers)
+    asked = open_interrupts(state)
+    answers = answers_by_id(answer, asked)
+    requests = {each.id: each.value for each in asked if is_approval_request(each.value)}
     for id_ in answers.keys() & requests.keys():
-        calls, answer = calls_of_request(requests[id_]), answers[id_]
-        own = requests[id_]["call_ids"] == list(own_calls)
-        decided = read_decisions(calls, answer, edit_fault if own else None)
-        given = answer if isinstance(answer, Mapping) and "decisions" in answer else {"decisions": answer}
-        # An empty mapping of decisions is invalid, so there is at least one.
-        checked[id_] = {**given, "decided_by": decided_by or (decided[0].by if decided else DEFAULT_DECIDER)}
-    return checked
+        # The request of a delegate has other calls, whose tools are not the agent's.
+        own = requests[id_]["call_ids"] == [call["id"] for call in state.values.get("loop", {}).get("asked", ())]
+        edit_fault = graph.builder.edit_fault if own and isinstance(graph.builder, AgentStateGraph) else None
+        given = answers[id_]
+        decided = read_decisions(calls_of_request(requests[id_]), given, edit_fault)
+        complete = given if isinstance(given, Mapping) and "decisions" in given else {"decisions": given}
+        answers[id_] = {**complete, "decided_by": decided_by or decided[0].by}
+    return answers
 
 
 def _is_by_id(answer: Any) -> bool:

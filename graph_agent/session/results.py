@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from langgraph.types import Interrupt, StateSnapshot
 
 from graph_agent._internal.text import text_of
+from graph_agent.approvals.requests import is_approval_request
 from graph_agent.events.calls import call_name
 from graph_agent.events.types import Event, StoredEvent, value_of
+from graph_agent.tools.client import CLIENT_CALL
 from graph_agent.types import NO_USAGE, SessionStatus, StopReason, Usage
 
 if TYPE_CHECKING:
     from graph_agent.models.finish_reasons import CutOff
+
+
+Waiting = Literal["approval", "client_tool", "answer"]
+"""What a session waits for: decisions on calls, results of the caller's own tools, or the answer to a question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,11 @@ class RunResult:
     """Why the answer was cut off: `length`, `content_filter`, or `interrupted` by the provider; None if complete."""
     follow_ups: tuple[RunResult, ...] = ()
     """Results of the follow-ups that the same call ran after this input, in order."""
+
+    @property
+    def waiting(self) -> Waiting | None:
+        """What the session waits for; None if it does not wait."""
+        return waiting_for(self.interrupts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +267,16 @@ def _results(calls: Sequence[PlannedCall]) -> dict[str, Any]:
 def open_interrupts(state: StateSnapshot) -> list[Interrupt]:
     """Return the open interrupts, excluding those of finished calls."""
     return [interrupt for task in state.tasks if task.result is None for interrupt in task.interrupts]
+
+
+def waiting_for(interrupts: Sequence[Interrupt]) -> Waiting | None:
+    """Return what open interrupts wait for, the first of `Waiting` that applies; None without interrupts."""
+    if not interrupts:
+        return None
+    if any(is_approval_request(each.value) for each in interrupts):
+        return "approval"
+    is_client_call = [isinstance(each.value, dict) and each.value.get("type") == CLIENT_CALL for each in interrupts]
+    return "client_tool" if any(is_client_call) else "answer"
 
 
 def without_cost(usage: Usage) -> Usage:

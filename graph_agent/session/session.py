@@ -14,11 +14,10 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
-from langgraph.types import Command
+from langgraph.types import Command, Interrupt
 
 from graph_agent._internal.closing_stream import ClosingStream, Readership
 from graph_agent._internal.failure_log import log_failure
-from graph_agent.compiled import AgentStateGraph
 from graph_agent.context import AgentContext, checked_context
 from graph_agent.delegation import WATCHED
 from graph_agent.errors import ConfigError, InputError, SessionBusyError
@@ -30,7 +29,7 @@ from graph_agent.runs.run import READERSHIP, Run
 from graph_agent.session.control import SessionCommands, SessionControl
 from graph_agent.session.history import SessionMemory
 from graph_agent.session.input_run import InputRun
-from graph_agent.session.interrupts import answers_by_id, checked_decisions
+from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.results import Done, Part, RunResult, open_interrupts, run_result
 from graph_agent.session.stream_parts import MODES, StreamParts
 from graph_agent.session.typed_result import typed_result
@@ -212,6 +211,10 @@ class Session(SessionCommands):
         """Return the session's status; `CREATED` before its first input."""
         return (await self._result()).status
 
+    async def interrupts(self) -> list[Interrupt]:
+        """Return the open interrupts, which `resume` answers; empty if the session does not wait."""
+        return open_interrupts(await self._graph.aget_state(self._config))
+
     async def _to_end(self, given: Any, context: Context | None) -> RunResult:
         refuse_within(self.id)
         run = await self._run_one(given, context)
@@ -254,18 +257,13 @@ class Session(SessionCommands):
 
         return InputRun(read, partial(self._control.check_next, note) if note is not None else None)
 
-    async def _answer(self, answer: Any, decided_by: str | None = None) -> Any:
+    async def _answer(self, answer: Any, decided_by: str | None) -> Any:
         """Return the graph's input that resumes the session."""
         # After a crash between a step's last write and its checkpoint, `next` is empty, but `tasks` is not.
         state = await self._graph.aget_state(self._config)
         if not state.tasks:
             raise InputError(f"Session {self.id!r} has nothing to resume: its last input has ended.")
-        if answer is None:
-            return None
-        asked = open_interrupts(state)
-        own = [call["id"] for call in state.values.get("loop", {}).get("asked", ())]
-        edit_fault = self._graph.builder.edit_fault if isinstance(self._graph.builder, AgentStateGraph) else None
-        return Command(resume=checked_decisions(answers_by_id(answer, asked), asked, own, edit_fault, decided_by))
+        return None if answer is None else Command(resume=checked_answers(answer, self._graph, state, decided_by))
 
     async def _result(self, run: Run | None = None) -> RunResult:
         """Return the newest result, or that of a run whose last checkpoint is no longer the session's newest."""
