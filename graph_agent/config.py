@@ -120,6 +120,14 @@ class LoopConfig(BaseModel):
     """Number of the newest calls of an input that are searched for a repeating pattern."""
     loop_max_period: Annotated[PositiveInt, Unit("calls")] = 3
     """Length of the longest repeating pattern that counts as a loop, in calls."""
+    context_window: Annotated[PositiveInt, Unit("tokens")] | None = None
+    """Tokens that the model can read in one request; None to use the model's profile."""
+    summarize_at: Annotated[float, Unit("share")] | None = Field(0.75, gt=0, le=1)
+    """Share of the context window from which on the model summarizes the older part of the conversation.
+
+    Requests then hold the summary in place of that part; the history keeps everything. None for never. It has no effect
+    for a model whose context window is unknown: a request that its provider refuses as too long is then shortened.
+    """
     max_delegation_depth: Annotated[NonNegativeInt, Unit("levels")] = 1
     """Depth to which delegations may nest; 0 forbids them."""
     context_messages: Annotated[NonNegativeInt, Unit("messages")] = 6

@@ -95,6 +95,8 @@ class AgentContext(BaseModel):
     loop_detection: bool | None = None
     loop_window: int | None = Field(default=None, ge=2)
     loop_max_period: PositiveInt | None = None
+    context_window: PositiveInt | None = None
+    summarize_at: float | None = Field(default=None, gt=0, le=1)
     max_delegation_depth: NonNegativeInt | None = None
     context_messages: NonNegativeInt | None = None
     model: str | None = Field(default=None, min_length=1)

@@ -12,7 +12,7 @@ from graph_agent._compat import checkpointer_of
 from graph_agent.approvals.decisions import Decided, read_decisions
 from graph_agent.approvals.requests import request_for
 from graph_agent.deps import AgentDeps, deps_of_run
-from graph_agent.errors import ConfigError, InputError
+from graph_agent.errors import ConfigError, DecisionError
 from graph_agent.events.types import StoredEvent, event
 from graph_agent.runs.run import run_of
 from graph_agent.state.schema import AgentState
@@ -47,7 +47,7 @@ async def approve_node(
         answer = interrupt(request_for(asked, error))
         try:
             decided = read_decisions(asked, answer, lambda name, arguments: edit_fault(toolbox, name, arguments))
-        except InputError as fault:
+        except DecisionError as fault:
             # Not raised: LangGraph has stored the answer, and would use it again for every later resume.
             error = str(fault)
         else:

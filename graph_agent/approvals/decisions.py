@@ -11,7 +11,7 @@ from typing_extensions import TypedDict
 from graph_agent._internal.text import clean, plain
 from graph_agent.approvals.requests import DECISIONS, DecisionType, HeldCall
 from graph_agent.approvals.text import decisions_in_text
-from graph_agent.errors import InputError, did_you_mean
+from graph_agent.errors import DecisionError, did_you_mean
 
 DEFAULT_DECIDER = "user"
 """Name in the history of a person whom the resuming program does not name."""
@@ -128,7 +128,7 @@ def read_decisions(calls: Sequence[HeldCall], answer: Any, edit_fault: EditFault
         The decisions, in the order of the calls.
 
     Raises:
-        InputError: When the answer does not fit the request.
+        DecisionError: When the answer does not fit the request.
     """
     given = answer
     by = DEFAULT_DECIDER
@@ -146,7 +146,7 @@ def _decider(given: Any) -> str:
     if given is None:
         return DEFAULT_DECIDER
     if not isinstance(given, str) or not given.strip() or len(given) > _MOST_NAME_CHARS:
-        raise InputError(f"decided_by={given!r}: name the person in 1 to {_MOST_NAME_CHARS} characters.")
+        raise DecisionError(f"decided_by={given!r}: name the person in 1 to {_MOST_NAME_CHARS} characters.")
     return clean(given)
 
 
@@ -154,14 +154,14 @@ def _by_id(calls: Sequence[HeldCall], given: Any, answer: Any) -> dict[str, Any]
     ids = [call["id"] for call in calls]
     if isinstance(given, list | tuple):
         if len(given) != len(calls):
-            raise InputError(
+            raise DecisionError(
                 f"The answer has {len(given)} decisions, and {len(calls)} calls wait: {_listed(calls)}. Give one "
                 "decision for each, in this order, or a mapping of call id to decision."
             )
         return dict(zip(ids, given, strict=True))
     if isinstance(given, Mapping) and "type" in given and "type" not in ids:
         if len(calls) > 1 and given["type"] in ("edit", "respond"):
-            raise InputError(
+            raise DecisionError(
                 f"One decision {given['type']!r} cannot count for {len(calls)} calls: {_listed(calls)}. Give a "
                 "mapping of call id to decision."
             )
@@ -169,9 +169,9 @@ def _by_id(calls: Sequence[HeldCall], given: Any, answer: Any) -> dict[str, Any]
     if isinstance(given, Mapping) and given is not answer and given:
         for id_ in given:
             if id_ not in ids:
-                raise InputError(f"No call {id_!r} waits for a decision; {did_you_mean(str(id_), ids)}")
+                raise DecisionError(f"No call {id_!r} waits for a decision; {did_you_mean(str(id_), ids)}")
         return dict(given)
-    raise InputError(
+    raise DecisionError(
         f"{_shown(answer)} holds no decisions on the calls that wait: {_listed(calls)}. Answer with "
         '{"decisions": [{"type": "approve"}, …]}, one decision for each call.'
     )
@@ -180,23 +180,23 @@ def _by_id(calls: Sequence[HeldCall], given: Any, answer: Any) -> dict[str, Any]
 def _decided(call: HeldCall, decision: Any, by: str, edit_fault: EditFault | None) -> Decided:
     where = f"The decision on call {call['id']!r} ({call['name']})"
     if not isinstance(decision, Mapping) or "type" not in decision:
-        raise InputError(f'{where} is {_shown(decision)}; write e.g. {{"type": "approve"}}.')
+        raise DecisionError(f'{where} is {_shown(decision)}; write e.g. {{"type": "approve"}}.')
     kind, allowed = decision["type"], call["allowed_decisions"]
     if kind not in DECISIONS:
-        raise InputError(f"{where} has the type {_shown(kind)}; {did_you_mean(str(kind), DECISIONS)}")
+        raise DecisionError(f"{where} has the type {_shown(kind)}; {did_you_mean(str(kind), DECISIONS)}")
     if kind not in allowed:
-        raise InputError(f"{where} is {kind!r}, which its policy does not allow; allowed: {', '.join(allowed)}.")
+        raise DecisionError(f"{where} is {kind!r}, which its policy does not allow; allowed: {', '.join(allowed)}.")
     name, arguments = call["name"], call["arguments"]
     if kind == "edit":
         name, arguments = _edited(call, decision.get("edited_action"), where)
         if edit_fault is not None and (fault := edit_fault(name, arguments)) is not None:
-            raise InputError(f"{where} is an edit that cannot be run: {fault}")
+            raise DecisionError(f"{where} is an edit that cannot be run: {fault}")
         return Decided(call, "edit", by, name, arguments)
     message = decision.get("message")
     if message is not None and not isinstance(message, str):
-        raise InputError(f"{where} has the message {_shown(message)}; write text.")
+        raise DecisionError(f"{where} has the message {_shown(message)}; write text.")
     if kind == "respond" and message is None:
-        raise InputError(f"{where} is a response without a message, which is the result of the call.")
+        raise DecisionError(f"{where} is a response without a message, which is the result of the call.")
     if kind == "approve":
         return Decided(call, "approve", by, name, arguments)
     return Decided(call, kind, by, name, arguments, clean(message) if message else None if kind == "reject" else "")
@@ -204,17 +204,17 @@ def _decided(call: HeldCall, decision: Any, by: str, edit_fault: EditFault | Non
 
 def _edited(call: HeldCall, action: Any, where: str) -> tuple[str, dict[str, Any]]:
     if not isinstance(action, Mapping) or not isinstance(action.get("args"), Mapping):
-        raise InputError(
+        raise DecisionError(
             f'{where} is an edit without the new call; write "edited_action": {{"name": {call["name"]!r}, '
             '"args": {…}}, with all arguments.'
         )
     name = action.get("name", call["name"])
     if not isinstance(name, str):
-        raise InputError(f"{where} has the tool name {_shown(name)}; write text.")
+        raise DecisionError(f"{where} has the tool name {_shown(name)}; write text.")
     try:
         return clean(name), plain(dict(action["args"]), finite=True)
     except ValueError as error:
-        raise InputError(f"{where} has arguments that cannot be used: {error}.") from None
+        raise DecisionError(f"{where} has arguments that cannot be used: {error}.") from None
 
 
 def _listed(calls: Sequence[HeldCall]) -> str:

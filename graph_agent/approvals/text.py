@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from graph_agent.approvals.requests import HeldCall, calls_of_request
-from graph_agent.errors import InputError
+from graph_agent.errors import DecisionError
 
 _APPROVAL = re.compile(r"(?:approved?|yes|y|ok|okay)[.!]?", re.IGNORECASE)
 _REJECTION = re.compile(
@@ -67,7 +67,7 @@ def decisions_in_text(text: str, calls: Sequence[HeldCall]) -> Any:
         The decisions, for `read_decisions`.
 
     Raises:
-        InputError: When the message is not a decision.
+        DecisionError: When the message is not a decision.
     """
     text = text.strip()
     if (fenced := _FENCE.fullmatch(text)) is not None:
@@ -93,7 +93,7 @@ def _json_answer(text: str, calls: Sequence[HeldCall]) -> Any:
     try:
         given = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InputError(f"The answer is no valid JSON: {error}. {how_to_answer(calls)}") from None
+        raise DecisionError(f"The answer is no valid JSON: {error}. {how_to_answer(calls)}") from None
     return given["decisions"] if isinstance(given, dict) and "decisions" in given else given
 
 
@@ -121,6 +121,6 @@ def _call_id(key: str, calls: Sequence[HeldCall]) -> str | None:
     return key if key in ids else None
 
 
-def _no_decision(text: str, calls: Sequence[HeldCall]) -> InputError:
+def _no_decision(text: str, calls: Sequence[HeldCall]) -> DecisionError:
     shown = text if len(text) <= 200 else f"{text[:200]}…"
-    return InputError(f"{shown!r} is no decision on the calls that wait. {how_to_answer(calls)}")
+    return DecisionError(f"{shown!r} is no decision on the calls that wait. {how_to_answer(calls)}")

@@ -190,6 +190,16 @@ class ApprovalDecisionEvent(_Event):
     """Reason of a rejection, or the result that a response gives; absent for none."""
 
 
+class SummaryEvent(_Event):
+    """The model summarized the older part of the conversation, which requests no longer contain."""
+
+    type: Literal["summary"]
+    content: str
+    """The summary; it includes the content of the previous one."""
+    messages: int
+    """Number of messages that it replaces in requests, in addition to those that the previous one replaced."""
+
+
 class LoopDetectedEvent(_Event):
     """The model repeats the same calls."""
 
@@ -262,6 +272,7 @@ Event: TypeAlias = (
     | SteeringEvent
     | ApprovalRequestEvent
     | ApprovalDecisionEvent
+    | SummaryEvent
     | LoopDetectedEvent
     | LimitEvent
     | WarningEvent

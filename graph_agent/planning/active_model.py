@@ -23,7 +23,7 @@ from graph_agent.events.types import StoredEvent, event
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import FALLBACK_SENTENCE, brief_model_error, classify_model_error, describe_model_error
 from graph_agent.models.pool import ReadyModel
-from graph_agent.planning.compaction import compacted_view, shorten
+from graph_agent.planning.compaction import compacted_view, shorten, summarized_view
 from graph_agent.planning.prompt import plan_request, with_carried
 from graph_agent.planning.result_texts import with_texts
 from graph_agent.state.messages import without_failure_report
@@ -99,6 +99,8 @@ class ActiveModel:
         """Warnings, oldest first."""
         self.result_texts: Mapping[str, str] = {}
         """Message id → text that replaces a tool result in requests."""
+        self.summary: str | None = None
+        """The text of the summary in force; None for none."""
         self._chain = chain
         self._deps: tuple[Any, AgentDeps] = (None, agent)
         """The newest `deps`, and the model, client and withheld tools that they were made for."""
@@ -135,17 +137,29 @@ class ActiveModel:
         return "text" if mode == "native" and in_text else mode
 
     @property
+    def window(self) -> int | None:
+        """Tokens that the model in force can read; None if unknown."""
+        return self.settings.context_window or self.model.window
+
+    @property
+    def summarizes(self) -> bool:
+        """Whether the model summarizes the older part of the conversation when requests become too long."""
+        return self.settings.summarize_at is not None and not self.loop.get("recovery", {}).get("unsummarized")
+
+    @property
     def takes_tools(self) -> bool:
         """Whether the profile or the configuration states that the model takes tools."""
         return self.model.takes_tools or self.settings.tool_calling == "native"
 
     @property
     def history(self) -> Sequence[AnyMessage]:
-        """The conversation as requests hold it: with carried messages and rewritten results, compacted and cut."""
+        """The conversation as requests hold it: with carried messages and rewritten results, summarized and cut."""
         kept_from, carried = self.loop.get("kept_from"), self.loop.get("carried")
         messages = with_carried(self.conversation, carried) if carried else self.conversation
         if self.result_texts:
             messages = with_texts(messages, self.result_texts)
+        if self.summary is not None and (summary := self.loop.get("summary")) is not None:
+            messages = summarized_view(messages, self.summary, summary["kept_from"], summary["inputs"])
         # The note of a compacted view quotes messages in the form in which requests hold them.
         view = (
             compacted_view([without_failure_report(message) for message in messages], kept_from)
@@ -182,7 +196,7 @@ class ActiveModel:
                 # The user must fix these for the first model; after a fallback, the next model may still work.
                 return self._index > 0 and self.fall_back(error)
             case "context_overflow":
-                return self._shorten()
+                return self.shorten()
             case "tools_rejected":
                 return self._ask_in_text(error)
             case "content_filter" | "other":
@@ -201,9 +215,10 @@ class ActiveModel:
         self.warn(f"The model {failed} {what} ({brief_model_error(error)}); {then} {following}.")
         return True
 
-    def _shorten(self) -> bool:
+    def shorten(self) -> bool:
+        """Leave the older part of the conversation out of requests, or cut results; False if neither is possible."""
         request = plan_request(self.deps, self.history, self.settings, self.mode, self.planner)
-        found = shorten(request, self.model.window)
+        found = shorten(request, self.window)
         if found is None:
             return False
         recovery = self.loop.get("recovery", {})

@@ -19,7 +19,11 @@ from graph_agent.tools.truncation import cuts_for, with_cuts
 from graph_agent.types import HIDDEN_ID_PREFIX
 
 NOTE_MARK = "graph_agent_note"
-"""Key in `additional_kwargs` of the note, which is a message of neither user nor model and is not stored."""
+"""Key in `additional_kwargs` of a note, which is a message of neither user nor model and is not stored.
+
+The value is `_SUMMARY` for a model's summary, which later notes contain in full; else True.
+"""
+_SUMMARY = "summary"
 
 _HEAD = (
     "[A note, not the user's words: the beginning of this conversation is left out, because the whole is longer than "
@@ -99,10 +103,28 @@ def compact(messages: Sequence[AnyMessage], window: int | None = None) -> Compac
     """
     whole = count_tokens_approximately(messages)
     target = min(whole // 2, whole if window is None else window * 3 // 4)
+    note = min((len(_HEAD) + _NOTE_CHARS) // _CHARS_PER_TOKEN, target // 4)
+    if (kept_from := find_cut(messages, target - note)) is None:
+        return None
+    shorter = compacted_view(messages, kept_from)
+    return Compacted(shorter, kept_from) if count_tokens_approximately(shorter) < whole else None
+
+
+def find_cut(messages: Sequence[AnyMessage], target: int) -> str | None:
+    """Return the id of the first message to keep, so that a request has at most a number of tokens.
+
+    The system prompt, the newest input and the newest wave are kept in any case.
+
+    Args:
+        messages: The request.
+        target: Estimated tokens of the kept messages, system prompt included.
+
+    Returns:
+        The id; None if everything is kept, or the message has no id.
+    """
     head, groups = _split(messages)
     stays = _newest_input(groups)
     left = target - count_tokens_approximately([*head, *_flat([groups[index] for index in stays])])
-    left -= min((len(_HEAD) + _NOTE_CHARS) // _CHARS_PER_TOKEN, target // 4)
     first = len(groups)
     while first > 0:
         size = 0 if first - 1 in stays else count_tokens_approximately(groups[first - 1])
@@ -110,10 +132,33 @@ def compact(messages: Sequence[AnyMessage], window: int | None = None) -> Compac
             break
         left -= size
         first -= 1
-    if first == 0 or not (kept_from := groups[first][0].id):
-        return None
-    shorter = compacted_view(messages, kept_from)
-    return Compacted(shorter, kept_from) if count_tokens_approximately(shorter) < whole else None
+    return groups[first][0].id or None if first < len(groups) and first > 0 else None
+
+
+def newest_input(messages: Sequence[AnyMessage]) -> list[AnyMessage]:
+    """Return the newest input of a request or a history, and the messages that steered it.
+
+    Args:
+        messages: The messages; those before the newest input are not read, so the cost does not grow with them.
+    """
+    found: list[AnyMessage] = []
+    for index in range(len(messages) - 1, -1, -1):
+        if _is_input(messages[index]):
+            found.insert(0, messages[index])
+            # Directly after a result, a user message is steering; the input that it steers stands before.
+            if index == 0 or not isinstance(messages[index - 1], ToolMessage):
+                break
+    return found
+
+
+def summary_note(text: str) -> HumanMessage:
+    """Return the note that holds a model's summary, in the form of every note."""
+    return HumanMessage(f"{_HEAD}\n{text}]", additional_kwargs={NOTE_MARK: _SUMMARY})
+
+
+def is_note(message: BaseMessage) -> bool:
+    """Whether a message of a request is a note in place of removed messages."""
+    return bool(message.additional_kwargs.get(NOTE_MARK))
 
 
 def compacted_view(messages: Sequence[AnyMessage], kept_from: str) -> list[AnyMessage]:
@@ -131,10 +176,47 @@ def compacted_view(messages: Sequence[AnyMessage], kept_from: str) -> list[AnyMe
     first = next((index for index, group in enumerate(groups) if group[0].id == kept_from), 0)
     stays = _newest_input(groups)
     dropped = [group for index, group in enumerate(groups[:first]) if index not in stays]
-    if all(_is_note(group[0]) for group in dropped):
+    if all(is_note(group[0]) for group in dropped):
         return list(messages)
     kept = [group for index, group in enumerate(groups) if index >= first or index in stays]
     return [*head, _note(dropped), *_flat(kept)]
+
+
+def summarized_view(
+    messages: Sequence[AnyMessage], summary: str, kept_from: str, inputs: Sequence[Sequence[Any]]
+) -> list[AnyMessage]:
+    """Replace the messages before a cut by a summary, except the newest input.
+
+    Only the messages after the cut are read, so the cost does not grow with the history.
+
+    Args:
+        messages: A history, which may have grown after the cut.
+        summary: The summary.
+        kept_from: Id of the first message after the cut.
+        inputs: Position and id of messages before the cut that stay unless a newer input is among the kept messages.
+
+    Returns:
+        The note with the summary, the inputs, and all messages from the cut on; the messages unchanged if no message
+        has that id.
+    """
+    cut = next((index for index in range(len(messages) - 1, -1, -1) if messages[index].id == kept_from), None)
+    if cut is None:
+        return list(messages)
+    note = summary_note(summary)
+    kept = messages[cut:]
+    has_input = any(
+        _is_input(message) and not (cut + index > 0 and isinstance(messages[cut + index - 1], ToolMessage))
+        for index, message in enumerate(kept)
+    )
+    earlier = [] if has_input else [_message_at(messages, at, id_) for at, id_ in inputs]
+    return [note, *(message for message in earlier if message is not None), *kept]
+
+
+def _message_at(messages: Sequence[AnyMessage], at: int, id_: str) -> AnyMessage | None:
+    """Return the message with an id, which is at a position unless the history was edited; None if it was removed."""
+    if at < len(messages) and messages[at].id == id_:
+        return messages[at]
+    return next((message for message in messages if message.id == id_), None)
 
 
 def _split(messages: Sequence[AnyMessage]) -> tuple[list[AnyMessage], list[Group]]:
@@ -163,17 +245,13 @@ def _newest_input(groups: Sequence[Group]) -> set[int]:
     first = min(stays, default=0)
     while first > 0 and _is_input(groups[first - 1][0]):
         first -= 1
-    if first > 0 and _is_note(groups[first - 1][0]):
+    if first > 0 and is_note(groups[first - 1][0]):
         stays.update(range(first, min(stays)))
     return stays
 
 
 def _is_input(message: BaseMessage) -> bool:
-    return isinstance(message, HumanMessage) and not _is_note(message)
-
-
-def _is_note(message: BaseMessage) -> bool:
-    return bool(message.additional_kwargs.get(NOTE_MARK))
+    return isinstance(message, HumanMessage) and not is_note(message)
 
 
 def _asks(message: BaseMessage) -> bool:
@@ -185,7 +263,13 @@ def _flat(groups: Sequence[Group]) -> list[AnyMessage]:
 
 
 def _note(dropped: Sequence[Group]) -> HumanMessage:
-    """A note on removed messages, at most a quarter of their length; providers accept its user role as the first."""
+    """A note on removed messages, at most a quarter of their length; providers accept its user role as the first.
+
+    A model's summary among them is kept in full.
+    """
+    summarized = list[str]()
+    if dropped[0][0].additional_kwargs.get(NOTE_MARK) == _SUMMARY:
+        summarized, dropped = _lines(dropped[0]), dropped[1:]
     room = min(_NOTE_CHARS, sum(len(message.text) for group in dropped for message in group) // 4)
     summary: list[str] = []
     omitted = 0
@@ -199,12 +283,13 @@ def _note(dropped: Sequence[Group]) -> HumanMessage:
         summary[:0] = lines
     if omitted:
         summary.insert(0, f"- {omitted} earlier messages")
-    return HumanMessage("\n".join([_HEAD, *summary]) + "]", additional_kwargs={NOTE_MARK: True})
+    kind = _SUMMARY if summarized else True
+    return HumanMessage("\n".join([_HEAD, *summarized, *summary]) + "]", additional_kwargs={NOTE_MARK: kind})
 
 
 def _lines(group: Group) -> list[str]:
     first = group[0]
-    if _is_note(first):
+    if is_note(first):
         return first.text.removesuffix("]").splitlines()[1:]
     if isinstance(first, ToolMessage) or not _asks(first):
         source = {"human": "The user", "ai": "You"}.get(first.type, "Someone")

@@ -388,8 +388,9 @@ class ModelRequests:
         """
         active = self.active
         self.usage = add_usage(self.usage, usage)
-        window, recovery = active.model.window, active.loop.get("recovery", {})
-        if last is None or window is None or recovery.get("crowded") or last["input_tokens"] < _CROWDED * window:
+        window, recovery = active.window, active.loop.get("recovery", {})
+        warned = recovery.get("crowded") or active.summarizes
+        if warned or last is None or window is None or last["input_tokens"] < _CROWDED * window:
             return
         active.record(crowded=True)
         share = last["input_tokens"] / window

@@ -37,7 +37,7 @@ _ENDED_BY_HOOK = "Not run: a hook ended the work with this reply."
 _CYCLE = "Not run: it needs calls that need it."
 _ABORTED = "Not run: the run was stopped before its turn came."
 
-_SESSION_KEYS = ("turn", "last_input_id", "text_tools", "native_tools", "kept_from", "cuts", "taken")
+_SESSION_KEYS = ("turn", "last_input_id", "text_tools", "native_tools", "summary", "kept_from", "cuts", "taken")
 """Keys of the bookkeeping that are kept when a new input begins."""
 
 

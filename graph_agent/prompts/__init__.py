@@ -24,6 +24,7 @@ VARIABLES: dict[str, frozenset[str]] = {
     "limit_hint": frozenset({"limit"}),
     "account": frozenset({"finished", "failed", "unknown", "skipped"}),
     "delegate": frozenset({"name", "description"}),
+    "summary": frozenset({"conversation", "words"}),
     "steering": frozenset({"content"}),
     "written_call": frozenset(),
     "loop_warning": frozenset({"pattern", "count", "same", "withheld"}),

@@ -195,6 +195,8 @@ class Recovery(TypedDict, total=False):
     """Index of the model in use: 0 or absent for the first, from 1 for the fallbacks."""
     compacted: bool
     """A warning was emitted that requests omit the older part of the history."""
+    unsummarized: bool
+    """A summary failed, so that none is requested again."""
     cut: bool
     """A warning was emitted that requests truncate results further."""
     crowded: bool
@@ -203,6 +205,20 @@ class Recovery(TypedDict, total=False):
     """A planning request was repeated with tools in text, because the reply indicated that tools are ignored."""
     free_choice: bool
     """A warning was emitted that the tool requested by the caller's tool choice is withheld."""
+
+
+class Summary(TypedDict):
+    """The summary that requests hold in place of the older messages."""
+
+    event: int
+    """Index of its `summary` event in the history."""
+    kept_from: str
+    """Id of the first message that requests contain after it."""
+    inputs: list[tuple[int, str]]
+    """Position and id of each message before `kept_from` that belongs to the input of that time; requests keep them
+    until the next input."""
+    at: int
+    """Number of messages when it was made."""
 
 
 class HookWork(TypedDict):
@@ -269,6 +285,8 @@ class Bookkeeping(TypedDict):
     """Messages that hooks add to requests for the rest of this input; absent or empty for none."""
     hooks: NotRequired[HookWork]
     """Actions of hooks for this input; absent for none."""
+    summary: NotRequired[Summary]
+    """The summary in force; absent before the first."""
     kept_from: NotRequired[str]
     """Id of the first message that requests contain in full; absent if they contain all."""
     cuts: NotRequired[dict[str, int]]

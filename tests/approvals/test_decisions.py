@@ -9,7 +9,7 @@ import pytest
 from graph_agent.approvals import HeldCall, approve, edit, reject, respond
 from graph_agent.approvals.decisions import read_decisions
 from graph_agent.approvals.requests import calls_of_request, request_for
-from graph_agent.errors import InputError
+from graph_agent.errors import DecisionError
 from tests.support.approvals import ALL
 
 
@@ -83,12 +83,12 @@ async def test_an_edit_without_a_name_keeps_the_tool() -> None:
     ],
 )
 async def test_an_answer_that_does_not_fit_is_refused(answer: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(DecisionError, match=message):
         read(answer)
 
 
 async def test_a_decision_that_the_policy_does_not_allow_is_refused() -> None:
-    with pytest.raises(InputError, match="is 'edit', which its policy does not allow; allowed: approve, reject"):
+    with pytest.raises(DecisionError, match="is 'edit', which its policy does not allow; allowed: approve, reject"):
         read([edit({"path": "c"})], [held("a", allowed=["approve", "reject"])])
 
 

@@ -9,7 +9,7 @@ import pytest
 from graph_agent.approvals import HeldCall, approve, edit, reject, respond
 from graph_agent.approvals.requests import request_for
 from graph_agent.approvals.text import decisions_in_text, question_text
-from graph_agent.errors import InputError
+from graph_agent.errors import DecisionError
 from tests.support.approvals import ALL
 
 ONE: HeldCall = {"id": "c1", "name": "write", "arguments": {"path": "ä"}, "allowed_decisions": ["approve", "reject"]}
@@ -62,7 +62,7 @@ async def test_a_message_is_read_as_decisions(text: str, decisions: Any) -> None
     ],
 )
 async def test_another_message_is_no_decision(text: str) -> None:
-    with pytest.raises(InputError, match="Answer with one line for each call"):
+    with pytest.raises(DecisionError, match="Answer with one line for each call"):
         decisions_in_text(text, [ONE, TWO])
 
 

@@ -333,7 +333,8 @@ async def test_a_nearly_full_window_is_a_warning_once_per_input(openai_stub: Stu
         Reply("Done.", prompt_tokens=900),
         *[Reply("No more actions.", prompt_tokens=10), Reply("Done.", prompt_tokens=950)],
     )
-    session = await agents.of(stub, model={"profile": {"max_input_tokens": 1000, "tool_calling": True}})
+    profile = {"max_input_tokens": 1000, "tool_calling": True}
+    session = await agents.of(stub, model={"profile": profile}, summarize_at=None)
 
     for text in ("go", "again"):
         await session.run(text)

@@ -1,0 +1,202 @@
+"""Summaries of the older part of a conversation, which requests hold in its place.
+
+When a request would fill a given share of the model's context window, the model summarizes the older part. The summary
+is a `summary` event; the messages and the events of the session stay complete. The bookkeeping refers to the event, so
+a summary is stored once and holds until the next one replaces it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages.utils import count_tokens_approximately
+
+from graph_agent._internal.failure_log import log_traceback
+from graph_agent.budgets import LimitMetError, usage_of
+from graph_agent.errors import UserError
+from graph_agent.events.types import StoredEvent, event
+from graph_agent.models.errors import classify_model_error, describe_model_error
+from graph_agent.models.finish_reasons import refusal_text
+from graph_agent.models.stream_watch import StreamWatch
+from graph_agent.planning.active_model import ActiveModel
+from graph_agent.planning.compaction import find_cut, is_note, newest_input
+from graph_agent.planning.prompt import plan_request
+from graph_agent.planning.requests import ModelRequests
+from graph_agent.state.schema import Bookkeeping, Summary
+from graph_agent.tools.truncation import truncate
+from graph_agent.types import NO_USAGE
+
+logger = logging.getLogger(__name__)
+
+_KEPT_SHARE = 0.4
+"""Share of the threshold that the system prompt and the kept messages may fill after a summary."""
+_WORTH_SHARE = 0.2
+"""Share of the threshold that a summary must replace; a smaller part is not worth a model call."""
+_SUMMARY_SHARE = 0.1
+"""Share of the threshold that the summary itself may fill."""
+_WORDS_PER_TOKEN = 0.6
+_CHARS_PER_TOKEN = 4
+_MESSAGE_CHARS = 4_000
+_RESULT_CHARS = 2_000
+_ARGUMENT_CHARS = 500
+_MOST_LINES = 1_000_000
+
+
+async def apply_summary(
+    requests: ModelRequests, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = (), *, renew: bool = True
+) -> None:
+    """Apply the summary in force to requests; request a new one if they would fill the configured share of the window.
+
+    If the model does not return a summary, requests hold a note in place of the older part for this input.
+
+    Args:
+        requests: The requests of a node, before the first is sent.
+        stored: The session's events.
+        new: Events that the node's update adds to them before those of `requests`.
+        renew: Whether a new summary may be requested.
+
+    Raises:
+        UserError: If the model refuses the request for a reason that the user must fix.
+        LimitMetError: If the summary has used up a budget.
+    """
+    active = requests.active
+    if (summary := active.loop.get("summary")) is not None:
+        active.summary = _summary_text(summary["event"], stored, new)
+    window, share = active.window, active.settings.summarize_at
+    if not renew or window is None or share is None or not active.summarizes:
+        return
+    threshold = share * window
+    size = _request_tokens(active)
+    if size < threshold:
+        return
+    request = plan_request(active.deps, active.history, active.settings, active.mode, active.planner)
+    # The provider counts tokens of the tools too, and in its own way.
+    scale = max(size / max(1, count_tokens_approximately(request)), 0.25)
+    kept_from = find_cut(request, int(threshold * (_KEPT_SHARE - _SUMMARY_SHARE) / scale))
+    cut = next((index for index, message in enumerate(request) if kept_from and message.id == kept_from), 0)
+    older = [message for message in request[:cut] if not isinstance(message, SystemMessage)]
+    replaced = count_tokens_approximately([message for message in older if not is_note(message)])
+    if kept_from is None or replaced * scale < threshold * _WORTH_SHARE:
+        return
+    try:
+        text = await _request_summary(requests, older, int(threshold / scale))
+    except UserError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a provider may raise anything; a note replaces the summary
+        log_traceback(logger, "The request for a summary", error)
+        active.record(unsummarized=True)
+        reason = "The reply was empty." if isinstance(error, _NoSummaryError) else describe_model_error(error)
+        active.warn(f"The older part of the conversation could not be summarized: {reason}")
+        active.shorten()
+        return
+    _use(active, text, kept_from, older, len(stored) + len(new) + len(active.events), request[cut:])
+    newest = next((message for message in reversed(active.conversation) if isinstance(message, AIMessage)), None)
+    if (met := requests.limit_met(NO_USAGE, newest or AIMessage(""))) is not None:
+        raise LimitMetError(*met)
+
+
+def _summary_text(index: int, stored: Sequence[StoredEvent], new: Sequence[StoredEvent]) -> str | None:
+    """Return the content of a `summary` event; None if the history has been replaced and has no such event there."""
+    at = index - len(stored)
+    found = stored[index] if at < 0 else new[at] if at < len(new) else {}
+    return found.get("content") if found.get("type") == "summary" else None
+
+
+class _NoSummaryError(Exception):
+    """The reply to a request for a summary has no text, or refuses."""
+
+
+def _request_tokens(active: ActiveModel) -> int:
+    """Return the tokens of the next request: as the provider counted the newest reply, and an estimate of the rest."""
+    conversation = active.conversation
+    # Counts from before a summary include the replaced messages.
+    since = (active.loop.get("summary") or {"at": 0})["at"]
+    for index in range(len(conversation) - 1, since - 1, -1):
+        message = conversation[index]
+        if isinstance(message, AIMessage) and (usage := message.usage_metadata):
+            reasoning = (usage.get("output_token_details") or {}).get("reasoning") or 0
+            return usage["total_tokens"] - reasoning + count_tokens_approximately(conversation[index + 1 :])
+    return count_tokens_approximately(
+        plan_request(active.deps, active.history, active.settings, active.mode, active.planner)
+    )
+
+
+async def _request_summary(requests: ModelRequests, older: Sequence[AnyMessage], tokens: int) -> str:
+    """Have the model in force summarize messages.
+
+    Args:
+        requests: The requests of the node.
+        older: The messages; the first may be the note with the previous summary.
+        tokens: The threshold, in estimated tokens.
+    """
+    active = requests.active
+    words = max(100, int(tokens * _SUMMARY_SHARE * _WORDS_PER_TOKEN))
+    text = "\n\n".join(_lines(message) for message in older)
+    text = truncate(text, max_chars=tokens * _CHARS_PER_TOKEN, max_lines=_MOST_LINES).text
+    request: list[AnyMessage] = [HumanMessage(active.deps.prompts.render("summary", conversation=text, words=words))]
+
+    async def ask(stream: StreamWatch) -> AIMessage:
+        # Text mode offers no tools to this request.
+        reply = await active.deps.client.answer(request, active.settings, mode="text", quiet=True, watch=stream)
+        if refusal_text(reply, visible=True) is not None or not reply.text.strip():
+            raise _NoSummaryError
+        return reply
+
+    def recover(error: Exception) -> bool:
+        return classify_model_error(error) == "transient" and active.fall_back(error)
+
+    reply = await requests.send(ask, recover=recover)
+    requests.count(usage_of(reply, active.settings.prices), None)
+    most = int(2 * tokens * _SUMMARY_SHARE) * _CHARS_PER_TOKEN
+    return truncate(reply.text.strip(), max_chars=most, max_lines=_MOST_LINES).text
+
+
+def _use(
+    active: ActiveModel,
+    text: str,
+    kept_from: str,
+    older: Sequence[AnyMessage],
+    index: int,
+    kept: Sequence[AnyMessage],
+) -> None:
+    """Record a summary, so that the requests from now on hold it in place of the older messages."""
+    conversation, cut_ids = active.conversation, {message.id for message in kept}
+    positions = {message.id: at for at, message in enumerate(conversation)}
+    inputs = [message.id for message in newest_input(conversation) if message.id and message.id not in cut_ids]
+    summary: Summary = {
+        "event": index,
+        "kept_from": kept_from,
+        "inputs": [(positions[id_], id_) for id_ in inputs],
+        "at": len(conversation),
+    }
+    replaced = sum(not is_note(message) for message in older)
+    active.events.append(event("summary", active.loop["step"], content=text, messages=replaced))
+    cuts = {id_: chars for id_, chars in active.loop.get("cuts", {}).items() if id_ in cut_ids}
+    loop: Bookkeeping = {**active.loop, "summary": summary, "cuts": cuts}
+    loop.pop("kept_from", None)
+    if not cuts:
+        loop.pop("cuts")
+    active.loop, active.summary = loop, text
+    logger.info("Summarized %d messages of the conversation", replaced)
+
+
+def _lines(message: AnyMessage) -> str:
+    """Return a message in the form in which the request for a summary quotes it."""
+    if is_note(message):
+        return f"Earlier summary: {message.text}"
+    if isinstance(message, ToolMessage):
+        return f"Result of {message.name or 'a tool'} ({message.status}): {_short(message.text, _RESULT_CHARS)}"
+    role = {"human": "User", "ai": "Assistant"}.get(message.type, message.type.capitalize())
+    lines = [f"{role}: {_short(message.text, _MESSAGE_CHARS)}"] if message.text.strip() else []
+    if isinstance(message, AIMessage):
+        for call in message.tool_calls:
+            arguments = json.dumps(call["args"], ensure_ascii=False, default=str)
+            lines.append(f"Assistant called {call['name']}({_short(arguments, _ARGUMENT_CHARS)})")
+    return "\n".join(lines) or f"{role}: [content that is not text]"
+
+
+def _short(text: str, chars: int) -> str:
+    return truncate(text, max_chars=chars, max_lines=_MOST_LINES).text
