@@ -8,6 +8,7 @@ import pytest
 from langchain_core.messages import AIMessage, ToolCall, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
 from graph_agent import GraphDelegate, LoopConfig, ScriptedChatModel, Session, create_graph_agent
@@ -492,3 +493,33 @@ async def test_an_edit_at_a_breakpoint_does_not_bypass_approval() -> None:
     result = await desk.session.resume(approve())
 
     assert (asked(waiting.interrupts), result.results) == ([[("write", {"path": "a"})]], WROTE_A)
+
+
+def test_a_blocking_run_waits_for_approval() -> None:
+    desk = Desk(MIXED, "Done.")
+
+    waiting: Any = desk.graph.invoke(says("go"), thread())
+    ended: Any = desk.graph.invoke(Command(resume={"decisions": [approve()] * 3}), thread())
+
+    assert (asked(waiting["__interrupt__"]), ended["messages"][-1].text, desk.ran) == (
+        [[("write", {"path": "a"}), ("write", {"path": "c"}), ("write", {"path": "d"})]],
+        "Done.",
+        ["read b", "wrote a", "wrote c", "wrote d"],
+    )
+
+
+async def test_a_request_reaches_a_parent_graph_and_is_answered_there() -> None:
+    desk = Desk(ONE, "Done.", checkpointer=None)
+    parent = StateGraph(MessagesState)
+    parent.add_node("agent", desk.graph)
+    parent.add_edge(START, "agent")
+    graph = parent.compile(checkpointer=InMemorySaver())
+
+    waiting: Any = await graph.ainvoke(says("go"), thread())  # type: ignore[call-overload]  # a plain mapping
+    ended = await graph.ainvoke(Command(resume={"decisions": [approve()]}), thread())
+
+    assert (asked(waiting["__interrupt__"]), ended["messages"][-1].text, desk.ran) == (
+        [[("write", {"path": "a"})]],
+        "Done.",
+        ["wrote a"],
+    )

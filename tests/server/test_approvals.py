@@ -88,10 +88,12 @@ def test_decisions_are_sent_to_resume_and_the_key_names_the_person(http: Any) ->
 def test_a_decision_that_does_not_fit_is_refused_and_the_session_waits_as_before(http: Any) -> None:
     chat(http, "misfit", CALL)
     before = http.get("/sessions/misfit").json()
-    refused = [
-        http.post("/sessions/misfit/resume", json={"answer": answer})
-        for answer in ({"decisions": []}, {"decisions": [{"type": "edit", "edited_action": {"args": {"k": 1}}}]}, "no?")
+    answers: list[Any] = [
+        {"decisions": []},
+        {"decisions": [{"type": "edit", "edited_action": {"args": {"k": 1}}}]},
+        "?",
     ]
+    refused = [http.post("/sessions/misfit/resume", json={"answer": each}) for each in answers]
     after = http.get("/sessions/misfit").json()
 
     assert ([each.status_code for each in refused], after) == ([409, 409, 409], before)
@@ -167,7 +169,7 @@ def test_an_anthropic_client_without_a_session_answers_with_its_next_message(
         if stream:
             with anthropic_client.messages.stream(**given) as reply:
                 return reply.get_final_text()
-        return "".join(block.text for block in anthropic_client.messages.create(**given).content)  # type: ignore[union-attr]  # only text
+        return "".join(block.text for block in anthropic_client.messages.create(**given).content)
 
     question = send()
     messages += [{"role": "assistant", "content": question}, {"role": "user", "content": "reject: not now"}]
