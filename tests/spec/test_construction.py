@@ -13,7 +13,8 @@ from graph_agent import AgentContext, GraphDelegate, LoopConfig, LoopHook, Scrip
 from graph_agent.context import coerce_context, effective_config
 from graph_agent.errors import ConfigError
 from graph_agent.server.hosting.sources import a2a_context_of
-from graph_agent.spec.agent_file import load_spec, open_agent
+from graph_agent.spec.agent_file import load_spec
+from graph_agent.spec.opening import open_agent
 from tests.support.agents import echo, says
 
 OF_A_RUN = [
