@@ -13,8 +13,8 @@ from graph_agent.mcp import open_mcp_tools
 from graph_agent.persistence import open_saver
 
 sys.path.insert(0, str(Path(__file__).parent))
-from offline_model import make_assistant, make_reviewer  # noqa: E402 - it lies in this file's folder
-from repo_tools import Report, count_lines, search  # noqa: E402 - as above
+from offline_model import make_assistant, make_reviewer
+from repo_tools import Report, count_lines, search
 
 FOLDER = Path(__file__).parent
 PROMPT = """You work on the repository that your tools read. Look before you answer. Have the reviewer check the new

@@ -18,7 +18,7 @@ def _path(path: str) -> Path:
     Raises:
         ValueError: If it leads out of the folder.
     """
-    found = (repository() / path).resolve()
+    found: Path = (repository() / path).resolve()
     if not found.is_relative_to(repository()):
         raise ValueError(f"{path!r} is outside the repository; give a path below it.")
     return found
