@@ -50,6 +50,8 @@ T = TypeVar("T")
 DEFAULT_DB = "sqlite:///graph_agent.db"
 TODAY_VARIABLE = "GRAPH_AGENT_TODAY"
 """Environment variable with the ISO date that a stdio MCP server uses as today; unset for the real date."""
+_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+"""A `module:attribute`; names of tools have no colon."""
 _TEMPLATE = re.compile(r"\{[{%#]")
 CONFIG_ALIASES = {"max_rounds": "max_steps"}
 """Aliases of fields of `LoopConfig` in an agent file."""
@@ -91,6 +93,9 @@ class AgentSpec(BaseModel):
     """Loop hooks, each `module.Class`, or `{use: module.Class, with: {argument: value}}`."""
     response_format: str | dict[str, Any] | None = None
     """Schema of the answer: `module:Class`, a file with a JSON schema (`.json`, `.yaml` or `.yml`), or the schema."""
+    approve: str | list[str] | None = None
+    """Calls that a person must approve: patterns of names such as `write_*` or `delegate_to_bank`, and functions of a
+    call, each `module:function`. One item needs no list; patterns of `config.approve` count too."""
     config: dict[str, Any] = {}
     """Fields of `LoopConfig`; `max_rounds` is an alias of `max_steps`."""
     credentials: dict[str, CredentialSource] = {}
@@ -261,7 +266,7 @@ def _build(
             system_prompt=_system_prompt(spec, today),
             prompts=_prompts(spec),
             response_format=_response_format(spec),
-            config=spec.loop_config(),
+            config=_config(spec),
             checkpointer=saver,
             store=store,
             cache=cache,
@@ -280,6 +285,24 @@ def _each(field: str, given: Sequence[T], build: Callable[[T], Any]) -> list[Any
 
 def _tool(name: str, spec: AgentSpec) -> BaseTool:
     return checked_tool(load_attribute(name, spec.folder), repr(name))
+
+
+def _config(spec: AgentSpec) -> LoopConfig:
+    config = spec.loop_config()
+    if spec.approve is None:
+        return config
+    rules = [spec.approve] if isinstance(spec.approve, str) else spec.approve
+    own = _each("approve", rules, lambda rule: _approval_rule(rule, spec))
+    return config.with_values({"approve": (*(config.approve or ()), *own)})
+
+
+def _approval_rule(rule: str, spec: AgentSpec) -> Any:
+    if not _REFERENCE.fullmatch(rule):
+        return rule
+    function = load_attribute(rule, spec.folder)
+    if not callable(function):
+        raise ConfigError(f"{rule!r} is no function of a call, but {function!r}.")
+    return function
 
 
 def _hook(given: HookSpec, spec: AgentSpec) -> Any:
