@@ -132,6 +132,22 @@ async def test_an_edit_of_a_message_with_content_blocks_is_recorded_in_the_messa
     )
 
 
+async def test_the_model_receives_a_notice_of_an_edit_once_and_no_chat_window_shows_it() -> None:
+    desk = Desk(ONE, asks(("2", "read", {"path": "c"})), "Done.")
+    await desk.session.run("go")
+    await desk.session.resume(edit({"path": "b"}, name="erase"))
+    notices = [each for each in desk.model.requests[-1].messages if each.text.startswith("[Notice")]
+
+    assert [(each.text, (each.id or "").startswith("do-not-render-")) for each in notices] == [
+        (
+            "[Notice from the agent framework, not from the user: a person changed calls before they ran. "
+            'write {"path": "a"} ran as erase {"path": "b"}. This was intended: do not repeat the planned call unless '
+            "the user asks for it.]",
+            True,
+        )
+    ]
+
+
 async def test_a_response_is_the_result_of_the_call() -> None:
     desk = Desk(ONE, "Done.")
     await desk.session.run("go")
