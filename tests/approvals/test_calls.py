@@ -539,3 +539,33 @@ async def test_a_request_reaches_a_parent_graph_and_is_answered_there() -> None:
         "Done.",
         ["wrote a"],
     )
+
+
+async def test_requests_of_langchain_s_middleware_in_a_delegate_are_answered_in_the_same_way() -> None:
+    from langchain.agents import create_agent
+    from langchain.agents.middleware import HumanInTheLoopMiddleware
+
+    ran: list[str] = []
+
+    @tool
+    def pay(amount: int) -> str:
+        """Pay."""
+        ran.append(f"paid {amount}")
+        return "paid"
+
+    inner = create_agent(
+        ScriptedChatModel([asks(("1", "pay", {"amount": 5}), ("2", "pay", {"amount": 6})), "Paid."]),
+        tools=[pay],
+        middleware=[HumanInTheLoopMiddleware(interrupt_on={"pay": True})],
+    )
+    desk = Desk(
+        asks(("d", "delegate_to_bank", {"task": "Pay."})),
+        "Done.",
+        delegates=[GraphDelegate("bank", "Pays.", inner)],
+    )
+    waiting = await desk.session.run("go")
+    with pytest.raises(InputError, match="must be decided together: 2"):
+        await desk.session.resume({"decisions": {"1": approve()}})
+    result = await desk.session.resume("1: approve\n2: reject: too much")
+
+    assert (waiting.waiting, ran, result.results) == ("approval", ["paid 5"], {"d": "Paid."})
