@@ -8,6 +8,7 @@ from typing import Any, Literal, NotRequired
 from typing_extensions import TypedDict
 
 DecisionType = Literal["approve", "edit", "reject", "respond"]
+"""A person's decision on a call: run it, run another in its place, do not run it, or use a text as its result."""
 DECISIONS: tuple[DecisionType, ...] = ("approve", "edit", "reject", "respond")
 
 
