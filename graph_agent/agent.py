@@ -81,10 +81,10 @@ def create_graph_agent(
     _check_storage("store", store, BaseStore, "open_store")
     _check_storage("cache", cache, BaseCache, "open_cache")
     # Imported here: neither is needed before an agent is built.
-    from graph_agent.models.mock import mock_model_from_env
+    from graph_agent.models.mock import MockChatModel, mock_model_from_env
     from graph_agent.models.resolve import resolve_model
 
-    mocked = mock_model_from_env()
+    mocked = model if isinstance(model, MockChatModel) else mock_model_from_env()
     find = (resolve or resolve_model) if mocked is None else lambda _: mocked
     failed: Mapping[str, str] = getattr(tools, "failed", {})
     graph = build_graph(

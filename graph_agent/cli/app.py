@@ -41,8 +41,9 @@ from graph_agent.persistence.open import open_saver
 from graph_agent.session.history import list_threads
 from graph_agent.session.results import DelegatePart, Done, EventAdded, PlanText, Progress, Token
 from graph_agent.session.session import Session
-from graph_agent.spec.agent_file import AgentSpec, load_spec, open_agent, with_sources
+from graph_agent.spec.agent_file import AgentSpec, load_spec, with_sources
 from graph_agent.spec.credentials import sources_from
+from graph_agent.spec.opening import open_agent
 
 app = typer.Typer(
     add_completion=False,

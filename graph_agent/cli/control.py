@@ -8,7 +8,8 @@ from graph_agent.persistence.urls import without_password
 from graph_agent.runs.inbox import NoteKind, new_note
 from graph_agent.runs.registry import inbox_of, is_idle
 from graph_agent.session.session import Session
-from graph_agent.spec.agent_file import AgentSpec, open_agent
+from graph_agent.spec.agent_file import AgentSpec
+from graph_agent.spec.opening import open_agent
 
 _WHEN: dict[tuple[NoteKind, bool], str] = {
     ("steer", False): "before its next step",

@@ -14,7 +14,11 @@ _EXAMPLE = """["No more actions.", "Hello!"]"""
 _SHOWN_CHARS = 80
 
 
-def mock_model_from_env(environ: Mapping[str, str] = os.environ) -> ScriptedChatModel | None:
+class MockChatModel(ScriptedChatModel):
+    """The scripted model of `DEBUG_MOCK_RESPONSES`; agents that are opened together share it."""
+
+
+def mock_model_from_env(environ: Mapping[str, str] = os.environ) -> MockChatModel | None:
     """Build a scripted model from `DEBUG_MOCK_RESPONSES`, a JSON array of strings.
 
     Each call returns a new model, which starts at the first reply.
@@ -44,7 +48,7 @@ def mock_model_from_env(environ: Mapping[str, str] = os.environ) -> ScriptedChat
         if not isinstance(reply, str):
             raise _refusal(f"must hold strings only, and item {number} is {_kind(reply)}", raw)
     try:
-        return ScriptedChatModel(replies)
+        return MockChatModel(responses=replies)
     except ConfigError as error:
         raise _refusal(f"cannot be used: {error}", raw) from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from graph_agent.spec.agent_file import AgentSpec, load_spec, open_agent
+from graph_agent.spec.agent_file import AgentSpec, load_spec
+from graph_agent.spec.opening import open_agent
 
 __all__ = ["AgentSpec", "load_spec", "open_agent"]

@@ -9,50 +9,26 @@ tools: ["my_tools:search"]
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
-from datetime import date
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from langchain_core.language_models import BaseChatModel
-from langchain_core.tools import BaseTool
-from langgraph.cache.base import BaseCache
-from langgraph.store.base import BaseStore
-from langgraph.types import Checkpointer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from graph_agent._internal.attribute_docs import with_field_docs
 from graph_agent._internal.credential_headers import check_headers
-from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent._internal.validation_text import explain
 from graph_agent._internal.yaml_files import parse_yaml
-from graph_agent.agent import create_graph_agent
-from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
 from graph_agent.config import LoopConfig
-from graph_agent.errors import ConfigError, did_you_mean, located
-from graph_agent.hooks.registry import sort_hooks
-from graph_agent.models.mock import mock_model_from_env
-from graph_agent.models.resolve import resolve_model
-from graph_agent.persistence.open import check_cache, open_cache, open_saver, open_store
-from graph_agent.prompts import PromptTemplate, read_prompt_file
-from graph_agent.spec.credentials import CredentialSource, check_sources, read_credentials
+from graph_agent.errors import ConfigError, did_you_mean
+from graph_agent.persistence.open import check_cache
+from graph_agent.spec.credentials import CredentialSource, check_sources
 from graph_agent.spec.delegates import DelegateSpec, SkillSpec
-from graph_agent.spec.hooks import HookSpec, load_hook
-from graph_agent.spec.imports import load_attribute, make
-from graph_agent.spec.response_format import load_response_format
-from graph_agent.tools.argument_checks import checked_tool
-
-T = TypeVar("T")
+from graph_agent.spec.hooks import HookSpec, MiddlewareSpec
 
 DEFAULT_DB = "sqlite:///graph_agent.db"
 TODAY_VARIABLE = "GRAPH_AGENT_TODAY"
 """Environment variable with the ISO date that a stdio MCP server uses as today; unset for the real date."""
-_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-"""A `module:attribute`; names of tools have no colon."""
-_TEMPLATE = re.compile(r"\{[{%#]")
 CONFIG_ALIASES = {"max_rounds": "max_steps"}
 """Aliases of fields of `LoopConfig` in an agent file."""
 SYSTEM_VARIABLES = frozenset({"name", "description", "today"})
@@ -91,6 +67,8 @@ class AgentSpec(BaseModel):
     """Whether A2A clients may subscribe to changes of their tasks, sent to a URL of theirs on the public network."""
     hooks: list[HookSpec] = []
     """Loop hooks, each `module.Class`, or `{use: module.Class, with: {argument: value}}`."""
+    middleware: list[MiddlewareSpec] = []
+    """LangChain middleware, outermost first: the name of one in `langchain.agents.middleware`, or written as a hook."""
     response_format: str | dict[str, Any] | None = None
     """Schema of the answer: `module:Class`, a file with a JSON schema (`.json`, `.yaml` or `.yml`), or the schema."""
     approve: str | list[str] | None = None
@@ -201,187 +179,3 @@ def load_spec(path: str | Path) -> AgentSpec:
 def with_sources(spec: AgentSpec, sources: Mapping[str, CredentialSource]) -> AgentSpec:
     """Return an agent file's content with further credentials, which replace the file's own of the same names."""
     return spec.model_copy(update={"credentials": {**spec.credentials, **sources}})
-
-
-@asynccontextmanager
-async def open_agent(
-    spec: AgentSpec,
-    *,
-    today: date | None = None,
-    db: str | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> AsyncIterator[CompiledAgentGraph]:
-    """Open the agent of a file: build its model, start its MCP servers, open its database; all are closed on exit.
-
-    The sessions of one database can be steered and stopped from every process that opens it.
-
-    Args:
-        spec: The file's content.
-        today: The date in the system prompt, and in `GRAPH_AGENT_TODAY` of every stdio MCP server; None for the real
-            date, read at each request.
-        db: A database URL that replaces the file's; `""` for no checkpointer and no store.
-        environment: Variables for every stdio MCP server in addition to its own, which override them.
-
-    Raises:
-        ConfigError: If something that the file names cannot be built, or a credential has no value.
-    """
-    from graph_agent.mcp import McpTools, open_mcp_tools
-
-    credentials = read_credentials(spec.credentials)
-    given = {**({TODAY_VARIABLE: today.isoformat()} if today else {}), **(environment or {})}
-    async with AsyncExitStack() as stack:
-        tools = McpTools()
-        if spec.mcp_servers:
-            connections = {name: _located(raw, spec, given) for name, raw in spec.mcp_servers.items()}
-            with located(f"Agent file {spec.path}: mcp_servers"):
-                tools = await stack.enter_async_context(open_mcp_tools(connections))
-        address = spec.db if db is None else db
-        saver = await stack.enter_async_context(open_saver(address)) if address else None
-        store = await stack.enter_async_context(open_store(address)) if address else None
-        cache = await stack.enter_async_context(open_cache(spec.cache)) if spec.cache else None
-        # In a thread: reading and importing the file's references must not block a server's event loop.
-        graph = await call_in_thread(_build, spec, tools, today, saver, store, cache)
-        assert isinstance(graph.builder, AgentStateGraph)
-        graph.builder.credentials = credentials
-        yield graph
-
-
-def _build(
-    spec: AgentSpec,
-    tools: list[BaseTool],
-    today: date | None,
-    saver: Checkpointer,
-    store: BaseStore | None,
-    cache: BaseCache[Any] | None,
-) -> CompiledAgentGraph:
-    mocked = mock_model_from_env()
-    with located(f"Agent file {spec.path}"):
-        model = _model(spec) if mocked is None else mocked
-        tools.extend(_each("tools", spec.tools, lambda name: _tool(name, spec)))
-        return create_graph_agent(
-            model,
-            tools=tools,
-            delegates=_each("delegates", spec.delegates, lambda delegate: delegate.build(spec.folder)),
-            hooks=_each("hooks", spec.hooks, lambda hook: _hook(hook, spec)),
-            system_prompt=_system_prompt(spec, today),
-            prompts=_prompts(spec),
-            response_format=_response_format(spec),
-            config=_config(spec),
-            checkpointer=saver,
-            store=store,
-            cache=cache,
-            name=spec.name,
-            resolve=_resolver(spec),
-        )
-
-
-def _each(field: str, given: Sequence[T], build: Callable[[T], Any]) -> list[Any]:
-    built = []
-    for at, one in enumerate(given):
-        with located(f"{field}.{at}"):
-            built.append(build(one))
-    return built
-
-
-def _tool(name: str, spec: AgentSpec) -> BaseTool:
-    return checked_tool(load_attribute(name, spec.folder), repr(name))
-
-
-def _config(spec: AgentSpec) -> LoopConfig:
-    config = spec.loop_config()
-    if spec.approve is None:
-        return config
-    rules = [spec.approve] if isinstance(spec.approve, str) else spec.approve
-    own = _each("approve", rules, lambda rule: _approval_rule(rule, spec))
-    return config.with_values({"approve": (*(config.approve or ()), *own)})
-
-
-def _approval_rule(rule: str, spec: AgentSpec) -> Any:
-    if not _REFERENCE.fullmatch(rule):
-        return rule
-    function = load_attribute(rule, spec.folder)
-    if not callable(function):
-        raise ConfigError(f"{rule!r} is no function of a call, but {function!r}.")
-    return function
-
-
-def _hook(given: HookSpec, spec: AgentSpec) -> Any:
-    hook = load_hook(given, spec.folder)
-    with located(repr(given.use)):
-        sort_hooks([hook])
-    return hook
-
-
-def _prompts(spec: AgentSpec) -> dict[str, str]:
-    texts: dict[str, str] = {}
-    for name, file in spec.prompts.items():
-        with located(f"prompts.{name}"):
-            texts[name] = read_prompt_file(spec.folder / file)
-    return texts
-
-
-def _response_format(spec: AgentSpec) -> type[Any] | dict[str, Any] | None:
-    if spec.response_format is None:
-        return None
-    with located("response_format"):
-        return load_response_format(spec.response_format, spec.folder)
-
-
-def _resolver(spec: AgentSpec) -> Callable[[Any], BaseChatModel]:
-    """Return the resolver of model names; dotted names resolve only if the file has them, as a run's are untrusted."""
-    config = spec.loop_config()
-    own = [config.model, *config.fallback_models]
-    return lambda given: _candidate(given, spec) if isinstance(given, str) and given in own else resolve_model(given)
-
-
-def _model(spec: AgentSpec) -> BaseChatModel:
-    candidates = [spec.model] if isinstance(spec.model, str) else spec.model
-    refusals: list[str] = []
-    for candidate in candidates:
-        try:
-            return _candidate(candidate, spec)
-        except ConfigError as error:
-            refusals.append(f"Agent file {spec.path}: model={candidate!r}: {error}")
-    raise ConfigError("\n".join(refusals))
-
-
-def _candidate(name: str, spec: AgentSpec) -> BaseChatModel:
-    factory = load_attribute(name, spec.folder, missing_ok=True)
-    if factory is None:
-        return resolve_model(name)
-    model = factory if isinstance(factory, BaseChatModel) else make(name, factory, "a chat model")
-    if not isinstance(model, BaseChatModel):
-        raise ConfigError(f"{name!r} gave {model!r}; a model factory returns a LangChain chat model.")
-    return model
-
-
-def _system_prompt(spec: AgentSpec, today: date | None) -> str | Callable[[], str]:
-    text, where = spec.system_prompt, f"Agent file {spec.path}: system_prompt"
-    if text.endswith((".yaml", ".yml")):
-        file = spec.folder / text
-        with located("system_prompt"):
-            text, where = read_prompt_file(file), str(file)
-    elif not _TEMPLATE.search(text):
-        return text
-    template = PromptTemplate(text, SYSTEM_VARIABLES, where)
-    return lambda: template.render(
-        name=spec.name, description=spec.description, today=(today or date.today()).isoformat()
-    )
-
-
-def _located(raw: Mapping[str, Any], spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Return a connection whose process starts in the agent file's folder, so that relative arguments resolve there."""
-    if raw.get("transport") != "stdio":
-        return dict(raw)
-    return {
-        **raw,
-        "cwd": str(spec.folder / cwd) if isinstance(cwd := raw.get("cwd", "."), str) else cwd,
-        "env": _env(raw.get("env") or {}, environment),
-    }
-
-
-def _env(own: Any, given: Mapping[str, str]) -> Any:
-    if not isinstance(own, Mapping):
-        return own  # refused by the validation of the connection
-    values = {name: os.environ.get(name) if value is None else value for name, value in own.items()}
-    return {**given, **{name: value for name, value in values.items() if value is not None}}

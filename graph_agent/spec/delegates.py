@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,22 +12,34 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, V
 
 from graph_agent._internal.attribute_docs import with_field_docs
 from graph_agent._internal.validation_text import explain
+from graph_agent.compiled import CompiledAgentGraph
 from graph_agent.delegation import Delegate
 from graph_agent.errors import ConfigError
 from graph_agent.graph_delegate import GraphDelegate
 from graph_agent.spec.imports import load_attribute, make
 
 
+@dataclass(frozen=True, slots=True)
+class OpenedAgent:
+    """An open agent of another agent file."""
+
+    name: str
+    description: str
+    graph: CompiledAgentGraph
+
+
 @with_field_docs
 class DelegateSpec(BaseModel):
-    """One delegate of an agent file: a graph in this process, or a remote agent."""
+    """One delegate of an agent file: another agent file or a graph in this process, or a remote agent."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
-    name: str
-    """Name of the delegate; the model calls it as `delegate_to_<name>`."""
+    name: str = ""
+    """Name of the delegate; the model calls it as `delegate_to_<name>`. Optional for an agent file, which has one."""
     description: str = ""
-    """Purpose of the delegate; optional for a remote agent, whose card has a description."""
+    """Purpose of the delegate; optional for an agent file and for a remote agent, which have a description."""
+    agent: str | None = None
+    """Another agent file, relative to this one; the agent runs in this process, in the database of this one."""
     graph: str | None = None
     """`module:factory` of a compiled graph."""
     url: str | None = None
@@ -43,34 +55,39 @@ class DelegateSpec(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_agent_file(cls, given: Any) -> Any:
-        if isinstance(given, str) or (isinstance(given, Mapping) and "agent" in given):
+    def _refuse_text(cls, given: Any) -> Any:
+        if isinstance(given, str):
             raise ValueError(
-                "a delegate is a mapping of its name and one of 'graph' and 'url'; for another agent file, serve it "
-                "with 'graph-agent a2a --config FILE' and write {name: …, url: 'http://127.0.0.1:9000'}, or name a "
-                "compiled graph, {name: …, graph: 'module:factory'}"
+                "a delegate is a mapping: {agent: other.yaml} for another agent file, {name: …, graph: "
+                "'module:factory'} for a compiled graph, or {name: …, url: 'http://127.0.0.1:9000'} for a remote agent"
             )
         return given
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
-        if (self.graph is None) == (self.url is None):
+        if sum(given is not None for given in (self.agent, self.graph, self.url)) != 1:
             raise ValueError(
-                f"delegate {self.name!r}: name its 'graph', as 'module:factory', or its 'url'; one of them"
+                f"delegate {self.name!r}: give its 'agent' (an agent file), its 'graph' (as 'module:factory') or its "
+                "'url'; one of them"
             )
-        if self.graph is not None and (remote := sorted(self.model_fields_set & _REMOTE)):
+        if self.url is None and (remote := sorted(self.model_fields_set & _REMOTE)):
             raise ValueError(f"delegate {self.name!r}: {', '.join(remote)} is for a remote agent, with a 'url'")
+        if not self.name and self.agent is None:
+            raise ValueError("a delegate has a 'name'; only that of an agent file may be left out")
         return self
 
-    def build(self, folder: Path) -> Delegate:
+    def build(self, folder: Path, opened: OpenedAgent | None = None) -> Delegate:
         """Create the delegate; sends no request to a remote agent yet.
 
         Args:
             folder: The agent file's folder, which is searched first for modules.
+            opened: The open agent of `agent`; None for the other kinds.
 
         Raises:
             ConfigError: If it cannot be created.
         """
+        if opened is not None:
+            return GraphDelegate(self.name or opened.name, self.description or opened.description, opened.graph)
         return self._graph(self.graph, folder) if self.graph is not None else self._remote()
 
     def _graph(self, name: str, folder: Path) -> Delegate:

@@ -12,6 +12,8 @@ from graph_agent._internal.attribute_docs import with_field_docs
 from graph_agent.errors import ConfigError
 from graph_agent.spec.imports import is_dotted_name, load_attribute, make
 
+SHIPPED_MIDDLEWARE = "langchain.agents.middleware"
+
 
 @with_field_docs
 class HookSpec(BaseModel):
@@ -34,6 +36,18 @@ class HookSpec(BaseModel):
         if not is_dotted_name(self.use):
             raise ValueError(f"{self.use!r} is no dotted name; write 'module.Class', e.g. 'my_module.MyHook'")
         return self
+
+
+class MiddlewareSpec(HookSpec):
+    """One middleware of an agent file: as a hook, or the name of one in `langchain.agents.middleware`."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _accept_bare_name(cls, given: Any) -> Any:
+        named = {"use": given} if isinstance(given, str) else given
+        if isinstance(named, Mapping) and isinstance(use := named.get("use"), str) and use.isidentifier():
+            return {**named, "use": f"{SHIPPED_MIDDLEWARE}.{use}"}
+        return named
 
 
 def load_hook(spec: HookSpec, folder: Path) -> Any:

@@ -29,6 +29,7 @@ from graph_agent.spec.agent_file import CONFIG_ALIASES, AgentSpec
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _DOTTED = {"pattern": r"^[^\s:]+[:.][^\s:]+$"}
+_MIDDLEWARE = {"pattern": r"^(?:[A-Za-z_]\w*|[^\s:]+[:.][^\s:]+)$"}
 _MODEL = {"pattern": r"^(?:[^:]*[^\s:][^:]*:.*\S.*|[^\W\d]\w*(?:\.[^\W\d]\w*)+)$"}
 """`provider:name`, `module:factory` or `module.factory`."""
 _DATABASE = {"pattern": "^(?:memory:|sqlite:///.+|postgres(?:ql)?://.*)$"}
@@ -115,9 +116,14 @@ def agent_schema() -> dict[str, Any]:
     keys["tools"]["items"] |= _DOTTED
     keys["hooks"]["items"] = {"anyOf": [{"type": "string", **_DOTTED}, keys["hooks"]["items"]]}
     definitions["HookSpec"]["properties"]["use"] |= _DOTTED
+    keys["middleware"]["items"] = {"anyOf": [{"type": "string", **_MIDDLEWARE}, keys["middleware"]["items"]]}
+    definitions["MiddlewareSpec"]["properties"]["use"] |= _MIDDLEWARE
     delegate = definitions["DelegateSpec"]
     delegate["properties"]["graph"]["anyOf"][0] |= _DOTTED
-    delegate["oneOf"] = _one_of("graph", "url")
+    delegate["oneOf"] = [
+        {**kind, "required": [*kind["required"], "name"]} if "agent" not in kind["required"] else kind
+        for kind in _one_of("agent", "graph", "url")
+    ]
     auth = _schema_of(A2AAuth, definitions)
     auth["oneOf"] = _one_of("bearer_env", "api_key_env")
     delegate["properties"]["auth"]["anyOf"][0] = auth

@@ -17,7 +17,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.planning.compaction import compact
-from graph_agent.spec.agent_file import load_spec, open_agent
+from graph_agent.spec.agent_file import load_spec
+from graph_agent.spec.opening import open_agent
 from graph_agent.types import HIDDEN_ID_PREFIX, SessionStatus
 from tests.support.agents import add, asks, echo, marked, says
 
@@ -315,7 +316,7 @@ async def _off_in_the_file(tmp_path: Path, model: ScriptedChatModel) -> None:
     file.write_text("name: a\nmodel: own:model\ntools: ['own:add']\nconfig: {max_steps: 20, loop_detection: false}\n")
     spec = load_spec(file)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("graph_agent.spec.agent_file._model", lambda spec: model)
+        patch.setattr("graph_agent.spec.opening._model", lambda spec: model)
         async with open_agent(spec, db="") as graph:
             await graph.ainvoke(says("go"))
 

@@ -10,7 +10,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
 from graph_agent.context import AgentContext
 from graph_agent.errors import ConfigError, InputError
-from graph_agent.spec.agent_file import load_spec, open_agent
+from graph_agent.spec.agent_file import load_spec
+from graph_agent.spec.opening import open_agent
 from tests.support.agents import echo
 
 MODULE = """
@@ -140,16 +141,36 @@ async def test_a_dotted_name_has_a_colon_or_a_dot_everywhere(tmp_path: Path, con
         ),
         (
             HEAD + "delegates: [{agent: other.yaml}]",
-            ": delegates.0={'agent': 'other.yaml'}: a delegate is a mapping of its name and one of 'graph' and 'url'; "
-            "for another agent file, serve it with 'graph-agent a2a --config FILE' and write {name: …",
+            ": delegates.0: Agent file …",
+        ),
+        (
+            HEAD + "delegates: [{agent: agent.yaml}]",
+            ": delegates.0: agent='agent.yaml': agent files delegate to each other (agent.yaml → agent.yaml); …",
+        ),
+        (
+            HEAD + "delegates: [{agent: other.yaml, graph: 'parts:make'}]",
+            ": delegates.0={'agent': 'other.yaml', 'graph': 'parts:make'}: delegate '': give its 'agent' (an agent …",
+        ),
+        (
+            HEAD + "delegates: [{graph: 'parts:make'}]",
+            ": delegates.0={'graph': 'parts:make'}: a delegate has a 'name'; only that …",
         ),
         (
             HEAD + "delegates: [other]",
-            ": delegates.0='other': a delegate is a mapping of its name and one of 'graph' …",
+            ": delegates.0='other': a delegate is a mapping: {agent: other.yaml} for another agent file, …",
+        ),
+        (
+            HEAD + "middleware: [TodoMiddleware]",
+            ": middleware.0: 'langchain.agents.middleware.TodoMiddleware': 'langchain.agents.middleware' has no "
+            "'TodoMiddleware'; known: …",
+        ),
+        (
+            HEAD + "middleware: [{use: ModelRetryMiddleware, with: {retries: 2}}]",
+            ": middleware.0: 'langchain.agents.middleware.ModelRetryMiddleware': calling it with retries failed: …",
         ),
         (
             HEAD + "delegates: [{name: b, grahp: 'parts:make'}]",
-            ": unknown field 'delegates.0.grahp'; known: allowed_origins, auth, description, graph, …",
+            ": unknown field 'delegates.0.grahp'; known: agent, allowed_origins, auth, description, …",
         ),
         (
             HEAD + "delegates: [{name: b, graph: 'parts:fail'}]",

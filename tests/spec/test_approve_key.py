@@ -10,7 +10,7 @@ import yaml
 
 from graph_agent import Session
 from graph_agent.errors import ConfigError
-from graph_agent.spec.agent_file import load_spec, open_agent
+from graph_agent.spec import load_spec, open_agent
 from tests.support.approvals import asked
 
 MODULE = """

@@ -13,7 +13,8 @@ from graph_agent import AgentContext, GraphDelegate, LoopConfig, LoopHook, Scrip
 from graph_agent.context import coerce_context, effective_config
 from graph_agent.errors import ConfigError
 from graph_agent.server.hosting.sources import a2a_context_of
-from graph_agent.spec.agent_file import load_spec, open_agent
+from graph_agent.spec.agent_file import load_spec
+from graph_agent.spec.opening import open_agent
 from tests.support.agents import echo, says
 
 OF_A_RUN = [
@@ -220,7 +221,7 @@ def test_a_subclass_of_the_context_keeps_its_own_fields() -> None:
         ("name: a\nmodel: x:y\npath: b", "unknown field 'path'; known: "),
         (
             "name: a\nmodel: x:y\ndelegates: [{name: r}]",
-            "delegate 'r': name its 'graph', as 'module:factory', or its 'url'; one of them.",
+            "delegate 'r': give its 'agent' (an agent file), its 'graph' (as 'module:factory') or its 'url'; one of",
         ),
         (
             "name: a\nmodel: x:y\ndelegates: [{name: r, graph: 'm:g', timeout_s: 5}]",

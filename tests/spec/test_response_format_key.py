@@ -13,7 +13,8 @@ import yaml
 
 from graph_agent import Session
 from graph_agent.errors import ConfigError
-from graph_agent.spec.agent_file import load_spec, open_agent
+from graph_agent.spec.agent_file import load_spec
+from graph_agent.spec.opening import open_agent
 
 SCHEMA = {
     "type": "object",

@@ -108,7 +108,7 @@ class PageRun:
         for name in [name for name in os.environ if name.startswith(("OPENAI_", "LANGSMITH_", "GRAPH_AGENT_"))]:
             self.monkeypatch.delenv(name)
         self.monkeypatch.setattr("graph_agent.models.mock.mock_model_from_env", self._scripted)
-        self.monkeypatch.setattr("graph_agent.spec.agent_file.mock_model_from_env", self._scripted)
+        self.monkeypatch.setattr("graph_agent.spec.opening.mock_model_from_env", self._scripted)
         module = types.ModuleType(f"page_{self.page.stem.replace('-', '_')}")
         self.monkeypatch.setitem(sys.modules, module.__name__, module)
         with asyncio.Runner() as runner, contextlib.ExitStack() as servers:
@@ -119,7 +119,7 @@ class PageRun:
                     error.add_note(f"in the block at {self.page}:{block.line}")
                     raise
         for model in self._models:
-            if model.requests:  # an agent file is opened with a model of its own
+            if model.requests:  # a page may open an agent without running it
                 model.assert_spent()
 
     def _run(self, block: Block, module: types.ModuleType, runner: asyncio.Runner, servers: Any) -> None:

@@ -12,8 +12,9 @@ from a2a.types import AgentSkill
 
 from graph_agent.a2a.server.executor import A2A_DEFAULTS
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.spec.agent_file import AgentSpec, load_spec, open_agent, with_sources
+from graph_agent.spec.agent_file import AgentSpec, load_spec, with_sources
 from graph_agent.spec.credentials import CredentialSource, read_credentials
+from graph_agent.spec.opening import open_agent
 from graph_agent.spec.served import ServedAgent, today_from_env
 
 

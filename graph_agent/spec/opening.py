@@ -1,0 +1,274 @@
+"""Opening of the agent of a file: its model, tools, MCP servers, delegates and database."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any, TypeVar
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.tools import BaseTool
+from langgraph.cache.base import BaseCache
+from langgraph.store.base import BaseStore
+from langgraph.types import Checkpointer
+
+from graph_agent._internal.daemon_threads import call_in_thread
+from graph_agent.agent import create_graph_agent
+from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
+from graph_agent.config import LoopConfig
+from graph_agent.errors import ConfigError, located
+from graph_agent.hooks.registry import sort_hooks
+from graph_agent.models.mock import MockChatModel, mock_model_from_env
+from graph_agent.models.resolve import resolve_model
+from graph_agent.persistence.open import open_cache, open_saver, open_store
+from graph_agent.prompts import PromptTemplate, read_prompt_file
+from graph_agent.spec.agent_file import SYSTEM_VARIABLES, TODAY_VARIABLE, AgentSpec, load_spec
+from graph_agent.spec.credentials import read_credentials
+from graph_agent.spec.delegates import OpenedAgent
+from graph_agent.spec.hooks import HookSpec, load_hook
+from graph_agent.spec.imports import load_attribute, make
+from graph_agent.spec.response_format import load_response_format
+from graph_agent.tools.argument_checks import checked_tool
+
+T = TypeVar("T")
+
+_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+"""A `module:attribute`; names of tools have no colon."""
+_TEMPLATE = re.compile(r"\{[{%#]")
+
+
+@asynccontextmanager
+async def open_agent(
+    spec: AgentSpec,
+    *,
+    today: date | None = None,
+    db: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> AsyncIterator[CompiledAgentGraph]:
+    """Open the agent of a file: build its model, start its MCP servers, open its database; all are closed on exit.
+
+    The sessions of one database can be steered and stopped from every process that opens it.
+
+    Args:
+        spec: The file's content.
+        today: The date in the system prompt, and in `GRAPH_AGENT_TODAY` of every stdio MCP server; None for the real
+            date, read at each request.
+        db: A database URL that replaces the file's; `""` for no checkpointer and no store.
+        environment: Variables for every stdio MCP server in addition to its own, which override them.
+
+    Raises:
+        ConfigError: If something that the file names cannot be built, or a credential has no value.
+    """
+    given = {**({TODAY_VARIABLE: today.isoformat()} if today else {}), **(environment or {})}
+    async with AsyncExitStack() as stack:
+        shared = _Shared(stack, today, given, mock_model_from_env())
+        yield await _open(spec, spec.db if db is None else db, shared, [])
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What an agent shares with its delegates that are agent files."""
+
+    stack: AsyncExitStack
+    today: date | None
+    environment: Mapping[str, str]
+    mocked: MockChatModel | None
+
+
+async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]) -> CompiledAgentGraph:
+    """Open the agent of a file.
+
+    Args:
+        spec: The file's content.
+        db: The database URL; empty for none.
+        shared: What all agents opened together share.
+        above: The agent files that have this one as a delegate, outermost first.
+    """
+    from graph_agent.mcp import McpTools, open_mcp_tools
+
+    credentials, stack = read_credentials(spec.credentials), shared.stack
+    tools = McpTools()
+    if spec.mcp_servers:
+        connections = {name: _located(raw, spec, shared.environment) for name, raw in spec.mcp_servers.items()}
+        with located(f"Agent file {spec.path}: mcp_servers"):
+            tools = await stack.enter_async_context(open_mcp_tools(connections))
+    agents = await _open_delegates(spec, shared, [*above, spec.path])
+    saver = await stack.enter_async_context(open_saver(db)) if db else None
+    store = await stack.enter_async_context(open_store(db)) if db else None
+    cache = await stack.enter_async_context(open_cache(spec.cache)) if spec.cache else None
+    # In a thread: reading and importing the file's references must not block a server's event loop.
+    graph = await call_in_thread(_build, spec, shared, tools, agents, saver, store, cache)
+    assert isinstance(graph.builder, AgentStateGraph)
+    graph.builder.credentials = credentials
+    return graph
+
+
+async def _open_delegates(spec: AgentSpec, shared: _Shared, above: Sequence[Path]) -> dict[int, OpenedAgent]:
+    """Open the delegates that are agent files, by their index; they have no database of their own."""
+    opened = {}
+    for at, delegate in enumerate(spec.delegates):
+        if delegate.agent is None:
+            continue
+        with located(f"Agent file {spec.path}: delegates.{at}"):
+            other = load_spec(spec.folder / delegate.agent)
+            if other.path in above:
+                chain = " → ".join(path.name for path in [*above[above.index(other.path) :], other.path])
+                raise ConfigError(
+                    f"agent={delegate.agent!r}: agent files delegate to each other ({chain}); remove one."
+                )
+            graph = await _open(other, "", shared, above)
+        opened[at] = OpenedAgent(other.name, other.description, graph)
+    return opened
+
+
+def _build(
+    spec: AgentSpec,
+    shared: _Shared,
+    tools: list[BaseTool],
+    agents: Mapping[int, OpenedAgent],
+    saver: Checkpointer,
+    store: BaseStore | None,
+    cache: BaseCache[Any] | None,
+) -> CompiledAgentGraph:
+    with located(f"Agent file {spec.path}"):
+        model = _model(spec) if shared.mocked is None else shared.mocked
+        tools.extend(_each("tools", spec.tools, lambda name: _tool(name, spec)))
+        return create_graph_agent(
+            model,
+            tools=tools,
+            delegates=_each(
+                "delegates",
+                range(len(spec.delegates)),
+                lambda at: spec.delegates[at].build(spec.folder, agents.get(at)),
+            ),
+            hooks=[
+                *_each("hooks", spec.hooks, lambda hook: _hook(hook, spec)),
+                *_each("middleware", spec.middleware, lambda hook: _hook(hook, spec)),
+            ],
+            system_prompt=_system_prompt(spec, shared.today),
+            prompts=_prompts(spec),
+            response_format=_response_format(spec),
+            config=_config(spec),
+            checkpointer=saver,
+            store=store,
+            cache=cache,
+            name=spec.name,
+            resolve=_resolver(spec),
+        )
+
+
+def _each(field: str, given: Sequence[T], build: Callable[[T], Any]) -> list[Any]:
+    built = []
+    for at, one in enumerate(given):
+        with located(f"{field}.{at}"):
+            built.append(build(one))
+    return built
+
+
+def _tool(name: str, spec: AgentSpec) -> BaseTool:
+    return checked_tool(load_attribute(name, spec.folder), repr(name))
+
+
+def _config(spec: AgentSpec) -> LoopConfig:
+    config = spec.loop_config()
+    if spec.approve is None:
+        return config
+    rules = [spec.approve] if isinstance(spec.approve, str) else spec.approve
+    own = _each("approve", rules, lambda rule: _approval_rule(rule, spec))
+    return config.with_values({"approve": (*(config.approve or ()), *own)})
+
+
+def _approval_rule(rule: str, spec: AgentSpec) -> Any:
+    if not _REFERENCE.fullmatch(rule):
+        return rule
+    function = load_attribute(rule, spec.folder)
+    if not callable(function):
+        raise ConfigError(f"{rule!r} is no function of a call, but {function!r}.")
+    return function
+
+
+def _hook(given: HookSpec, spec: AgentSpec) -> Any:
+    hook = load_hook(given, spec.folder)
+    with located(repr(given.use)):
+        sort_hooks([hook])
+    return hook
+
+
+def _prompts(spec: AgentSpec) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    for name, file in spec.prompts.items():
+        with located(f"prompts.{name}"):
+            texts[name] = read_prompt_file(spec.folder / file)
+    return texts
+
+
+def _response_format(spec: AgentSpec) -> type[Any] | dict[str, Any] | None:
+    if spec.response_format is None:
+        return None
+    with located("response_format"):
+        return load_response_format(spec.response_format, spec.folder)
+
+
+def _resolver(spec: AgentSpec) -> Callable[[Any], BaseChatModel]:
+    """Return the resolver of model names; dotted names resolve only if the file has them, as a run's are untrusted."""
+    config = spec.loop_config()
+    own = [config.model, *config.fallback_models]
+    return lambda given: _candidate(given, spec) if isinstance(given, str) and given in own else resolve_model(given)
+
+
+def _model(spec: AgentSpec) -> BaseChatModel:
+    candidates = [spec.model] if isinstance(spec.model, str) else spec.model
+    refusals: list[str] = []
+    for candidate in candidates:
+        try:
+            return _candidate(candidate, spec)
+        except ConfigError as error:
+            refusals.append(f"Agent file {spec.path}: model={candidate!r}: {error}")
+    raise ConfigError("\n".join(refusals))
+
+
+def _candidate(name: str, spec: AgentSpec) -> BaseChatModel:
+    factory = load_attribute(name, spec.folder, missing_ok=True)
+    if factory is None:
+        return resolve_model(name)
+    model = factory if isinstance(factory, BaseChatModel) else make(name, factory, "a chat model")
+    if not isinstance(model, BaseChatModel):
+        raise ConfigError(f"{name!r} gave {model!r}; a model factory returns a LangChain chat model.")
+    return model
+
+
+def _system_prompt(spec: AgentSpec, today: date | None) -> str | Callable[[], str]:
+    text, where = spec.system_prompt, f"Agent file {spec.path}: system_prompt"
+    if text.endswith((".yaml", ".yml")):
+        file = spec.folder / text
+        with located("system_prompt"):
+            text, where = read_prompt_file(file), str(file)
+    elif not _TEMPLATE.search(text):
+        return text
+    template = PromptTemplate(text, SYSTEM_VARIABLES, where)
+    return lambda: template.render(
+        name=spec.name, description=spec.description, today=(today or date.today()).isoformat()
+    )
+
+
+def _located(raw: Mapping[str, Any], spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return a connection whose process starts in the agent file's folder, so that relative arguments resolve there."""
+    if raw.get("transport") != "stdio":
+        return dict(raw)
+    return {
+        **raw,
+        "cwd": str(spec.folder / cwd) if isinstance(cwd := raw.get("cwd", "."), str) else cwd,
+        "env": _env(raw.get("env") or {}, environment),
+    }
+
+
+def _env(own: Any, given: Mapping[str, str]) -> Any:
+    if not isinstance(own, Mapping):
+        return own  # refused by the validation of the connection
+    values = {name: os.environ.get(name) if value is None else value for name, value in own.items()}
+    return {**given, **{name: value for name, value in values.items() if value is not None}}
