@@ -447,7 +447,7 @@ async def test_an_approved_call_runs_at_the_last_step() -> None:
 
 async def test_repeated_calls_count_as_a_loop_although_each_was_approved() -> None:
     desk = Desk(*[ONE] * 3, "Done.", config={"max_steps": 9})
-    await desk.session.run("go")
+    result = await desk.session.run("go")
     for _ in range(3):
         result = await desk.session.resume(approve())
 
