@@ -52,6 +52,7 @@ async def plan_node(
     """
     deps = deps_of_run(deps, runtime)
     update = PlanUpdate(state, deps, config, runtime)
+    update.run.begin_step()
     if state.get("arrived"):
         await apply_edits(update)
     elif not await continue_after_edit(update):
