@@ -9,18 +9,15 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
-import sys
 import threading
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, BaseCallbackManager
-from langchain_core.language_models._utils import _normalize_messages
+from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config
@@ -28,11 +25,10 @@ from langgraph._internal._runnable import RunnableCallable
 from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint
 from langgraph.graph.message import _messages_delta_reducer
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.pregel._messages import StreamMessagesHandler
+from langgraph.pregel._messages import StreamMessagesHandler as StreamMessagesHandler  # other modules name the type
 
 if TYPE_CHECKING:
     # Imported in functions where they are called: only an agent with tools needs them.
-    from langchain_core.language_models import BaseChatModel
     from langchain_core.tools import BaseTool, StructuredTool
     from langgraph.types import Checkpointer
 
@@ -53,11 +49,6 @@ _RESUMING = "__pregel_resuming"
 _RUNTIME = "__pregel_runtime"
 _COORDINATES = ("thread_id", "checkpoint_ns", "checkpoint_id", "checkpoint_map")
 _REPLAY_STATE = "__pregel_replay_state"
-
-_ENTRY_POINTS = ("ainvoke", "agenerate_prompt", "agenerate", "_convert_input")
-"""Methods of a chat model between a caller and `_agenerate_with_cache`."""
-_TRACED_OPTIONS = ("ls_structured_output_format", "structured_output_format")
-"""Keyword arguments of a model that only traces receive."""
 
 NO_PERSISTENCE: dict[str, Any] = {_DURABILITY: "async"}
 """Added to the `configurable` of a graph compiled with `checkpointer=False`, which fails under a parent's `"sync"`."""
@@ -102,13 +93,14 @@ def lacks_thread(checkpointer: Checkpointer, configurable: Mapping[str, Any]) ->
     return isinstance(saver, BaseCheckpointSaver) and configurable.get("thread_id") is None
 
 
-def inherits_durability(configurable: Mapping[str, Any]) -> bool:
+def inherits_durability(configurable: Mapping[str, Any], durability: str | None = None) -> bool:
     """Whether a surrounding run sets the durability, which its nested runs inherit.
 
     Args:
         configurable: The `configurable` of the nested run.
+        durability: The durability to look for; None for any.
     """
-    return _DURABILITY in configurable
+    return _DURABILITY in configurable and durability in (None, configurable[_DURABILITY])
 
 
 def surrounding_context(config: RunnableConfig | None) -> Any:
@@ -262,14 +254,16 @@ def config_parameter(function: Callable[..., Any]) -> str | None:
     return _get_runnable_config_param(function)
 
 
-def gate_message_stream(
-    config: RunnableConfig, gate: Callable[[Callable[[Any], None], set[int | str]], Callable[[Any], None]]
-) -> RunnableConfig:
+MakeGate = Callable[[Callable[[Any], None], set[int | str]], Callable[[Any], None]]
+"""Makes a gate from a message stream's consumer and the set of message ids that the stream has emitted."""
+
+
+def gate_message_stream(config: RunnableConfig, gate: MakeGate) -> RunnableConfig:
     """Return a model call's config whose entries to LangGraph's message stream pass through a gate.
 
     Args:
         config: The config, with the callbacks of the run.
-        gate: Makes a gate from the stream's consumer and the set of message ids that the stream has emitted.
+        gate: Makes the gate.
     """
     manager = config.get("callbacks")
     if not isinstance(manager, BaseCallbackManager):
@@ -287,32 +281,25 @@ def gate_message_stream(
     return {**config, "callbacks": manager}
 
 
-def has_own_entry_point(model: BaseChatModel) -> bool:
-    """Whether a chat model, or a program that instruments LangChain, replaces one of `_ENTRY_POINTS`."""
-    own = vars(sys.modules["langchain_core.language_models.chat_models"])
-    functions = [getattr(type(model), name) for name in _ENTRY_POINTS]
-    return any(type(function) is not FunctionType or function.__globals__ is not own for function in functions)
+def message_handlers(manager: BaseCallbackManager) -> list[StreamMessagesHandler] | None:
+    """Return the handlers of a manager if all are LangGraph's own for its message stream; None if one is not."""
+    if any(type(handler) is not StreamMessagesHandler for handler in manager.handlers):
+        return None
+    return [handler for handler in manager.handlers if isinstance(handler, StreamMessagesHandler)]
 
 
-def would_stream(model: BaseChatModel, options: Mapping[str, Any]) -> bool:
-    """Whether a chat model streams the reply of `ainvoke` without a callback handler that asks for it."""
-    return model._should_stream(async_api=True, **options)
+def emit_message(handler: StreamMessagesHandler, run_meta: Any, message: BaseMessage) -> None:
+    """Send one token of a model call to the message stream; `run_meta` is the handler's entry for the call."""
+    handler._emit(run_meta, message)
 
 
-async def generate_reply(
-    model: BaseChatModel,
-    request: Sequence[BaseMessage],
-    options: Mapping[str, Any],
-    manager: AsyncCallbackManagerForLLMRun,
-) -> BaseMessage:
-    """Generate a reply as `BaseChatModel.agenerate` does, with the callbacks of a model's own tokens only."""
-    given = {name: value for name, value in options.items() if name not in _TRACED_OPTIONS}
-    # Only content blocks have a form to normalize.
-    is_text = all(isinstance(message.content, str) for message in request)
-    messages = list(request) if is_text else _normalize_messages(request)
-    # A task, as LangChain makes: the model's context variables stay its own.
-    result = await asyncio.create_task(model._agenerate_with_cache(messages, run_manager=manager, **given))
-    return result.generations[0].message
+def queue_of(handler: StreamMessagesHandler, loop: asyncio.AbstractEventLoop) -> Callable[[Any], None] | None:
+    """Return the function that adds entries to a message stream's queue in the thread of `loop`; None if unknown."""
+    stream = handler.stream
+    if not isinstance(stream, functools.partial) or stream.func != loop.call_soon_threadsafe:
+        return None
+    put: Callable[[Any], None] = stream.args[0]
+    return put
 
 
 def cache_block_types() -> None:

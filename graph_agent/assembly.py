@@ -10,10 +10,11 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.runnables import RunnableConfig
 from langgraph.cache.base import BaseCache
 from langgraph.graph import END, START
-from langgraph.types import Send
+from langgraph.types import Command, Send
 from typing_extensions import TypedDict
 
 from graph_agent._compat import dual_runnable, read_state
+from graph_agent._compat_nodes import route_by_update
 from graph_agent._internal.sync_bridge import blocking
 from graph_agent.approvals.policy import read_review
 from graph_agent.compiled import AgentStateGraph
@@ -197,6 +198,7 @@ def _join(deps: AgentDeps) -> AgentStateGraph:
     else:
         router = dual_runnable(blocking(after_plan), after_plan, "after_plan")
         graph.add_conditional_edges("plan", router, PATHS)
+    route_by_update(graph, "plan", "after_plan", _after_plan_in_run)
     graph.add_edge("tools", "plan")
     graph.add_edge("delegate", "plan")
     graph.add_edge("finalize", END)
@@ -219,7 +221,21 @@ async def after_plan(state: Route, config: RunnableConfig) -> list[Send] | Liter
     In a run, `plan` has just written `ready` with its messages. `update_state` may have changed the messages alone, so
     there the calls are read from the messages; if none is left to run, `finalize` returns to `plan`.
     """
-    calls = state.get("ready", []) if is_running(config) else _calls_after_edit(config)
+    return _tasks_of(state.get("ready", []) if is_running(config) else _calls_after_edit(config))
+
+
+def _after_plan_in_run(update: Any, config: RunnableConfig) -> list[Send] | str | None:
+    """As `after_plan_or_ask`, from the update that `plan` has returned; None if it does not determine the calls."""
+    if not isinstance(update, Command) or not isinstance(update.update, list) or not is_running(config):
+        return None
+    fields = dict(update.update)
+    if fields.get("loop", {}).get("asked"):
+        return "approve"
+    ready = fields.get("ready")
+    return None if ready is None else _tasks_of(ready)
+
+
+def _tasks_of(calls: Sequence[Call]) -> list[Send] | Literal["finalize"]:
     return [Send("delegate" if is_delegation(call["name"]) else "tools", call) for call in calls] or "finalize"
 
 

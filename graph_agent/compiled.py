@@ -24,12 +24,14 @@ from graph_agent._compat import (
     is_resuming,
     lacks_thread,
 )
+from graph_agent._compat_nodes import skip_unused_callbacks
 from graph_agent._internal.sync_bridge import blocking, refuse_running_loop
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext, with_credentials
 from graph_agent.errors import InputError
 from graph_agent.execution.checkpoints import keep_ids_above_newest, namespaces_to_check
 from graph_agent.runs.checkpoint_metadata import strip_configurable
+from graph_agent.runs.deferred_writes import DeferredWrites, defers_writes
 from graph_agent.runs.registry import refuse_within, running, running_blocking
 from graph_agent.runs.run import RUN, Run
 
@@ -48,7 +50,9 @@ class CompiledAgentGraph(ClockedStateGraph):
     2. A new checkpoint is always the newest of its thread, even if the clocks of two processes differ.
     3. If a tool may write, each plan is stored before its calls run (`durability="sync"`, unless the run sets another;
        also as a subgraph, in its parent's checkpoints), so that no crash hides a call that was made. An agent whose
-       tools only read keeps LangGraph's default.
+       tools only read keeps LangGraph's default on other savers. Unless the run sets a durability, the package's
+       SQLite saver waits only for steps whose calls may write, and commits all others within milliseconds (see
+       `DeferredWrites`).
     4. A blocking entry point raises `SyncInLoopError` in the thread of a running event loop.
     5. Of a run's `configurable`, checkpoints store only LangGraph's own ids.
     """
@@ -104,10 +108,12 @@ class CompiledAgentGraph(ClockedStateGraph):
         async with running(configurable, self.checkpointer, self.store) as run:
             run.fence.claims = _resumes(input, configurable)
             await self._akeep_ids_above(configurable)
+            if not _sets_durability(kwargs) and not inherits_durability(configurable):
+                run.deferred = DeferredWrites(configurable.get("checkpoint_ns", ""))
             chunks = super().astream(input, self._with_run(config, run), **self._durable(kwargs, configurable))
             held: GraphBubbleUp | None = None
             try:
-                async with contextlib.aclosing(cast("AsyncGenerator[Any]", chunks)):
+                async with _flushed(run), contextlib.aclosing(cast("AsyncGenerator[Any]", chunks)):
                     async for chunk in chunks:
                         yield chunk
             # The run was drained, or as part of a parent graph stopped at a breakpoint or an interrupt.
@@ -194,12 +200,15 @@ class CompiledAgentGraph(ClockedStateGraph):
         return {**(config or {}), "configurable": configurable}
 
     def _durable(self, kwargs: dict[str, Any], configurable: dict[str, Any]) -> dict[str, Any]:
-        if kwargs.get("durability") is not None or "checkpoint_during" in kwargs:
+        if _sets_durability(kwargs):
             return kwargs
         if not self.checkpointer and not self._keeps_with_its_parent(configurable):
             return kwargs
         if isinstance(self.builder, AgentStateGraph) and not self.builder.may_write:
-            return kwargs
+            saver = self._saver_of(configurable)
+            # Such a saver waits only where it must; otherwise a waiting call could start before its plan is stored.
+            if not defers_writes(saver):
+                return kwargs
         return {**kwargs, "durability": "sync"}
 
     def _keeps_with_its_parent(self, configurable: dict[str, Any]) -> bool:
@@ -207,6 +216,15 @@ class CompiledAgentGraph(ClockedStateGraph):
         if self.checkpointer is False or inherits_durability(configurable):
             return False
         return checkpointer_of({"configurable": configurable}) is not None
+
+
+def _sets_durability(kwargs: Mapping[str, Any]) -> bool:
+    """Whether the caller of a run sets its durability."""
+    return kwargs.get("durability") is not None or "checkpoint_during" in kwargs
+
+
+def _flushed(run: Run) -> contextlib.AbstractAsyncContextManager[None]:
+    return contextlib.nullcontext() if run.deferred is None else run.deferred.flushed()
 
 
 def _resumes(given: Any, configurable: dict[str, Any]) -> bool:
@@ -255,6 +273,7 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     def compile(self, *args: Any, **kwargs: Any) -> CompiledAgentGraph:
         """As LangGraph's `compile`."""
         compiled = super().compile(*args, **kwargs)
+        skip_unused_callbacks(compiled)
         # LangGraph fixes the class of the compiled graph; this subclass adds methods only, so the object fits it.
         compiled.__class__ = CompiledAgentGraph
         assert isinstance(compiled, CompiledAgentGraph)

@@ -33,8 +33,10 @@ Finalize = Literal["auto", "compose", "direct"]
 Planner = Literal["wave", "dag"]
 FallbackModel = Annotated[Any, WithJsonSchema({"type": "string"})]
 """A `provider:name`, or a chat model; the type of objects is checked when the agent is built."""
-ApprovalRule = Annotated[Any, WithJsonSchema({"type": "string"})]
-"""A pattern of call names, or a function of a call."""
+ApprovalRules = Annotated[
+    tuple[Any, ...], WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
+]
+"""Patterns of call names, and functions of a call; a file can only hold patterns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,7 @@ class LoopConfig(BaseModel):
     """Seconds a plan may be reused from the agent's cache for an identical request; None for never."""
     max_agentic_loops: Annotated[NonNegativeInt, Unit("reruns")] = 3
     """Reruns of the model that hooks may request per input; 0 for none."""
-    approve: tuple[ApprovalRule, ...] | None = None
+    approve: ApprovalRules | None = None
     """Calls that a person must approve, in addition to tools with the mark `approve`; None for no others.
 
     Each item is a pattern such as `write_*` or `delegate_to_bank` (`*`, `?` and `[…]`, as for file names), or a

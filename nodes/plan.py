@@ -21,7 +21,7 @@ from graph_agent.execution.usage_notes import note_used, used_before
 from graph_agent.hooks.protocol import HookError
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import cut_off
-from graph_agent.planning.approvals import start_calls
+from graph_agent.planning.approvals import report_edits, start_calls
 from graph_agent.planning.ask import PlanningError, RefusedError
 from graph_agent.planning.hooked_requests import HookedRequests
 from graph_agent.planning.loop_detection import mark_withheld, stop_repetition
@@ -52,6 +52,7 @@ async def plan_node(
     """
     deps = deps_of_run(deps, runtime)
     update = PlanUpdate(state, deps, config, runtime)
+    update.run.begin_step()
     if state.get("arrived"):
         await apply_edits(update)
     elif not await continue_after_edit(update):
@@ -71,6 +72,8 @@ async def plan_node(
     ):
         await update.withdraw_waiting_delegations()
         return Command(update=update.as_pairs())
+    if state.get("arrived") and deps.config.approve is not None:
+        report_edits(update)
     if state.get("arrived") and stop_repetition(update):
         return Command(update=update.as_pairs())
     if (update.loop["last_wave"] and not steered) or not deps.plans:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.budgets import clock  # noqa: F401 - a fixture
+from tests.support.observers import unobserved_requests  # noqa: F401 - a fixture
 from tests.support.postgres_server import PostgresServer, binaries, postgres_server
 
 REQUIRED = "GRAPH_AGENT_REQUIRE_POSTGRES"

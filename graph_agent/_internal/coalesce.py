@@ -16,10 +16,12 @@ class TextCoalescer:
 
     Args:
         send: Receives one chunk or several joined chunks; calls never overlap.
-        every_s: Minimum seconds between two sends.
+        every_s: Returns the minimum seconds from one send to the next.
     """
 
-    def __init__(self, send: Callable[[str], Awaitable[None]], every_s: float = BETWEEN_PIECES_S) -> None:
+    def __init__(
+        self, send: Callable[[str], Awaitable[None]], every_s: Callable[[], float] = lambda: BETWEEN_PIECES_S
+    ) -> None:
         self._send = send
         self._every_s = every_s
         self._buffer: list[str] = []
@@ -49,7 +51,7 @@ class TextCoalescer:
             self._buffer.clear()
             if text:
                 await self._send(text)
-                self._due = asyncio.get_running_loop().time() + self._every_s
+                self._due = asyncio.get_running_loop().time() + self._every_s()
 
     def _flush_later(self) -> None:
         self._timer = None

@@ -142,6 +142,32 @@ def read_decisions(calls: Sequence[HeldCall], answer: Any, edit_fault: EditFault
     return [_decided(call, by_id[call["id"]], by, edit_fault) for call in calls if call["id"] in by_id]
 
 
+def listed_decisions(calls: Sequence[HeldCall], decided: Sequence[Decided]) -> list[Decision]:
+    """Return decisions as LangChain's middleware requires them: one for each call, in the order of the request.
+
+    Raises:
+        DecisionError: When a call is undecided.
+    """
+    undecided = {call["id"] for call in calls} - {each.call["id"] for each in decided}
+    if undecided:
+        raise DecisionError(
+            f"These calls have no decision, and must be decided together: {', '.join(sorted(undecided))}."
+        )
+    return [_as_decision(each) for each in decided]
+
+
+def _as_decision(decided: Decided) -> Decision:
+    match decided.type:
+        case "approve":
+            return approve()
+        case "edit":
+            return edit(decided.arguments, name=decided.name)
+        case "reject":
+            return reject(decided.message)
+        case "respond":
+            return respond(decided.message or "")
+
+
 def _decider(given: Any) -> str:
     if given is None:
         return DEFAULT_DECIDER

@@ -96,7 +96,9 @@ async def review_of(call: Call, mark: Any, rules: Sequence[Rule]) -> Review | No
     reviews = [review for review in found if review is not None]
     if not reviews:
         return None
-    allowed = tuple(one for one in DECISIONS if all(one in review.allowed for review in reviews))
+    allowed: tuple[DecisionType, ...] = tuple(
+        one for one in DECISIONS if all(one in review.allowed for review in reviews)
+    )
     description = next((review.description for review in reviews if review.description is not None), None)
     return Review(allowed or ("reject",), description)
 

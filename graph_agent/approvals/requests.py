@@ -8,6 +8,7 @@ from typing import Any, Literal, NotRequired
 from typing_extensions import TypedDict
 
 DecisionType = Literal["approve", "edit", "reject", "respond"]
+"""A person's decision on a call: run it, run another in its place, do not run it, or use a text as its result."""
 DECISIONS: tuple[DecisionType, ...] = ("approve", "edit", "reject", "respond")
 
 
@@ -85,20 +86,27 @@ def _action(call: HeldCall) -> ActionRequest:
 
 
 def is_approval_request(value: Any) -> bool:
-    """Whether the value of an interrupt is an `ApprovalRequest`."""
-    return isinstance(value, Mapping) and {"action_requests", "review_configs", "call_ids"} <= value.keys()
+    """Whether the value of an interrupt is an `ApprovalRequest`, or a `HITLRequest` of LangChain's middleware."""
+    return (
+        isinstance(value, Mapping)
+        and isinstance(value.get("action_requests"), list)
+        and isinstance(value.get("review_configs"), list)
+    )
 
 
 def calls_of_request(request: Mapping[str, Any]) -> list[HeldCall]:
-    """Return the calls of an `ApprovalRequest`."""
+    """Return the calls of a request; those of LangChain's middleware, which has no ids, are numbered from 1."""
+    actions, configs = request["action_requests"], request["review_configs"]
+    ids = request.get("call_ids") or [str(number) for number in range(1, len(actions) + 1)]
+    by_name = {config["action_name"]: config for config in reversed(configs)}
     calls: list[HeldCall] = []
-    entries = zip(request["call_ids"], request["action_requests"], request["review_configs"], strict=True)
-    for id_, action, config in entries:
+    for at, (id_, action) in enumerate(zip(ids, actions, strict=True)):
+        config = configs[at] if len(configs) == len(actions) else by_name.get(action["name"], {})
         call: HeldCall = {
             "id": id_,
             "name": action["name"],
             "arguments": action["args"],
-            "allowed_decisions": config["allowed_decisions"],
+            "allowed_decisions": config.get("allowed_decisions", [*DECISIONS]),
         }
         calls.append({**call, "description": action["description"]} if "description" in action else call)
     return calls

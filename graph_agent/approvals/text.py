@@ -18,7 +18,7 @@ _RESPONSE = re.compile(r"respond\s*:\s*(?P<message>.+)", re.IGNORECASE | re.DOTA
 _EDIT = re.compile(r"edit\s*:\s*(?P<arguments>\{.*\})", re.IGNORECASE | re.DOTALL)
 _LINE = re.compile(r"(?P<call>\S+?)\s*[:.)]\s+(?P<decision>.+)")
 _FENCE = re.compile(r"```(?:json)?\s*(?P<json>.*?)\s*```", re.DOTALL)
-_MOST_CHARS = 2_000
+_MOST_CHARS = 4_000
 """Characters of one call's arguments in a question."""
 
 

@@ -12,7 +12,7 @@ from langgraph.runtime import Runtime
 
 from graph_agent._compat import checkpointer_of, loads_older_checkpoint, raise_checkpoint_id_floor
 from graph_agent._internal.sync_bridge import in_blocking_run
-from graph_agent.runs.run import RUN, run_of
+from graph_agent.runs.run import RUN, deferred_of, run_of
 
 
 def running_checkpoint(config: RunnableConfig, runtime: Runtime[Any]) -> RunnableConfig | None:
@@ -120,12 +120,14 @@ async def edit_ancestors(saver: BaseCheckpointSaver[Any], found: CheckpointTuple
 async def put_writes(
     saver: BaseCheckpointSaver[Any], config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str
 ) -> None:
-    """Store pending writes of a checkpoint under a task id."""
+    """Store pending writes of a checkpoint under a task id; they are committed when this returns."""
     if not in_blocking_run.get():
         try:
             await saver.aput_writes(config, writes, task_id)
         except NotImplementedError:
             pass  # a saver without asynchronous methods
         else:
+            if (deferred := deferred_of(config)) is not None:
+                await deferred.flush()
             return
     await asyncio.to_thread(saver.put_writes, config, writes, task_id)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 
 from graph_agent._internal.text import clean, plain
 
@@ -29,14 +29,36 @@ def sanitized(message: M) -> M:
     return message if plainly == content else message.model_copy(update={"content": plainly})
 
 
-def sanitized_all(messages: Sequence[M]) -> list[M]:
+class SafeMessages(list[AnyMessage]):
+    """Sanitized messages, so that a request of a long history is not sanitized again.
+
+    Args:
+        messages: The messages.
+        is_text: Whether the content of each is a text.
+    """
+
+    def __init__(self, messages: Iterable[AnyMessage] = (), *, is_text: bool = True) -> None:
+        super().__init__(messages)
+        self.is_text = is_text
+
+
+def sanitized_all(messages: Sequence[AnyMessage]) -> Sequence[AnyMessage]:
     """Sanitize each message of a request; inlined for ASCII text, as most of a long history is."""
+    if isinstance(messages, SafeMessages):
+        return messages
     return [
         message
         if isinstance(content := message.content, str) and content.isascii() and "\x00" not in content
         else sanitized(message)
         for message in messages
     ]
+
+
+def is_text_only(messages: Sequence[BaseMessage]) -> bool:
+    """Whether the content of each message is a text."""
+    if isinstance(messages, SafeMessages):
+        return messages.is_text
+    return all(isinstance(message.content, str) for message in messages)
 
 
 def with_text(message: AIMessage, text: str) -> AIMessage:

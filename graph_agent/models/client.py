@@ -213,7 +213,7 @@ class ModelClient:
 
     def answering(self, request: Sequence[AnyMessage], settings: LoopConfig, *, mode: Mode) -> ModelCall:
         """Build the model call of the answer; arguments as for `answer`."""
-        return ModelCall(*self._bound_for("answer", settings, mode=mode), self._rendered(request, mode))
+        return ModelCall(*self._bound_for("answer", settings, mode=mode), list(self._rendered(request, mode)))
 
     async def answer_after(
         self,
@@ -282,13 +282,13 @@ class ModelClient:
         )
         return self._named(with_usage(sanitized(reply), rendered, settings, bound.options.get("tools")))
 
-    def _rendered(self, request: Sequence[AnyMessage], mode: Mode) -> list[BaseMessage]:
+    def _rendered(self, request: Sequence[AnyMessage], mode: Mode) -> Sequence[BaseMessage]:
         safe = sanitized_all(request)
         if mode == "text":
             return as_prose(safe)
         if mode == "wave":
             return as_plans(safe)
-        return [self._aliased(message) for message in safe] if self._renames else list(safe)
+        return [self._aliased(message) for message in safe] if self._renames else safe
 
     def _bound_for(
         self, phase: Phase, settings: LoopConfig, *, mode: Mode, form: ResponseFormat | None = None

@@ -26,7 +26,8 @@ class MessageGate:
     def __init__(self, send: Callable[[Entry], None], seen: set[int | str]) -> None:
         self._send = send
         self._seen = seen
-        self._waiting: deque[Entry] = deque()
+        self._waiting: deque[tuple[Entry, str]] = deque()
+        """Entries with their texts."""
         self._at = 0
         """Characters of the reply before the first waiting entry."""
         self._begin = self._end = 0
@@ -34,22 +35,29 @@ class MessageGate:
 
     def __call__(self, entry: Entry) -> None:
         """Add an entry."""
-        self._waiting.append(entry)
+        text = _text_of(entry)
+        if text and not self._waiting and self._begin <= self._at and self._at + len(text) <= self._end:
+            self._at += len(text)
+            self._sent_ids.add(_id_of(entry))
+            self._send(entry)
+            return
+        self._waiting.append((entry, text))
         self._release()
 
     def show(self, begin: int, end: int) -> None:
         """Release the text between two indexes of the reply; `end` must not decrease."""
         self._begin, self._end = begin, end
-        self._release()
+        if self._waiting:
+            self._release()
 
     def close(self) -> None:
         """Release waiting entries without text, and drop the text after the end."""
         while self._waiting:
-            self._deliver(self._waiting.popleft())
+            self._deliver(*self._waiting.popleft())
 
     def drop(self) -> None:
         """Drop all waiting entries; the next entry belongs to another reply."""
-        for entry in self._waiting:
+        for entry, _ in self._waiting:
             if (id_ := _id_of(entry)) is not None and id_ not in self._sent_ids:
                 self._seen.discard(id_)
         self._waiting.clear()
@@ -57,35 +65,44 @@ class MessageGate:
 
     def _release(self) -> None:
         while self._waiting and self._end > self._begin:
-            text = _text_of(self._waiting[0])
+            entry, text = self._waiting[0]
             available = self._end - self._at
             if len(text) > available:
                 if available > 0:
                     # Only a part of the entry may be shown so far.
-                    self._waiting[0] = _with_text(self._waiting[0], text[available:])
-                    self._deliver(_with_text(self._waiting[0], text[:available]))
+                    rest = _with_text(entry, text[available:])
+                    self._waiting[0] = rest, text[available:]
+                    self._deliver(_with_text(rest, text[:available]), text[:available])
                 return
-            self._deliver(self._waiting.popleft())
+            self._deliver(*self._waiting.popleft())
 
-    def _deliver(self, entry: Entry) -> None:
-        text, start = _text_of(entry), self._at
-        self._at += len(text)
+    def _deliver(self, entry: Entry, text: str) -> None:
+        start = self._at
         if text:
             shown = text[max(0, self._begin - start) : max(0, self._end - start)]
             if not shown:
+                self._at += len(text)
                 return
             entry = entry if shown == text else _with_text(entry, shown)
         elif (block := _finished_text(entry)) is not None:
-            start = self._at - len(block)
+            start -= len(block)
             entry = _with_text(entry, block[max(0, self._begin - start) : max(0, self._end - start)])
+        self._at += len(text)
         self._sent_ids.add(_id_of(entry))
         self._send(entry)
 
 
+def message_text(message: BaseMessage) -> str:
+    """Return the text of a message; faster than `message.text`, which makes an object of its own for each text."""
+    content = message.content
+    return content if isinstance(content, str) else str(message.text)
+
+
 def _text_of(entry: Entry) -> str:
     payload = entry[2][0]
-    if isinstance(payload, BaseMessage):
-        return str(payload.text)
+    # Its class is checked without `isinstance`, which pydantic makes slow for a base class.
+    if type(payload) is not dict:
+        return message_text(payload)
     # A protocol event of `stream_events(version="v3")`.
     return str(payload["delta"].get("text", "")) if payload.get("event") == "content-block-delta" else ""
 
@@ -93,7 +110,7 @@ def _text_of(entry: Entry) -> str:
 def _finished_text(entry: Entry) -> str | None:
     """Return the whole text of a block that a protocol event closes; None for other entries."""
     payload = entry[2][0]
-    if isinstance(payload, BaseMessage) or payload.get("event") != "content-block-finish":
+    if type(payload) is not dict or payload.get("event") != "content-block-finish":
         return None
     text = payload["content"].get("text")
     return text if isinstance(text, str) and payload["content"].get("type") == "text" else None
@@ -101,7 +118,7 @@ def _finished_text(entry: Entry) -> str | None:
 
 def _id_of(entry: Entry) -> str | None:
     payload = entry[2][0]
-    found = payload.id if isinstance(payload, BaseMessage) else payload.get("id")
+    found = payload.get("id") if type(payload) is dict else payload.id
     return found if isinstance(found, str) else None
 
 

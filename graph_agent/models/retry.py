@@ -11,13 +11,12 @@ import anyio.lowlevel
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
-from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
 
 from graph_agent.models.errors import classify_model_error, retry_after_s
 from graph_agent.models.finish_reasons import mark_incomplete
-from graph_agent.models.stream_watch import StreamForwarder, StreamWatch, TokenTimeout
+from graph_agent.models.stream_watch import StreamWatch, TokenTimeout
 from graph_agent.models.unobserved import request_unobserved, unobserved_model
 from graph_agent.models.usage import record_cut_off
 
@@ -58,19 +57,14 @@ async def ask(
     watch = watch or StreamWatch()
     watch.limit = limit = _Attempt(timeout_s, total_s)
     attempt = 0
-    # A forwarder reads the stream of the reply.
-    model = None if isinstance(watch, StreamForwarder) else unobserved_model(runnable, options, config)
+    unobserved = unobserved_model(runnable, options, config)
     while True:
         try:
             async with limit.bounded():
-                if model is None:
+                if unobserved is None:
                     sent = runnable.ainvoke(list(request), _observed(config, limit, watch), **options)
                 else:
-                    handlers: list[BaseCallbackHandler] = [limit]
-                    if config is None:
-                        watch.begin()
-                        handlers.append(watch)
-                    sent = request_unobserved(model, request, options, handlers)
+                    sent = request_unobserved(unobserved, request, options, limit, watch if config is None else None)
                 reply = await _cancellable(sent)
             return mark_incomplete(reply, limit.arguments.values(), streamed=limit.streamed)
         except asyncio.CancelledError:
@@ -95,12 +89,13 @@ class _Attempt(TokenTimeout):
         self.arguments = {}
         self.streamed = False
 
-    async def on_llm_new_token(
-        self, *_: Any, chunk: GenerationChunk | ChatGenerationChunk | None = None, **__: Any
-    ) -> None:
+    async def on_llm_new_token(self, *args: Any, **kwargs: Any) -> None:
+        self.streamed = True
+        await super().on_llm_new_token(*args, **kwargs)
+
+    def receive(self, message: BaseMessage) -> None:
         self.restart()
         self.streamed = True
-        message = chunk.message if isinstance(chunk, ChatGenerationChunk) else None
         for piece in message.tool_call_chunks if isinstance(message, AIMessageChunk) else ():
             # A call without an index arrives in one chunk.
             key = f"#{len(self.arguments)}" if piece["index"] is None else piece["index"]

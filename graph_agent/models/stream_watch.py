@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -15,7 +15,8 @@ from langchain_core.outputs import ChatGenerationChunk, GenerationChunk
 from langchain_core.runnables import RunnableConfig
 
 from graph_agent._compat import gate_message_stream
-from graph_agent.models.message_gate import MessageGate
+from graph_agent.models.message_gate import MessageGate, message_text
+from graph_agent.models.message_stream import MessageStream
 
 T = TypeVar("T")
 Reader = Callable[[str, str | None], Awaitable[None]]
@@ -103,16 +104,15 @@ class TokenTimeout(AsyncCallbackHandler):
         if self._loop is not None:
             self._since = self._loop.time()
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Suspend `token_s` within the context, while a reader processes a token."""
+    def pause(self) -> None:
+        """Suspend `token_s` until `resume()`, while a reader processes a token."""
         self._paused = True
-        try:
-            yield
-        finally:
-            self._paused = False
-            if self._loop is not None:
-                self._since = self._loop.time()
+
+    def resume(self) -> None:
+        """End `pause()`, and restart the time to the next token."""
+        self._paused = False
+        if self._loop is not None:
+            self._since = self._loop.time()
 
     def _check(self) -> None:
         # One timer a request, as to move a timer at each token costs more than the rest of this class. It cancels at
@@ -143,9 +143,18 @@ class TokenTimeout(AsyncCallbackHandler):
     async def on_chat_model_start(self, *_: Any, **__: Any) -> None:
         """Do nothing; without this method LangChain would serialize the whole request for `on_llm_start`."""
 
-    async def on_llm_new_token(self, *_: Any, **__: Any) -> None:
-        """Restart the time to the next token."""
+    def receive(self, message: BaseMessage) -> None:
+        """Restart the time to the next token, which is in `message`."""
         self.restart()
+
+    async def on_llm_new_token(
+        self, *_: Any, chunk: GenerationChunk | ChatGenerationChunk | None = None, **__: Any
+    ) -> None:
+        """Restart the time to the next token."""
+        if isinstance(chunk, ChatGenerationChunk):
+            self.receive(chunk.message)
+        else:
+            self.restart()
 
     async def on_stream_event(self, *_: Any, **__: Any) -> None:
         """Restart the time to the next token."""
@@ -160,6 +169,13 @@ class Visibility(Protocol):
 
         Args:
             text: The reply so far.
+        """
+        ...
+
+    def extends(self, text: str) -> bool:
+        """Whether `text`, added to a reply of which everything up to its end is shown, may be shown at once.
+
+        False if only `part` can decide it. Each text is passed to one of the two methods.
         """
         ...
 
@@ -178,27 +194,41 @@ class StreamWatch(AsyncCallbackHandler):
     def __init__(self, visibility: Callable[[], Visibility] | None = None) -> None:
         self.seen = False
         """Whether any text has reached the reader."""
-        self.text = ""
-        """The text that has reached the reader."""
         self.id: str | None = None
         """Id of the message; None before its first token."""
         self.reported: UsageMetadata | None = None
         """Usage that the provider has reported; None before, and most providers report it at the end."""
         self.limit = TokenTimeout(None)
         """The time limit of the request, paused while a reader processes a chunk."""
-        self.received = ""
-        """The text of the reply so far, including withheld text."""
+        self._received: list[str] = []
+        self._received_length = 0
+        self._shown: list[str] = []
+        self._shown_length = 0
         self._new_visibility = visibility
         self._visibility = visibility() if visibility is not None else None
         self._begin = 0
         self._gates: list[MessageGate] = []
         self._by_chunk = False
 
+    @property
+    def text(self) -> str:
+        """The text that has reached the reader."""
+        return _joined(self._shown)
+
+    @property
+    def received(self) -> str:
+        """The text of the reply so far, including withheld text."""
+        return _joined(self._received)
+
     def gated(self, config: RunnableConfig) -> RunnableConfig:
         """Add a gate for the message stream to the config of a model call, if there is a filter."""
         if self._new_visibility is None:
             return config
         return gate_message_stream(config, self._gate)
+
+    def gated_stream(self, stream: MessageStream) -> MessageStream:
+        """Return a message stream with a gate, if there is a filter."""
+        return stream if self._new_visibility is None else stream.gated(self._gate)
 
     def _gate(self, send: Callable[[Any], None], seen: set[int | str]) -> MessageGate:
         gate = MessageGate(send, seen)
@@ -216,7 +246,7 @@ class StreamWatch(AsyncCallbackHandler):
         if self.seen or self._new_visibility is None:
             return
         self._visibility = self._new_visibility()
-        self.received = ""
+        self._received, self._received_length = [], 0
         for gate in self._gates:
             gate.drop()
 
@@ -230,12 +260,16 @@ class StreamWatch(AsyncCallbackHandler):
         """Record one token."""
         if not isinstance(chunk, ChatGenerationChunk):
             self.seen = self.seen or self._visibility is None
-            return
+        elif new := self.receive(chunk.message):
+            await self.forward(new)
+
+    def receive(self, message: BaseMessage) -> str:
+        """Record one token; return the text that may be shown from now on, which the caller passes to `forward`."""
         self._by_chunk = True
-        self.id = chunk.message.id or self.id
-        if isinstance(chunk.message, AIMessageChunk) and chunk.message.usage_metadata:
-            self.reported = add_usage(self.reported, chunk.message.usage_metadata)
-        await self._receive(chunk.message.text)
+        self.id = message.id or self.id
+        if isinstance(message, AIMessageChunk) and message.usage_metadata:
+            self.reported = add_usage(self.reported, message.usage_metadata)
+        return self._receive(message_text(message))
 
     async def on_stream_event(self, event: Any, **_: Any) -> None:
         """Record one event of a reply streamed for `stream_events(version="v3")`."""
@@ -243,28 +277,36 @@ class StreamWatch(AsyncCallbackHandler):
         if not self._by_chunk:
             if event.get("event") == "message-start":
                 self.id = event.get("id") or self.id
-            await self._receive(
-                str(event["delta"].get("text", "")) if event.get("event") == "content-block-delta" else ""
-            )
+            text = str(event["delta"].get("text", "")) if event.get("event") == "content-block-delta" else ""
+            if new := self._receive(text):
+                await self.forward(new)
 
-    async def _receive(self, text: str) -> None:
-        self.received += text
+    def _receive(self, text: str) -> str:
+        everything_is_shown = self.seen and self._begin + self._shown_length == self._received_length
+        self._received.append(text)
+        self._received_length += len(text)
         if self._visibility is None:
             self.seen = True
-            self.text = self.received
-            await self._forward(text)
-        elif text:
-            await self._show(*self._visibility.part(self.received))
+            self._shown.append(text)
+            return text
+        if not text:
+            return ""
+        if everything_is_shown and self._visibility.extends(text):
+            self._show(self._begin, text)
+            return text
+        begin, end = self._visibility.part(self.received)
+        new = self.received[begin + self._shown_length : end]
+        self._show(begin, new)
+        return new
 
-    async def _show(self, begin: int, end: int) -> None:
-        new = self.received[begin + len(self.text) : end]
+    def _show(self, begin: int, new: str) -> None:
         if not new:
             return
         self._begin, self.seen = begin, True
-        self.text += new
+        self._shown.append(new)
+        self._shown_length += len(new)
         for gate in self._gates:
-            gate.show(begin, end)
-        await self._forward(new)
+            gate.show(begin, begin + self._shown_length)
 
     async def finish(self, reply: str, shown: str | None) -> None:
         """Show the rest of a complete reply, or drop it.
@@ -280,17 +322,25 @@ class StreamWatch(AsyncCallbackHandler):
                 gate.drop()
             return
         # Without streaming no text was received before.
-        streamed, self.received = bool(self.received), reply
-        begin = self._begin if self.text else max(0, reply.find(shown))
-        end = begin + max(_common_prefix_length(reply[begin:], shown), len(self.text))
-        if streamed:
-            await self._show(begin, end)
+        streamed, self._received, self._received_length = self._received_length > 0, [reply], len(reply)
+        begin = self._begin if self._shown_length else max(0, reply.find(shown))
+        end = begin + max(_common_prefix_length(reply[begin:], shown), self._shown_length)
+        if streamed and (new := reply[begin + self._shown_length : end]):
+            self._show(begin, new)
+            await self.forward(new)
         for gate in self._gates:
             gate.show(begin, end)
             gate.close()
 
-    async def _forward(self, text: str) -> None:
+    async def forward(self, text: str) -> None:
         """Forward newly shown text; does nothing here."""
+
+
+def _joined(pieces: list[str]) -> str:
+    """Return the text of pieces, and replace them by it: a text that grows is joined only when it is read."""
+    if len(pieces) > 1:
+        pieces[:] = ["".join(pieces)]
+    return pieces[0] if pieces else ""
 
 
 def _common_prefix_length(text: str, other: str) -> int:
@@ -312,10 +362,13 @@ class StreamForwarder(StreamWatch):
         super().__init__(visibility)
         self._reader = reader
 
-    async def _forward(self, text: str) -> None:
-        if text:
-            with self.limit.paused():
-                await self._reader(text, self.id)
+    async def forward(self, text: str) -> None:
+        """Pass newly shown text to the reader."""
+        self.limit.pause()
+        try:
+            await self._reader(text, self.id)
+        finally:
+            self.limit.resume()
 
     # LangChain streams the reply of `ainvoke` if a handler has these two methods.
     def tap_output_aiter(self, run_id: UUID, output: AsyncIterator[T]) -> AsyncIterator[T]:

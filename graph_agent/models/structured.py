@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, AnyMessage
 from graph_agent.config import LoopConfig
 from graph_agent.models.binding import BoundModel, openai_response_format, unwrap_binding, with_options
 from graph_agent.models.capabilities import choose_tool_calling
-from graph_agent.models.cleaning import sanitized
+from graph_agent.models.cleaning import sanitized_all
 from graph_agent.models.errors import classify_model_error
 from graph_agent.models.prose import as_plans
 from graph_agent.models.retry import ask
@@ -70,7 +70,7 @@ class StructuredPlanner:
         Raises:
             Exception: The provider's error, if no simpler method remains.
         """
-        rendered = as_plans([sanitized(message) for message in request])
+        rendered = as_plans(sanitized_all(request))
         while True:
             method, zero_temperature = self._methods[0], self._zero_temperature
             bound = self._bound(method, settings, zero_temperature=zero_temperature)

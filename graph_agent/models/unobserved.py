@@ -1,28 +1,43 @@
-"""Model requests without LangChain's callbacks, for requests that nothing observes.
+"""Model requests without LangChain's callbacks, for requests that nothing observes but the run's own message stream.
 
 Callbacks cost more than the rest of a request: metadata, ids and a copy of the messages for tracing are made, whether
-or not a handler exists. Tokens that a model reports itself still count for its time limit.
+or not a handler exists, and each token makes a coroutine for each handler.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
-from langchain_core.callbacks import AsyncCallbackManager, AsyncCallbackManagerForLLMRun, BaseCallbackHandler
+from langchain_core.callbacks import AsyncCallbackManager, BaseCallbackManager
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import LLMResult
 from langchain_core.runnables import RunnableConfig
-from langchain_core.runnables.config import var_child_runnable_config
-from langchain_core.utils.uuid import uuid7
+from langchain_core.runnables.config import ensure_config, merge_configs, var_child_runnable_config
 
-from graph_agent._compat import generate_reply, has_own_entry_point, would_stream
+from graph_agent._compat import message_handlers
+from graph_agent._compat_models import generate_reply, has_own_entry_point, traced_parameters
+from graph_agent.models.cleaning import is_text_only
+from graph_agent.models.message_stream import MessageStream
+from graph_agent.models.stream_watch import StreamWatch, TokenTimeout
+from graph_agent.models.token_relay import TokenRelay
+
+
+class UnobservedModel(NamedTuple):
+    """The model of a request without callbacks."""
+
+    model: BaseChatModel
+    manager: AsyncCallbackManager
+    """LangChain's manager of the request."""
+    streams: Sequence[MessageStream]
+    """The message streams of the run: all handlers of `manager`."""
 
 
 def unobserved_model(
     runnable: object, options: Mapping[str, Any], config: RunnableConfig | None
-) -> BaseChatModel | None:
-    """Return the model of a request that no callback handler observes and whose reply is not streamed; else None.
+) -> UnobservedModel | None:
+    """Return the model of a request that nothing observes but the message stream of the run; else None.
 
     Args:
         runnable: The receiver of the request; None is returned for one that is no chat model, and for a chat model
@@ -30,27 +45,56 @@ def unobserved_model(
         options: Keyword arguments of the request.
         config: The request's config; None for that of the surrounding run.
     """
-    if not isinstance(runnable, BaseChatModel) or has_own_entry_point(runnable) or would_stream(runnable, options):
+    if not isinstance(runnable, BaseChatModel) or has_own_entry_point(runnable):
         return None
     callbacks = (config or {}).get("callbacks") or (var_child_runnable_config.get() or {}).get("callbacks")
+    if isinstance(callbacks, BaseCallbackManager) and not callbacks.handlers:
+        callbacks = None
     # LangChain's own decision: it adds the handlers of tracing, of debug output and of context managers.
     manager = AsyncCallbackManager.configure(callbacks, runnable.callbacks, runnable.verbose)
-    return None if manager.handlers else runnable
+    if (handlers := message_handlers(manager)) is None:
+        return None
+    if handlers:
+        # The entries of the message stream hold the tags and the metadata of the request.
+        whole = merge_configs(ensure_config(), config)
+        metadata = {**whole.get("metadata", {}), **traced_parameters(runnable, options)}
+        manager = AsyncCallbackManager.configure(
+            callbacks,
+            runnable.callbacks,
+            runnable.verbose,
+            whole.get("tags"),
+            runnable.tags,
+            metadata,
+            runnable.metadata,
+        )
+    return UnobservedModel(runnable, manager, [MessageStream(handler) for handler in handlers])
 
 
 async def request_unobserved(
-    model: BaseChatModel,
+    unobserved: UnobservedModel,
     request: Sequence[BaseMessage],
     options: Mapping[str, Any],
-    handlers: list[BaseCallbackHandler],
+    limit: TokenTimeout,
+    watch: StreamWatch | None,
 ) -> AIMessage:
     """Send one request as `model.ainvoke` does, with its cache and its rate limit.
 
     Args:
-        model: The model.
+        unobserved: The model.
         request: The messages.
         options: Keyword arguments of the request.
-        handlers: Receive the tokens that a model without streaming methods reports; no other events.
+        limit: Receives each token.
+        watch: Receives each token; None for a request whose tokens no reader receives.
     """
-    manager = AsyncCallbackManagerForLLMRun(run_id=uuid7(), handlers=handlers, inheritable_handlers=handlers)
-    return cast("AIMessage", await generate_reply(model, request, options, manager))
+    model, manager, streams = unobserved
+    if watch is not None:
+        streams = [watch.gated_stream(stream) for stream in streams]
+    relay = TokenRelay(manager, streams, limit, watch)
+    relay.begin(request)
+    try:
+        result = await generate_reply(model, request, options, relay, is_text=is_text_only(request))
+    except BaseException as error:
+        relay.fail(error)
+        raise
+    relay.end(LLMResult(generations=[result.generations], llm_output=result.llm_output))
+    return cast("AIMessage", result.generations[0].message)

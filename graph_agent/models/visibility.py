@@ -22,12 +22,16 @@ _FORMS = tuple(
     for verb in ("", " is", " are")
     for needed in ("needed", "required", "necessary")
 )
+_SENTINEL_BEGIN = re.compile(r"[\W_]*(?:n(?:o(?:\s|\Z)|\Z)|\Z)", re.IGNORECASE)
+"""The first letters of the sentinel, or of a line that may become it; rejects most lines at low cost."""
 _LONGEST = 80
 """Maximum characters of a line with the sentinel, including surrounding punctuation."""
 _REASONING, _REASONING_END = "<think>", "</think>"
 
 
 _CANDIDATE = re.compile(r"[{\[<◁]|`+|~{2,}|~\Z|\bf(?:u(?:n(?:c(?:t(?:o(?:o(?:ls?)?)?)?)?)?)?)?\Z|\bfunctools\[")
+_NOT_PLAIN = re.compile(r"[\n{\[<◁`~]|\bf(?:u(?:n(?:c(?:t(?:o(?:o(?:ls?)?)?)?)?)?)?)?\Z")
+"""A line end, or a character of each `_CANDIDATE`, in the text that completes it."""
 _BRACE = re.compile(r"\{\s*+(?:[\"'“A-Za-z_/#}]|(?P<open>\Z))")
 _BRACKET = re.compile(r"\[(?:TOOL_CALLS\]|\s*+(?:[{\"'\[]|[^\W\d][\w.]*+\s*+\(|(?P<open>(?:[^\W\d][\w.]*+)?\s*+\Z)))")
 _FENCE = re.compile(r"(?P<marks>`{3,}|~{3,})[ \t]*+(?P<language>[A-Za-z][\w.+#-]*+)?(?P<open>\Z)?")
@@ -121,7 +125,7 @@ def _last_line(text: str) -> int:
 
 
 def _may_become_sentinel(line: str) -> bool:
-    if len(line) > _LONGEST:
+    if len(line) > _LONGEST or _SENTINEL_BEGIN.match(line) is None:
         return False
     words = re.sub(r"\s+", " ", re.sub(r"^[\W_]+", "", line)).casefold()
     return any(form.startswith(words) for form in _FORMS) or _WHOLE.fullmatch(line) is not None
@@ -211,6 +215,14 @@ class SentinelFilter:
         self._shown_to = max(self._begin, self._shown_to, visible_end(text))
         return self._begin, self._shown_to
 
+    def extends(self, text: str) -> bool:
+        """See `Visibility`."""
+        # A line that is shown to its end is not the sentinel, and more text does not make it one.
+        if "\n" in text:
+            return False
+        self._shown_to += len(text)
+        return True
+
 
 class CallFilter(SentinelFilter):
     """Shows a reply up to the first possible call in its text, except the sentinel."""
@@ -233,6 +245,14 @@ class CallFilter(SentinelFilter):
             self._end = max(self._end, begin, len(text[:call].rstrip()))
         return begin, self._end
 
+    def extends(self, text: str) -> bool:
+        """See `Visibility`."""
+        if _NOT_PLAIN.search(text) is not None:
+            return False
+        self._shown_to += len(text)
+        self._end += len(text)
+        return True
+
 
 class LeadingCallFilter(CallFilter):
     """Shows a reply at once, except the sentinel, unless it starts with a possible call."""
@@ -247,6 +267,10 @@ class LeadingCallFilter(CallFilter):
         if not self._is_text:
             self._is_text = bool(text[: self._opening.before(text)].strip())
         return SentinelFilter.part(self, text) if self._is_text else super().part(text)
+
+    def extends(self, text: str) -> bool:
+        """See `Visibility`."""
+        return SentinelFilter.extends(self, text) if self._is_text else super().extends(text)
 
 
 class AnswerFilter(SentinelFilter):
@@ -271,3 +295,7 @@ class AnswerFilter(SentinelFilter):
         if not self._is_answer or (prefix and text[prefix : prefix + begin].strip()):
             return (0, min(prefix, len(text))) if prefix else (begin, begin)
         return (0, prefix + end) if prefix else (begin, end)
+
+    def extends(self, text: str) -> bool:
+        """See `Visibility`."""
+        return self._is_answer and super().extends(text)

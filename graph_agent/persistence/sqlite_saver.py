@@ -1,18 +1,19 @@
 """LangGraph's saver in SQLite, for files shared by several processes and for many concurrent sessions.
 
-LangGraph's asynchronous saver passes each statement to a thread and commits each operation. This one runs the blocking
-saver on a thread of its own: an operation is one job, and queued jobs share one commit.
+LangGraph's asynchronous saver passes each statement to a thread and commits each operation. This one serializes a write
+at once, and executes it on a thread of its own: an operation is one job, and queued jobs share one commit.
 """
 
 from __future__ import annotations
 
 import sqlite3
+import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -34,7 +35,9 @@ from graph_agent.persistence.sqlite_files import Patience, check_database
 from graph_agent.persistence.sqlite_writer import Writer
 from graph_agent.persistence.write_probe import check_space, check_sqlite, probe_sqlite
 from graph_agent.runs.checkpoint_fence import OWNER, owner_in
-from graph_agent.runs.run import fence_of
+from graph_agent.runs.run import deferred_of, fence_of
+
+T = TypeVar("T")
 
 _NEWEST = (
     "SELECT c.checkpoint_id, coalesce((SELECT w.channel FROM writes w WHERE w.thread_id = c.thread_id"
@@ -52,6 +55,22 @@ _PROBE = (
     " VALUES ('/ready', '', '', '', 0, '', '', ?)"
 )
 
+_Statement = tuple[str, Sequence[Any]]
+"""SQL, and a list of its parameters for each execution."""
+
+
+class _Recorder:
+    """Records the statements that a write of the base class executes."""
+
+    def __init__(self, statements: list[_Statement]) -> None:
+        self._statements = statements
+
+    def execute(self, sql: str, parameters: Any) -> None:
+        self._statements.append((sql, [parameters]))
+
+    def executemany(self, sql: str, rows: Sequence[Any]) -> None:
+        self._statements.append((sql, rows))
+
 
 class SharedSqliteSaver(SqliteSaver):
     """The saver; its thread performs each write in one transaction with the check that the run may write.
@@ -62,11 +81,18 @@ class SharedSqliteSaver(SqliteSaver):
         serde: The serializer of checkpoints.
     """
 
+    defers_writes = True
+    """See `graph_agent.runs.deferred_writes.SupportsDeferral`."""
+
     def __init__(self, file: Path, connection: sqlite3.Connection, serde: SerializerProtocol) -> None:
         super().__init__(connection, serde=serde)
         self.database = file
         """The file."""
         self._has_index = False
+        self._recording = threading.local()
+        self._newest_in: dict[tuple[str, str], tuple[str | None, str]] = {}
+        """The newest checkpoint and its owner by thread and namespace, as read in one transaction of the writer."""
+        self._newest_as_of = 0
         self._writer = Writer(connection, self.lock, self.setup)
 
     def setup(self) -> None:
@@ -87,6 +113,9 @@ class SharedSqliteSaver(SqliteSaver):
     @contextmanager
     def cursor(self, transaction: bool = True) -> Iterator[sqlite3.Cursor]:
         """Yield a cursor; on the writer thread, whose jobs share a transaction, without a lock or a commit."""
+        if (statements := getattr(self._recording, "statements", None)) is not None:
+            yield cast("sqlite3.Cursor", _Recorder(statements))
+            return
         if not self._writer.is_writer_thread:
             with super().cursor(transaction) as cursor:
                 yield cursor
@@ -96,11 +125,13 @@ class SharedSqliteSaver(SqliteSaver):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Return a checkpoint; a run that resumes is recorded as its owner."""
-        return self._writer.run_blocking(partial(self._load, config), writes=self._claims(config))
+        loads, claims = self._loads(config)
+        return self._writer.run_blocking(partial(self._load, config, loads), writes=claims)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """As `get_tuple`."""
-        return await self._writer.run(partial(self._load, config), writes=self._claims(config))
+        loads, claims = self._loads(config)
+        return await self._writer.run(partial(self._load, config, loads), writes=claims)
 
     async def alist(
         self,
@@ -119,8 +150,8 @@ class SharedSqliteSaver(SqliteSaver):
         self, *, group: str | None = None, after: str | None = None, limit: int | None = None
     ) -> list[str]:
         """Return the threads' ids, over a separate connection (see `graph_agent.session.history.list_threads`)."""
-        if not self._has_index:
-            await self._writer.run(lambda: None)
+        # The other connection reads committed sessions only, and needs the index.
+        await self._writer.run(lambda: None, writes=not self._has_index)
         return await sqlite_threads(self.database, group, after, limit)
 
     def put(
@@ -135,8 +166,9 @@ class SharedSqliteSaver(SqliteSaver):
         Raises:
             SessionLostError: If a run writes it and another run has continued the session.
         """
-        stored = self._writer.run_blocking(partial(self._put, config, checkpoint, metadata, new_versions))
-        _record_stored(config, checkpoint)
+        stored, statements = self._recorded(partial(super().put, config, checkpoint, metadata, new_versions))
+        job = partial(self._store, config, statements, checkpoint["id"])
+        self._writer.run_blocking(job, committed=partial(_record_stored, config, checkpoint["id"]))
         return stored
 
     async def aput(
@@ -146,9 +178,16 @@ class SharedSqliteSaver(SqliteSaver):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """As `put`."""
-        stored = await self._writer.run(partial(self._put, config, checkpoint, metadata, new_versions))
-        _record_stored(config, checkpoint)
+        """As `put`; within a run that defers its writes, a checkpoint may be committed later (see `DeferredWrites`)."""
+        stored, statements = self._recorded(partial(super().put, config, checkpoint, metadata, new_versions))
+        job = partial(self._store, config, statements, checkpoint["id"])
+        committed = partial(_record_stored, config, checkpoint["id"])
+        deferred = deferred_of(config)
+        # The checkpoint of the input is committed with the next one, before the first plan.
+        if deferred is None or (deferred.must_commit and metadata.get("source") != "input"):
+            await self._writer.run(job, group=deferred, committed=committed)
+        else:
+            self._writer.defer(job, deferred, committed)
         return stored
 
     def put_writes(
@@ -159,21 +198,33 @@ class SharedSqliteSaver(SqliteSaver):
         Raises:
             SessionLostError: If a run writes them and another run has continued the session.
         """
-        self._writer.run_blocking(partial(self._put_writes, config, writes, task_id, task_path))
+        _, statements = self._recorded(partial(super().put_writes, config, writes, task_id, task_path))
+        self._writer.run_blocking(partial(self._store, config, statements))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """As `put_writes`."""
-        await self._writer.run(partial(self._put_writes, config, writes, task_id, task_path))
+        """As `put_writes`; within a run that defers its writes, they may be committed later (see `DeferredWrites`)."""
+        _, statements = self._recorded(partial(super().put_writes, config, writes, task_id, task_path))
+        job = partial(self._store, config, statements)
+        deferred = deferred_of(config)
+        if deferred is None:
+            await self._writer.run(job)
+        else:
+            # The step's checkpoint follows and is committed with them.
+            self._writer.defer(job, deferred)
 
     def delete_thread(self, thread_id: str) -> None:
         """Delete all checkpoints and writes of a thread."""
-        self._writer.run_blocking(partial(super().delete_thread, thread_id))
+        self._writer.run_blocking(partial(self._delete, thread_id))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """As `delete_thread`."""
-        await self._writer.run(partial(super().delete_thread, thread_id))
+        await self._writer.run(partial(self._delete, thread_id))
+
+    def _delete(self, thread_id: str) -> None:
+        super().delete_thread(thread_id)
+        self._newest_in.clear()
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -183,14 +234,14 @@ class SharedSqliteSaver(SqliteSaver):
         return await self._writer.run(history, writes=False)
 
     @staticmethod
-    def _claims(config: RunnableConfig) -> bool:
-        """Whether loading a checkpoint records the run as its owner."""
+    def _loads(config: RunnableConfig) -> tuple[bool, bool]:
+        """Whether a run loads its checkpoint, and whether it is recorded as the checkpoint's owner."""
         fence = fence_of(config)
-        return fence is not None and fence.claims and not fence.has_loaded(*_at(config))
+        loads = fence is not None and not fence.has_loaded(*_at(config))
+        return loads, loads and fence is not None and fence.claims
 
-    def _load(self, config: RunnableConfig) -> CheckpointTuple | None:
+    def _load(self, config: RunnableConfig, loads: bool) -> CheckpointTuple | None:
         fence, at = fence_of(config), _at(config)
-        loads = fence is not None and not fence.has_loaded(*at)
         if fence is not None and loads and get_checkpoint_id(config):
             # The run forks from an older checkpoint. The newest one is recorded to detect writes of another run.
             newest, owner = self._newest(*at)
@@ -206,24 +257,41 @@ class SharedSqliteSaver(SqliteSaver):
             raise_checkpoint_id_floor(found.checkpoint["id"])
         return found
 
-    def _put(self, config: RunnableConfig, checkpoint: Checkpoint, *rest: Any) -> RunnableConfig:
-        self._admit(config, checkpoint["id"])
-        return super().put(config, checkpoint, *rest)
+    def _recorded(self, write: Callable[[], T]) -> tuple[T, list[_Statement]]:
+        """Serialize a write of the base class; return its result and its statements, which are not executed."""
+        statements: list[_Statement] = []
+        self._recording.statements = statements
+        try:
+            return write(), statements
+        finally:
+            self._recording.statements = None
 
-    def _put_writes(self, config: RunnableConfig, *rest: Any) -> None:
-        self._admit(config)
-        super().put_writes(config, *rest)
+    def _store(self, config: RunnableConfig, statements: Sequence[_Statement], new_id: str | None = None) -> None:
+        self._admit(config, new_id)
+        for sql, rows in statements:
+            self.conn.executemany(sql, rows)
+        if new_id is None:
+            return
+        newest, _ = self._newest_in.pop(_at(config), ("", ""))
+        if newest is None or "" != newest < new_id:
+            self._newest_in[_at(config)] = new_id, ""
 
     def _admit(self, config: RunnableConfig, new_id: str | None = None) -> None:
         """Check that the run may write, in the transaction of the write."""
         fence, at = fence_of(config), _at(config)
         if fence is None:
             return
-        newest, owner = self._newest(*at)
+        if self._newest_as_of != self._writer.transaction:
+            self._newest_as_of = self._writer.transaction
+            self._newest_in.clear()
+        if at not in self._newest_in:
+            self._newest_in[at] = self._newest(*at)
+        newest, owner = self._newest_in[at]
         if fence.admit(*at, newest, owner, new_id) and newest is not None:
             [[writes]] = self.conn.execute(_COUNT_WRITES, (*at, newest)).fetchall()
             fence.check_untouched(*at, writes)
             self._record_owner(*at, newest, fence.owner)
+            self._newest_in[at] = newest, fence.owner
 
     def _newest(self, thread_id: str, namespace: str) -> tuple[str | None, str]:
         """Return the id of the newest checkpoint of a namespace, and the run that is recorded as its owner."""
@@ -262,9 +330,9 @@ def _at(config: RunnableConfig) -> tuple[str, str]:
     return str(at["thread_id"]), at.get("checkpoint_ns", "")
 
 
-def _record_stored(config: RunnableConfig, checkpoint: Checkpoint) -> None:
+def _record_stored(config: RunnableConfig, checkpoint_id: str) -> None:
     if (fence := fence_of(config)) is not None:
-        fence.store(*_at(config), checkpoint["id"])
+        fence.store(*_at(config), checkpoint_id)
 
 
 @asynccontextmanager

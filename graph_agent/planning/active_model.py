@@ -20,11 +20,12 @@ from graph_agent.config import LoopConfig, Planner
 from graph_agent.deps import AgentDeps
 from graph_agent.errors import ConfigError
 from graph_agent.events.types import StoredEvent, event
+from graph_agent.models.cleaning import SafeMessages
 from graph_agent.models.client import Mode
 from graph_agent.models.errors import FALLBACK_SENTENCE, brief_model_error, classify_model_error, describe_model_error
 from graph_agent.models.pool import ReadyModel
 from graph_agent.planning.compaction import compacted_view, shorten, summarized_view
-from graph_agent.planning.prompt import plan_request, with_carried
+from graph_agent.planning.prompt import PreparedHistory, plan_request, with_carried
 from graph_agent.planning.result_texts import with_texts
 from graph_agent.state.messages import without_failure_report
 from graph_agent.state.schema import Bookkeeping
@@ -78,6 +79,7 @@ class ActiveModel:
         conversation: The stored messages.
         loop: The bookkeeping of the loop.
         planner: The session's planner; used in wave mode only.
+        prepared: The conversation in the form of the run's earlier requests.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class ActiveModel:
         conversation: Sequence[AnyMessage],
         loop: Bookkeeping,
         planner: Planner,
+        prepared: PreparedHistory,
     ) -> None:
         self.agent = agent
         self.settings = settings
@@ -102,6 +105,7 @@ class ActiveModel:
         self.summary: str | None = None
         """The text of the summary in force; None for none."""
         self._chain = chain
+        self._prepared = prepared
         self._deps: tuple[Any, AgentDeps] = (None, agent)
         """The newest `deps`, and the model, client and withheld tools that they were made for."""
         self._text_mode = False
@@ -168,6 +172,11 @@ class ActiveModel:
         )
         return with_cuts(view, cuts) if (cuts := self.loop.get("cuts")) else view
 
+    @property
+    def prepared_history(self) -> SafeMessages:
+        """`history` in the form of requests."""
+        return self._prepared.of(self.history, self.agent.prompts)
+
     @contextmanager
     def text_mode(self) -> Iterator[None]:
         """Send native requests in text mode inside the block."""
@@ -217,7 +226,7 @@ class ActiveModel:
 
     def shorten(self) -> bool:
         """Leave the older part of the conversation out of requests, or cut results; False if neither is possible."""
-        request = plan_request(self.deps, self.history, self.settings, self.mode, self.planner)
+        request = plan_request(self.deps, self.prepared_history, self.settings, self.mode, self.planner)
         found = shorten(request, self.window)
         if found is None:
             return False

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.messages import HumanMessage, ToolCall, ToolMessage
 
 from graph_agent.approvals.requests import HeldCall
-from graph_agent.events.calls import approval_progress, result_event
+from graph_agent.events.calls import approval_progress, result_event, since_plan
 from graph_agent.events.types import StoredEvent, event
 from graph_agent.execution.approvals import held_calls
 from graph_agent.execution.current_wave import newest_calls
 from graph_agent.execution.settlement import skipped_result
+from graph_agent.types import HIDDEN_ID_PREFIX
 
 if TYPE_CHECKING:
     from graph_agent.planning.update import PlanUpdate
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
     from graph_agent.waves.schema import Selection
 
 REJECTED = "Not run: a person rejected this call."
+_SHOWN_CHARS = 500
+"""Characters of a call's arguments in a notice."""
 _NO_REASON = "Do not repeat it unless the user asks for it."
 
 
@@ -78,6 +83,33 @@ def apply_decisions(update: PlanUpdate) -> None:
             update.add_message(result)
             update.history = [*update.history, result]
             update.events.append(recorded)
+
+
+def report_edits(update: PlanUpdate) -> None:
+    """Send the model a notice of the calls of the finished wave that a person edited; no chat window shows it.
+
+    The messages hold the edited calls only, so that the model would otherwise take them for its own.
+    """
+    requested: dict[str, HeldCall] = {}
+    edits: list[dict[str, str]] = []
+    for entry in since_plan(update.state["events"]):
+        if entry["type"] == "approval_request":
+            requested |= {call["id"]: call for call in entry["calls"]}
+        elif entry["type"] == "approval_decision" and entry["decision"] == "edit":
+            planned = requested[entry["id"]]
+            ran = _shown(entry.get("edited_name", planned["name"]), entry["arguments"])
+            edits.append({"planned": _shown(planned["name"], planned["arguments"]), "ran": ran})
+    if not edits:
+        return
+    text = update.deps.prompts.render("edited_calls", edits=edits)
+    message = HumanMessage(text, id=f"{HIDDEN_ID_PREFIX}{uuid.uuid4()}")
+    update.add_message(message)
+    update.history = [*update.history, message]
+
+
+def _shown(name: str, arguments: dict[str, Any]) -> str:
+    text = json.dumps(arguments, ensure_ascii=False)
+    return f"{name} {text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + '…'}"
 
 
 def _newest_decisions(events: Sequence[StoredEvent]) -> list[StoredEvent]:

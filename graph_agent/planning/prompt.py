@@ -9,19 +9,21 @@ from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
 
 from graph_agent.config import LoopConfig, Planner
 from graph_agent.deps import AgentDeps
+from graph_agent.models.cleaning import SafeMessages, sanitized
 from graph_agent.models.client import Mode
+from graph_agent.prompts import Prompts
 from graph_agent.state.messages import FAILURE_MARK, STEERING_MARK, without_failure_report
 from graph_agent.state.schema import Carried
 
 
 def plan_request(
     deps: AgentDeps, history: Sequence[AnyMessage], settings: LoopConfig, mode: Mode, planner: Planner
-) -> list[AnyMessage]:
+) -> SafeMessages:
     """The request for the next wave.
 
     Args:
         deps: The agent.
-        history: The conversation.
+        history: The conversation; it is not prepared again if it is the result of a `PreparedHistory`.
         settings: The run's configuration.
         mode: How calls are asked for.
         planner: The session's planner; used in wave mode only.
@@ -30,14 +32,37 @@ def plan_request(
     if deps.toolbox:
         sections.append(deps.instructions(settings, mode, planner))
     prompt = "\n\n".join(section for section in sections if section)
-    # Marked messages are rare, so the check of each message must be cheap.
-    messages = [
-        message
-        if STEERING_MARK not in message.additional_kwargs and FAILURE_MARK not in message.response_metadata
-        else _converted(message, deps)
-        for message in history
-    ]
-    return [SystemMessage(prompt), *messages] if prompt else messages
+    messages = history if isinstance(history, SafeMessages) else PreparedHistory().of(history, deps.prompts)
+    system = [sanitized(SystemMessage(prompt))] if prompt else []
+    return SafeMessages([*system, *messages], is_text=messages.is_text)
+
+
+class PreparedHistory:
+    """The conversation of one run in the form of its requests; each message is converted once, unless it is edited."""
+
+    def __init__(self) -> None:
+        self._source: list[AnyMessage] = []
+        self._prepared = SafeMessages()
+
+    def of(self, history: Sequence[AnyMessage], prompts: Prompts) -> SafeMessages:
+        """Return the messages in the form of requests.
+
+        Args:
+            history: The conversation; usually the one of the last call and some new messages.
+            prompts: The agent's prompts.
+        """
+        known = len(self._prepared)
+        # Equal messages are the same objects, which makes this comparison cheap.
+        if history[:known] != self._source:
+            known, self._source, self._prepared = 0, [], SafeMessages()
+        for message in history[known:]:
+            # Marked messages are rare.
+            is_marked = STEERING_MARK in message.additional_kwargs or FAILURE_MARK in message.response_metadata
+            safe = sanitized(_converted(message, prompts) if is_marked else message)
+            self._prepared.append(safe)
+            self._prepared.is_text = self._prepared.is_text and isinstance(safe.content, str)
+        self._source += history[known:]
+        return self._prepared
 
 
 def with_carried(history: Sequence[AnyMessage], carried: Sequence[Carried]) -> list[AnyMessage]:
@@ -54,11 +79,11 @@ def with_carried(history: Sequence[AnyMessage], carried: Sequence[Carried]) -> l
     return [*messages, *history[done:]]
 
 
-def _converted(message: AnyMessage, deps: AgentDeps) -> AnyMessage:
+def _converted(message: AnyMessage, prompts: Prompts) -> AnyMessage:
     """A message of a person's steering, or of a failed input, in the form in which the model receives it."""
     if not isinstance(message, HumanMessage) or STEERING_MARK not in message.additional_kwargs:
         return without_failure_report(message)
-    content: Any = deps.prompts.render("steering", content=message.text)
+    content: Any = prompts.render("steering", content=message.text)
     if not isinstance(message.content, str):
         # Blocks that are not text, such as images, follow the text.
         rest = [block for block in message.content if isinstance(block, dict) and block.get("type") != "text"]

@@ -37,7 +37,7 @@ from graph_agent.planning.ask import (
     finish_stream,
 )
 from graph_agent.planning.closing_reply import answer_in, fits, is_better
-from graph_agent.planning.prompt import answer_request
+from graph_agent.planning.prompt import PreparedHistory, answer_request
 from graph_agent.planning.reply import Planned
 from graph_agent.planning.text_correction import WrittenCall, written_call
 from graph_agent.runs.run import run_of
@@ -89,9 +89,9 @@ class ModelRequests:
             ConfigError: If the run names a model that cannot be built.
         """
         planner = planner_of(config["configurable"].get("thread_id", ""), settings, deps.agentic_loop)
-        reader = run_of(config).reader
-        chain = await deps.models.chain(settings)
-        return cls(ActiveModel(deps, chain, settings, history, loop, planner), budget_met, reader)
+        run, chain = run_of(config), await deps.models.chain(settings)
+        prepared = run.shared("prepared history", PreparedHistory)
+        return cls(ActiveModel(deps, chain, settings, history, loop, planner, prepared), budget_met, run.reader)
 
     async def plan(self) -> Planned:
         """Ask for the next wave.
@@ -118,7 +118,7 @@ class ModelRequests:
 
         async def ask(stream: StreamWatch) -> Planned:
             # Read per attempt: a failed attempt may have shortened the history.
-            history = [*active.history, *tail] if tail else active.history
+            history = [*active.history, *tail] if tail else active.prepared_history
             if active.mode == "wave":
                 return await ask_for_plan(active.deps, history, active.settings, active.planner, self.limit_met)
             return await ask_for_calls(
@@ -360,7 +360,7 @@ class ModelRequests:
     def answer_request(self) -> list[AnyMessage]:
         """The messages of a request for the answer."""
         active = self.active
-        return answer_request(active.deps, active.history, active.settings, active.mode, active.planner)
+        return answer_request(active.deps, active.prepared_history, active.settings, active.mode, active.planner)
 
     async def guarded(self, answer: AIMessage) -> AIMessage:
         """Return an answer that no request returned as the middleware that rewrites replies leaves it."""

@@ -72,7 +72,7 @@ async def apply_summary(
     size = _request_tokens(active)
     if size < threshold:
         return
-    request = plan_request(active.deps, active.history, active.settings, active.mode, active.planner)
+    request = plan_request(active.deps, active.prepared_history, active.settings, active.mode, active.planner)
     # The provider counts tokens of the tools too, and in its own way.
     scale = max(size / max(1, count_tokens_approximately(request)), 0.25)
     kept_from = find_cut(request, int(threshold * (_KEPT_SHARE - _SUMMARY_SHARE) / scale))
@@ -120,7 +120,7 @@ def _request_tokens(active: ActiveModel) -> int:
             reasoning = (usage.get("output_token_details") or {}).get("reasoning") or 0
             return usage["total_tokens"] - reasoning + count_tokens_approximately(conversation[index + 1 :])
     return count_tokens_approximately(
-        plan_request(active.deps, active.history, active.settings, active.mode, active.planner)
+        plan_request(active.deps, active.prepared_history, active.settings, active.mode, active.planner)
     )
 
 

@@ -188,7 +188,7 @@ class PlanUpdate:
             self.stop_at_recursion_limit()
         else:
             self.changes["ready"] = self.waiting_delegations
-            self.run.plan_calls(call["id"] for call in self.waiting_delegations)
+            self.run.plan_calls((call["id"] for call in self.waiting_delegations), stored_first=True)
         return True
 
     async def withdraw_waiting_delegations(self) -> None:
@@ -256,20 +256,22 @@ class PlanUpdate:
             return False
         return True
 
-    def make_ready(self, calls: list[Call], wave: Sequence[StoredEvent] = ()) -> None:
+    def make_ready(self, calls: list[Call], wave: Sequence[StoredEvent] | None = None) -> None:
         """Run calls next.
 
         Args:
             calls: The calls.
-            wave: The events of their wave that the history holds already.
+            wave: The events of their wave that the history holds already, if they have waited; None for a new wave.
         """
         self.changes["ready"] = calls
-        self.run.plan_calls(call["id"] for call in calls)
+        # After a crash, settlement reports a call that is stored as waiting as never started.
+        stored_first = wave is not None or any(self.deps.toolbox.writes(call["name"]) for call in calls)
+        self.run.plan_calls((call["id"] for call in calls), stored_first=stored_first)
         if self.settings.effect_ledger:
             self.loop["ledger"] = True
         else:
             self.loop.pop("ledger", None)
-        self.events += announce(calls, wave, self.loop["step"], self.runtime.stream_writer)
+        self.events += announce(calls, wave or (), self.loop["step"], self.runtime.stream_writer)
 
     def skip(self, calls: Sequence[tuple[Call, str]]) -> None:
         """Add a result for each call that will not run, with its reason."""

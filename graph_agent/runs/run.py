@@ -17,6 +17,7 @@ import anyio
 from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.runnables import RunnableConfig
 
+from graph_agent._compat import inherits_durability
 from graph_agent._internal.closing_stream import Readership
 from graph_agent._internal.sync_bridge import await_thread_future
 from graph_agent.budgets import BudgetUsage, cost_of, work_s
@@ -24,6 +25,7 @@ from graph_agent.config import LoopConfig
 from graph_agent.errors import RunFailedError
 from graph_agent.models.stream_watch import Reader
 from graph_agent.runs.checkpoint_fence import CheckpointFence
+from graph_agent.runs.deferred_writes import DeferredWrites
 from graph_agent.runs.inbox import Inbox, MemoryInbox, Note
 from graph_agent.state.schema import Bookkeeping
 from graph_agent.types import Usage
@@ -82,6 +84,8 @@ class Run:
     _shared: dict[str, asyncio.Future[Any]] = field(default_factory=dict)
     _held: dict[str, Any] = field(default_factory=dict)
     _guard: threading.Lock = field(default_factory=threading.Lock)
+    deferred: DeferredWrites | None = None
+    """Its queued writes; None if each write is committed at once."""
     updates_only: bool = False
     """Whether it locks the session for `update_state` only, and runs no node."""
     _worked_s: float | None = None
@@ -91,8 +95,20 @@ class Run:
         self.fence = CheckpointFence(self.id)
         """Refuses its writes when another run has continued the session."""
 
-    def plan_calls(self, ids: Iterable[str]) -> None:
-        """Record calls as made ready in this run; a model may reuse the ids of earlier calls."""
+    def begin_step(self) -> None:
+        """Record that `plan` begins a step; the results of the last one are stored as durably as they must be."""
+        if self.deferred is not None:
+            self.deferred.must_commit = False
+
+    def plan_calls(self, ids: Iterable[str], *, stored_first: bool) -> None:
+        """Record calls as made ready in this run; a model may reuse the ids of earlier calls.
+
+        Args:
+            ids: The calls' ids.
+            stored_first: Whether their plan, and then their results, must be committed before the run continues.
+        """
+        if self.deferred is not None and stored_first:
+            self.deferred.must_commit = True
         new = set(ids)
         self.planned |= new
         self.started_tasks -= new
@@ -285,6 +301,20 @@ def fence_of(config: RunnableConfig) -> CheckpointFence | None:
     """
     run = config["configurable"].get(RUN)
     return run.fence if isinstance(run, Run) else None
+
+
+def deferred_of(config: RunnableConfig) -> DeferredWrites | None:
+    """Return the queued writes of the run that a saver request belongs to; None if the request must not be deferred.
+
+    Args:
+        config: The config passed to the saver.
+    """
+    configurable = config["configurable"]
+    run = configurable.get(RUN)
+    if not isinstance(run, Run) or run.deferred is None:
+        return None
+    is_own = configurable.get("checkpoint_ns", "") == run.deferred.namespace
+    return run.deferred if is_own or not inherits_durability(configurable, "sync") else None
 
 
 def is_running(config: RunnableConfig) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.types import Interrupt, StateSnapshot
 
-from graph_agent.approvals.decisions import read_decisions
+from graph_agent.approvals.decisions import listed_decisions, read_decisions
 from graph_agent.approvals.requests import calls_of_request, is_approval_request
 from graph_agent.compiled import AgentStateGraph
 from graph_agent.errors import InputError
@@ -66,11 +66,14 @@ def checked_answers(
     answers = answers_by_id(answer, asked)
     requests = {each.id: each.value for each in asked if is_approval_request(each.value)}
     for id_ in answers.keys() & requests.keys():
+        calls, given, ids = calls_of_request(requests[id_]), answers[id_], requests[id_].get("call_ids")
         # The request of a delegate has other calls, whose tools are not the agent's.
-        own = requests[id_]["call_ids"] == [call["id"] for call in state.values.get("loop", {}).get("asked", ())]
+        own = ids == [call["id"] for call in state.values.get("loop", {}).get("asked", ())]
         edit_fault = graph.builder.edit_fault if own and isinstance(graph.builder, AgentStateGraph) else None
-        given = answers[id_]
-        decided = read_decisions(calls_of_request(requests[id_]), given, edit_fault)
+        decided = read_decisions(calls, given, edit_fault)
+        if ids is None:
+            answers[id_] = {"decisions": listed_decisions(calls, decided)}
+            continue
         complete = given if isinstance(given, Mapping) and "decisions" in given else {"decisions": given}
         answers[id_] = {**complete, "decided_by": decided_by or decided[0].by}
     return answers

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langgraph.types import StreamMode
 
 from graph_agent.events.types import Event, StoredEvent
+from graph_agent.models.message_gate import message_text
 from graph_agent.session.results import (
     CallState,
     Custom,
@@ -48,27 +49,30 @@ class StreamParts:
         self._order = _HistoryOrder(seq)
         self._is_agent = is_agent
 
-    def take(self, mode: str, payload: Any) -> Iterator[RunPart]:
-        """Yield the parts of one chunk.
+    def take(self, mode: str, payload: Any) -> Iterable[RunPart]:
+        """Return the parts of one chunk.
 
         Args:
             mode: One of `MODES`; any other yields no part.
             payload: The chunk.
         """
         if mode == "messages":
-            yield from self._tokens(*payload)
-        elif mode == "custom":
-            yield _custom(payload)
-        elif mode == "updates":
-            for seq, event in self._order.add(_added_events(payload)):
-                yield EventAdded(cast(Event, {**event, "seq": seq, "session_id": self._session_id}))
-                yield from _parts_of(event)
+            return self._tokens(*payload)
+        if mode == "custom":
+            return [_custom(payload)]
+        return self._events(payload) if mode == "updates" else ()
 
-    def _tokens(self, message: BaseMessage, metadata: Mapping[str, Any]) -> Iterator[Token]:
+    def _tokens(self, message: BaseMessage, metadata: Mapping[str, Any]) -> Sequence[Token]:
         answers = not self._is_agent or metadata.get("langgraph_node") in _ANSWERING
-        # The same node also stores follow-ups, which are user messages.
-        if answers and isinstance(message, AIMessage) and message.text:
-            yield Token(message.text, reports_failure=failure_of(message) is not None)
+        # The same node also stores follow-ups, which are user messages. `isinstance` is slow for a subclass.
+        if not answers or not isinstance(message, (AIMessageChunk, AIMessage)) or not (text := message_text(message)):
+            return ()
+        return (Token(text, reports_failure=failure_of(message) is not None),)
+
+    def _events(self, update: Mapping[str, Any]) -> Iterator[RunPart]:
+        for seq, event in self._order.add(_added_events(update)):
+            yield EventAdded(cast(Event, {**event, "seq": seq, "session_id": self._session_id}))
+            yield from _parts_of(event)
 
 
 class _HistoryOrder:

@@ -187,9 +187,9 @@ def failure_message(streamed: str, report: str, *, stop_reason: str, kind: str, 
 
 def failure_of(message: AnyMessage) -> dict[str, Any] | None:
     """Return the mark of a message that ends a failed input; None for any other message."""
-    if not isinstance(message, AIMessage):
+    mark = message.response_metadata.get(FAILURE_MARK) if message.response_metadata else None
+    if mark is None or not isinstance(message, AIMessage):
         return None
-    mark = message.response_metadata.get(FAILURE_MARK)
     return mark if isinstance(mark, dict) and "error" in mark else None
 
 

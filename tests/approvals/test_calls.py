@@ -132,6 +132,22 @@ async def test_an_edit_of_a_message_with_content_blocks_is_recorded_in_the_messa
     )
 
 
+async def test_the_model_receives_a_notice_of_an_edit_once_and_no_chat_window_shows_it() -> None:
+    desk = Desk(ONE, asks(("2", "read", {"path": "c"})), "Done.")
+    await desk.session.run("go")
+    await desk.session.resume(edit({"path": "b"}, name="erase"))
+    notices = [each for each in desk.model.requests[-1].messages if each.text.startswith("[Notice")]
+
+    assert [(each.text, (each.id or "").startswith("do-not-render-")) for each in notices] == [
+        (
+            "[Notice from the agent framework, not from the user: a person changed calls before they ran. "
+            'write {"path": "a"} ran as erase {"path": "b"}. This was intended: do not repeat the planned call unless '
+            "the user asks for it.]",
+            True,
+        )
+    ]
+
+
 async def test_a_response_is_the_result_of_the_call() -> None:
     desk = Desk(ONE, "Done.")
     await desk.session.run("go")
@@ -431,7 +447,7 @@ async def test_an_approved_call_runs_at_the_last_step() -> None:
 
 async def test_repeated_calls_count_as_a_loop_although_each_was_approved() -> None:
     desk = Desk(*[ONE] * 3, "Done.", config={"max_steps": 9})
-    await desk.session.run("go")
+    result = await desk.session.run("go")
     for _ in range(3):
         result = await desk.session.resume(approve())
 
@@ -523,3 +539,33 @@ async def test_a_request_reaches_a_parent_graph_and_is_answered_there() -> None:
         "Done.",
         ["wrote a"],
     )
+
+
+async def test_requests_of_langchain_s_middleware_in_a_delegate_are_answered_in_the_same_way() -> None:
+    from langchain.agents import create_agent
+    from langchain.agents.middleware import HumanInTheLoopMiddleware
+
+    ran: list[str] = []
+
+    @tool
+    def pay(amount: int) -> str:
+        """Pay."""
+        ran.append(f"paid {amount}")
+        return "paid"
+
+    inner = create_agent(
+        ScriptedChatModel([asks(("1", "pay", {"amount": 5}), ("2", "pay", {"amount": 6})), "Paid."]),
+        tools=[pay],
+        middleware=[HumanInTheLoopMiddleware(interrupt_on={"pay": True})],
+    )
+    desk = Desk(
+        asks(("d", "delegate_to_bank", {"task": "Pay."})),
+        "Done.",
+        delegates=[GraphDelegate("bank", "Pays.", inner)],
+    )
+    waiting = await desk.session.run("go")
+    with pytest.raises(InputError, match="must be decided together: 2"):
+        await desk.session.resume({"decisions": {"1": approve()}})
+    result = await desk.session.resume("1: approve\n2: reject: too much")
+
+    assert (waiting.waiting, ran, result.results) == ("approval", ["paid 5"], {"d": "Paid."})

@@ -28,7 +28,7 @@ class Reader:
 
 async def test_the_first_piece_is_sent_at_once_and_later_ones_together() -> None:
     reader = Reader()
-    pieces = TextCoalescer(reader.tell, NEVER_S)
+    pieces = TextCoalescer(reader.tell, lambda: NEVER_S)
     for piece in ("a", "b", "c"):
         await pieces.add(piece)
     before = list(reader.told)
@@ -39,7 +39,7 @@ async def test_the_first_piece_is_sent_at_once_and_later_ones_together() -> None
 
 async def test_held_pieces_are_sent_after_the_interval() -> None:
     reader = Reader()
-    pieces = TextCoalescer(reader.tell, 0.01)
+    pieces = TextCoalescer(reader.tell, lambda: 0.01)
     for piece in ("a", "b", "c"):
         await pieces.add(piece)
     reader.heard.clear()
@@ -55,7 +55,7 @@ Step = Literal["piece", "other", "wait"]
 def test_pieces_are_sent_once_and_in_order(steps: list[Step], every_s: float) -> None:
     async def run() -> list[str]:
         reader = Reader()
-        pieces = TextCoalescer(reader.tell, every_s)
+        pieces = TextCoalescer(reader.tell, lambda: every_s)
         for number, step in enumerate(steps):
             if step == "piece":
                 await pieces.add(f"{number} ")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from langchain_core.caches import InMemoryCache
 from langchain_core.callbacks import BaseCallbackHandler, get_usage_metadata_callback
-from langchain_core.globals import set_debug
+from langchain_core.globals import set_debug, set_llm_cache
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
@@ -19,13 +19,12 @@ from langchain_core.rate_limiters import BaseRateLimiter
 from langchain_core.tools import tool
 from langchain_core.tracers.context import collect_runs
 from langgraph.checkpoint.memory import InMemorySaver
-from langsmith import Client
 from langsmith.run_helpers import tracing_context
 from pydantic import Field
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
-from graph_agent.models import unobserved
 from tests.support.agents import asks, says
+from tests.support.observers import RecordingClient
 
 
 @tool
@@ -59,20 +58,6 @@ class Recorder(BaseCallbackHandler):
 ONE_TURN = ["model start", "model end", "tool start", "tool end", "model start", "model end"]
 
 
-@pytest.fixture
-def unobserved_requests(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The requests that were sent without callbacks."""
-    sent: list[Any] = []
-    original = unobserved.request_unobserved
-
-    async def recording(*args: Any) -> AIMessage:
-        sent.append(args)
-        return await original(*args)
-
-    monkeypatch.setattr("graph_agent.models.retry.request_unobserved", recording)
-    return sent
-
-
 async def test_requests_of_a_run_without_observers_have_no_callbacks(unobserved_requests: list[Any]) -> None:
     result = await agent().ainvoke(says("go"))
 
@@ -98,20 +83,6 @@ async def test_astream_events_reports_each_model_call(unobserved_requests: list[
 
     names = [event["event"] for event in events if event["event"] in ("on_chat_model_start", "on_chat_model_end")]
     assert (names, unobserved_requests) == (["on_chat_model_start", "on_chat_model_end"] * 2, [])
-
-
-class RecordingClient(Client):
-    """A LangSmith client that keeps runs in this process."""
-
-    def __init__(self) -> None:
-        super().__init__(api_url="http://127.0.0.1:9", api_key="none", auto_batch_tracing=False)
-        self.kinds: list[str] = []
-
-    def create_run(self, name: str, inputs: dict[str, Any], run_type: Any, **_: Any) -> None:
-        self.kinds.append(run_type)
-
-    def update_run(self, *_: Any, **__: Any) -> None:
-        return
 
 
 async def test_langsmith_traces_each_model_and_tool_call(unobserved_requests: list[Any]) -> None:
@@ -306,3 +277,64 @@ async def test_a_program_that_replaces_langchains_entry_points_receives_each_req
     await agent().ainvoke(says("go"))
 
     assert (calls, unobserved_requests) == (["agenerate"] * 2, [])
+
+
+class WithoutManager(Plain):
+    """A model whose `_agenerate` takes no run manager."""
+
+    async def _agenerate(self, messages: Any, stop: Any, **_: Any) -> ChatResult:  # type: ignore[override]  # LangChain accepts it
+        return self._generate()
+
+
+class Detailed(Plain):
+    """A model with metadata of the generation and of the whole reply."""
+
+    def _generate(self, *_: Any, **__: Any) -> ChatResult:
+        generation = ChatGeneration(
+            message=AIMessage("detailed", response_metadata={"own": 1}), generation_info={"finish_reason": "stop"}
+        )
+        return ChatResult(generations=[generation], llm_output={"model_name": "d-1"})
+
+
+@pytest.mark.parametrize("kind", [Plain, WithoutManager, Detailed])
+async def test_a_reply_equals_that_of_an_observed_request(kind: type[Plain], unobserved_requests: list[Any]) -> None:
+    unobserved_reply, observed_reply = [
+        (await create_graph_agent(kind(callbacks=callbacks)).ainvoke(says("go")))["messages"][-1]
+        for callbacks in (None, [Recorder()])
+    ]
+
+    def fields(reply: AIMessage) -> Any:
+        prefix, _, rest = (reply.id or "").partition("-")
+        return {**reply.model_dump(exclude={"id"}), "id": (prefix, rest.startswith("-"))}
+
+    assert (fields(unobserved_reply), len(unobserved_requests)) == (fields(observed_reply), 1)
+
+
+async def test_a_global_cache_of_langchain_is_kept(unobserved_requests: list[Any]) -> None:
+    set_llm_cache(InMemoryCache())
+    model = Plain()
+    graph = create_graph_agent(model)
+    try:
+        for _ in range(2):
+            await graph.ainvoke(says("go"))
+    finally:
+        set_llm_cache(None)
+
+    assert (model.calls, len(unobserved_requests)) == (1, 2)
+
+
+async def test_a_program_that_replaces_langchains_generation_receives_each_request(
+    unobserved_requests: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    original = BaseChatModel._agenerate_with_cache
+
+    @functools.wraps(original)
+    async def instrumented(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append("generation")
+        return await original(self, *args, **kwargs)
+
+    monkeypatch.setattr(BaseChatModel, "_agenerate_with_cache", instrumented)
+    await agent().ainvoke(says("go"))
+
+    assert (calls, len(unobserved_requests)) == (["generation"] * 2, 2)

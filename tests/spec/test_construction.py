@@ -221,7 +221,7 @@ def test_a_subclass_of_the_context_keeps_its_own_fields() -> None:
         ("name: a\nmodel: x:y\npath: b", "unknown field 'path'; known: "),
         (
             "name: a\nmodel: x:y\ndelegates: [{name: r}]",
-            "delegate 'r': name its 'graph', as 'module:factory', or its 'url'; one of them.",
+            "delegate 'r': give its 'agent' (an agent file), its 'graph' (as 'module:factory') or its 'url'; one of",
         ),
         (
             "name: a\nmodel: x:y\ndelegates: [{name: r, graph: 'm:g', timeout_s: 5}]",

@@ -59,7 +59,11 @@ class Desk:
         self.graph = create_graph_agent(
             self.model, tools=tools, config=LoopConfig(approve=approve, **(config or {})), **options
         )
-        self.session = Session(self.graph, "s1")
+
+    @property
+    def session(self) -> Session:
+        """The session `s1`."""
+        return Session(self.graph, "s1")
 
     def _done(self, text: str) -> str:
         self.ran.append(text)

@@ -119,7 +119,8 @@ class PageRun:
                     error.add_note(f"in the block at {self.page}:{block.line}")
                     raise
         for model in self._models:
-            model.assert_spent()
+            if model.requests:  # a page may open an agent without running it
+                model.assert_spent()
 
     def _run(self, block: Block, module: types.ModuleType, runner: asyncio.Runner, servers: Any) -> None:
         if "script" in block.directives:

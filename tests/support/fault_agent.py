@@ -46,6 +46,11 @@ WAVES: list[Wave] = [
     [("w2-charge", "charge", ()), ("w2-look", "look", ("w2-charge",))],
     [("w3-charge", "charge", ())],
 ]
+READING: list[Wave] = [
+    [("w1-look", "look", ())],
+    [("w2-look", "look", ()), ("w2-slow", "slow", ())],
+    [("w3-look", "look", ()), ("w3-slow", "slow", ("w3-look",))],
+]
 ANSWER = "All is done."
 
 
@@ -161,10 +166,26 @@ class WatchedSaver(_Watched, SharedSqliteSaver):
     """One that keeps sessions in SQLite."""
 
 
+class WatchedConnection(sqlite3.Connection):
+    """A connection that calls `reach` before and after each commit."""
+
+    reach: Reach = staticmethod(nothing)
+
+    def commit(self) -> None:
+        writes = self.in_transaction
+        if writes:
+            self.reach("before a commit")
+        super().commit()
+        if writes:
+            self.reach("after a commit")
+
+
 @asynccontextmanager
 async def open_watched_saver(file: Path) -> AsyncIterator[WatchedSaver]:
     """Open one on a file, and close it on leaving."""
-    with closing(sqlite3.connect(file, timeout=BUSY_S, check_same_thread=False)) as connection:
+    with closing(
+        sqlite3.connect(file, timeout=BUSY_S, check_same_thread=False, factory=WatchedConnection)
+    ) as connection:
         # No power failure is simulated; the system keeps the writes of a killed process.
         connection.execute("PRAGMA synchronous=OFF")
         saver = WatchedSaver(file, connection, strict_serializer())

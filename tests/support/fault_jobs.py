@@ -10,7 +10,7 @@ import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -19,12 +19,17 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool
 
 from graph_agent import LoopConfig, ScriptedChatModel, Session, create_graph_agent
+from graph_agent.persistence import sqlite_writer
 from graph_agent.persistence.open import open_saver, strict_serializer
 from tests.support.agents import asks
 from tests.support.fault_agent import (
     ANSWER,
+    MARKS,
+    READING,
+    WAVES,
     GoesOn,
     Reach,
+    WatchedConnection,
     WatchedPostgresSaver,
     WatchedSaver,
     file_log,
@@ -47,15 +52,22 @@ async def session_in(
 
     Args:
         folder: Where its database and its tools' log are.
-        variant: `structured` planning, and the `ledger`.
+        variant: `structured` planning, and the `ledger`; `commits` if only commits are boundaries, and these are where
+            something requires one; `reading` for calls that only read.
         reach: Called at every boundary.
         url: A PostgreSQL database to keep the session in instead, its tables made.
     """
+    waves = READING if variant.get("reading") else WAVES
     async with _saver(folder, url) as saver:
+        if variant.get("commits"):
+            sqlite_writer.MAX_DELAY_S = 3600.0
+            cast("WatchedConnection", cast("WatchedSaver", saver).conn).reach = reach
+            reach = nothing
         saver.reach = reach
+        tools = logging_tools(file_log(folder / "tools.log"), reach)
         graph = create_graph_agent(
-            GoesOn(responses=[], structured=variant["structured"], reach=reach),
-            tools=logging_tools(file_log(folder / "tools.log"), reach),
+            GoesOn(responses=[], waves=waves, structured=variant["structured"], reach=reach),
+            tools=[tool for tool in tools if not variant.get("reading") or MARKS[tool.name]["effect"] == "read"],
             config=LoopConfig(
                 max_steps=9,
                 tool_calling="wave" if variant["structured"] else "native",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,16 @@ VARIANTS = {
     "native-ledger": {"structured": False, "ledger": True},
     "waves": {"structured": True, "ledger": False},
     "waves-ledger": {"structured": True, "ledger": True},
+}
+COMMITS = {
+    f"{kind}-{'waves' if structured else 'native'}": {
+        "structured": structured,
+        "ledger": False,
+        "commits": True,
+        "reading": kind == "reading",
+    }
+    for kind in ("reading", "writing")
+    for structured in (False, True)
 }
 SHARDS = 4
 """Each variant's kill points are dealt out over so many tests, which may run side by side."""
@@ -62,3 +74,42 @@ def test_a_killed_session_resumes_and_settles_its_calls_truthfully(
         faults += [f"{at}: it lived"] if killed == 0 else []
 
     assert faults == []
+
+
+def gaps(file: Path) -> list[str]:
+    """The rows of a session's database that lack an earlier one; empty for a prefix of a run."""
+    with closing(sqlite3.connect(file)) as connection:
+        if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'checkpoints'").fetchall():
+            return []
+        ids = connection.execute("SELECT checkpoint_id, parent_checkpoint_id, metadata FROM checkpoints ORDER BY 1")
+        checkpoints = ids.fetchall()
+        writes = connection.execute("SELECT DISTINCT checkpoint_id FROM writes").fetchall()
+    known = {id_ for id_, _, _ in checkpoints}
+    steps = [json.loads(metadata)["step"] for _, _, metadata in checkpoints]
+    parents = [None, *(id_ for id_, _, _ in checkpoints)]
+    return [
+        *[f"step {step} is not {at}" for at, step in enumerate(steps, -1) if at != step],
+        *[f"{id_} follows {was}" for (id_, was, _), parent in zip(checkpoints, parents, strict=False) if was != parent],
+        *[f"writes without checkpoint {id_}" for (id_,) in writes if id_ not in known],
+    ]
+
+
+@pytest.mark.parametrize("variant", COMMITS)
+def test_a_session_killed_at_any_commit_holds_the_first_steps_of_its_run(
+    variant: str, server: ForkServer, tmp_path: Path
+) -> None:
+    total = boundaries(server, tmp_path / "whole", COMMITS[variant])
+
+    faults: list[str] = []
+    for kill_at in range(total):
+        folder = tmp_path / str(kill_at)
+        folder.mkdir()
+        killed = server.run("run_to", folder=str(folder), variant=COMMITS[variant], kill_at=kill_at)
+        server.run("go_on", folder=str(folder), variant=COMMITS[variant], ways=["resume", "input"])
+        at = f"killed at {kill_at}, {(folder / 'reached').read_text().splitlines()[-1]}"
+        found = json.loads((folder / "faults").read_text())
+        faults += [f"{at}; then {how}: {fault}" for how, wrong in found.items() for fault in wrong]
+        faults += [f"{at}: {gap}" for gap in gaps(folder / "sessions.db")]
+        faults += [f"{at}: it lived"] if killed == 0 else []
+
+    assert (faults, total >= (4 if "reading" in variant else 12)) == ([], True), total

@@ -8,6 +8,7 @@ import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+from graph_agent._internal.coalesce import BETWEEN_PIECES_S
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.server.chat.run import RunEnded, ServerRun
 from graph_agent.server.chat.run_spec import RunSpec
@@ -17,6 +18,21 @@ from graph_agent.server.monitoring.metrics import Metrics
 from graph_agent.session.control import SessionControl
 
 logger = logging.getLogger(__name__)
+
+_PIECES_A_SECOND = 500
+_LONGEST_BETWEEN_PIECES_S = 0.1
+
+
+def between_pieces_s(runs: int) -> float:
+    """Return the minimum seconds between two pieces of one streamed answer.
+
+    Under load, a piece costs more than the tokens that it joins, so that the runs of a process share a number of pieces
+    a second.
+
+    Args:
+        runs: Number of active runs of the process.
+    """
+    return max(BETWEEN_PIECES_S, min(runs / _PIECES_A_SECOND, _LONGEST_BETWEEN_PIECES_S))
 
 
 class Runs:
@@ -71,7 +87,14 @@ class Runs:
     ) -> AsyncIterator[ServerRun]:
         if self._draining:
             raise stopping()
-        run = ServerRun(self.host, spec, self.metrics, streams=streams, on_end=on_end)
+        run = ServerRun(
+            self.host,
+            spec,
+            self.metrics,
+            streams=streams,
+            between_pieces_s=lambda: between_pieces_s(len(self._active)),
+            on_end=on_end,
+        )
         self._active.add(run)
         try:
             yield run

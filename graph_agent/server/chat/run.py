@@ -16,7 +16,7 @@ from langgraph.errors import GraphDrained
 from langgraph.runtime import RunControl
 from langgraph.types import StateSnapshot
 
-from graph_agent._internal.coalesce import TextCoalescer
+from graph_agent._internal.coalesce import BETWEEN_PIECES_S, TextCoalescer
 from graph_agent._internal.failure_log import log_failure
 from graph_agent.errors import SessionBusyError, UserError
 from graph_agent.runs.run import Run
@@ -65,6 +65,7 @@ class ServerRun:
         spec: The run to start.
         metrics: Metrics of the run.
         streams: Whether to stream the answer.
+        between_pieces_s: Returns the minimum seconds between two pieces of the answer.
         on_end: Called when the run has reached its end, before its outcome is queued; not called for a stopped run.
             None for no callback.
     """
@@ -76,6 +77,7 @@ class ServerRun:
         metrics: Metrics,
         *,
         streams: bool,
+        between_pieces_s: Callable[[], float] = lambda: BETWEEN_PIECES_S,
         on_end: Callable[[ServerRun], None] | None = None,
     ) -> None:
         self.spec = spec
@@ -96,7 +98,7 @@ class ServerRun:
         self._open_calls: dict[str, datetime] = {}
         self._control = RunControl()
         self._parts: asyncio.Queue[Part | BaseException] = asyncio.Queue(_MOST_WAITING)
-        self._pieces = TextCoalescer(lambda text: self._put(AnswerText(text)))
+        self._pieces = TextCoalescer(lambda text: self._put(AnswerText(text)), between_pieces_s)
         self._over = self._closed = False
         self._task = asyncio.create_task(self._run(), name=f"run of {spec.session_id or 'a request'}")
 
@@ -106,11 +108,14 @@ class ServerRun:
         Raises:
             ProblemError: If the run cannot start, or is stopped with the server.
         """
-        try:
-            async with asyncio.timeout(timeout_s):
-                part = await self._parts.get()
-        except TimeoutError:
-            return None
+        if not self._parts.empty():
+            part = self._parts.get_nowait()
+        else:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    part = await self._parts.get()
+            except TimeoutError:
+                return None
         if isinstance(part, BaseException):
             raise part
         return part
@@ -200,6 +205,8 @@ class ServerRun:
             context={**spec.context, "on_failure": "answer"},
             stream_mode=["custom", "updates"],
             control=self._control,
+            # A request without a session cannot be resumed: only its end is read.
+            durability="exit" if spec.graph is self._host.stateless else None,
         )
         async for mode, payload in stream:
             if mode == "updates":

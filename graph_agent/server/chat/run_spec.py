@@ -14,6 +14,7 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.types import Command, Interrupt, StateSnapshot
 
 from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.errors import InputError
 from graph_agent.runs.inbox import Note
 from graph_agent.runs.notes import message_of
 from graph_agent.runs.run import RUN, RunScope
@@ -22,6 +23,7 @@ from graph_agent.server.chat.approvals import open_request, parked_question
 from graph_agent.server.chat.request import ChatRequest, check_conversation, new_messages, trailing_results
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.hosting.host import Host, new_token
+from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.results import since_last_input
 from graph_agent.tools.client import CLIENT_CALL, ClientResult
 from graph_agent.types import NO_USAGE, Usage
@@ -171,7 +173,13 @@ def _decide(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSna
             param="messages",
         )
     content = _merge_content([message for message in new_messages(request.messages) if message.type == "human"])
-    answer = {"decisions": content if isinstance(content, str) else "", "decided_by": caller.person}
+    answer: Any = {"decisions": content if isinstance(content, str) else "", "decided_by": caller.person}
+    if "call_ids" not in asked.value:
+        # LangChain's middleware repeats no question, so a message that is no decision is refused.
+        try:
+            answer = checked_answers({asked.id: answer}, spec.graph, state, caller.person)[asked.id]
+        except InputError as error:
+            raise ProblemError("invalid", str(error), param="messages") from None
     return _with_input(spec, Command(resume={asked.id: answer}), request.context(), state)
 
 

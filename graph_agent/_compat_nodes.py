@@ -1,0 +1,95 @@
+"""The private names of LangGraph behind the execution of a node and of a conditional edge.
+
+As for `_compat`, each has a test that fails when it moves: `tests/internal/test_compat_nodes.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackManager
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
+from langgraph._internal._runnable import RunnableSeq
+from langgraph.graph import StateGraph
+from langgraph.graph._branch import BranchSpec
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.pregel._write import ChannelWrite
+from langgraph.types import Send
+
+
+class _UnobservedNode(RunnableSeq):
+    """A node and its writers, run without LangChain's callbacks while no handler receives them.
+
+    LangGraph otherwise starts and ends a chain run for each node, with a callback manager for each of its writers.
+    """
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
+        manager = (config or {}).get("callbacks")
+        if config is None or not isinstance(manager, AsyncCallbackManager) or manager.handlers:
+            return await super().ainvoke(input, config, **kwargs)
+        # The name and the id belong to the node's run alone.
+        config = {**config}
+        config.pop("run_name", None)
+        config.pop("run_id", None)
+        node, *writers = self.steps
+        if isinstance(node, ChannelWrite):
+            output = await node.ainvoke(input, config)
+        else:
+            context = copy_context()
+            context.run(var_child_runnable_config.set, config)
+            # A task, as LangGraph makes: the node's context variables stay its own.
+            output = await asyncio.create_task(node.ainvoke(input, config, **kwargs), context=context)
+        for writer in writers:
+            output = await writer.ainvoke(output, config)
+        return output
+
+
+def skip_unused_callbacks(graph: CompiledStateGraph[Any, Any, Any, Any]) -> None:
+    """Run the nodes of a graph without LangChain's callbacks in each run that no callback handler observes."""
+    for node in graph.nodes.values():
+        if type(node.node) is RunnableSeq:
+            made = node.node
+            node.node = _UnobservedNode(
+                *made.steps, name=made.name, trace_inputs=made.trace_inputs, trace_policy=made.trace_policy
+            )
+
+
+UpdateRouter = Callable[[Any, RunnableConfig], list[Send] | str | None]
+"""Maps a node's return value and its config to the next tasks or node; None if the state decides."""
+
+
+class _UpdateBranch(BranchSpec):
+    """A conditional edge that routes by the node's return value if that suffices.
+
+    To read the state after a node, LangGraph copies every channel.
+    """
+
+    route: UpdateRouter
+
+    def _route(self, input: Any, config: RunnableConfig, *, reader: Any, writer: Any) -> Any:
+        if (found := self.route(input, config)) is not None:
+            return self._finish(writer, input, found, config)
+        return super()._route(input, config, reader=reader, writer=writer)
+
+    async def _aroute(self, input: Any, config: RunnableConfig, *, reader: Any, writer: Any) -> Any:
+        if (found := self.route(input, config)) is not None:
+            return self._finish(writer, input, found, config)
+        return await super()._aroute(input, config, reader=reader, writer=writer)
+
+
+def route_by_update(graph: StateGraph[Any, Any, Any, Any], node: str, edge: str, route: UpdateRouter) -> None:
+    """Let a conditional edge route by its node's return value.
+
+    Args:
+        graph: The graph.
+        node: Name of the node.
+        edge: Name of its conditional edge.
+        route: Returns the next tasks; None to evaluate the edge on the state.
+    """
+    branch = _UpdateBranch(*graph.branches[node][edge])
+    branch.route = route
+    graph.branches[node][edge] = branch
