@@ -24,6 +24,8 @@ EDGES = (
     ("finalize", "__end__", True),
 )
 """Edges of every agent: source, target, and whether the edge is conditional."""
+APPROVAL_EDGES = (("plan", "approve", True), ("approve", "plan", False))
+"""Edges of an agent whose file asks for approvals."""
 
 
 def graph(
@@ -56,6 +58,8 @@ def mermaid(spec: AgentSpec) -> str:
     """
     tools = [name.replace(":", ".").rpartition(".")[2] for name in spec.tools]
     tools += [f"{name} (MCP)" for name in spec.mcp_servers]
+    asks = spec.approve is not None or spec.config.get("approve") is not None
+    edges = (*EDGES, *APPROVAL_EDGES) if asks else EDGES
     lines = [
         "---",
         f"title: {_quoted(spec.name)}",
@@ -65,9 +69,10 @@ def mermaid(spec: AgentSpec) -> str:
         "    plan[plan]",
         f"    tools[{_label('tools', tools)}]",
         f"    delegate[{_label('delegate', [each.name or str(each.agent) for each in spec.delegates])}]",
+        *(["    approve[approve]"] if asks else []),
         "    finalize[finalize]",
         "    __end__([end])",
-        *(f"    {source} {'-.->' if conditional else '-->'} {target}" for source, target, conditional in EDGES),
+        *(f"    {source} {'-.->' if conditional else '-->'} {target}" for source, target, conditional in edges),
     ]
     return "\n".join(lines)
 

@@ -20,6 +20,7 @@ from langgraph.types import Checkpointer
 from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent.agent import create_graph_agent
 from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
+from graph_agent.config import LoopConfig
 from graph_agent.errors import ConfigError, located
 from graph_agent.hooks.registry import sort_hooks
 from graph_agent.models.mock import MockChatModel, mock_model_from_env
@@ -36,6 +37,8 @@ from graph_agent.tools.argument_checks import checked_tool
 
 T = TypeVar("T")
 
+_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+"""A `module:attribute`; names of tools have no colon."""
 _TEMPLATE = re.compile(r"\{[{%#]")
 
 
@@ -165,7 +168,7 @@ def _build(
             system_prompt=_system_prompt(spec, shared.today),
             prompts=_prompts(spec),
             response_format=_response_format(spec),
-            config=spec.loop_config(),
+            config=_config(spec),
             checkpointer=saver,
             store=store,
             cache=cache,
@@ -195,6 +198,24 @@ def _each(field: str, given: Sequence[T], build: Callable[[T], Any]) -> list[Any
 
 def _tool(name: str, spec: AgentSpec) -> BaseTool:
     return checked_tool(load_attribute(name, spec.folder), repr(name))
+
+
+def _config(spec: AgentSpec) -> LoopConfig:
+    config = spec.loop_config()
+    if spec.approve is None:
+        return config
+    rules = [spec.approve] if isinstance(spec.approve, str) else spec.approve
+    own = _each("approve", rules, lambda rule: _approval_rule(rule, spec))
+    return config.with_values({"approve": (*(config.approve or ()), *own)})
+
+
+def _approval_rule(rule: str, spec: AgentSpec) -> Any:
+    if not _REFERENCE.fullmatch(rule):
+        return rule
+    function = load_attribute(rule, spec.folder)
+    if not callable(function):
+        raise ConfigError(f"{rule!r} is no function of a call, but {function!r}.")
+    return function
 
 
 def _hook(given: HookSpec, spec: AgentSpec) -> Any:

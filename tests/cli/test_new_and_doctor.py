@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from graph_agent import ScriptedChatModel, create_graph_agent
-from graph_agent.cli.graph import EDGES, mermaid
+from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
+from graph_agent.cli.graph import APPROVAL_EDGES, EDGES, mermaid
 from graph_agent.cli.new import create
 from graph_agent.spec import load_spec
+from tests.support.agents import echo
 from tests.support.cli import run_cli
 
 SERVER = Path(__file__).parents[2] / "examples" / "hotel" / "server.py"
@@ -124,9 +125,12 @@ def test_doctor_reports_an_invalid_agent_file(tmp_path: Path) -> None:
 
 
 def test_the_drawn_edges_are_those_of_the_compiled_graph() -> None:
-    compiled = create_graph_agent(ScriptedChatModel(["x"])).get_graph()
+    drawn = []
+    for config in (LoopConfig(), LoopConfig(approve="echo")):
+        graph = create_graph_agent(ScriptedChatModel(["x"]), tools=[echo], config=config).get_graph()
+        drawn.append(sorted((edge.source, edge.target, edge.conditional) for edge in graph.edges))
 
-    assert sorted(EDGES) == sorted((edge.source, edge.target, edge.conditional) for edge in compiled.edges)
+    assert drawn == [sorted(EDGES), sorted([*EDGES, *APPROVAL_EDGES])]
 
 
 def test_the_drawing_names_tools_servers_and_delegates(tmp_path: Path) -> None:
