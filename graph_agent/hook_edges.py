@@ -97,6 +97,8 @@ def route_after_plan(
     async def after_plan(state: HookRoute, config: RunnableConfig) -> list[Send] | str:
         if not is_running(config):
             return send(calls_after_edit(config)) or "finalize"
+        if state["loop"].get("asked"):
+            return "approve"
         return send(state.get("ready", [])) or targets[route_of(state["loop"])]
 
     return dual_runnable(blocking(after_plan), after_plan, "after_plan")

@@ -21,6 +21,7 @@ from graph_agent.execution.usage_notes import note_used, used_before
 from graph_agent.hooks.protocol import HookError
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import cut_off
+from graph_agent.planning.approvals import report_edits, start_calls
 from graph_agent.planning.ask import PlanningError, RefusedError
 from graph_agent.planning.handoff import apply_after_wave
 from graph_agent.planning.hook_results import apply_hooks, comes_from_hooks, keep_answer, may_replan, request_model
@@ -74,10 +75,12 @@ async def plan_node(
         update.concluded
         or update.stop_at_abort_or_budget()
         or update.resend_waiting_delegations()
-        or update.continue_wave()
+        or await update.continue_wave()
     ):
         await update.withdraw_waiting_delegations()
         return finished_plan(update, begins=begins)
+    if state.get("arrived") and deps.config.approve is not None:
+        report_edits(update)
     if state.get("arrived") and stop_repetition(update):
         return finished_plan(update)
     if (update.loop["last_wave"] and not steered) or not deps.plans:
@@ -99,7 +102,7 @@ async def plan_after_hooks(update: PlanUpdate) -> Command[Any]:
     replaceable = not in_wave and (not update.concluded or may_replan(update))
     if await update.receive_notes(["configure", "steer"] if replaceable else ["configure"]):
         keep_answer(update)
-    if update.concluded or (update.run.aborted and update.stop_at_abort_or_budget()) or update.continue_wave():
+    if update.concluded or (update.run.aborted and update.stop_at_abort_or_budget()) or await update.continue_wave():
         return finished_plan(update)
     if update.stop_at_abort_or_budget() or not update.deps.plans:
         if not update.concluded:
@@ -200,7 +203,7 @@ async def _ask(update: PlanUpdate) -> None:
     elif update.state["remaining_steps"] < update.steps_for_a_wave:
         update.stop_at_recursion_limit()
     else:
-        _begin_wave(update, planned)
+        await _begin_wave(update, planned)
 
 
 async def _accept_answer(update: PlanUpdate, reply: AIMessage, outcome: LoopOutcome) -> None:
@@ -220,7 +223,7 @@ async def _accept_answer(update: PlanUpdate, reply: AIMessage, outcome: LoopOutc
         outcome["shown"] = True
 
 
-def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
+async def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
     logger.info("Executing %d tool call(s)", len(planned.calls))
     update.loop["waves"] += 1
     update.add_message(planned.message)
@@ -235,7 +238,7 @@ def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
         return
     chosen = select(calls, {}, ()) if structured else Selection(calls, [], [])
     update.loop["waiting"] = chosen.waiting
-    update.make_ready(chosen.ready)
+    await start_calls(update, calls, chosen)
 
 
 async def _request_plan(update: PlanUpdate) -> Planned:

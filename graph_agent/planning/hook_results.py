@@ -32,7 +32,7 @@ _REPLANNED = "Not run: middleware asked for another plan instead."
 def hold_reply(update: PlanUpdate) -> None:
     """Keep the reply of a planning request in the history, and its calls back, until the hooks have seen it."""
     loop, outcome = update.loop, update.loop["outcome"]
-    loop["asked"] = ""
+    loop["reply"] = ""
     loop.pop("ask", None)
     reply = update.newest_reply
     if outcome is None:
@@ -40,7 +40,7 @@ def hold_reply(update: PlanUpdate) -> None:
         calls = update.changes.pop("ready", [])
         loop["waiting"] = [*calls, *loop["waiting"]]
         update.changes["ready"] = []
-        loop["asked"] = _id_of(update.changes["messages"], reply)
+        loop["reply"] = _id_of(update.changes["messages"], reply)
     elif outcome["stop_reason"] == "completed" and "unguarded" not in outcome and update.streamed is not None:
         draft = outcome.get("draft")
         if draft is None and reply is not None and not reply.tool_calls:
@@ -51,7 +51,7 @@ def hold_reply(update: PlanUpdate) -> None:
         else:
             return
         update.add_message(held)
-        loop["asked"] = held.id or ""
+        loop["reply"] = held.id or ""
 
 
 def _id_of(messages: list[AnyMessage], reply: AIMessage) -> str:
@@ -71,12 +71,12 @@ def hold_answer(update: dict[str, Any]) -> list[tuple[str, Any]]:
     loop: Bookkeeping = update["loop"]
     outcome = loop["outcome"]
     assert outcome is not None
-    loop["asked"] = ""
+    loop["reply"] = ""
     loop.pop("ask", None)
     if "failed" not in outcome and "draft" in outcome:
         outcome["draft"] = with_id(outcome["draft"])
         update["messages"] = [outcome["draft"]]
-        loop["asked"] = outcome["draft"].id or ""
+        loop["reply"] = outcome["draft"].id or ""
     return list(update.items())
 
 
@@ -94,19 +94,19 @@ def skips(hook: NodeHook, loop: Bookkeeping) -> bool:
         return True
     if loop.get("ask") == "review" and not hook.rewrites:
         return True
-    return hook.point == AFTER_MODEL and not loop.get("asked")
+    return hook.point == AFTER_MODEL and not loop.get("reply")
 
 
 def comes_from_hooks(update: PlanUpdate) -> bool:
     """Whether this pass of `plan` follows a reply of the model, or a jump of a hook."""
-    came = "ask" in update.loop or "asked" in update.loop or bool(update.state.get("jump_to"))
+    came = "ask" in update.loop or "reply" in update.loop or bool(update.state.get("jump_to"))
     return bool(update.state.get("arrived")) and came
 
 
 def apply_hooks(update: PlanUpdate) -> None:
     """Act on the reply as the hooks left it: its calls become the waiting calls, its text the answer."""
     jump, loop = update.state.get("jump_to"), update.loop
-    asked = loop.pop("asked", "")
+    asked = loop.pop("reply", "")
     if is_failed(loop) or (loop["outcome"] is not None and not asked and not jump):
         return
     at = next((i for i in range(len(update.history) - 1, -1, -1) if asked and update.history[i].id == asked), None)
@@ -264,7 +264,7 @@ def request_model(update: PlanUpdate, *, begins: bool, settings: LoopConfig) -> 
     """
     loop, outcome = update.loop, update.loop["outcome"]
     loop.pop("ask", None)
-    if update.changes.get("ready"):
+    if update.changes.get("ready") or loop.get("asked"):
         return
     if outcome is None:
         update.changes["ready"] = []
@@ -274,7 +274,7 @@ def request_model(update: PlanUpdate, *, begins: bool, settings: LoopConfig) -> 
     elif "unguarded" in outcome and "composed" not in outcome and update.deps.hook_set.rewrites:
         draft = outcome["draft"] = with_id(outcome["draft"])
         update.add_message(draft)
-        loop["asked"], loop["ask"] = draft.id or "", "review"
+        loop["reply"], loop["ask"] = draft.id or "", "review"
 
 
 def _composes(outcome: LoopOutcome, settings: LoopConfig) -> bool:
