@@ -25,7 +25,8 @@ from graph_agent.config import Price
 from graph_agent.context import AgentContext, coerce_context
 from graph_agent.delegation import DEPTH_LEFT, Delegation, DelegationResult
 from graph_agent.errors import ConfigError, RunFailedError
-from graph_agent.events.types import StoredEvent, as_value
+from graph_agent.events.json_values import as_value
+from graph_agent.events.types import StoredEvent
 from graph_agent.models.finish_reasons import cause_of, cut_off
 from graph_agent.models.usage import add_usage, less_usage
 from graph_agent.runs.usage_counter import UsageCounter

@@ -7,14 +7,13 @@ position and are added on reading.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, NotRequired, TypeAlias, cast
 
-from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypedDict
 
-from graph_agent._internal.text import clean, plain, text_of
+from graph_agent._internal.text import plain, text_of
 from graph_agent.approvals.requests import DecisionType, HeldCall
 
 ResultStatus = Literal["success", "error", "unknown", "skipped"]
@@ -319,34 +318,6 @@ def append_events(state: list[StoredEvent], writes: Sequence[list[StoredEvent]])
 def read_events(stored: Iterable[Mapping[str, Any]], session_id: str) -> list[Event]:
     """Add ``seq`` and ``session_id`` to stored events."""
     return [cast("Event", {**entry, "seq": seq, "session_id": session_id}) for seq, entry in enumerate(stored)]
-
-
-def as_value(returned: Any) -> Any:
-    """Convert a tool's return value to JSON types.
-
-    Pydantic models and dataclasses become objects, also inside lists and dicts; types without a JSON form become
-    their `str()`.
-
-    Raises:
-        ValueError: For a value that contains itself, or is nested too deeply.
-    """
-    if isinstance(returned, Iterator):
-        # Reading an iterator would consume it, and need not end.
-        return str(returned)
-    try:
-        return to_jsonable_python(returned, by_alias=True, serialize_unknown=True)
-    except PydanticSerializationError:
-        # Bytes that are not UTF-8.
-        return to_jsonable_python(returned, by_alias=True, serialize_unknown=True, bytes_mode="base64")
-
-
-def as_json(returned: Any) -> str | None:
-    """Convert a tool's return value to JSON text; None for a scalar without a JSON form, which becomes its `str()`."""
-    try:
-        value = as_value(returned)
-    except ValueError:
-        return None
-    return None if isinstance(value, str) else clean(json.dumps(value, ensure_ascii=False))
 
 
 def stored_value(content: str | list[Any], value: Any) -> dict[str, Any]:

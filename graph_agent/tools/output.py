@@ -16,7 +16,8 @@ from graph_agent._internal.exception_text import exception_text
 from graph_agent._internal.text import as_text, clean, plain, text_of
 from graph_agent.errors import AbandonedCallsError, CallError, McpServerError
 from graph_agent.events.calls import CallResult
-from graph_agent.events.types import ResultStatus, as_json, decode, structured_content
+from graph_agent.events.json_values import as_json
+from graph_agent.events.types import ResultStatus, decode, structured_content
 from graph_agent.tools.commands import NO_COMMANDS, CommandEffects, CommandScope
 from graph_agent.types import Call
 

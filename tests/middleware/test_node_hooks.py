@@ -299,3 +299,24 @@ async def test_a_hook_jumps_to_tools_with_calls_of_its_own() -> None:
     ran = await session_of(["Done."], Jumper()).run("go")
 
     assert (ran.answer, ran.results) == ("Done.", {"made": "first"})
+
+
+async def test_approvals_and_hooks_work_together() -> None:
+    seen: list[str] = []
+
+    @after_model
+    def look(state: Any, runtime: Any) -> None:
+        seen.append(state["messages"][-1].text or "calls")
+
+    replies = [asks(("a", "echo", {"text": "x"}), ("b", "add", {"a": 1, "b": 1})), "Done."]
+    session = session_of(replies, look, tools=[echo, add], config=LoopConfig(approve=("echo",)))
+    asked = await session.run("go")
+
+    done = await session.resume({"decisions": [{"type": "approve"}]})
+
+    assert (len(asked.interrupts), done.answer, done.results, seen) == (
+        1,
+        "Done.",
+        {"a": "x", "b": 2},
+        ["calls", "Done."],
+    )

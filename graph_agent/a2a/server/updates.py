@@ -18,7 +18,7 @@ from graph_agent._internal.text import plain
 from graph_agent.a2a.wire import EXTENSION, outcome_metadata
 from graph_agent.approvals.requests import is_approval_request
 from graph_agent.approvals.text import question_text
-from graph_agent.events.types import as_value
+from graph_agent.events.json_values import as_value
 from graph_agent.models.public_text import public_text, public_value
 from graph_agent.session.results import CallState, DelegateProgress, EventAdded, PlanText, RunResult, Token
 from graph_agent.session.results import Part as SessionPart
