@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from traceback import walk_tb
 from typing import Any
 
 from langchain.agents.middleware.types import ToolCallRequest
@@ -11,7 +12,7 @@ from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
-from langgraph.types import Command
+from langgraph.types import Command, interrupt
 
 from graph_agent._compat import chain_tool_calls, read_state
 from graph_agent._internal.exception_text import exception_text
@@ -87,7 +88,8 @@ class ToolMiddleware:
             assert self._wraps is not None
             returned = await self._wraps(self._request(call, config, runtime), handler)
         except BaseException as error:
-            if belongs_to_run(error):
+            # An answer that an interrupt refuses is not stored: the call can be answered again.
+            if belongs_to_run(error) or _is_raised_by_interrupt(error):
                 raise
             if (output := error_outputs.get(id(error))) is not None:
                 return output
@@ -103,3 +105,8 @@ class ToolMiddleware:
             state=state,
             runtime=tool_runtime(call["id"], state, config, runtime, list(self._tools.values())),
         )
+
+
+def _is_raised_by_interrupt(error: BaseException) -> bool:
+    """Whether `interrupt()` refused a person's answer, which does not fit its `response_schema`."""
+    return any(frame.f_code is interrupt.__code__ for frame, _ in walk_tb(error.__traceback__))
