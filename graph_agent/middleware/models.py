@@ -15,7 +15,7 @@ from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime, get_runtime
 from langgraph.types import Command
 
-from graph_agent._compat import chain_model_calls, read_running_state
+from graph_agent._compat import chain_model_calls
 from graph_agent.config import LoopConfig
 from graph_agent.errors import ConfigError
 from graph_agent.hooks.copies import copied
@@ -195,7 +195,7 @@ class ModelMiddleware:
             messages=messages,
             system_message=system,
             tools=self.request_tools(offered),
-            state=cast("Any", {**read_running_state(self._own.readable), "messages": list(messages)}),
+            state=cast("Any", {**copied(self._own.current(messages=False)), "messages": list(messages)}),
             runtime=_runtime(),
         )
 

@@ -93,8 +93,10 @@ class OwnFields:
                 raise InputError(f"state: unknown field {name!r}; {known}")
         self.check(update)
 
-    def current(self) -> dict[str, Any]:
-        """Return the state of the running node: `messages` and the fields that have a value."""
+    def current(self, *, messages: bool = True) -> dict[str, Any]:
+        """Return the state of the running node: `messages`, unless left out, and the fields that have a value."""
+        if not messages:
+            return read_running_state(["structured_response", *self.names])
         return read_running_state(["messages", "structured_response", *self.names])
 
 
