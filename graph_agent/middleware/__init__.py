@@ -1,8 +1,8 @@
 """Support for the `langchain` package's `AgentMiddleware`; imported only for agents with middleware.
 
 `wrap_model_call` runs around each planning and answer request, `wrap_tool_call` around each tool call; the first
-middleware is outermost. `request.state` is the whole state for a tool call; for a model call, it has the messages of the
-request and a copy of the own fields.
+middleware is outermost. `request.state` is the whole state for a tool call; for a model call, it has the messages of
+the request and a copy of the own fields.
 Changes of a request apply to that request only. `before_` and `after_` hooks are nodes of the graph; their updates
 change the state, the history included.
 """
