@@ -75,11 +75,12 @@ async def apply_summary(
     request = plan_request(active.deps, active.prepared_history, active.settings, active.mode, active.planner)
     # The provider counts tokens of the tools too, and in its own way.
     scale = max(size / max(1, count_tokens_approximately(request)), 0.25)
-    kept_from = find_cut(request, int(threshold * (_KEPT_SHARE - _SUMMARY_SHARE) / scale))
-    cut = next((index for index, message in enumerate(request) if kept_from and message.id == kept_from), 0)
+    found = find_cut(request, int(threshold * (_KEPT_SHARE - _SUMMARY_SHARE) / scale))
+    cut = _stored_cut(request, found, active.conversation)
+    kept_from = request[cut].id
     older = [message for message in request[:cut] if not isinstance(message, SystemMessage)]
     replaced = count_tokens_approximately([message for message in older if not is_note(message)])
-    if kept_from is None or replaced * scale < threshold * _WORTH_SHARE:
+    if not kept_from or replaced * scale < threshold * _WORTH_SHARE:
         return
     try:
         text = await _request_summary(requests, older, int(threshold / scale))
@@ -96,6 +97,27 @@ async def apply_summary(
     newest = next((message for message in reversed(active.conversation) if isinstance(message, AIMessage)), None)
     if (met := requests.limit_met(NO_USAGE, newest or AIMessage(""))) is not None:
         raise LimitMetError(*met)
+
+
+def _stored_cut(request: Sequence[AnyMessage], kept_from: str | None, conversation: Sequence[AnyMessage]) -> int:
+    """Return the index of the first message to keep; 0 for no cut.
+
+    It is a stored message: a message that a hook carries is not in the requests of the next input, which would then
+    hold the whole conversation.
+
+    Args:
+        request: The request.
+        kept_from: Id of the first message to keep, stored or carried; None for no cut.
+        conversation: The stored messages.
+    """
+    if kept_from is None:
+        return 0
+    cut = next(index for index, message in enumerate(request) if message.id == kept_from)
+    stored = {message.id for message in conversation}
+    # A result stays with its call.
+    possible = [at for at, one in enumerate(request) if one.id in stored and not isinstance(one, ToolMessage)]
+    later = next((index for index in possible if index >= cut), None)
+    return later if later is not None else max(possible, default=0)
 
 
 def _summary_text(index: int, stored: Sequence[StoredEvent], new: Sequence[StoredEvent]) -> str | None:
