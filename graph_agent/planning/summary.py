@@ -45,28 +45,38 @@ _ARGUMENT_CHARS = 500
 _MOST_LINES = 1_000_000
 
 
-async def apply_summary(
-    requests: ModelRequests, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = (), *, renew: bool = True
-) -> None:
-    """Apply the summary in force to requests; request a new one if they would fill the configured share of the window.
-
-    If the model does not return a summary, requests hold a note in place of the older part for this input.
+def use_summary(requests: ModelRequests, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = ()) -> None:
+    """Apply the summary in force to requests.
 
     Args:
         requests: The requests of a node, before the first is sent.
         stored: The session's events.
         new: Events that the node's update adds to them before those of `requests`.
-        renew: Whether a new summary may be requested.
+    """
+    active = requests.active
+    if (summary := active.loop.get("summary")) is not None:
+        active.summary = _summary_text(summary["event"], stored, new)
+
+
+async def renew_summary(
+    requests: ModelRequests, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = ()
+) -> None:
+    """Request a new summary if requests would fill the configured share of the window.
+
+    If the model does not return a summary, requests hold a note in place of the older part for this input.
+
+    Args:
+        requests: As for `use_summary`, which was called before, and whose hooks have rewritten the results.
+        stored: As for `use_summary`.
+        new: As for `use_summary`.
 
     Raises:
         UserError: If the model refuses the request for a reason that the user must fix.
         LimitMetError: If the summary has used up a budget.
     """
     active = requests.active
-    if (summary := active.loop.get("summary")) is not None:
-        active.summary = _summary_text(summary["event"], stored, new)
     window, share = active.window, active.settings.summarize_at
-    if not renew or window is None or share is None or not active.summarizes:
+    if window is None or share is None or not active.summarizes:
         return
     threshold = share * window
     size = _request_tokens(active)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from langchain_core.language_models import BaseChatModel, ModelProfile
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
 from langchain_core.messages.utils import count_tokens_approximately
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
@@ -359,6 +359,33 @@ async def test_a_summary_before_a_message_of_a_hook_holds_for_the_next_input() -
         [True] * 3,
         True,
         [],
+    )
+
+
+class Redactor(LoopHook):
+    """Hides the pages from the model."""
+
+    def rewrite_results(self, results: list[ToolMessage]) -> dict[str, str]:
+        return {str(result.id): "Hidden. " + "Words without weight. " * 40 for result in results}
+
+
+async def test_a_request_for_a_summary_holds_results_as_hooks_rewrite_them() -> None:
+    model = WindowModel(reply=looking(14), window=3_000, profile=profile(3_000))
+    graph = create_graph_agent(
+        model,
+        tools=[look],
+        hooks=[Redactor()],
+        config=LoopConfig(max_steps=10_000, tool_calling="native"),
+        checkpointer=InMemorySaver(),
+    )
+
+    await Session(graph, "s1").run("Remember FACT-ONE and read the pages.")
+
+    sent = model.summary_requests
+    assert (sent != [], ["Hidden." in text for text in sent], ["Page " in text for text in sent]) == (
+        True,
+        [True] * len(sent),
+        [False] * len(sent),
     )
 
 
