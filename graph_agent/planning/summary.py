@@ -89,7 +89,9 @@ async def renew_summary(
     cut = _stored_cut(request, found, active.conversation)
     kept_from = request[cut].id
     older = [message for message in request[:cut] if not isinstance(message, SystemMessage)]
-    replaced = count_tokens_approximately([message for message in older if not is_note(message)])
+    # The newest input is in the summary for later inputs, but stays in requests until the next one.
+    staying = {message.id for message in newest_input(active.conversation)}
+    replaced = count_tokens_approximately([one for one in older if not is_note(one) and one.id not in staying])
     if not kept_from or replaced * scale < threshold * _WORTH_SHARE:
         return
     try:

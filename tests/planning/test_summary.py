@@ -321,6 +321,15 @@ async def test_a_history_without_the_first_kept_message_is_sent_whole() -> None:
     assert [message.text for message in first[1:]] == ["Remember FACT-ONE and read the pages.", "And now?"]
 
 
+async def test_an_input_that_fills_the_share_is_not_summarized_anew_at_each_step() -> None:
+    model = WindowModel(reply=looking(6), window=3_000, profile=profile(3_000))
+
+    result = await session(model).run("Remember FACT-ONE and read the pages. " + "word " * 1_700)
+
+    # A summary replaces at least two pages.
+    assert (result.status, len(model.requests), len(model.summary_requests)) == ("COMPLETED", 7, 2)
+
+
 class Advisor(LoopHook):
     """Adds a note of its own to the request of every second plan, which the rest of the input carries."""
 
