@@ -46,6 +46,8 @@ def create_graph_agent(
 ) -> CompiledAgentGraph:
     """Create an agent: a compiled LangGraph graph with the nodes `plan`, `tools`, `delegate` and `finalize`.
 
+    A node `approve` is added if a person must approve calls: if `config.approve` is set, or a tool has the mark.
+
     Two environment variables are read here, once. `DEBUG_MOCK_RESPONSES`, a JSON array of strings, replaces every model
     by one script. `AGENTIC_LOOP_ENABLED` sets one planner for every session: `false` plans everything up front
     (`planner="dag"`) whatever the value of `tool_calling`; `true` makes structured plans wave by wave.

@@ -16,11 +16,12 @@ from typing_extensions import TypedDict
 from graph_agent._compat import dual_runnable, read_state
 from graph_agent._compat_nodes import route_by_update
 from graph_agent._internal.sync_bridge import blocking
+from graph_agent.approvals.policy import read_review
 from graph_agent.compiled import AgentStateGraph
 from graph_agent.config import LoopConfig
 from graph_agent.context import AgentContext
 from graph_agent.deps import AgentDeps, ToolCallWrapper
-from graph_agent.errors import ConfigError
+from graph_agent.errors import ConfigError, did_you_mean
 from graph_agent.execution.current_wave import FIELDS, current_wave
 from graph_agent.hooks.registry import sort_hooks
 from graph_agent.models.pool import ModelPool, ModelWrapper, Resolve, leave_unwrapped, require_chat_model
@@ -33,7 +34,7 @@ from graph_agent.prompts import Prompts
 from graph_agent.prompts.system_prompt import system_prompt_source
 from graph_agent.response_format import ResponseSchema
 from graph_agent.runs.run import is_running, run_of
-from graph_agent.state.schema import AgentInput, AgentOutput, AgentState, PlanState
+from graph_agent.state.schema import AgentInput, AgentOutput, AgentState, Bookkeeping, PlanState
 from graph_agent.tools.argument_checks import checked_delegates, checked_hooks, checked_tools
 from graph_agent.tools.read_result import with_read_result
 from graph_agent.tools.toolbox import Toolbox
@@ -75,6 +76,7 @@ def assemble(
     registered = sort_hooks(checked_hooks(hooks))
     own = with_read_result(checked_tools(tools), config)
     toolbox = Toolbox(own, checked_delegates(delegates), templates, registered.offered)
+    config = _with_approvals(config, toolbox)
     middleware = _wrappers(registered.middleware, toolbox, templates)
     models = ModelPool(
         model,
@@ -106,6 +108,25 @@ def assemble(
         whole_replies=middleware.whole_replies,
     )
     return _join(deps)
+
+
+def _with_approvals(config: LoopConfig, toolbox: Toolbox) -> LoopConfig:
+    """Return the configuration with `approve` set if any call may need approval.
+
+    Raises:
+        ConfigError: For an invalid mark `approve`, or a name in `approve` that no tool or delegate has.
+    """
+    marks = {name: toolbox.marks(name).get("approve") for name in toolbox.tools}
+    by_mark = [name for name, mark in marks.items() if read_review(mark, f"The mark approve of the tool {name!r}")]
+    if config.approve is None:
+        return config.with_values({"approve": ()}) if by_mark else config
+    known = [*toolbox.tools, *toolbox.delegates]
+    for rule in config.approve:
+        # A list of tools that may change can add the name later.
+        is_name = isinstance(rule, str) and not set(rule) & set("*?[")
+        if is_name and rule not in known and not toolbox.lists_change:
+            raise ConfigError(f"approve: no tool or delegate is named {rule!r}; {did_you_mean(rule, known)}")
+    return config
 
 
 def _wrappers(middleware: Sequence[Any], toolbox: Toolbox, prompts: Prompts) -> _MiddlewareWrappers:
@@ -147,12 +168,21 @@ def _join(deps: AgentDeps) -> AgentStateGraph:
     graph.model = deps.models.first.client.model
     graph.config = deps.config
     graph.tool_names = tuple(deps.toolbox.names)
+    inner = [getattr(getattr(delegate, "graph", None), "builder", None) for delegate in deps.toolbox.delegates.values()]
+    graph.asks = deps.config.approve is not None or any(getattr(builder, "asks", False) for builder in inner)
     nodes: dict[str, tuple[Callable[..., Any], type[Any]]] = {
         "plan": (plan_node, PlanState),
         "tools": (tools_node, Route),
         "delegate": (delegate_node, Route),
         "finalize": (finalize_node, PlanState),
     }
+    if deps.config.approve is not None:
+        # Imported here: only agents with approvals need it.
+        from graph_agent.nodes.approve import approve_node
+        from graph_agent.tools.edits import edit_fault
+
+        nodes["approve"] = (approve_node, AgentState)
+        graph.edit_fault = functools.partial(edit_fault, deps.toolbox)
     for node_name, (node, schema) in nodes.items():
         ready = _session_checked(functools.wraps(node)(functools.partial(node, deps=deps)))
         # For drawing only: `finalize` returns to `plan` after an edit or after steering.
@@ -161,8 +191,13 @@ def _join(deps: AgentDeps) -> AgentStateGraph:
             node_name, dual_runnable(blocking(ready), ready, node_name), input_schema=schema, destinations=destinations
         )
     graph.add_edge(START, "plan")
-    router = dual_runnable(blocking(after_plan), after_plan, "after_plan")
-    graph.add_conditional_edges("plan", router, PATHS)
+    if "approve" in nodes:
+        router = dual_runnable(blocking(after_plan_or_ask), after_plan_or_ask, "after_plan")
+        graph.add_conditional_edges("plan", router, [*PATHS, "approve"])
+        graph.add_edge("approve", "plan")
+    else:
+        router = dual_runnable(blocking(after_plan), after_plan, "after_plan")
+        graph.add_conditional_edges("plan", router, PATHS)
     route_by_update(graph, "plan", "after_plan", _after_plan_in_run)
     graph.add_edge("tools", "plan")
     graph.add_edge("delegate", "plan")
@@ -190,15 +225,33 @@ async def after_plan(state: Route, config: RunnableConfig) -> list[Send] | Liter
 
 
 def _after_plan_in_run(update: Any, config: RunnableConfig) -> list[Send] | str | None:
-    """As `after_plan`, from the update that `plan` has returned; None if it does not determine the calls."""
+    """As `after_plan_or_ask`, from the update that `plan` has returned; None if it does not determine the calls."""
     if not isinstance(update, Command) or not isinstance(update.update, list) or not is_running(config):
         return None
-    ready = dict(update.update).get("ready")
+    fields = dict(update.update)
+    if fields.get("loop", {}).get("asked"):
+        return "approve"
+    ready = fields.get("ready")
     return None if ready is None else _tasks_of(ready)
 
 
 def _tasks_of(calls: Sequence[Call]) -> list[Send] | Literal["finalize"]:
     return [Send("delegate" if is_delegation(call["name"]) else "tools", call) for call in calls] or "finalize"
+
+
+class ApprovalRoute(Route, total=False):
+    """The state fields that `after_plan_or_ask` reads."""
+
+    loop: Bookkeeping
+
+
+async def after_plan_or_ask(
+    state: ApprovalRoute, config: RunnableConfig
+) -> list[Send] | Literal["finalize", "approve"]:
+    """As `after_plan`, for an agent with approvals: `approve` if a person is to be asked."""
+    if is_running(config) and "loop" in state and state["loop"].get("asked"):
+        return "approve"
+    return await after_plan(state, config)
 
 
 def _calls_after_edit(config: RunnableConfig) -> list[Call]:

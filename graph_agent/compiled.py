@@ -265,6 +265,10 @@ class AgentStateGraph(StateGraph[Any, Any, Any, Any]):
     """The agent's configuration."""
     writes: Callable[[str], bool] | None = None
     """Whether a call may write, by name; None if unknown."""
+    asks = False
+    """Whether calls of this agent, or of a delegate in this process, may wait for a person's approval."""
+    edit_fault: Callable[[str, dict[str, Any]], str | None] | None = None
+    """Returns why a person cannot put a call (name, arguments) in the place of another; None without approvals."""
 
     def compile(self, *args: Any, **kwargs: Any) -> CompiledAgentGraph:
         """As LangGraph's `compile`."""

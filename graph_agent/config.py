@@ -33,6 +33,10 @@ Finalize = Literal["auto", "compose", "direct"]
 Planner = Literal["wave", "dag"]
 FallbackModel = Annotated[Any, WithJsonSchema({"type": "string"})]
 """A `provider:name`, or a chat model; the type of objects is checked when the agent is built."""
+ApprovalRules = Annotated[
+    tuple[Any, ...], WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
+]
+"""Patterns of call names, and functions of a call; a file can only hold patterns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +167,14 @@ class LoopConfig(BaseModel):
     """Seconds a plan may be reused from the agent's cache for an identical request; None for never."""
     max_agentic_loops: Annotated[NonNegativeInt, Unit("reruns")] = 3
     """Reruns of the model that hooks may request per input; 0 for none."""
+    approve: ApprovalRules | None = None
+    """Calls that a person must approve, in addition to tools with the mark `approve`; None for no others.
+
+    Each item is a pattern such as `write_*` or `delegate_to_bank` (`*`, `?` and `[…]`, as for file names), or a
+    function of the call, which may be asynchronous; see the guide on approvals. A single item needs no list. With an
+    empty list, only tools with the mark and patterns of a run's context select calls. A run's context can only add
+    patterns.
+    """
 
     def __init__(self, **values: Any) -> None:
         try:
@@ -176,6 +188,15 @@ class LoopConfig(BaseModel):
         if any(model is None or model == "" for model in models):
             raise ValueError("each is a 'provider:name' or a chat model; one of them is empty")
         return models
+
+    @field_validator("approve", mode="before")
+    @classmethod
+    def _approval_rules(cls, given: Any) -> Any:
+        rules = [given] if isinstance(given, str) or callable(given) else given
+        for rule in rules if isinstance(rules, list | tuple) else ():
+            if not (callable(rule) or (isinstance(rule, str) and rule)):
+                raise ValueError(f"each item is a pattern of call names or a function of the call, not {rule!r}")
+        return rules
 
     @model_validator(mode="after")
     def _prices_for_a_cost(self) -> Self:

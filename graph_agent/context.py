@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -33,6 +33,8 @@ from graph_agent.errors import ConfigError
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
+
+ApprovalPattern = Annotated[str, Field(min_length=1)]
 
 
 class AgentContext(BaseModel):
@@ -112,6 +114,9 @@ class AgentContext(BaseModel):
     max_calls_per_wave: PositiveInt | None = None
     plan_cache_ttl_s: PositiveInt | None = None
     max_agentic_loops: NonNegativeInt | None = None
+    approve: tuple[ApprovalPattern, ...] | None = Field(
+        default=None, description="Patterns of calls that a person must approve, in addition to the agent's own."
+    )
 
 
 def checked_context(given: Any) -> AgentContext | dict[str, Any] | None:
@@ -180,6 +185,7 @@ def effective_config(
     given: Any,
     schema: type[AgentContext] = AgentContext,
     changed: Mapping[str, Any] | None = None,
+    approve: Sequence[str] = (),
 ) -> LoopConfig:
     """Apply a run's context to the configuration that the graph was built with.
 
@@ -188,12 +194,25 @@ def effective_config(
         given: The run's context.
         schema: The agent's own context schema.
         changed: Fields changed by `Session.configure`, which win.
+        approve: Approval patterns of the input's first run.
 
     Raises:
-        ConfigError: When a value is not valid in this version.
+        ConfigError: When a value is not valid in this version, or the agent has no node for approvals.
     """
     context = coerce_context(given, schema)
-    values = {**({} if context is None else set_fields(context)), **(changed or {})}
+    own = {} if context is None else set_fields(context)
+    values = {**own, **(changed or {})}
+    if approve or values.get("approve"):
+        added = tuple(dict.fromkeys([*approve, *own.get("approve", ()), *(changed or {}).get("approve", ())]))
+        if built.approve is None:
+            raise ConfigError(
+                f"approve={list(added)!r}: this agent was built without approvals, so its calls cannot wait for a "
+                "person. Build it with approve=[] in its configuration."
+            )
+        # Added, because a caller must not remove the agent's own approvals.
+        values["approve"] = (*built.approve, *added)
+    else:
+        values.pop("approve", None)
     if built.offload_over_chars is None:
         # A context may be shared by several agents of one graph; this agent has no tool to read offloaded output.
         values.pop("offload_over_chars", None)

@@ -108,7 +108,9 @@ class AgentDeps:
             config: The node's config, which holds the budget of a delegated run.
             loop: The state's bookkeeping.
         """
-        own = effective_config(self.config, runtime.context, self.context_schema, loop.get("changed"))
+        own = effective_config(
+            self.config, runtime.context, self.context_schema, loop.get("changed"), loop.get("approve", ())
+        )
         remaining = config["configurable"].get(BUDGET_LEFT)
         return tighten_limits(own, remaining) if remaining else own
 

@@ -4,6 +4,7 @@ GraphAgentError
 ├── UserError                the caller changes code, configuration or input
 │   ├── ConfigError          a wrong setting, found at construction
 │   ├── InputError           a wrong input to a run
+│   │   └── DecisionError    a decision that does not fit the call that waits for approval
 │   ├── SessionBusyError     a second run of a session that is running
 │   ├── SlowSchemaError      an answer's schema that takes too long to check
 │   ├── SyncInLoopError      a blocking call from a running event loop's thread
@@ -43,6 +44,10 @@ class ConfigError(UserError, ValueError):
 
 class InputError(UserError, ValueError):
     """An invalid input to a run."""
+
+
+class DecisionError(InputError):
+    """A person's decisions do not fit the calls that wait for approval; the session waits as before."""
 
 
 class SessionBusyError(UserError, RuntimeError):

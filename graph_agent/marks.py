@@ -14,6 +14,8 @@ MARKS: dict[str, str] = {
     "effect": '`"read"` for a tool that changes nothing; `"write"`, the default, for one that may',
     "idempotent": "running a call again does no more than running it once",
     "poll": "the same call is meant to be repeated: it is never reported as a loop",
+    "approve": "whether a person must approve each call: `True`, a list of the decisions allowed (`approve`, `edit`, "
+    "`reject`, `respond`), a description, or a mapping of `allowed_decisions` and `description`",
     "timeout_s": "seconds one call may run; None for no limit",
     "retry": 'LangGraph\'s `RetryPolicy` by its names, such as `{"max_attempts": 2}`',
     "max_output_chars": "characters of one output shown to the model",

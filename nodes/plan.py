@@ -21,6 +21,7 @@ from graph_agent.execution.usage_notes import note_used, used_before
 from graph_agent.hooks.protocol import HookError
 from graph_agent.models.errors import classify_model_error, describe_model_error
 from graph_agent.models.finish_reasons import cut_off
+from graph_agent.planning.approvals import report_edits, start_calls
 from graph_agent.planning.ask import PlanningError, RefusedError
 from graph_agent.planning.hooked_requests import HookedRequests
 from graph_agent.planning.loop_detection import mark_withheld, stop_repetition
@@ -67,10 +68,12 @@ async def plan_node(
         update.concluded
         or update.stop_at_abort_or_budget()
         or update.resend_waiting_delegations()
-        or update.continue_wave()
+        or await update.continue_wave()
     ):
         await update.withdraw_waiting_delegations()
         return Command(update=update.as_pairs())
+    if state.get("arrived") and deps.config.approve is not None:
+        report_edits(update)
     if state.get("arrived") and stop_repetition(update):
         return Command(update=update.as_pairs())
     if (update.loop["last_wave"] and not steered) or not deps.plans:
@@ -169,7 +172,7 @@ async def _ask(update: PlanUpdate) -> None:
     elif update.state["remaining_steps"] < STEPS_FOR_A_WAVE:
         update.stop_at_recursion_limit()
     else:
-        _begin_wave(update, planned)
+        await _begin_wave(update, planned)
 
 
 async def _accept_answer(update: PlanUpdate, reply: AIMessage, outcome: LoopOutcome) -> None:
@@ -189,7 +192,7 @@ async def _accept_answer(update: PlanUpdate, reply: AIMessage, outcome: LoopOutc
         outcome["shown"] = True
 
 
-def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
+async def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
     logger.info("Executing %d tool call(s)", len(planned.calls))
     update.loop["waves"] += 1
     update.add_message(planned.message)
@@ -200,7 +203,7 @@ def _begin_wave(update: PlanUpdate, planned: Planned) -> None:
         calls = fault_further_client_calls(calls, update.deps.toolbox.client_tools)
     chosen = select(calls, {}, ()) if structured else Selection(calls, [], [])
     update.loop["waiting"] = chosen.waiting
-    update.make_ready(chosen.ready)
+    await start_calls(update, calls, chosen)
 
 
 async def _request_plan(update: PlanUpdate) -> Planned:

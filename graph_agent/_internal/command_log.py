@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import typer
 
@@ -14,6 +14,18 @@ from graph_agent._internal.redaction import mask_named_secrets, mask_secrets
 
 _OWN = "graph_agent"
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class LogStream(Protocol):
+    """A destination of log records."""
+
+    def write(self, text: str, /) -> int:
+        """Write a record."""
+        ...
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        ...
 
 
 class LogLevel(StrEnum):
@@ -51,7 +63,7 @@ def chosen_level(verbose: int, level: LogLevel | None) -> LogLevel | None:
     return LogLevel.INFO if verbose == 1 else LogLevel.DEBUG
 
 
-def log_at(level: str | None) -> None:
+def log_at(level: str | None, stream: LogStream | None = None) -> None:
     """Write the log to standard error; replaces the handler of an earlier call.
 
     DEBUG records of other packages are never shown, because they hold whole requests. Text in them that looks like a
@@ -60,23 +72,25 @@ def log_at(level: str | None) -> None:
     Args:
         level: Name of the level for this package's records. None means `warning`, and leaves logging that the program
             has configured itself unchanged.
+        stream: The destination; None for standard error.
     """
     root = logging.getLogger()
     if level is None and any(not isinstance(each, _Handler) for each in root.handlers):
         return
     number = logging.getLevelNamesMapping()[(level or LogLevel.WARNING).upper()]
-    _replace_handler(_Handler(_FORMAT))
+    _replace_handler(_Handler(_FORMAT, stream))
     root.setLevel(max(number, logging.INFO))
     logging.getLogger(_OWN).setLevel(number)
 
 
-def log_warnings(*, without_history: bool = False) -> None:
+def log_warnings(*, without_history: bool = False, stream: LogStream | None = None) -> None:
     """Write warnings to standard error, without timestamps; replaces the handler of an earlier call.
 
     Args:
         without_history: Whether to omit warnings that a run shows from its history.
+        stream: The destination; None for standard error.
     """
-    handler = _Handler("%(message)s")
+    handler = _Handler("%(message)s", stream)
     handler.setLevel(logging.WARNING)
     if without_history:
         handler.addFilter(lambda record: not any(hasattr(record, name) for name in IN_HISTORY))
@@ -84,8 +98,8 @@ def log_warnings(*, without_history: bool = False) -> None:
 
 
 class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # the class takes its argument in stubs only
-    def __init__(self, text_format: str) -> None:
-        super().__init__()
+    def __init__(self, text_format: str, stream: LogStream | None) -> None:
+        super().__init__(stream)
         self.setFormatter(_PrintableFormatter(text_format))
 
 

@@ -20,8 +20,6 @@ from graph_agent.cli.options import (
     SettingsOption,
 )
 from graph_agent.errors import ConfigError
-from graph_agent.spec.agent_file import load_spec, with_sources
-from graph_agent.spec.credentials import sources_from
 
 
 def a2a(
@@ -58,6 +56,8 @@ def a2a(
         from graph_agent.server.hosting.sources import of_spec
         from graph_agent.server.process.serve import serve_a2a
         from graph_agent.server.settings import describe_settings, settings_from
+        from graph_agent.spec.agent_file import load_spec, with_sources
+        from graph_agent.spec.credentials import sources_from
     except ModuleNotFoundError as error:
         raise ConfigError(f"graph-agent a2a needs an extra ({error.name}): pip install 'graph-agent[server]'") from None
     if list_settings:

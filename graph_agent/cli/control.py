@@ -1,15 +1,48 @@
-"""Control of running sessions from the command line, in this or another process."""
+"""Commands `steer`, `follow-up` and `abort`: control of sessions that run in this or another process."""
 
 from __future__ import annotations
 
-from graph_agent.errors import ConfigError, InputError
-from graph_agent.persistence.open import check_database_exists, open_saver, open_store
-from graph_agent.persistence.urls import without_password
-from graph_agent.runs.inbox import NoteKind, new_note
-from graph_agent.runs.registry import inbox_of, is_idle
-from graph_agent.session.session import Session
-from graph_agent.spec.agent_file import AgentSpec
-from graph_agent.spec.opening import open_agent
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from graph_agent.cli.options import AGENT_FILE, ConfigOption, DbOption, SessionOption
+from graph_agent.cli.terminal import Terminal
+from graph_agent.errors import InputError
+
+if TYPE_CHECKING:
+    from graph_agent.runs.inbox import NoteKind
+    from graph_agent.spec.agent_file import AgentSpec
+
+TextArgument = Annotated[str, typer.Argument(help="The message.", show_default=False)]
+
+
+def steer(text: TextArgument, session: SessionOption, config: ConfigOption = AGENT_FILE, db: DbOption = None) -> None:
+    """Send a message to a session before its next step, in any process; if it is idle, with its next input."""
+    from graph_agent.spec.agent_file import load_spec
+
+    Terminal().line(asyncio.run(send(load_spec(config), db, session, "steer", text)))
+
+
+def follow_up(
+    text: TextArgument, session: SessionOption, config: ConfigOption = AGENT_FILE, db: DbOption = None
+) -> None:
+    """Queue an input to run after the current answer; if the session is idle, after the answer to its next input."""
+    from graph_agent.spec.agent_file import load_spec
+
+    Terminal().line(asyncio.run(send(load_spec(config), db, session, "follow_up", text)))
+
+
+def abort(session: SessionOption, config: ConfigOption = AGENT_FILE, db: DbOption = None) -> None:
+    """Stop a session, even if it runs in another process; exit status 1 if there was nothing to stop."""
+    from graph_agent.spec.agent_file import load_spec
+
+    stopped = asyncio.run(stop(load_spec(config), db, session))
+    Terminal().line(f"Session {session} {'is stopping' if stopped else 'is not running'}.")
+    sys.exit(0 if stopped else 1)
+
 
 _WHEN: dict[tuple[NoteKind, bool], str] = {
     ("steer", False): "before its next step",
@@ -37,15 +70,19 @@ async def send(spec: AgentSpec, db: str | None, session_id: str, kind: NoteKind,
         ConfigError: If the database does not exist, cannot be opened, or is in the memory of one process.
         InputError: If there is no such session, or the text is empty.
     """
-    address = shared_database(db or spec.db)
-    shown = without_password(address)
-    if not text.strip():
-        raise InputError("The message is empty.")
-    async with open_saver(address) as saver, open_store(address) as store:
+    from graph_agent.cli.database import no_session, open_sessions
+    from graph_agent.persistence.open import open_store
+    from graph_agent.runs.inbox import StoreInbox, new_note
+
+    address = db or spec.db
+    async with open_sessions(address) as (saver, is_running):
+        if not text.strip():
+            raise InputError("The message is empty.")
         if await saver.aget_tuple({"configurable": {"thread_id": session_id}}) is None:
-            raise InputError(f"There is no session {session_id!r} in {shown}; `graph-agent sessions` lists them.")
-        when = _WHEN[kind, await is_idle(saver, session_id)]
-        await (await inbox_of(saver, store)).add(session_id, new_note(kind, text))
+            raise no_session(session_id, address)
+        when = _WHEN[kind, not await is_running(session_id)]
+        async with open_store(address) as store:
+            await StoreInbox(store).add(session_id, new_note(kind, text))
     return f"Queued for session {session_id}, {when}: {' '.join(text.split())}"
 
 
@@ -60,31 +97,23 @@ async def stop(spec: AgentSpec, db: str | None, session_id: str) -> bool:
     Raises:
         ConfigError: As `send`; also if no process runs the session and the agent cannot be opened to settle it.
     """
-    address = shared_database(db or spec.db)
-    async with open_saver(address) as saver, open_store(address) as store:
-        if not await is_idle(saver, session_id):
-            await (await inbox_of(saver, store)).add(session_id, new_note("abort"))
+    from graph_agent.cli.database import open_sessions
+    from graph_agent.persistence.open import open_store
+
+    address = db or spec.db
+    async with open_sessions(address) as (saver, is_running):
+        if await is_running(session_id):
+            from graph_agent.runs.inbox import StoreInbox, new_note
+
+            async with open_store(address) as store:
+                await StoreInbox(store).add(session_id, new_note("abort"))
             return True
         found = await saver.aget_tuple({"configurable": {"thread_id": session_id}})
         if found is None or found.checkpoint["channel_values"].get("status") != "RUNNING":
             return False
     # The session waits for a person, or its process crashed: the agent settles the open calls.
+    from graph_agent.session.session import Session
+    from graph_agent.spec.opening import open_agent
+
     async with open_agent(spec, db=db) as graph:
         return await Session(graph, session_id).abort()
-
-
-def shared_database(address: str) -> str:
-    """Return the URL of a database that other processes reach, if it exists; it is not created.
-
-    Args:
-        address: The URL.
-
-    Raises:
-        ConfigError: If there is no such database, or it is in the memory of one process.
-    """
-    if address == "memory:":
-        raise ConfigError(
-            "db='memory:' is this process's alone; sessions are reached through 'sqlite:///FILE' or 'postgresql://…'."
-        )
-    check_database_exists(address)
-    return address

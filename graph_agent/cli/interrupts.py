@@ -11,8 +11,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TYPE_CHECKING
 
-from graph_agent.session.session import Session
+if TYPE_CHECKING:
+    from graph_agent.session.session import Session
 
 STOPPED = 130
 """Exit status of a program ended by Ctrl-C."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -52,4 +53,12 @@ SettingsOption = Annotated[
 ]
 ListSettingsOption = Annotated[
     bool, typer.Option("--list-settings", help="List what --set takes, with the defaults, and exit.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+TodayOption = Annotated[
+    datetime | None, typer.Option("--today", formats=["%Y-%m-%d"], help="The agent's current date.")
+]
+SessionArgument = Annotated[
+    str,
+    typer.Argument(callback=check_session_id, help="The session's id; `graph-agent sessions` lists them."),
 ]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+import os
+import sys
+from contextlib import suppress
+
+from rich.console import Console, RenderableType
 
 from graph_agent._internal.printable import printable, printable_lines
 
@@ -15,7 +19,13 @@ class Terminal:
     """
 
     def __init__(self, *, stderr: bool = False) -> None:
-        self._console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False, stderr=stderr)
+        self.console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False, stderr=stderr)
+        """The console; what is printed on it directly must be safe."""
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a person sees the output."""
+        return self.console.is_terminal
 
     def print(self, text: str = "", *, style: str | None = None, end: str = "\n") -> None:
         """Print a text.
@@ -25,7 +35,15 @@ class Terminal:
             style: A style of rich, e.g. `dim`.
             end: Text printed after it.
         """
-        self._console.print(printable_lines(text), style=style, end=end)
+        shown = printable_lines(text)
+        if self.is_terminal:
+            self.console.print(shown, style=style, end=end)
+        else:
+            # rich would replace tabs by spaces.
+            self.console.file.write(shown + end)
+            self.console.file.flush()
+        if not self.console.stderr and shown + end:
+            log_stream.set_unfinished(not (shown + end).endswith("\n"))
 
     def line(self, text: str, *, style: str | None = None) -> None:
         """Print a text as one line, with line feeds and tabs as escapes too.
@@ -34,7 +52,11 @@ class Terminal:
             text: Any text.
             style: As for `print`.
         """
-        self._console.print(printable(text), style=style)
+        self.print(printable(text), style=style)
+
+    def draw(self, renderable: RenderableType) -> None:
+        """Print a renderable of rich, such as a table; its texts must be safe."""
+        self.console.print(renderable, soft_wrap=False)
 
     def input(self, prompt: str) -> str:
         """Print a prompt in bold, and read one line.
@@ -42,5 +64,57 @@ class Terminal:
         Raises:
             EOFError: At the end of standard input.
         """
-        self._console.print(prompt, style="bold", end="")
+        self.console.print(prompt, style="bold", end="")
         return input()
+
+
+class LogStream:
+    """Standard error for log records, which are written only between the lines of standard output.
+
+    While a line of standard output is unfinished and both streams are the same terminal, file or pipe, records wait for
+    the end of the line.
+    """
+
+    def __init__(self) -> None:
+        self._unfinished = False
+        self._waiting: list[str] = []
+
+    def write(self, text: str) -> int:
+        """Write a record, or keep it until the line of standard output ends."""
+        if self._unfinished and _is_one_device():
+            self._waiting.append(text)
+        else:
+            sys.stderr.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush standard error."""
+        sys.stderr.flush()
+
+    def set_unfinished(self, unfinished: bool) -> None:
+        """Record whether the last line of standard output is unfinished; if not, write the records that wait."""
+        self._unfinished = unfinished
+        if not unfinished and self._waiting:
+            sys.stdout.flush()
+            waiting, self._waiting = self._waiting, []
+            sys.stderr.write("".join(waiting))
+            sys.stderr.flush()
+
+
+log_stream = LogStream()
+"""The stream of the log of this process."""
+
+
+def escape_unencodable() -> None:
+    """Print characters that the encoding of a stream does not have as escapes, in place of an error."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError):  # replaced by a program that embeds the command line
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # a TextIOWrapper has it
+
+
+def _is_one_device() -> bool:
+    try:
+        one, other = (os.fstat(stream.fileno()) for stream in (sys.stdout, sys.stderr))
+    except (OSError, ValueError):
+        return False
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)

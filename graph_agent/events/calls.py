@@ -117,6 +117,11 @@ def progress_of(call: Call, step: int) -> dict[str, Any]:
     return {"type": "progress", "step": step, "action": "tool_call", "target": call["name"]}
 
 
+def approval_progress(name: str, step: int) -> dict[str, Any]:
+    """Return the progress record of a call that waits for a person's approval."""
+    return {"type": "progress", "step": step, "action": "approval", "target": delegate_name(name)}
+
+
 def since_plan(events: Sequence[StoredEvent]) -> list[StoredEvent]:
     """Return the newest plan's event and all later ones; empty if the newest input has no plan."""
     for index in range(len(events) - 1, -1, -1):

@@ -15,6 +15,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypedDict
 
 from graph_agent._internal.text import clean, plain, text_of
+from graph_agent.approvals.requests import DecisionType, HeldCall
 
 ResultStatus = Literal["success", "error", "unknown", "skipped"]
 """How a call ended: `unknown` if it may have run and its effect is not known, `skipped` if it never started."""
@@ -161,6 +162,34 @@ class SteeringEvent(_Event):
     """Text, or content blocks if it has more than text."""
 
 
+class ApprovalRequestEvent(_Event):
+    """Calls wait for a person's decisions."""
+
+    type: Literal["approval_request"]
+    calls: list[HeldCall]
+    """The calls, in the model's order."""
+
+
+class ApprovalDecisionEvent(_Event):
+    """A person decided on a call."""
+
+    type: Literal["approval_decision"]
+    id: str
+    """Id of the call, as in its `approval_request`."""
+    name: str
+    """Name of the requested call."""
+    decision: DecisionType
+    """The decision."""
+    decided_by: str
+    """Name of the person, from the program that resumed the session; `user` if it gave none."""
+    arguments: NotRequired[dict[str, Any]]
+    """Arguments of the call that runs in its place; only for `edit`."""
+    edited_name: NotRequired[str]
+    """Name of the call that runs in its place; absent if it is the requested one."""
+    message: NotRequired[str]
+    """Reason of a rejection, or the result that a response gives; absent for none."""
+
+
 class SummaryEvent(_Event):
     """The model summarized the older part of the conversation, which requests no longer contain."""
 
@@ -241,6 +270,8 @@ Event: TypeAlias = (
     | DelegationResponseEvent
     | DelegationProgressEvent
     | SteeringEvent
+    | ApprovalRequestEvent
+    | ApprovalDecisionEvent
     | SummaryEvent
     | LoopDetectedEvent
     | LimitEvent

@@ -17,6 +17,7 @@ from graph_agent.deps import AgentDeps
 from graph_agent.errors import InputError
 from graph_agent.events.calls import CallResult, announce, answer_event, result_event, since_plan
 from graph_agent.events.types import StoredEvent
+from graph_agent.execution.approvals import needs_approval
 from graph_agent.execution.current_wave import FIELDS, current_wave
 from graph_agent.execution.ledger import finished_before, may_have_started, may_start, note_started
 from graph_agent.execution.settlement import UNKNOWN
@@ -72,8 +73,12 @@ async def call_to_run(call: Call, config: RunnableConfig, runtime: Runtime[Any],
         return kept
     if (answer := wave.answered.get(call["id"])) is not None:
         return [("events", [answer_event(*answer, step)]), ("arrived", True)]
-    if current is not None and is_delegation(current["name"]) == is_delegation(call["name"]):
-        events = since_plan(state.get("events", ()))
+    events = since_plan(state.get("events", ()))
+    if (
+        current is not None
+        and is_delegation(current["name"]) == is_delegation(call["name"])
+        and not await needs_approval(current, events, config, runtime, state, deps)
+    ):
         return CallToRun(current, announce([current], events, step, runtime.stream_writer))
     is_open = any(other["id"] == call["id"] for other in wave.open)
     writes = deps.toolbox.writes(call["name"]) and not deps.toolbox.repeatable(call["name"])

@@ -26,6 +26,7 @@ _BY_A_PERSON = ("update", "fork")
 
 NEVER_STARTED = "Not run: the run was interrupted while this call waited for others."
 READING = "The run was interrupted before this call had finished. It only reads, so nothing was changed."
+UNDECIDED = "Not run: the run was interrupted while this call waited for a person's approval."
 NOT_STARTED = "Not run: the run was interrupted before this call had started."
 REMOVED = "Not run: a person took this call out of the plan."
 REMOVED_LATE = "A person took this call out of the plan. It is not known whether it had run or taken effect by then."
@@ -70,7 +71,9 @@ async def settle(
     stopped, before = await _stopped_at(config, runtime)
     stored = [*reversed(before), stopped] if stopped else []
     finished, recorded = _finished(finished_writes([write for at in stored for write in at.pending_writes or []]))
-    waited = {call["id"] for call in loop["waiting"]}
+    waited, asked = {call["id"] for call in loop["waiting"]}, {call["id"] for call in loop.get("asked", ())}
+    if asked and stopped is not None:
+        events.extend(_stored_decisions(stopped))
     recovery = wave_recovery(stopped, before)
     results: dict[tuple[int, str], ToolMessage] = {}
     last = max(at for at, message in enumerate(messages) if isinstance(message, AIMessage))
@@ -90,7 +93,7 @@ async def settle(
                 continue
             reason, status = UNKNOWN, "unknown"
             if newest and id_ in waited:
-                reason, status = NEVER_STARTED, "skipped"
+                reason, status = UNDECIDED if id_ in asked else NEVER_STARTED, "skipped"
             elif unstarted:
                 reason, status = NOT_STARTED, "skipped"
             elif not writes(call["name"]):
@@ -141,6 +144,12 @@ def _finished(
             elif channel == "events":
                 events[id_] = value
     return messages, events
+
+
+def _stored_decisions(stopped: CheckpointTuple) -> list[StoredEvent]:
+    """Return the decisions that a person had taken when the run stopped, and that no plan has read."""
+    writes = [value for _, channel, value in stopped.pending_writes or [] if channel == "events"]
+    return [entry for value in writes for entry in value if entry["type"] == "approval_decision"]
 
 
 async def removed_events(

@@ -79,6 +79,8 @@ def _meta() -> dict[str, Any] | None:
 def _metadata(server: str, tool: types.Tool) -> dict[str, Any]:
     annotations = tool.annotations or types.ToolAnnotations()
     metadata = annotations.model_dump(exclude_none=True)
+    # The mark is the agent's: a server may not restrict the decisions on its own calls.
+    metadata.pop("approve", None)
     if tool.meta is not None:
         metadata["_meta"] = tool.meta
     return {

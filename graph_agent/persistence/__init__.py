@@ -1,7 +1,22 @@
-"""Savers and stores in SQLite, PostgreSQL and memory."""
+"""Savers and stores in SQLite, PostgreSQL and memory.
+
+The public names are imported on first access, so that reading a URL loads no part of LangGraph.
+"""
 
 from __future__ import annotations
 
-from graph_agent.persistence.open import check_cache, open_cache, open_saver, open_store, strict_serializer
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from graph_agent.persistence.open import open_cache, open_saver, open_store, strict_serializer
+    from graph_agent.persistence.urls import check_cache
 
 __all__ = ["check_cache", "open_cache", "open_saver", "open_store", "strict_serializer"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'graph_agent.persistence' has no attribute {name!r}")
+    module = "urls" if name == "check_cache" else "open"
+    return getattr(importlib.import_module(f"graph_agent.persistence.{module}"), name)

@@ -15,6 +15,7 @@ from graph_agent.execution.current_wave import CurrentWave, current_wave
 from graph_agent.execution.settlement import removed_events, results_in_order
 from graph_agent.models.cleaning import without_call_blocks
 from graph_agent.models.visibility import is_blank
+from graph_agent.planning.approvals import apply_decisions
 from graph_agent.planning.reply import read_reply
 from graph_agent.planning.update import PlanUpdate
 from graph_agent.state.messages import new_user_messages, open_calls
@@ -27,6 +28,7 @@ async def apply_edits(update: PlanUpdate) -> None:
     ready = update.state.get("ready", [])
     if ready and update.run.planned.issuperset(call["id"] for call in ready):
         return
+    apply_decisions(update)
     await _record_edits(update)
     ordered, warnings = results_in_order(update.history, update.loop["step"])
     update.replace_history(ordered)
@@ -96,6 +98,7 @@ def _queue_open_calls(update: PlanUpdate) -> None:
     delegations = {call["id"] for call in update.waiting_delegations}
     update.loop["waiting"] = [call for call in wave.open if call["id"] not in delegations]
     update.loop["outcome"] = None
+    update.loop.pop("asked", None)
 
 
 def _canonical(message: AIMessage) -> AIMessage:

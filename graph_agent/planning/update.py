@@ -21,6 +21,7 @@ from graph_agent.execution.delegate_call import calls_waiting_for_person, unansw
 from graph_agent.execution.settlement import settle, skipped_result
 from graph_agent.models.stream_watch import StreamWatch
 from graph_agent.models.usage import add_usage, fresh
+from graph_agent.planning.approvals import start_calls
 from graph_agent.runs.inbox import NoteKind
 from graph_agent.runs.notes import listen, take_follow_ups
 from graph_agent.runs.run import run_of, spent
@@ -127,7 +128,9 @@ class PlanUpdate:
         own = set_fields(context) if context is not None else {}
         if changed := {name: value for name, value in last.get("changed", {}).items() if name not in own}:
             self.loop["changed"] = changed
-        if changed != last.get("changed", {}):
+        if own.get("approve"):
+            self.loop["approve"] = list(own["approve"])
+        if changed != last.get("changed", {}) or last.get("approve") != self.loop.get("approve"):
             self.settings = self.deps.settings(self.runtime, self.config, self.loop)
         self.run.begin_input()
         self.changes["usage"] = fresh(NO_USAGE)
@@ -207,12 +210,12 @@ class PlanUpdate:
             self.history = [*self.history, message]
             self.events.append(response)
 
-    def continue_wave(self) -> bool:
+    async def continue_wave(self) -> bool:
         """Run the waiting calls of the wave that are ready; False if there are none."""
         if not self.loop["waiting"]:
             return False
         wave = [*since_plan(self.state["events"]), *self.events]
-        chosen = self._select(wave)
+        calls, chosen = self.loop["waiting"], self._select(wave)
         self.skip(chosen.skipped)
         self.loop["waiting"] = chosen.waiting
         if not chosen.ready:
@@ -225,7 +228,7 @@ class PlanUpdate:
             self.loop["waiting"] = []
             self.stop_at_recursion_limit()
         else:
-            self.make_ready(chosen.ready, wave)
+            await start_calls(self, calls, chosen, wave)
         return True
 
     @property

@@ -27,6 +27,7 @@ VARIABLES: dict[str, frozenset[str]] = {
     "summary": frozenset({"conversation", "words"}),
     "steering": frozenset({"content"}),
     "written_call": frozenset(),
+    "edited_calls": frozenset({"edits"}),
     "loop_warning": frozenset({"pattern", "count", "same", "withheld"}),
 }
 """Prompt name → variables that the prompt may use."""

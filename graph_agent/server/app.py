@@ -33,6 +33,7 @@ from graph_agent.server.shared_folder import is_to_stop_at_once
 GUARDED = (
     "/v1/*",
     "/memory/*",
+    "/sessions",
     "/sessions/*",
     *PATHS,
     CARD_PATH,

@@ -117,6 +117,8 @@ class SessionInfo(_Reply):
     answer: str
     events: int
     pending: list[dict[str, Any]]
+    waiting: str | None
+    """`approval`, `client_tool` or `answer`: what the session waits for; None if it does not wait."""
     interrupts: list[dict[str, Any]]
 
 
@@ -124,6 +126,12 @@ class SessionIds(_Reply):
     """Sessions, newest first."""
 
     sessions: list[str]
+
+
+class SessionList(_Reply):
+    """States of sessions, newest first."""
+
+    sessions: list[SessionInfo]
 
 
 class EventList(_Reply):

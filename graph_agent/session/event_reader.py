@@ -22,13 +22,16 @@ class EventReader:
     A read loads one checkpoint, and one more for each superstep stored since the last read.
 
     Args:
-        graph: The compiled graph.
+        graph: The compiled graph; None to read the stored writes without it.
         saver: Its checkpointer.
         session_id: The session, which is the LangGraph thread id.
     """
 
     def __init__(
-        self, graph: CompiledStateGraph[Any, Any, Any, Any], saver: BaseCheckpointSaver[Any], session_id: str
+        self,
+        graph: CompiledStateGraph[Any, Any, Any, Any] | None,
+        saver: BaseCheckpointSaver[Any],
+        session_id: str,
     ) -> None:
         self._graph = graph
         self._saver = saver
@@ -81,5 +84,27 @@ class EventReader:
     async def _events_at(self, checkpoint: CheckpointTuple | None) -> list[StoredEvent]:
         if checkpoint is None:
             return []
+        if self._graph is None:
+            return await self._stored_at(checkpoint)
         state = await self._graph.aget_state(checkpoint.config)
         return list(state.values.get("events", []))
+
+    async def _stored_at(self, checkpoint: CheckpointTuple) -> list[StoredEvent]:
+        """Return the events at a checkpoint as the graph's channel restores them: the last full copy, then writes."""
+        values = checkpoint.checkpoint["channel_values"]
+        if "events" in values:
+            return list(_unwrapped(values["events"]))
+        channels = await self._saver.aget_delta_channel_history(config=checkpoint.config, channels=["events"])
+        history = channels["events"]
+        events: list[StoredEvent] = list(_unwrapped(history.get("seed", ())))
+        for _, _, written in history["writes"]:
+            if isinstance(written, list):
+                events += written
+            else:
+                events = list(_unwrapped(written) or ())
+        return events
+
+
+def _unwrapped(stored: Any) -> Any:
+    """Return the value of a full copy or of an `Overwrite`, also if only its fields are read; else the value itself."""
+    return stored["value"] if isinstance(stored, dict) else getattr(stored, "value", stored)

@@ -1,4 +1,4 @@
-"""Assignment of a person's answers to interrupts."""
+"""Assignment of a person's answers to interrupts, and validation of decisions on calls."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langgraph.types import Interrupt
+from langgraph.graph.state import CompiledStateGraph
+from langgraph.types import Interrupt, StateSnapshot
 
+from graph_agent.approvals.decisions import listed_decisions, read_decisions
+from graph_agent.approvals.requests import calls_of_request, is_approval_request
+from graph_agent.compiled import AgentStateGraph
 from graph_agent.errors import InputError
+from graph_agent.session.results import open_interrupts
 
 _INTERRUPT_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -38,6 +43,40 @@ def answers_by_id(answer: Any, asked: Sequence[Interrupt]) -> dict[str, Any]:
     if len({interrupt.id for interrupt in asked}) > 1:
         raise InputError(f"Several interrupts are open; answer with a mapping of id to answer. Open: {known}.")
     return {asked[0].id: answer}
+
+
+def checked_answers(
+    answer: Any, graph: CompiledStateGraph[Any, Any, Any, Any], state: StateSnapshot, decided_by: str | None
+) -> dict[str, Any]:
+    """As `answers_by_id`, for the open interrupts of a session; validates decisions on calls that wait for approval.
+
+    Args:
+        answer: The person's answer.
+        graph: The compiled graph.
+        state: The session's state.
+        decided_by: Name of the person, for the history; None for the name in the answer, or `user`.
+
+    Returns:
+        The answers by interrupt id, with the person's name in those to approval requests.
+
+    Raises:
+        InputError: As for `answers_by_id`, or when a decision does not fit its call.
+    """
+    asked = open_interrupts(state)
+    answers = answers_by_id(answer, asked)
+    requests = {each.id: each.value for each in asked if is_approval_request(each.value)}
+    for id_ in answers.keys() & requests.keys():
+        calls, given, ids = calls_of_request(requests[id_]), answers[id_], requests[id_].get("call_ids")
+        # The request of a delegate has other calls, whose tools are not the agent's.
+        own = ids == [call["id"] for call in state.values.get("loop", {}).get("asked", ())]
+        edit_fault = graph.builder.edit_fault if own and isinstance(graph.builder, AgentStateGraph) else None
+        decided = read_decisions(calls, given, edit_fault)
+        if ids is None:
+            answers[id_] = {"decisions": listed_decisions(calls, decided)}
+            continue
+        complete = given if isinstance(given, Mapping) and "decisions" in given else {"decisions": given}
+        answers[id_] = {**complete, "decided_by": decided_by or decided[0].by}
+    return answers
 
 
 def _is_by_id(answer: Any) -> bool:

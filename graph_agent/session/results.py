@@ -10,12 +10,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from langgraph.types import Interrupt, StateSnapshot
 
 from graph_agent._internal.text import text_of
+from graph_agent.approvals.requests import is_approval_request
 from graph_agent.events.calls import call_name
 from graph_agent.events.types import Event, StoredEvent, value_of
+from graph_agent.tools.client import CLIENT_CALL
 from graph_agent.types import NO_USAGE, SessionStatus, StopReason, Usage
 
 if TYPE_CHECKING:
     from graph_agent.models.finish_reasons import CutOff
+
+
+Waiting = Literal["approval", "client_tool", "answer"]
+"""What a session waits for: decisions on calls, results of the caller's own tools, or the answer to a question."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,11 @@ class RunResult:
     follow_ups: tuple[RunResult, ...] = ()
     """Results of the follow-ups that the same call ran after this input, in order."""
 
+    @property
+    def waiting(self) -> Waiting | None:
+        """What the session waits for; None if it does not wait."""
+        return waiting_for(self.interrupts)
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -97,7 +108,7 @@ class Progress:
     """Progress of the run, as on the custom stream."""
 
     step: int
-    action: Literal["tool_call", "delegate"]
+    action: Literal["tool_call", "delegate", "approval"]
     target: str
     type: Literal["progress"] = "progress"
 
@@ -199,11 +210,13 @@ class PlannedCall:
     """The event of its result; None for none yet."""
     newest: bool = True
     """Whether it belongs to the newest plan."""
+    rejected: bool = False
+    """Whether a person rejected it."""
 
     @property
     def was_skipped(self) -> bool:
-        """Whether it belongs to the newest plan and was skipped."""
-        return self.newest and self.result is not None and self.result["status"] == "skipped"
+        """Whether it belongs to the newest plan and was skipped, other than by a person's rejection."""
+        return self.newest and not self.rejected and self.result is not None and self.result["status"] == "skipped"
 
 
 def planned_calls(events: Sequence[StoredEvent]) -> list[PlannedCall]:
@@ -223,6 +236,8 @@ def planned_calls(events: Sequence[StoredEvent]) -> list[PlannedCall]:
             planned = [PlannedCall(call) for call in entry["calls"]]
             calls += planned
             by_id |= {call.planned["id"]: call for call in planned}
+        elif entry["type"] == "approval_decision" and (decided := by_id.get(entry["id"])) is not None:
+            decided.rejected = entry["decision"] == "reject"
         elif (name := call_name(entry)) is not None:
             # A person may have added the call to the plan, or replaced its tool.
             named = {"id": entry["id"], "name": name}
@@ -252,6 +267,16 @@ def _results(calls: Sequence[PlannedCall]) -> dict[str, Any]:
 def open_interrupts(state: StateSnapshot) -> list[Interrupt]:
     """Return the open interrupts, excluding those of finished calls."""
     return [interrupt for task in state.tasks if task.result is None for interrupt in task.interrupts]
+
+
+def waiting_for(interrupts: Sequence[Interrupt]) -> Waiting | None:
+    """Return what open interrupts wait for, the first of `Waiting` that applies; None without interrupts."""
+    if not interrupts:
+        return None
+    if any(is_approval_request(each.value) for each in interrupts):
+        return "approval"
+    is_client_call = [isinstance(each.value, dict) and each.value.get("type") == CLIENT_CALL for each in interrupts]
+    return "client_tool" if any(is_client_call) else "answer"
 
 
 def without_cost(usage: Usage) -> Usage:

@@ -14,7 +14,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.graph.state import CompiledStateGraph
 from langgraph.pregel import Pregel
 from langgraph.runtime import RunControl
-from langgraph.types import Command
+from langgraph.types import Command, Interrupt
 
 from graph_agent._internal.closing_stream import ClosingStream, Readership
 from graph_agent._internal.failure_log import log_failure
@@ -29,7 +29,7 @@ from graph_agent.runs.run import READERSHIP, Run
 from graph_agent.session.control import SessionCommands, SessionControl
 from graph_agent.session.history import SessionMemory
 from graph_agent.session.input_run import InputRun
-from graph_agent.session.interrupts import answers_by_id
+from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.results import Done, Part, RunResult, open_interrupts, run_result
 from graph_agent.session.stream_parts import MODES, StreamParts
 from graph_agent.session.typed_result import typed_result
@@ -89,18 +89,23 @@ class Session(SessionCommands):
         """
         return await self._to_end(_input(given), context)
 
-    async def resume(self, answer: Any = None, *, context: Context | None = None) -> RunResult:
+    async def resume(
+        self, answer: Any = None, *, context: Context | None = None, decided_by: str | None = None
+    ) -> RunResult:
         """Resume the session: with an answer to its open interrupt, or after a crash.
 
         Args:
             answer: The person's answer; a mapping of interrupt id → answer if there are several. None after a crash.
+                Decisions on calls that wait for approval are made with `graph_agent.approvals`.
             context: As for `run`.
+            decided_by: Name of the person who decided on calls, for the history; None for `user`.
 
         Raises:
-            InputError: When there is nothing to resume, or the answer matches no open interrupt.
+            InputError: When there is nothing to resume, the answer matches no open interrupt, or a decision does not
+                fit its call. The session then waits as before.
             SessionBusyError: When the session is running.
         """
-        return await self._to_end(await self._answer(answer), context)
+        return await self._to_end(await self._answer(answer, decided_by), context)
 
     def stream(
         self, given: Given, *, context: Context | None = None, control: RunControl | None = None
@@ -130,16 +135,27 @@ class Session(SessionCommands):
         return ClosingStream(self._stream(_input(given), context, control, readership), readership)
 
     def stream_resume(
-        self, answer: Any = None, *, context: Context | None = None, control: RunControl | None = None
+        self,
+        answer: Any = None,
+        *,
+        context: Context | None = None,
+        decided_by: str | None = None,
+        control: RunControl | None = None,
     ) -> AsyncGenerator[Part]:
         """As `resume`, but yield the parts of the run as `stream` does."""
         readership = Readership()
-        return ClosingStream(self._stream_answer(answer, context, control, readership), readership)
+        return ClosingStream(self._stream_answer(answer, context, decided_by, control, readership), readership)
 
     async def _stream_answer(
-        self, answer: Any, context: Context | None, control: RunControl | None, readership: Readership
+        self,
+        answer: Any,
+        context: Context | None,
+        decided_by: str | None,
+        control: RunControl | None,
+        readership: Readership,
     ) -> AsyncGenerator[Part]:
-        async with aclosing(self._stream(await self._answer(answer), context, control, readership)) as parts:
+        given = await self._answer(answer, decided_by)
+        async with aclosing(self._stream(given, context, control, readership)) as parts:
             async for part in parts:
                 yield part
 
@@ -195,6 +211,10 @@ class Session(SessionCommands):
         """Return the session's status; `CREATED` before its first input."""
         return (await self._result()).status
 
+    async def interrupts(self) -> list[Interrupt]:
+        """Return the open interrupts, which `resume` answers; empty if the session does not wait."""
+        return open_interrupts(await self._graph.aget_state(self._config))
+
     async def _to_end(self, given: Any, context: Context | None) -> RunResult:
         refuse_within(self.id)
         run = await self._run_one(given, context)
@@ -237,13 +257,13 @@ class Session(SessionCommands):
 
         return InputRun(read, partial(self._control.check_next, note) if note is not None else None)
 
-    async def _answer(self, answer: Any) -> Any:
+    async def _answer(self, answer: Any, decided_by: str | None) -> Any:
         """Return the graph's input that resumes the session."""
         # After a crash between a step's last write and its checkpoint, `next` is empty, but `tasks` is not.
         state = await self._graph.aget_state(self._config)
         if not state.tasks:
             raise InputError(f"Session {self.id!r} has nothing to resume: its last input has ended.")
-        return None if answer is None else Command(resume=answers_by_id(answer, open_interrupts(state)))
+        return None if answer is None else Command(resume=checked_answers(answer, self._graph, state, decided_by))
 
     async def _result(self, run: Run | None = None) -> RunResult:
         """Return the newest result, or that of a run whose last checkpoint is no longer the session's newest."""

@@ -21,7 +21,7 @@ from graph_agent._internal.validation_text import explain
 from graph_agent._internal.yaml_files import parse_yaml
 from graph_agent.config import LoopConfig
 from graph_agent.errors import ConfigError, did_you_mean
-from graph_agent.persistence.open import check_cache
+from graph_agent.persistence.urls import check_cache
 from graph_agent.spec.credentials import CredentialSource, check_sources
 from graph_agent.spec.delegates import DelegateSpec, SkillSpec
 from graph_agent.spec.hooks import HookSpec, MiddlewareSpec
@@ -71,6 +71,9 @@ class AgentSpec(BaseModel):
     """LangChain middleware, outermost first: the name of one in `langchain.agents.middleware`, or written as a hook."""
     response_format: str | dict[str, Any] | None = None
     """Schema of the answer: `module:Class`, a file with a JSON schema (`.json`, `.yaml` or `.yml`), or the schema."""
+    approve: str | list[str] | None = None
+    """Calls that a person must approve: patterns of names such as `write_*` or `delegate_to_bank`, and functions of a
+    call, each `module:function`. One item needs no list; patterns of `config.approve` count too."""
     config: dict[str, Any] = {}
     """Fields of `LoopConfig`; `max_rounds` is an alias of `max_steps`."""
     credentials: dict[str, CredentialSource] = {}

@@ -6,17 +6,18 @@ import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, ValidationError, model_validator
 
 from graph_agent._internal.attribute_docs import with_field_docs
 from graph_agent._internal.validation_text import explain
-from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.delegation import Delegate
 from graph_agent.errors import ConfigError
-from graph_agent.graph_delegate import GraphDelegate
 from graph_agent.spec.imports import load_attribute, make
+
+if TYPE_CHECKING:
+    from graph_agent.compiled import CompiledAgentGraph
+    from graph_agent.delegation import Delegate
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,9 @@ class DelegateSpec(BaseModel):
         Raises:
             ConfigError: If it cannot be created.
         """
+        # Imported here: reading an agent file needs no part of LangGraph.
+        from graph_agent.graph_delegate import GraphDelegate
+
         if opened is not None:
             return GraphDelegate(self.name or opened.name, self.description or opened.description, opened.graph)
         return self._graph(self.graph, folder) if self.graph is not None else self._remote()
@@ -95,6 +99,8 @@ class DelegateSpec(BaseModel):
         graph = factory if hasattr(factory, "ainvoke") else make(name, factory, "a compiled graph")
         if not hasattr(graph, "ainvoke"):
             raise ConfigError(f"{name!r} gave {graph!r}; a delegate's factory returns a compiled graph.")
+        from graph_agent.graph_delegate import GraphDelegate
+
         return GraphDelegate(self.name, self.description, graph)
 
     def _remote(self) -> Delegate:

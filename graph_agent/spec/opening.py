@@ -20,6 +20,7 @@ from langgraph.types import Checkpointer
 from graph_agent._internal.daemon_threads import call_in_thread
 from graph_agent.agent import create_graph_agent
 from graph_agent.compiled import AgentStateGraph, CompiledAgentGraph
+from graph_agent.config import LoopConfig
 from graph_agent.errors import ConfigError, located
 from graph_agent.hooks.registry import sort_hooks
 from graph_agent.models.mock import MockChatModel, mock_model_from_env
@@ -36,6 +37,8 @@ from graph_agent.tools.argument_checks import checked_tool
 
 T = TypeVar("T")
 
+_REFERENCE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+"""A `module:attribute`; names of tools have no colon."""
 _TEMPLATE = re.compile(r"\{[{%#]")
 
 
@@ -67,6 +70,22 @@ async def open_agent(
         yield await _open(spec, spec.db if db is None else db, shared, [])
 
 
+@asynccontextmanager
+async def open_parts(spec: AgentSpec, model: MockChatModel) -> AsyncIterator[CompiledAgentGraph]:
+    """Open the agent of a file without its database, its MCP servers and its credentials, to check the other parts.
+
+    Args:
+        spec: The file's content.
+        model: The model in place of the file's, also for delegates.
+
+    Raises:
+        ConfigError: If something that the file names cannot be built.
+    """
+    bare = spec.model_copy(update={"mcp_servers": {}, "credentials": {}})
+    async with AsyncExitStack() as stack:
+        yield await _open(bare, "", _Shared(stack, None, {}, model), [])
+
+
 @dataclass(frozen=True, slots=True)
 class _Shared:
     """What an agent shares with its delegates that are agent files."""
@@ -91,9 +110,8 @@ async def _open(spec: AgentSpec, db: str, shared: _Shared, above: Sequence[Path]
     credentials, stack = read_credentials(spec.credentials), shared.stack
     tools = McpTools()
     if spec.mcp_servers:
-        connections = {name: _located(raw, spec, shared.environment) for name, raw in spec.mcp_servers.items()}
         with located(f"Agent file {spec.path}: mcp_servers"):
-            tools = await stack.enter_async_context(open_mcp_tools(connections))
+            tools = await stack.enter_async_context(open_mcp_tools(mcp_connections(spec, shared.environment)))
     agents = await _open_delegates(spec, shared, [*above, spec.path])
     saver = await stack.enter_async_context(open_saver(db)) if db else None
     store = await stack.enter_async_context(open_store(db)) if db else None
@@ -150,13 +168,24 @@ def _build(
             system_prompt=_system_prompt(spec, shared.today),
             prompts=_prompts(spec),
             response_format=_response_format(spec),
-            config=spec.loop_config(),
+            config=_config(spec),
             checkpointer=saver,
             store=store,
             cache=cache,
             name=spec.name,
             resolve=_resolver(spec),
         )
+
+
+def model_candidates(spec: AgentSpec) -> list[tuple[str, BaseChatModel | ConfigError]]:
+    """Return each model that a file names, in order, with the model itself or the reason why it cannot be built."""
+    found: list[tuple[str, BaseChatModel | ConfigError]] = []
+    for name in [spec.model] if isinstance(spec.model, str) else spec.model:
+        try:
+            found.append((name, _candidate(name, spec)))
+        except ConfigError as error:
+            found.append((name, error))
+    return found
 
 
 def _each(field: str, given: Sequence[T], build: Callable[[T], Any]) -> list[Any]:
@@ -169,6 +198,24 @@ def _each(field: str, given: Sequence[T], build: Callable[[T], Any]) -> list[Any
 
 def _tool(name: str, spec: AgentSpec) -> BaseTool:
     return checked_tool(load_attribute(name, spec.folder), repr(name))
+
+
+def _config(spec: AgentSpec) -> LoopConfig:
+    config = spec.loop_config()
+    if spec.approve is None:
+        return config
+    rules = [spec.approve] if isinstance(spec.approve, str) else spec.approve
+    own = _each("approve", rules, lambda rule: _approval_rule(rule, spec))
+    return config.with_values({"approve": (*(config.approve or ()), *own)})
+
+
+def _approval_rule(rule: str, spec: AgentSpec) -> Any:
+    if not _REFERENCE.fullmatch(rule):
+        return rule
+    function = load_attribute(rule, spec.folder)
+    if not callable(function):
+        raise ConfigError(f"{rule!r} is no function of a call, but {function!r}.")
+    return function
 
 
 def _hook(given: HookSpec, spec: AgentSpec) -> Any:
@@ -233,6 +280,16 @@ def _system_prompt(spec: AgentSpec, today: date | None) -> str | Callable[[], st
     return lambda: template.render(
         name=spec.name, description=spec.description, today=(today or date.today()).isoformat()
     )
+
+
+def mcp_connections(spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the connections of the file's MCP servers, as for `open_mcp_tools`.
+
+    Args:
+        spec: The file's content.
+        environment: Variables for every stdio server in addition to its own, which override them.
+    """
+    return {name: _located(raw, spec, environment) for name, raw in spec.mcp_servers.items()}
 
 
 def _located(raw: Mapping[str, Any], spec: AgentSpec, environment: Mapping[str, str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from langgraph.types import Overwrite
 from typing_extensions import TypedDict
 
 from graph_agent._compat import messages_delta_reducer
+from graph_agent.approvals.requests import HeldCall
 from graph_agent.events.types import StoredEvent, append_events, event
 from graph_agent.models.usage import add_usage
 from graph_agent.types import Call, SessionStatus, StopReason, Usage
@@ -260,6 +261,10 @@ class Bookkeeping(TypedDict):
     """Calls of the wave that wait for others; empty outside structured planning."""
     last_wave: bool
     """Whether the model declared this wave the last one."""
+    asked: NotRequired[list[HeldCall]]
+    """Calls of the wave on which a person is asked to decide; `waiting` contains them too. Absent for none."""
+    approve: NotRequired[list[str]]
+    """Approval patterns of this input's context, which also count when it is resumed without them; absent for none."""
     taken: NotRequired[list[str]]
     """Keys of processed notes that may still be in the inbox; absent for none."""
     changed: NotRequired[dict[str, Any]]

@@ -207,6 +207,11 @@ class Toolbox:
         return both
 
     @property
+    def lists_change(self) -> bool:
+        """Whether a source may add tools later."""
+        return self._live.lists_change
+
+    @property
     def outdated(self) -> bool:
         """Whether a source of tools has changed since the last `refresh`."""
         return self._live.pending or self._live.versions != self._versions

@@ -20,8 +20,9 @@ from scripts.reference.markdown import code, default_of, document, table, type_o
 _PROGRAM = "graph-agent"
 _EXIT_STATUS = [
     ("0", "The command succeeded."),
-    ("1", "A run failed, was aborted or waits for an answer; `abort` found no run."),
+    ("1", "A run failed or was aborted; `doctor` found a problem; `abort` found no run."),
     ("2", "The command line, the agent file or the database is at fault; standard error names the fix."),
+    ("4", "The session waits for an answer; standard error names the command that goes on."),
     ("130", "The command was interrupted (Ctrl-C)."),
 ]
 

@@ -10,6 +10,7 @@ import griffe
 from scripts.reference.markdown import code, document, table
 
 _MODULE = "graph_agent.events.types"
+_REQUESTS = "graph_agent.approvals.requests"
 _COMMON = "_Event"
 _HEADER = ("Field", "Type", "Description")
 
@@ -18,6 +19,8 @@ def page() -> str:
     """Return the page."""
     module = griffe.load(_MODULE)
     assert isinstance(module, griffe.Module)
+    requests = griffe.load(_REQUESTS)
+    assert isinstance(requests, griffe.Module)
     union = str(module["Event"].value)
     names = [name.strip() for name in union.strip("()").split("|")]
     return document(
@@ -33,6 +36,11 @@ def page() -> str:
         "### PlannedCall",
         _docstring(module["PlannedCall"]),
         table(_HEADER, _fields(module["PlannedCall"])),
+        "### HeldCall",
+        _docstring(requests["HeldCall"]),
+        table(_HEADER, _fields(requests["HeldCall"])),
+        "### DecisionType",
+        f"{_type(str(requests['DecisionType'].value))}. {_docstring(requests['DecisionType'])}",
     )
 
 

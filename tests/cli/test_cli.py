@@ -49,7 +49,7 @@ def test_a_session_continues_in_another_process(folder: Path) -> None:
     run_cli(folder, "run", "--session", "mine", "two", script=["No more actions.", "Two."])
     run_cli(folder, "run", "--session", "other", "one", script=["No more actions.", "One."])
 
-    listed = run_cli(folder, "sessions")
+    listed = run_cli(folder, "sessions", "--quiet")
 
     assert (listed.stdout, (folder / "graph_agent.db").is_file()) == ("other\nmine\n", True)
 

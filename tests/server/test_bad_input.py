@@ -25,6 +25,7 @@ OPERATIONS = [
     "GET /memory/sessions/{session_id}/events",
     "GET /metrics",
     "GET /ready",
+    "GET /sessions",
     "GET /sessions/{session_id}",
     "DELETE /sessions/{session_id}",
     "GET /v1/models",

@@ -54,6 +54,7 @@ def test_the_history_is_read_by_type_and_from_a_place_on(served: Served) -> None
         "answer": "",
         "events": 8,
         "pending": [],
+        "waiting": None,
         "interrupts": [],
     }
 

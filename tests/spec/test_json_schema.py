@@ -48,6 +48,7 @@ FULL: dict[str, Any] = {
     "push_notifications": True,
     "hooks": ["my_module.MyHook", {"use": "my_module:MyHook", "with": {"limit": 3}}],
     "middleware": ["TodoListMiddleware", "my_module.My", {"use": "ModelRetryMiddleware", "with": {"max_retries": 2}}],
+    "approve": ["write_*", "policies:needs_approval"],
     "response_format": {"type": "object"},
     "config": {"max_steps": 8, "deadline_s": 1.5, "max_cost": 1, "prices": {"gpt": {"input": 1, "output": 2}}},
     "credentials": {"token": {"env": "TOKEN"}},

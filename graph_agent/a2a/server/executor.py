@@ -29,8 +29,9 @@ from graph_agent.a2a.server.store import ENDED
 from graph_agent.a2a.server.updates import TaskReporter, question_id
 from graph_agent.a2a.server.work import TaskRun, heartbeats
 from graph_agent.a2a.wire import EXTENSION, read_budget, restore_integers
+from graph_agent.approvals.decisions import DEFAULT_DECIDER
 from graph_agent.compiled import CompiledAgentGraph
-from graph_agent.errors import InputError, SessionBusyError, SessionLostError, UserError
+from graph_agent.errors import DecisionError, InputError, SessionBusyError, SessionLostError, UserError
 from graph_agent.runs.run import RUN, RunScope
 from graph_agent.session.results import Done, RunResult
 from graph_agent.session.session import Session
@@ -164,7 +165,7 @@ class GraphExecutor(AgentExecutor):
         except (InputError, NoSlotError, SessionBusyError) as error:
             if run.cancelled:
                 await reporter.cancelled()
-            elif question is not None and not isinstance(error, InputError):
+            elif question is not None and (isinstance(error, DecisionError) or not isinstance(error, InputError)):
                 await reporter.repeat_question(question, str(error))
             else:
                 await reporter.rejected(str(error))
@@ -290,7 +291,13 @@ class GraphExecutor(AgentExecutor):
             interrupt_id = question_id(waiting)
             if interrupt_id not in [each.id for each in await self._open_interrupts(session)]:
                 raise InputError("The question is not open any more: the conversation continued without an answer.")
-            parts = session.stream_resume({interrupt_id: _answer(message)}, context=context, control=run.control)
+            parts = session.stream_resume(
+                {interrupt_id: _answer(message)},
+                context=context,
+                # The name is never the message's own, because the history records it.
+                decided_by=request.call_context.user.user_name or DEFAULT_DECIDER,
+                control=run.control,
+            )
         else:
             parts = session.stream(_input(message), context=context, control=run.control)
         # A stream that is left without `aclose` would keep the session busy.

@@ -16,6 +16,8 @@ from langgraph.types import Interrupt
 from graph_agent._internal.coalesce import TextCoalescer
 from graph_agent._internal.text import plain
 from graph_agent.a2a.wire import EXTENSION, outcome_metadata
+from graph_agent.approvals.requests import is_approval_request
+from graph_agent.approvals.text import question_text
 from graph_agent.events.types import as_value
 from graph_agent.models.public_text import public_text, public_value
 from graph_agent.session.results import CallState, DelegateProgress, EventAdded, PlanText, RunResult, Token
@@ -183,7 +185,12 @@ def _about(message: Message) -> dict[str, Any]:
 
 
 def _question_text(question: Any) -> str:
-    """Return the text of a structured question, from the first usual key that holds text; empty for none."""
+    """Return the text of a structured question; empty for none.
+
+    It is the text of an approval request, or else of the first usual key that holds text.
+    """
+    if is_approval_request(question):
+        return question_text(question)
     fields = question if isinstance(question, dict) else {}
     return next((fields[name] for name in ("question", "message", "prompt") if isinstance(fields.get(name), str)), "")
 

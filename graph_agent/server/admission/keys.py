@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import SecretStr
 from starlette.requests import HTTPConnection
 
+from graph_agent.approvals.decisions import DEFAULT_DECIDER
 from graph_agent.errors import ConfigError
 from graph_agent.server.settings import ApiKey
 
@@ -28,6 +29,11 @@ class Caller:
 
     name: str
     """The key's name; empty on a server without keys."""
+
+    @property
+    def person(self) -> str:
+        """Name under which the history records the caller's decisions."""
+        return self.name or DEFAULT_DECIDER
 
     def thread(self, session_id: str) -> str:
         """Return the LangGraph thread of one of this caller's sessions; unique across callers."""

@@ -152,6 +152,8 @@ async def _frames(
                         raise outcome.problem
                     # Text that was not streamed: a structured answer, a question, text with calls.
                     rest = outcome.text[len(sent) :] if outcome.text.startswith(sent) else ""
+                    if outcome.question and not rest:
+                        rest = f"\n\n{outcome.question}"
                     text = "".join([*(dialect.text_frames(rest) if rest else ()), *dialect.end_frames(outcome)])
                 case ProgressUpdate(progress) if request.progress_as_field:
                     text = "".join(dialect.progress_frames(progress))

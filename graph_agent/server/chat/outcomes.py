@@ -13,6 +13,7 @@ from langgraph.types import StateSnapshot
 from graph_agent._internal.text import as_text
 from graph_agent.events.types import StoredEvent
 from graph_agent.models.public_text import public_text
+from graph_agent.server.chat.approvals import is_repeated, question_of
 from graph_agent.server.chat.run_spec import RunSpec
 from graph_agent.server.errors.problems import ProblemError, problem_of_run
 from graph_agent.session.results import RunResult, run_result, since_last_input
@@ -35,6 +36,8 @@ class ChatOutcome:
     output_tokens: int
     status: str
     """The session's status."""
+    question: str = ""
+    """The end of `text` that asks a person, and that was not streamed; empty if the run does not wait for a person."""
     problem: ProblemError | None = None
     """The reason why there is no answer; None if there is one."""
 
@@ -49,12 +52,13 @@ def read_outcome(spec: RunSpec, state: StateSnapshot) -> ChatOutcome:
     messages: list[AnyMessage] = state.values.get("messages", [])
     events: list[StoredEvent] = state.values.get("events", [])
     calls = spec.client_calls(result.interrupts)
-    questions = [as_text(interrupt.value) for interrupt in result.interrupts] if not calls else []
+    question = "" if calls else question_of(result.interrupts, spec.token)
     text = public_text(result.answer)
     if result.structured_response is not None:
         text = json.dumps(result.structured_response, ensure_ascii=False)
     if not text:
-        text = "\n\n".join(questions) or (result.reasoning if calls else "")
+        before = result.reasoning if calls or (question and not is_repeated(result.interrupts)) else ""
+        text = "\n\n".join(filter(None, [before, question]))
     problem = None
     if result.status == "FAILED":
         errors = [event for event in since_last_input(events) if event["type"] == "error"]
@@ -63,17 +67,18 @@ def read_outcome(spec: RunSpec, state: StateSnapshot) -> ChatOutcome:
     reason = str(metadata.get("finish_reason") or metadata.get("stop_reason") or "")
     sequence = metadata.get("stop_sequence") if reason == "stop_sequence" else None
     # The state holds the usage of the whole input; earlier requests have reported their part of it.
-    used, before = result.usage, spec.used_before
+    used, reported = result.usage, spec.used_before
     return ChatOutcome(
         text=text,
         calls=calls,
         ending="calls" if calls else _ending(reason, result),
         stop_sequence=sequence if isinstance(sequence, str) else None,
-        input_tokens=used["input_tokens"] - before["input_tokens"] or count_tokens_approximately(messages) or 1,
-        output_tokens=used["output_tokens"] - before["output_tokens"]
+        input_tokens=used["input_tokens"] - reported["input_tokens"] or count_tokens_approximately(messages) or 1,
+        output_tokens=used["output_tokens"] - reported["output_tokens"]
         or count_tokens_approximately([AIMessage(text or as_text(calls))])
         or 1,
         status=result.status.value,
+        question=question,
         problem=problem,
     )
 

@@ -14,13 +14,16 @@ from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.types import Command, Interrupt, StateSnapshot
 
 from graph_agent.compiled import CompiledAgentGraph
+from graph_agent.errors import InputError
 from graph_agent.runs.inbox import Note
 from graph_agent.runs.notes import message_of
 from graph_agent.runs.run import RUN, RunScope
 from graph_agent.server.admission.keys import Caller
+from graph_agent.server.chat.approvals import open_request, parked_question
 from graph_agent.server.chat.request import ChatRequest, check_conversation, new_messages, trailing_results
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.hosting.host import Host, new_token
+from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.results import since_last_input
 from graph_agent.tools.client import CLIENT_CALL, ClientResult
 from graph_agent.types import NO_USAGE, Usage
@@ -116,12 +119,15 @@ async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSp
         return await _in_session(host, caller, request, request.session_id)
     check_conversation(request.messages)
     results, user_messages = trailing_results(request.messages)
+    if (token := parked_question(request.messages)) is not None:
+        spec = RunSpec(host.kept, caller.parked(token), None, request.context(), None, token)
+        return _decide(spec, caller, request, await host.kept.aget_state(spec.config))
     tokens = {found[1] for result in results if (found := _PARKED_ID.fullmatch(result.tool_call_id))}
     if len(tokens) == 1:
         spec = RunSpec(host.kept, caller.parked(token := tokens.pop()), None, {}, None, token)
         if resumed := await _resume(spec, request, results, user_messages):
             return resumed
-    if request.client_tools:
+    if request.client_tools or host.asks:
         token = new_token()
         return RunSpec(host.kept, caller.parked(token), {"messages": request.messages}, request.context(), None, token)
     return RunSpec(host.stateless, uuid.uuid4().hex, {"messages": request.messages}, request.context(), None)
@@ -129,8 +135,8 @@ async def resolve_run(host: Host, caller: Caller, request: ChatRequest) -> RunSp
 
 async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_id: str) -> RunSpec:
     spec = RunSpec(host.kept, caller.thread(session_id), None, request.context(), session_id)
-    exists = bool((await host.kept.aget_state(spec.config)).values)
-    if not exists:
+    state = await host.kept.aget_state(spec.config)
+    if not state.values:
         check_conversation(request.messages)
         return _with_input(spec, {"messages": request.messages}, request.context())
     new = new_messages(request.messages)
@@ -146,7 +152,35 @@ async def _in_session(host: Host, caller: Caller, request: ChatRequest, session_
         raise ProblemError(
             "invalid", "There is no new user message after the assistant's last message.", param="messages"
         )
+    if open_request(state) is not None:
+        return _decide(spec, caller, request, state)
     return _with_input(spec, {"messages": new}, request.context())
+
+
+def _decide(spec: RunSpec, caller: Caller, request: ChatRequest, state: StateSnapshot) -> RunSpec:
+    """Return the run that receives a user message as decisions on calls that wait for approval.
+
+    A message that is no decision repeats the question.
+
+    Raises:
+        ProblemError: If no call waits.
+    """
+    if (asked := open_request(state)) is None:
+        raise ProblemError(
+            "invalid",
+            "The calls of this question no longer wait: they are decided, or the question has expired. Repeat the "
+            "request for them in a new message, without the question.",
+            param="messages",
+        )
+    content = _merge_content([message for message in new_messages(request.messages) if message.type == "human"])
+    answer: Any = {"decisions": content if isinstance(content, str) else "", "decided_by": caller.person}
+    if "call_ids" not in asked.value:
+        # LangChain's middleware repeats no question, so a message that is no decision is refused.
+        try:
+            answer = checked_answers({asked.id: answer}, spec.graph, state, caller.person)[asked.id]
+        except InputError as error:
+            raise ProblemError("invalid", str(error), param="messages") from None
+    return _with_input(spec, Command(resume={asked.id: answer}), request.context(), state)
 
 
 async def _resume(

@@ -128,6 +128,12 @@ class Host:
         builder = self.kept.builder
         return builder.tool_names if isinstance(builder, AgentStateGraph) else ()
 
+    @property
+    def asks(self) -> bool:
+        """Whether calls of the agent, or of a delegate in this process, may wait for a person's approval."""
+        builder = self.kept.builder
+        return isinstance(builder, AgentStateGraph) and builder.asks
+
     async def mcp_states(self) -> dict[str, str]:
         """Return the state of each MCP server: `ok` or `down`."""
         builder = self.kept.builder

@@ -15,7 +15,7 @@ from graph_agent.server.admission.off_loop import BodyRoute
 from graph_agent.server.chat.schemas import SESSION_ID, clean_body
 from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.parameters import Services, services
-from graph_agent.server.response_models import Accepted, ControlError, EventList, SessionIds, SessionInfo
+from graph_agent.server.response_models import Accepted, ControlError, EventList, SessionIds, SessionInfo, SessionList
 from graph_agent.server.sessions.sessions import Sessions
 from graph_agent.server.sse import EventStream
 
@@ -107,6 +107,16 @@ async def get_events(
             send_timeout_s=settings.send_timeout_s,
             close=stack.pop_all().aclose,
         )
+
+
+@router.get("/sessions")
+async def list_session_states(
+    caller_sessions: _CallerSessions,
+    limit: Annotated[int, Query(ge=1, le=100, description="Maximum number of sessions.")] = 20,
+    after: Annotated[str | None, Query(description="List only the sessions after this one, which must exist.")] = None,
+) -> SessionList:
+    """List the sessions with their states, newest first; `waiting` is set for those that wait."""
+    return SessionList(sessions=[SessionInfo(**info) for info in await caller_sessions.infos(limit, after)])
 
 
 @router.get("/sessions/{session_id}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from langgraph.types import Command, StateSnapshot
@@ -21,7 +21,7 @@ from graph_agent.server.errors.problems import ProblemError
 from graph_agent.server.hosting.host import Host
 from graph_agent.server.sessions.follow import follow
 from graph_agent.session.history import SessionMemory, list_threads
-from graph_agent.session.interrupts import answers_by_id
+from graph_agent.session.interrupts import checked_answers
 from graph_agent.session.results import open_interrupts, run_result
 from graph_agent.session.session import Session
 from graph_agent.tools.client import CLIENT_CALL
@@ -59,6 +59,19 @@ class Sessions:
         except KeyError:
             raise ProblemError("not_found", f"There is no session {after!r}.", param="after") from None
         return [id_ for thread in threads if (id_ := self._caller.session(thread)) is not None]
+
+    async def infos(self, limit: int, after: str | None) -> list[dict[str, Any]]:
+        """Return the states of the caller's sessions, newest first; arguments as for `ids`.
+
+        Raises:
+            ProblemError: If there is no session `after`.
+        """
+        found: list[dict[str, Any]] = []
+        for session_id in await self.ids(limit, after):
+            # Another request may delete a session meanwhile.
+            with suppress(ProblemError):
+                found.append(await self.info(session_id))
+        return found
 
     async def events(self, session_id: str, types: list[str], after: int) -> list[dict[str, Any]]:
         """Return events of a session, oldest first.
@@ -104,6 +117,7 @@ class Sessions:
             "answer": public_text(result.answer),
             "events": len(state.values.get("events", [])),
             "pending": plain(result.pending),
+            "waiting": result.waiting,
             "interrupts": [{"id": each.id, "value": plain(each.value)} for each in result.interrupts],
         }
 
@@ -161,13 +175,16 @@ class Sessions:
                 "conflict", f"The session {session_id!r} has nothing to resume: its last input was answered."
             )
         interrupts = open_interrupts(state)
+        thread = self._caller.thread(session_id)
         if answer is None and interrupts:
             raise ProblemError("conflict", f"The session {session_id!r} waits for an answer; send it as 'answer'.")
         try:
-            graph_input: Any = None if answer is None else Command(resume=answers_by_id(answer, interrupts))
+            graph_input: Any = None
+            if answer is not None:
+                # The name is never the request's own, because the history records it.
+                graph_input = Command(resume=checked_answers(answer, self._host.kept, state, self._caller.person))
         except InputError as error:
             raise ProblemError("conflict", str(error), param="answer") from None
-        thread = self._caller.thread(session_id)
         names = {
             interrupt.value["name"]
             for interrupt in interrupts

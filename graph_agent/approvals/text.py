@@ -1,0 +1,126 @@
+"""Requests and decisions as text, for clients that only exchange messages."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from graph_agent.approvals.requests import HeldCall, calls_of_request
+from graph_agent.errors import DecisionError
+
+_APPROVAL = re.compile(r"(?:approved?|yes|y|ok|okay)[.!]?", re.IGNORECASE)
+_REJECTION = re.compile(
+    r"(?:reject(?:ed)?|deny|denied|no|n)[.!]?(?:\s*[:,;]\s*(?P<message>.+))?", re.IGNORECASE | re.DOTALL
+)
+_RESPONSE = re.compile(r"respond\s*:\s*(?P<message>.+)", re.IGNORECASE | re.DOTALL)
+_EDIT = re.compile(r"edit\s*:\s*(?P<arguments>\{.*\})", re.IGNORECASE | re.DOTALL)
+_LINE = re.compile(r"(?P<call>\S+?)\s*[:.)]\s+(?P<decision>.+)")
+_FENCE = re.compile(r"```(?:json)?\s*(?P<json>.*?)\s*```", re.DOTALL)
+_MOST_CHARS = 4_000
+"""Characters of one call's arguments in a question."""
+
+
+def question_text(request: Mapping[str, Any]) -> str:
+    """Return an `ApprovalRequest` as text: the calls, their arguments, and how to answer."""
+    calls = calls_of_request(request)
+    lines = ["A call waits for approval:" if len(calls) == 1 else f"{len(calls)} calls wait for approval:"]
+    for number, call in enumerate(calls, 1):
+        arguments = json.dumps(call["arguments"], ensure_ascii=False)
+        if len(arguments) > _MOST_CHARS:
+            arguments = f"{arguments[:_MOST_CHARS]}… ({len(arguments)} characters)"
+        lines.append(f"{number}. {call['name']} {arguments}")
+        if "description" in call:
+            lines.append(f"   {call['description']}")
+    if "error" in request:
+        lines.append(f"The last answer was not accepted: {request['error']}")
+    lines.append(how_to_answer(calls))
+    return "\n".join(lines)
+
+
+def how_to_answer(calls: Sequence[HeldCall]) -> str:
+    """Return a sentence that explains how to answer in text."""
+    allowed = {kind for call in calls for kind in call["allowed_decisions"]}
+    forms = {
+        "approve": '"approve"',
+        "reject": '"reject", "reject: <reason>"',
+        "edit": '"edit: {<all arguments as JSON>}"',
+        "respond": '"respond: <the result>"',
+    }
+    words = ", ".join(text for kind, text in forms.items() if kind in allowed)
+    if len(calls) == 1:
+        return f"Answer with one of: {words}."
+    return f'Answer with one line for each call, such as "1: approve", or with one line for all. Decisions: {words}.'
+
+
+def decisions_in_text(text: str, calls: Sequence[HeldCall]) -> Any:
+    """Read a person's decisions from a message; see `how_to_answer`, or JSON as for `read_decisions`.
+
+    Only complete decisions count: "yes, but use another file" is none.
+
+    Args:
+        text: The message.
+        calls: The calls of the request.
+
+    Returns:
+        The decisions, for `read_decisions`.
+
+    Raises:
+        DecisionError: When the message is not a decision.
+    """
+    text = text.strip()
+    if (fenced := _FENCE.fullmatch(text)) is not None:
+        text = fenced["json"]
+    if text.startswith(("{", "[")):
+        return _json_answer(text, calls)
+    if (decision := _decision(text)) is not None:
+        return decision
+    by_id: dict[str, Any] = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        found = _LINE.fullmatch(line)
+        id_ = _call_id(found["call"], calls) if found is not None else None
+        decision = _decision(found["decision"]) if found is not None else None
+        if id_ is None or decision is None or id_ in by_id:
+            raise _no_decision(text, calls)
+        by_id[id_] = decision
+    if not by_id:
+        raise _no_decision(text, calls)
+    return by_id
+
+
+def _json_answer(text: str, calls: Sequence[HeldCall]) -> Any:
+    try:
+        given = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DecisionError(f"The answer is no valid JSON: {error}. {how_to_answer(calls)}") from None
+    return given["decisions"] if isinstance(given, dict) and "decisions" in given else given
+
+
+def _decision(text: str) -> dict[str, Any] | None:
+    if _APPROVAL.fullmatch(text):
+        return {"type": "approve"}
+    if (found := _REJECTION.fullmatch(text)) is not None:
+        return {"type": "reject"} if found["message"] is None else {"type": "reject", "message": found["message"]}
+    if (found := _RESPONSE.fullmatch(text)) is not None:
+        return {"type": "respond", "message": found["message"]}
+    if (found := _EDIT.fullmatch(text)) is not None:
+        try:
+            return {"type": "edit", "edited_action": {"args": json.loads(found["arguments"])}}
+        except (ValueError, RecursionError):
+            return None
+    return None
+
+
+def _call_id(key: str, calls: Sequence[HeldCall]) -> str | None:
+    """Return the id of a call by its number in the question, or by its id; None for neither."""
+    ids = [call["id"] for call in calls]
+    # A number first, because the question shows no ids.
+    if key.isdecimal() and 1 <= int(key) <= len(ids):
+        return ids[int(key) - 1]
+    return key if key in ids else None
+
+
+def _no_decision(text: str, calls: Sequence[HeldCall]) -> DecisionError:
+    shown = text if len(text) <= 200 else f"{text[:200]}…"
+    return DecisionError(f"{shown!r} is no decision on the calls that wait. {how_to_answer(calls)}")

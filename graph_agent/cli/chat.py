@@ -1,0 +1,326 @@
+"""The conversation at a terminal: the input line stays open while the agent works."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, cast
+
+from prompt_toolkit.completion import WordCompleter
+from prompt_toolkit.patch_stdout import patch_stdout
+
+from graph_agent._internal.redaction import mask_named_secrets
+from graph_agent.cli.agent_thread import AgentThread
+from graph_agent.cli.asking import approve_all, show_question
+from graph_agent.cli.chat_commands import COMMANDS, run_command
+from graph_agent.cli.dialog import Dialog
+from graph_agent.cli.editor import LineEditor, open_history
+from graph_agent.cli.interrupts import GRACE_S, STOPPED
+from graph_agent.cli.one_shot import Settings, new_session_id
+from graph_agent.cli.prompt_screen import PromptScreen
+from graph_agent.cli.questions import Question, questions_of, signed
+from graph_agent.cli.report import TextReport
+from graph_agent.errors import GraphAgentError, InputError
+from graph_agent.runs.registry import is_idle
+from graph_agent.session.results import Done, RunResult, open_interrupts
+from graph_agent.session.session import Session
+from graph_agent.spec.opening import open_agent
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from langgraph.checkpoint.base import BaseCheckpointSaver
+
+    from graph_agent.compiled import CompiledAgentGraph
+    from graph_agent.session.results import Part
+
+_WAKE = "\x00wake"
+"""Result of the input line when a question of the agent interrupts it."""
+_CONTEXT = {"on_failure": "answer"}
+_REFRESH_S = 0.25
+"""Seconds between two updates of the live region."""
+_RESPONSE_S = 3.0
+"""Seconds in which a run must react to an abort; otherwise it counts as stuck."""
+
+
+def chat_with(settings: Settings) -> int:
+    """Hold a conversation until the person leaves; return the exit status.
+
+    Raises:
+        ConfigError: If the agent cannot be opened.
+    """
+    return asyncio.run(_chat(settings))
+
+
+async def _chat(settings: Settings) -> int:
+    def opened() -> Any:
+        return open_agent(settings.spec, today=settings.today, db=settings.db)
+
+    agent = AgentThread(opened, GRACE_S)
+    async with agent as graph:
+        status = await Chat(settings, agent, graph).talk()
+    if agent.is_stuck:
+        sys.stderr.write("Stopped at once: something of the agent did not end, such as a call that blocks.\n")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(STOPPED)
+    return status
+
+
+class Chat:
+    """One conversation.
+
+    Args:
+        settings: The settings of the command.
+        agent: The thread of the agent.
+        graph: The agent.
+        editor: The input line; None for the terminal's.
+    """
+
+    def __init__(
+        self, settings: Settings, agent: AgentThread, graph: CompiledAgentGraph, editor: LineEditor | None = None
+    ) -> None:
+        self.settings = settings
+        self.screen = PromptScreen()
+        self.out, self.err = self.screen.out, self.screen.err
+        self.questions: list[Question] = []
+        """The open questions of the session."""
+        self.result: RunResult | None = None
+        """The result of the newest run of this conversation; None before it."""
+        self._agent, self._graph = agent, graph
+        self._saver = cast("BaseCheckpointSaver[Any]", graph.checkpointer)
+        self._always: set[str] = set()
+        self._editor = editor or LineEditor(open_history(), self._interrupted)
+        self._editor.session.completer = WordCompleter([f"/{name}" for name in COMMANDS], sentence=True)
+        self._editor.session.complete_while_typing = False
+        self._dialog_editor = LineEditor(read_from=self._editor.session.input, write_to=self._editor.session.output)
+        self._dialog: Dialog | None = None
+        self._run: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._draft = ""
+        """The text that was typed when a question interrupted the input line."""
+        self._armed = self._stuck = self._leaving = False
+        self.start_session(settings.session_id or new_session_id())
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a run of this conversation is under way."""
+        return self._run is not None and not self._run.done()
+
+    async def call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine of the session on the agent's loop, and return its result.
+
+        Raises:
+            TimeoutError: If the loop is blocked for `GRACE_S` seconds.
+        """
+        return await asyncio.wait_for(self._agent.call(work), GRACE_S)
+
+    def start_session(self, session_id: str) -> None:
+        """Continue with another session."""
+        self.session = Session(self._graph, session_id)
+        self.questions, self._dialog, self.result = [], None, None
+        self._report = TextReport(self.screen)
+        self._always.clear()
+
+    def leave(self) -> None:
+        """End the conversation after the current command."""
+        self._leaving = True
+
+    async def talk(self) -> int:
+        """Read and execute inputs until the person leaves; return the exit status."""
+        status = 0
+        with patch_stdout(raw=True):
+            self.greet()
+            await self.load_questions()
+            while not self._leaving:
+                try:
+                    await self._take(await self._read())
+                except (GraphAgentError, TimeoutError) as error:
+                    self.show_error(error)
+                except EOFError:
+                    self._leaving = True
+                except KeyboardInterrupt:
+                    # SIGINT, and not the key Ctrl-C.
+                    status = STOPPED
+                    self._leaving = True
+            await self._end_run()
+        self.err.line(f"Go on with this conversation: --session {self.session.id}", style="dim")
+        return status
+
+    def greet(self) -> None:
+        """Print the agent and the session."""
+        self.out.line(f"{self.settings.spec.name} - session {self.session.id} - /help lists the commands", style="dim")
+
+    def show_error(self, error: Exception) -> None:
+        """Print an error; the conversation continues."""
+        text = str(error) or "the agent does not react: something of it blocks"
+        self.err.print(mask_named_secrets(f"error: {text}"), style="red")
+
+    async def load_questions(self) -> None:
+        """Read the open questions of the session, and ask them."""
+        state = await self.call(self._graph.aget_state({"configurable": {"thread_id": self.session.id}}))
+        self.questions = questions_of(open_interrupts(state))
+        if self.questions:
+            self.ask()
+        elif state.tasks and not await self.call(is_idle(self._saver, self.session.id)):
+            self.err.print("Another process runs this session; /steer and /abort reach it.", style="yellow")
+        elif state.tasks:
+            self.err.print("The last run of this session was interrupted; /resume continues it.", style="yellow")
+
+    def ask(self) -> None:
+        """Ask the open questions, in place of the next input."""
+        self._dialog = Dialog(self.questions, self._always)
+        if (answers := self._dialog.answers) is not None:
+            self.answer(answers)
+
+    def answer(self, answers: dict[str, Any] | None) -> None:
+        """Resume the session with answers; with None, after a crash."""
+        self._dialog = None
+        self._report.resume()
+        session, given = self.session, None if answers is None else signed(answers)
+        self._start(lambda: session.stream_resume(given, context=_CONTEXT))
+
+    def send(self, text: str) -> None:
+        """Run an input."""
+        self._report = TextReport(self.screen)
+        session = self.session
+        self._start(lambda: session.stream(text, context=_CONTEXT))
+
+    async def abort(self) -> None:
+        """Stop the run, or settle the calls that wait."""
+        aborting = asyncio.create_task(self._agent.call(self.session.abort()))
+        # Not cancelled after the timeout: the loop may go on later.
+        await asyncio.wait([aborting], timeout=_RESPONSE_S)
+        if not aborting.done():
+            self._stuck = self.is_running
+            self.err.print("The run does not react: something of it blocks. Ctrl-C again leaves the program.")
+            return
+        try:
+            stopped = aborting.result()
+        except GraphAgentError as error:
+            self.show_error(error)
+            return
+        if self.questions and not self.is_running:
+            self.questions, self._dialog = [], None
+            self.out.print("The waiting calls are dropped.", style="dim")
+        elif not stopped:
+            self.out.print("Nothing is running.", style="dim")
+
+    async def _read(self) -> str:
+        if self._dialog is not None and not self.is_running:
+            show_question(self.err, self._dialog)
+            try:
+                return await self._dialog_editor.read(self._dialog.label, default=self._dialog.default)
+            except (EOFError, KeyboardInterrupt):
+                self._dialog = None
+                self.err.print("Left open: /approve asks again, /abort drops the calls.", style="yellow")
+        draft, self._draft = self._draft, ""
+        return await self._editor.read(self.screen.prompt, default=draft)
+
+    async def _take(self, text: str) -> None:
+        if text is _WAKE:
+            return
+        self._armed = False
+        if text.startswith("/") and (self._dialog is None or not self._dialog.is_long):
+            await run_command(self, text)
+        elif self._dialog is not None and not self.is_running:
+            self._dialog.submit(text)
+            if (answers := self._dialog.answers) is not None:
+                self.answer(answers)
+        elif not text.strip():
+            return
+        elif self.is_running:
+            await self.call(self.session.follow_up(text))
+            self.out.print(
+                "Queued for after the current answer; /steer sends a message before the next step.", style="dim"
+            )
+        elif self.questions:
+            self.err.print(
+                "The session waits for your answer: /approve asks again, /abort drops the calls.", style="yellow"
+            )
+            self._draft = text
+        else:
+            self.send(text)
+
+    def _start(self, start: Callable[[], AsyncGenerator[Part]]) -> None:
+        self.questions = []
+        self._run = asyncio.create_task(self._show(start))
+
+    async def _show(self, start: Callable[[], AsyncGenerator[Part]]) -> None:
+        report = self._report
+        self.screen.set_busy(True)
+        refresh = asyncio.create_task(self._refresh())
+        result: RunResult | None = None
+        reload = False
+        try:
+            async for part in self._agent.stream(start):
+                report.take(part)
+                if isinstance(part, Done):
+                    self.result = result = part.result
+        except Exception as error:  # noqa: BLE001 - the conversation continues after any failure of a run
+            self.show_error(error)
+            reload = isinstance(error, InputError)
+        finally:
+            refresh.cancel()
+            report.close()
+            self.screen.set_busy(False)
+            self._editor.session.app.invalidate()
+        self._stuck = False
+        if reload:
+            # An answer that does not fit leaves the questions open.
+            await self.load_questions()
+        elif result is not None and result.interrupts:
+            self.questions = questions_of(result.interrupts)
+            answers = await approve_all(self.questions) if self.settings.approve_all else None
+            if answers is None:
+                self.ask()
+            else:
+                self.answer(answers)
+        self._wake()
+
+    async def _refresh(self) -> None:
+        while True:
+            await asyncio.sleep(_REFRESH_S)
+            self._editor.session.app.invalidate()
+
+    def _wake(self) -> None:
+        """Interrupt the input line, so that the question is asked; the typed text is kept."""
+        app = self._editor.session.app
+        if self._dialog is not None and app.is_running:
+            self._draft = app.current_buffer.text
+            app.current_buffer.reset()
+            app.exit(result=_WAKE)
+
+    def _interrupted(self, typed: str) -> bool:
+        """Handle the key Ctrl-C; return whether to clear the typed text."""
+        app = self._editor.session.app
+        if self.is_running and not self._stuck:
+            self._spawn(self.abort())
+            return False
+        if typed.strip() and not self.is_running:
+            self._armed = False
+            return True
+        if self._armed or self.is_running:
+            app.exit(exception=EOFError)
+        else:
+            self._armed = True
+            self.out.print("Ctrl-C again, or Ctrl-D, leaves.", style="dim")
+        return False
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end_run(self) -> None:
+        """Abort a run that is under way, and wait for its end."""
+        if self._run is None or self._run.done():
+            return
+        if not self._stuck:
+            await self.abort()
+            await asyncio.wait([self._run], timeout=_RESPONSE_S)
+        if self._stuck:
+            self._agent.abandon()
+        self._run.cancel()

@@ -1,0 +1,126 @@
+"""The line editor: history, several lines, and an external editor."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.formatted_text import AnyFormattedText, FormattedText
+from prompt_toolkit.history import DummyHistory, FileHistory, History, InMemoryHistory
+from prompt_toolkit.input import Input
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.output import ColorDepth, Output, create_output
+from prompt_toolkit.output.vt100 import Vt100_Output
+
+HISTORY_VARIABLE = "GRAPH_AGENT_HISTORY"
+"""Environment variable with the file of the history; an empty value keeps the history in memory."""
+
+
+def history_path() -> Path | None:
+    """Return the file of the input history in the user's state folder; None to keep it in memory."""
+    given = os.environ.get(HISTORY_VARIABLE)
+    if given is not None:
+        return Path(given) if given else None
+    state = os.environ.get("XDG_STATE_HOME") or ""
+    # The XDG specification ignores relative paths.
+    folder = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    return folder / "graph-agent" / "history"
+
+
+def open_history() -> History:
+    """Return the persistent history, readable by this user only; one in memory if its file cannot be written."""
+    try:
+        path = history_path()
+        if path is None:
+            return InMemoryHistory()
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.touch(mode=0o600, exist_ok=True)
+        with path.open("ab"):
+            return FileHistory(path)
+    except (OSError, RuntimeError):  # RuntimeError: there is no home folder
+        return InMemoryHistory()
+
+
+def terminal_output() -> Output:
+    """Return the terminal that standard output, or else standard error, is."""
+    output = create_output(always_prefer_tty=True)
+    if isinstance(output, Vt100_Output):
+        # The terminal's answers to requests for the cursor position could arrive as keys of the next input.
+        output.enable_cpr = False
+    return output
+
+
+class LineEditor:
+    """Reads inputs of one or several lines.
+
+    Enter ends the input; Alt-Enter, or a backslash at the end of a line, starts a new line. Ctrl-X Ctrl-E opens the
+    input in `$VISUAL` or `$EDITOR`.
+
+    Args:
+        history: The earlier inputs; None to keep none.
+        on_interrupt: Called for Ctrl-C, with the current text, in place of raising `KeyboardInterrupt`; returns whether
+            to clear the text. None to raise.
+        read_from: Source of keys; None for the terminal.
+        write_to: The screen; None for the terminal.
+    """
+
+    def __init__(
+        self,
+        history: History | None = None,
+        on_interrupt: Callable[[str], bool] | None = None,
+        *,
+        read_from: Input | None = None,
+        write_to: Output | None = None,
+    ) -> None:
+        keys = KeyBindings()
+        keys.add("enter")(_enter)
+        keys.add("escape", "enter")(_new_line)
+        if on_interrupt is not None:
+
+            @keys.add("c-c")
+            def _(event: KeyPressEvent) -> None:
+                if on_interrupt(event.current_buffer.text):
+                    event.current_buffer.reset()
+
+        self.session: PromptSession[str] = PromptSession(
+            history=history or DummyHistory(),
+            key_bindings=keys,
+            multiline=True,
+            prompt_continuation="… ",
+            enable_open_in_editor=True,
+            tempfile_suffix=".yaml",
+            color_depth=ColorDepth.DEPTH_1_BIT if os.environ.get("NO_COLOR") else None,
+            input=read_from,
+            output=write_to or terminal_output(),
+        )
+
+    async def read(self, label: AnyFormattedText, *, default: str = "", handle_signal: bool = True) -> str:
+        """Read one input.
+
+        Args:
+            label: The prompt; its last line stands before the input.
+            default: The editable beginning.
+            handle_signal: Whether SIGINT raises `KeyboardInterrupt`.
+
+        Raises:
+            EOFError: For Ctrl-D in an empty input.
+            KeyboardInterrupt: For SIGINT, and for Ctrl-C without `on_interrupt`.
+        """
+        # A space without a colour would be a movement of the cursor.
+        shown: AnyFormattedText = FormattedText([("ansicyan", label)]) if isinstance(label, str) else label
+        return await self.session.prompt_async(shown, default=default, handle_sigint=handle_signal)
+
+
+def _enter(event: KeyPressEvent) -> None:
+    buffer = event.current_buffer
+    if buffer.document.current_line_before_cursor.endswith("\\") and buffer.document.is_cursor_at_the_end:
+        buffer.delete_before_cursor()
+        buffer.insert_text("\n")
+    else:
+        buffer.validate_and_handle()
+
+
+def _new_line(event: KeyPressEvent) -> None:
+    event.current_buffer.insert_text("\n")

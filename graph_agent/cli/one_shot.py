@@ -1,0 +1,196 @@
+"""Questions and answers without a line editor: given questions, lines of a pipe, and resumed sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING
+
+from graph_agent._internal.daemon_threads import call_in_thread
+from graph_agent.cli.asking import (
+    WAITING,
+    Ask,
+    AskTerminal,
+    GivenAnswers,
+    approve_all,
+    ask_nobody,
+    show_how_to_go_on,
+)
+from graph_agent.cli.database import no_session
+from graph_agent.cli.inputs import Ended, Report, resume_session, run_input
+from graph_agent.cli.interrupts import STOPPED, Interrupts
+from graph_agent.cli.json_report import JsonReport
+from graph_agent.cli.questions import Question, questions_of
+from graph_agent.cli.report import TextReport
+from graph_agent.cli.screen import LiveScreen, PlainScreen
+from graph_agent.cli.terminal import Terminal
+from graph_agent.session.results import open_interrupts
+from graph_agent.session.session import Session
+from graph_agent.spec.opening import open_agent
+
+if TYPE_CHECKING:
+    from graph_agent.spec.agent_file import AgentSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the commands that run an agent have in common."""
+
+    spec: AgentSpec
+    session_id: str | None
+    """The session to start or continue; None for a new one."""
+    today: date | None
+    """The agent's current date; None for the real one."""
+    db: str | None
+    """The database that replaces the file's; None for the file's."""
+    as_json: bool
+    approve_all: bool
+    """Whether every call is approved without a question."""
+    options: Sequence[str]
+    """Options of another command that select the same agent and database."""
+
+    @property
+    def address(self) -> str:
+        """The URL of the database."""
+        return self.db or self.spec.db
+
+
+def new_session_id() -> str:
+    """Return the id of a new session."""
+    return uuid.uuid4().hex[:12]
+
+
+def has_person() -> bool:
+    """Whether a person can be asked: standard input is a terminal, and so is an output."""
+    return sys.stdin.isatty() and (sys.stdout.isatty() or sys.stderr.isatty())
+
+
+class Runner:
+    """Runs inputs of sessions, each reported on the output that the settings select.
+
+    Args:
+        settings: The settings.
+        interrupts: The handler of Ctrl-C.
+    """
+
+    def __init__(self, settings: Settings, interrupts: Interrupts) -> None:
+        self._settings = settings
+        self._interrupts = interrupts
+        self.out, self.err = Terminal(), Terminal(stderr=True)
+        self._screen = (LiveScreen if self.out.is_terminal else PlainScreen)(self.out, self.err)
+        person = not settings.as_json and has_person()
+        self.ask: Ask = approve_all if settings.approve_all else AskTerminal(self.err) if person else ask_nobody
+
+    async def run(self, session: Session, text: str, *, show: bool) -> int:
+        """Run one input; return the exit status.
+
+        Args:
+            session: The session.
+            text: The user's message.
+            show: Whether to print the message first.
+        """
+        report = self._report(session)
+        if show:
+            report.question(text)
+        return self._end(session, await run_input(session, text, report, self.ask, self._interrupts, self.err))
+
+    async def resume(self, session: Session, questions: Sequence[Question], given: GivenAnswers) -> int:
+        """Answer the open questions of a session, or continue it after a crash; return the exit status.
+
+        Args:
+            session: The session.
+            questions: Its open questions; empty after a crash.
+            given: The answers of the command's options.
+
+        Raises:
+            InputError: If there is nothing to resume, or the answers do not fit.
+        """
+        answers = None
+        if questions:
+            answers = await self.ask(questions) if given.is_empty else given.resolve(questions)
+            if answers is None:
+                return self._end(session, Ended(WAITING, questions))
+        report = self._report(session)
+        return self._end(session, await resume_session(session, answers, report, self.ask, self._interrupts, self.err))
+
+    def _report(self, session: Session) -> Report:
+        if self._settings.as_json:
+            return JsonReport(session.id)
+        if self.err.is_terminal:
+            self.err.line(f"session {session.id}", style="dim")
+        return TextReport(self._screen)
+
+    def _end(self, session: Session, ended: Ended) -> int:
+        if ended.status == WAITING:
+            options, address = self._settings.options, self._settings.address
+            show_how_to_go_on(self.err, session.id, ended.questions, options, address)
+        return ended.status
+
+
+async def ask_questions(settings: Settings, questions: Sequence[str]) -> int:
+    """Ask an agent; return the exit status.
+
+    Args:
+        settings: The settings.
+        questions: The user's messages, each in a session of its own unless one is named; without any, the lines of
+            standard input, in one session.
+    """
+    status, started = 0, bool(settings.session_id)
+    with Interrupts.handled() as interrupts:
+        runner = Runner(settings, interrupts)
+        session_id = settings.session_id or new_session_id()
+        async with open_agent(settings.spec, today=settings.today, db=settings.db) as graph:
+            try:
+                async for question in _questions(questions, runner.out, echo=not settings.as_json):
+                    if questions and settings.session_id is None and started:
+                        session_id = new_session_id()
+                    started = True
+                    ended = await runner.run(Session(graph, session_id), question, show=bool(questions))
+                    status = max(status, ended)
+                    if ended in (STOPPED, WAITING):
+                        break
+            except asyncio.CancelledError:
+                status = STOPPED
+                runner.out.print()
+            if started and not settings.as_json and (not questions or status == STOPPED):
+                runner.err.line(f"Go on with this conversation: --session {session_id}", style="dim")
+    return status
+
+
+async def resume_one(settings: Settings, given: GivenAnswers) -> int:
+    """Resume the session of the settings; return the exit status.
+
+    Raises:
+        InputError: If there is no such session, nothing to resume, or the answers do not fit.
+    """
+    assert settings.session_id is not None
+    with Interrupts.handled() as interrupts:
+        async with open_agent(settings.spec, today=settings.today, db=settings.db) as graph:
+            session = Session(graph, settings.session_id)
+            try:
+                state = await graph.aget_state({"configurable": {"thread_id": session.id}})
+                if not state.values and not state.tasks:
+                    raise no_session(session.id, settings.address)
+                questions = questions_of(open_interrupts(state))
+                return await Runner(settings, interrupts).resume(session, questions, given)
+            except asyncio.CancelledError:
+                return STOPPED
+
+
+async def _questions(questions: Sequence[str], out: Terminal, *, echo: bool) -> AsyncIterator[str]:
+    for question in questions:
+        yield question
+    while not questions and (question := await _read_line(out, echo=echo)):
+        yield question
+
+
+async def _read_line(out: Terminal, *, echo: bool) -> str:
+    """Read one line of standard input; empty at its end."""
+    try:
+        return (await call_in_thread(out.input if echo else input, *(["\n> "] if echo else []))).strip()
+    except EOFError:
+        return ""

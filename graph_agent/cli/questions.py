@@ -1,0 +1,191 @@
+"""Open interrupts of a session as questions to a person, and the answers in the shape that resumes the session.
+
+Approvals have LangChain's shape: the interrupt's value is a `HITLRequest`, its answer a `HITLResponse`.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from graph_agent.errors import InputError
+
+if TYPE_CHECKING:
+    from langgraph.types import Interrupt
+
+Decision = dict[str, Any]
+"""One decision of a `HITLResponse`."""
+
+DECISIONS = ("approve", "edit", "reject", "respond")
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One call that waits for a decision."""
+
+    name: str
+    """The tool."""
+    args: dict[str, Any]
+    """Its arguments."""
+    description: str
+    """Text for the person; empty for none."""
+    allowed: tuple[str, ...]
+    """The allowed decisions, among `DECISIONS`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One open interrupt."""
+
+    id: str
+    """The interrupt's id."""
+    value: Any
+    """The interrupt's value."""
+    actions: tuple[Action, ...]
+    """The calls that wait for a decision, in order; empty for a question of another kind."""
+
+    def answer(self, decisions: Sequence[Decision]) -> Any:
+        """Return the answer with a decision for each action, in order."""
+        return decisions[0] if _is_single(self.value) else {"decisions": [*decisions]}
+
+
+def signed(answers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return answers in which each approval names the user of this process, for the history.
+
+    Args:
+        answers: Interrupt id → answer.
+    """
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):  # the user has no name
+        return dict(answers)
+    return {
+        id_: {**answer, "decided_by": user} if isinstance(answer, dict) and "decisions" in answer else answer
+        for id_, answer in answers.items()
+    }
+
+
+def questions_of(interrupts: Sequence[Interrupt]) -> list[Question]:
+    """Return the questions of open interrupts."""
+    return [Question(each.id, each.value, _actions(each.value, each)) for each in interrupts]
+
+
+def describe(question: Question) -> list[str]:
+    """Return a question as lines of text, one for each action."""
+    if question.actions:
+        return [f"{action.name} {json.dumps(action.args, ensure_ascii=False)}" for action in question.actions]
+    value = question.value
+    return [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)]
+
+
+def parse_decision(text: str, action: Action) -> Decision:
+    """Parse a decision of the command line.
+
+    Args:
+        text: `approve`, `reject`, `reject:REASON`, `edit:ARGUMENTS` (a JSON or YAML object) or `respond:TEXT`.
+        action: The call it is for.
+
+    Raises:
+        InputError: If it has another form, or the call does not allow it.
+    """
+    kind, colon, rest = text.partition(":")
+    kind, rest = kind.strip().lower(), rest.strip()
+    if kind not in DECISIONS or (kind == "approve" and colon) or (kind in ("edit", "respond") and not rest):
+        raise InputError(
+            f"The decision {text!r} has another form; write approve, reject, reject:REASON, "
+            "edit:{arguments as JSON} or respond:TEXT."
+        )
+    check_allowed(kind, action)
+    if kind == "edit":
+        return edit(action, parse_arguments(rest))
+    return {"type": kind, "message": rest} if rest else {"type": kind}
+
+
+def check_allowed(kind: str, action: Action) -> None:
+    """Check that a call allows a kind of decision.
+
+    Raises:
+        InputError: If it does not.
+    """
+    if kind not in action.allowed:
+        raise InputError(f"The call {action.name} does not allow {kind!r}; allowed: {', '.join(action.allowed)}.")
+
+
+def edit(action: Action, arguments: dict[str, Any]) -> Decision:
+    """Return the decision to run a call with other arguments."""
+    return {"type": "edit", "edited_action": {"name": action.name, "args": arguments}}
+
+
+def parse_arguments(text: str) -> dict[str, Any]:
+    """Parse the arguments of a call, as a JSON or YAML object.
+
+    Raises:
+        InputError: If the text is not an object with text keys.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError:
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise InputError(f"The arguments are not JSON or YAML: {' '.join(str(error).split())}.") from None
+    if value is None:
+        value = {}
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise InputError(f'The arguments must be an object, such as {{"path": "a.txt"}}; got {value!r}.')
+    return value
+
+
+def parse_answer(text: str) -> Any:
+    """Return the answer to a question that is no approval: a JSON object or array as its value, other text as it is."""
+    if text.strip()[:1] in ("{", "["):
+        try:
+            return json.loads(text)
+        except ValueError:
+            return text
+    return text
+
+
+def _actions(value: Any, interrupt: Interrupt) -> tuple[Action, ...]:
+    if _is_single(value):
+        return (_action(value, _single_allowed(interrupt)),)
+    if not isinstance(value, Mapping) or not isinstance(value.get("action_requests"), list):
+        return ()
+    requests = [each for each in value["action_requests"] if isinstance(each, Mapping)]
+    reviews = [each for each in value.get("review_configs") or () if isinstance(each, Mapping)]
+    return tuple(_action(request, _allowed(request, at, reviews)) for at, request in enumerate(requests))
+
+
+def _allowed(request: Mapping[str, Any], at: int, reviews: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the decisions that the review of a call allows: the one at its place, else one of its name."""
+    placed = reviews[at : at + 1] if at < len(reviews) else ()
+    for review in (*placed, *reviews):
+        if review.get("action_name") == request.get("name"):
+            return tuple(review.get("allowed_decisions") or ())
+    return ("approve", "edit", "reject")
+
+
+def _action(request: Mapping[str, Any], allowed: tuple[str, ...]) -> Action:
+    arguments = request.get("args")
+    return Action(
+        name=str(request.get("name", "")),
+        args=dict(arguments) if isinstance(arguments, Mapping) else {},
+        description=str(request.get("description") or ""),
+        allowed=tuple(kind for kind in DECISIONS if kind in allowed),
+    )
+
+
+def _is_single(value: Any) -> bool:
+    """Whether an interrupt is for one call, as LangChain's middleware raises it in its mode `per_call`."""
+    return isinstance(value, Mapping) and value.get("type") == "tool_approval"
+
+
+def _single_allowed(interrupt: Interrupt) -> tuple[str, ...]:
+    # The allowed decisions are published in the schema of the answer only.
+    schema = json.dumps(getattr(interrupt, "response_schema", None) or {}, default=str)
+    return tuple(kind for kind in DECISIONS if f'"{kind}"' in schema) or ("approve", "edit", "reject")

@@ -1,0 +1,222 @@
+"""Commands `run`, `chat` and `resume`: conversations with an agent."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from graph_agent._internal.command_log import (
+    LogLevel,
+    LogLevelOption,
+    VerboseOption,
+    chosen_level,
+    log_at,
+    log_warnings,
+)
+from graph_agent.cli.options import (
+    AGENT_FILE,
+    ConfigOption,
+    CredentialOption,
+    DbOption,
+    JsonOption,
+    SessionArgument,
+    TodayOption,
+    check_session_id,
+)
+from graph_agent.cli.terminal import log_stream
+from graph_agent.errors import GraphAgentError, InputError
+
+if TYPE_CHECKING:
+    from graph_agent.cli.one_shot import Settings
+
+STDIN = "-"
+"""The question that stands for the whole of standard input."""
+
+StartedSession = Annotated[
+    str | None, typer.Option("--session", "-s", callback=check_session_id, help="A session to start or continue.")
+]
+ApproveAllOption = Annotated[
+    bool, typer.Option("--approve-all", help="Approve every call that needs an approval, without a question.")
+]
+
+
+def run(
+    questions: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Questions, each in its own session unless --session is given; `-` is standard input as one question. "
+            "Without any, a conversation: at a terminal as `chat`, else with the lines of standard input."
+        ),
+    ] = None,
+    config: ConfigOption = AGENT_FILE,
+    session: StartedSession = None,
+    today: TodayOption = None,
+    db: DbOption = None,
+    credential: CredentialOption = None,
+    json_lines: JsonOption = False,
+    approve_all: ApproveAllOption = False,
+    verbose: VerboseOption = 0,
+    log_level: LogLevelOption = None,
+) -> None:
+    """Ask an agent, and print its progress and answer."""
+    asked = [_read_stdin() if each == STDIN else each for each in questions or []]
+    settings = _settings(
+        config,
+        session,
+        today,
+        db,
+        credential,
+        as_json=json_lines,
+        approve_all=approve_all,
+        verbose=verbose,
+        log_level=log_level,
+    )
+    _converse(settings, asked)
+
+
+def chat(
+    config: ConfigOption = AGENT_FILE,
+    session: StartedSession = None,
+    today: TodayOption = None,
+    db: DbOption = None,
+    credential: CredentialOption = None,
+    approve_all: ApproveAllOption = False,
+    verbose: VerboseOption = 0,
+    log_level: LogLevelOption = None,
+) -> None:
+    """Hold a conversation with an agent; /help lists what can be typed."""
+    settings = _settings(
+        config,
+        session,
+        today,
+        db,
+        credential,
+        as_json=False,
+        approve_all=approve_all,
+        verbose=verbose,
+        log_level=log_level,
+    )
+    _converse(settings, [])
+
+
+def resume(
+    session: SessionArgument,
+    config: ConfigOption = AGENT_FILE,
+    today: TodayOption = None,
+    db: DbOption = None,
+    credential: CredentialOption = None,
+    approve_all: Annotated[bool, typer.Option("--approve-all", help="Approve every call that waits now.")] = False,
+    reject_all: Annotated[bool, typer.Option("--reject-all", help="Reject every call that waits now.")] = False,
+    message: Annotated[str, typer.Option("--message", "-m", help="The reason of --reject-all, for the model.")] = "",
+    decision: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--decision",
+            "-d",
+            help="One for each call that waits, in order: approve, reject, reject:REASON, edit:{arguments as JSON} or "
+            "respond:TEXT.",
+        ),
+    ] = None,
+    answer: Annotated[
+        list[str] | None,
+        typer.Option("--answer", "-a", help="One for each question that is no approval, in order; text or JSON."),
+    ] = None,
+    json_lines: JsonOption = False,
+    verbose: VerboseOption = 0,
+    log_level: LogLevelOption = None,
+) -> None:
+    """Answer the open questions of a session, or continue a run that a crash interrupted.
+
+    Without a decision or an answer, the questions are asked at the terminal.
+    """
+    from graph_agent.cli.asking import GivenAnswers
+    from graph_agent.cli.database import shared_database
+    from graph_agent.cli.one_shot import resume_one
+
+    settings = _settings(
+        config,
+        session,
+        today,
+        db,
+        credential,
+        as_json=json_lines,
+        approve_all=False,
+        verbose=verbose,
+        log_level=log_level,
+    )
+    shared_database(settings.address)
+    given = GivenAnswers(approve_all, reject_all, message, decision or (), answer or ())
+    _end(asyncio.run(resume_one(settings, given)))
+
+
+def _converse(settings: Settings, questions: Sequence[str]) -> None:
+    if not questions and not settings.as_json and sys.stdin.isatty() and sys.stdout.isatty():
+        from graph_agent.cli.chat import chat_with
+
+        _end(chat_with(settings))
+    from graph_agent.cli.one_shot import ask_questions
+
+    if not settings.as_json:
+        _end(asyncio.run(ask_questions(settings, questions)))
+    try:
+        status = asyncio.run(ask_questions(settings, questions))
+    except GraphAgentError as error:
+        from graph_agent.cli.json_report import print_error
+
+        print_error(error)
+        raise
+    _end(status)
+
+
+def _settings(
+    config: Path,
+    session: str | None,
+    today: datetime | None,
+    db: str | None,
+    credential: Sequence[str] | None,
+    *,
+    as_json: bool,
+    approve_all: bool,
+    verbose: int,
+    log_level: LogLevel | None,
+) -> Settings:
+    if (level := chosen_level(verbose, log_level)) is not None:
+        log_at(level, log_stream)
+    else:
+        log_warnings(without_history=True, stream=log_stream)
+    # Imported here: they load the graph's modules, which most commands do not need.
+    from graph_agent.cli.one_shot import Settings
+    from graph_agent.spec.agent_file import load_spec, with_sources
+    from graph_agent.spec.credentials import sources_from
+
+    options = [*(["--config", str(config)] if config != AGENT_FILE else []), *(["--db", db] if db else [])]
+    return Settings(
+        spec=with_sources(load_spec(config), sources_from(credential or [])),
+        session_id=session,
+        today=today.date() if today else None,
+        db=db,
+        as_json=as_json,
+        approve_all=approve_all,
+        options=options,
+    )
+
+
+def _read_stdin() -> str:
+    text = sys.stdin.read().strip()
+    if not text:
+        raise InputError("Standard input is empty; `-` takes the question from it.")
+    return text
+
+
+def _end(status: int) -> None:
+    from graph_agent.cli.interrupts import STOPPED, leave_interrupted
+
+    if status == STOPPED:
+        leave_interrupted()
+    sys.exit(status)

@@ -1,0 +1,139 @@
+"""Approvals in the `plan` node: the request for decisions, and their application to the wave."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from langchain_core.messages import HumanMessage, ToolCall, ToolMessage
+
+from graph_agent.approvals.requests import HeldCall
+from graph_agent.events.calls import approval_progress, result_event, since_plan
+from graph_agent.events.types import StoredEvent, event
+from graph_agent.execution.approvals import held_calls
+from graph_agent.execution.current_wave import newest_calls
+from graph_agent.execution.settlement import skipped_result
+from graph_agent.types import HIDDEN_ID_PREFIX
+
+if TYPE_CHECKING:
+    from graph_agent.planning.update import PlanUpdate
+    from graph_agent.types import Call
+    from graph_agent.waves.schema import Selection
+
+REJECTED = "Not run: a person rejected this call."
+_SHOWN_CHARS = 500
+"""Characters of a call's arguments in a notice."""
+_NO_REASON = "Do not repeat it unless the user asks for it."
+
+
+async def start_calls(
+    update: PlanUpdate, calls: Sequence[Call], chosen: Selection, wave: Sequence[StoredEvent] = ()
+) -> None:
+    """Run the calls of a wave that can run now, except for those that a person must approve first.
+
+    A person is asked once no other call of the wave can run, about all calls that need approval by then. So the
+    request is the only task of its superstep, and a resume repeats no call.
+
+    Args:
+        update: The pass through `plan`.
+        calls: The calls that `chosen` was selected from, references not resolved.
+        chosen: Their selection.
+        wave: The events of their wave that the history holds already.
+    """
+    held = await held_calls(chosen.ready, wave, update.deps, update.settings)
+    if not held:
+        update.make_ready(chosen.ready, wave)
+        return
+    ids = {call["id"] for call in held}
+    waiting = ids | {call["id"] for call in chosen.waiting}
+    update.loop["waiting"] = [call for call in calls if call["id"] in waiting]
+    if free := [call for call in chosen.ready if call["id"] not in ids]:
+        update.make_ready(free, wave)
+    else:
+        _ask(update, held)
+
+
+def _ask(update: PlanUpdate, held: list[HeldCall]) -> None:
+    step = update.loop["step"]
+    update.changes["ready"] = []
+    update.loop["asked"] = held
+    update.events.append(event("approval_request", step, calls=held))
+    for call in held:
+        update.runtime.stream_writer(approval_progress(call["name"], step))
+
+
+def apply_decisions(update: PlanUpdate) -> None:
+    """Apply a person's decisions: replace edited calls in the messages, and add the results of calls that do not run.
+
+    Approved calls, edited calls and undecided calls stay open.
+    """
+    if not update.loop.get("asked"):
+        return
+    decisions = _newest_decisions(update.state["events"])
+    edits = {entry["id"]: entry for entry in decisions if entry["decision"] == "edit"}
+    message, _ = newest_calls(update.history)
+    if edits and message is not None:
+        edited = message.model_copy(update={"tool_calls": [_edited(call, edits) for call in message.tool_calls]})
+        update.replace_history([edited if one is message else one for one in update.history])
+    for entry in decisions:
+        if entry["decision"] in ("reject", "respond"):
+            result, recorded = _result(entry, update.loop["step"])
+            update.add_message(result)
+            update.history = [*update.history, result]
+            update.events.append(recorded)
+
+
+def report_edits(update: PlanUpdate) -> None:
+    """Send the model a notice of the calls of the finished wave that a person edited; no chat window shows it.
+
+    The messages hold the edited calls only, so that the model would otherwise take them for its own.
+    """
+    requested: dict[str, HeldCall] = {}
+    edits: list[dict[str, str]] = []
+    for entry in since_plan(update.state["events"]):
+        if entry["type"] == "approval_request":
+            requested |= {call["id"]: call for call in entry["calls"]}
+        elif entry["type"] == "approval_decision" and entry["decision"] == "edit":
+            planned = requested[entry["id"]]
+            ran = _shown(entry.get("edited_name", planned["name"]), entry["arguments"])
+            edits.append({"planned": _shown(planned["name"], planned["arguments"]), "ran": ran})
+    if not edits:
+        return
+    text = update.deps.prompts.render("edited_calls", edits=edits)
+    message = HumanMessage(text, id=f"{HIDDEN_ID_PREFIX}{uuid.uuid4()}")
+    update.add_message(message)
+    update.history = [*update.history, message]
+
+
+def _shown(name: str, arguments: dict[str, Any]) -> str:
+    text = json.dumps(arguments, ensure_ascii=False)
+    return f"{name} {text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + '…'}"
+
+
+def _newest_decisions(events: Sequence[StoredEvent]) -> list[StoredEvent]:
+    """Return the decisions on the newest request."""
+    found: list[StoredEvent] = []
+    for entry in reversed(events):
+        if entry["type"] == "approval_request":
+            break
+        if entry["type"] == "approval_decision":
+            found.append(entry)
+    return found[::-1]
+
+
+def _edited(call: ToolCall, edits: dict[str, dict[str, Any]]) -> ToolCall:
+    edit = edits.get(call["id"] or "")
+    if edit is None:
+        return call
+    return {**call, "name": edit.get("edited_name", call["name"]), "args": edit["arguments"]}
+
+
+def _result(decision: StoredEvent, step: int) -> tuple[ToolMessage, StoredEvent]:
+    id_, name, message = decision["id"], decision["name"], decision.get("message")
+    if decision["decision"] == "reject":
+        reason = f"Reason: {message}" if message else _NO_REASON
+        return skipped_result(id_, name, f"{REJECTED} {reason}", step)
+    result = ToolMessage(message or "", tool_call_id=id_, name=name, status="success")
+    return result, result_event(id_, name, "success", message or "", step)

@@ -1,0 +1,66 @@
+"""The `approve` node: ask a person for decisions on the calls of a wave that need approval."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.runtime import Runtime
+from langgraph.types import interrupt
+
+from graph_agent._compat import checkpointer_of
+from graph_agent.approvals.decisions import Decided, read_decisions
+from graph_agent.approvals.requests import request_for
+from graph_agent.deps import AgentDeps, deps_of_run
+from graph_agent.errors import ConfigError, DecisionError
+from graph_agent.events.types import StoredEvent, event
+from graph_agent.runs.run import run_of
+from graph_agent.state.schema import AgentState
+from graph_agent.tools.edits import edit_fault
+
+
+async def approve_node(
+    state: AgentState, config: RunnableConfig, runtime: Runtime[Any], *, deps: AgentDeps
+) -> dict[str, Any]:
+    """Interrupt the graph with a request for decisions, and record them; `plan` applies them.
+
+    An answer that does not fit the request repeats the request, with the reason in `error`.
+
+    Returns:
+        An update with one event for each decision.
+
+    Raises:
+        ConfigError: Without a checkpointer, which an interrupt needs.
+    """
+    loop = state["loop"]
+    asked = loop.get("asked", [])
+    if run_of(config).aborted or not asked:
+        return {"arrived": True}
+    if checkpointer_of(config) is None:
+        raise ConfigError(
+            f"The call {asked[0]['name']!r} needs a person's approval, and there is no checkpointer, so the run could "
+            "not be resumed. Pass checkpointer=... to the agent."
+        )
+    toolbox = deps_of_run(deps, runtime).toolbox
+    error: str | None = None
+    while True:
+        answer = interrupt(request_for(asked, error))
+        try:
+            decided = read_decisions(asked, answer, lambda name, arguments: edit_fault(toolbox, name, arguments))
+        except DecisionError as fault:
+            # Not raised: LangGraph has stored the answer, and would use it again for every later resume.
+            error = str(fault)
+        else:
+            return {"events": [_decision_event(each, loop["step"]) for each in decided], "arrived": True}
+
+
+def _decision_event(decided: Decided, step: int) -> StoredEvent:
+    call = decided.call
+    fields: dict[str, Any] = {"id": call["id"], "name": call["name"], "decision": decided.type}
+    if decided.type == "edit":
+        fields["arguments"] = decided.arguments
+        if decided.name != call["name"]:
+            fields["edited_name"] = decided.name
+    if decided.message is not None:
+        fields["message"] = decided.message
+    return event("approval_decision", step, **fields, decided_by=decided.by)

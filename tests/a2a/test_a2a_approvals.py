@@ -1,0 +1,124 @@
+"""Approvals over A2A: the question of a task, and its answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from a2a.types import GetTaskRequest, Part
+from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.struct_pb2 import Value
+
+from graph_agent import A2ADelegate
+from tests.support.a2a_client import a2a_client, artifact_texts, message_request, send, state_name
+from tests.support.a2a_servers import serving_ours
+from tests.support.agents import asks
+from tests.support.approvals import ALL, Desk, asked
+
+WRITE = asks(("1", "write", {"path": "a", "lines": 2}))
+QUESTION = (
+    'A call waits for approval:\n1. write {"path": "a", "lines": 2}\n'
+    'Answer with one of: "approve", "reject", "reject: <reason>", "edit: {<all arguments as JSON>}", '
+    '"respond: <the result>".'
+)
+
+
+def data_answer(waiting: Any, data: Any) -> Any:
+    """A message that answers a task's question with a data part."""
+    request = message_request("", waiting)
+    del request.message.parts[:]
+    request.message.parts.append(Part(data=ParseDict(data, Value())))
+    return request
+
+
+async def test_a_question_is_text_and_data() -> None:
+    with serving_ours(Desk(WRITE).graph) as url:
+        async with a2a_client(url, streaming=False) as client:
+            waiting = await send(client, message_request("go"))
+    text, data = waiting.status.message.parts
+
+    assert (state_name(waiting), text.text, MessageToDict(data.data)) == (
+        "TASK_STATE_INPUT_REQUIRED",
+        QUESTION,
+        {
+            "action_requests": [{"name": "write", "args": {"path": "a", "lines": 2.0}}],
+            "review_configs": [{"action_name": "write", "allowed_decisions": ALL}],
+            "call_ids": ["1"],
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "ran", "decision"),
+    [
+        ("approve", ["wrote a"], "approve"),
+        ("reject: not now", [], "reject"),
+        ({"decisions": [{"type": "approve"}], "decided_by": "mallory"}, ["wrote a"], "approve"),
+        ({"decisions": [{"type": "edit", "edited_action": {"args": {"path": "b", "lines": 3}}}]}, ["wrote b"], "edit"),
+    ],
+)
+async def test_decisions_are_sent_as_text_or_data(answer: Any, ran: list[str], decision: str) -> None:
+    desk = Desk(WRITE, "Done.")
+    with serving_ours(desk.graph) as url:
+        async with a2a_client(url, streaming=False) as client:
+            waiting = await send(client, message_request("go", context_id="s1"))
+            reply = message_request(answer, waiting) if isinstance(answer, str) else data_answer(waiting, answer)
+            done = await send(client, reply)
+        decisions = await desk.decisions()
+
+    assert (state_name(done), artifact_texts(done), desk.ran) == ("TASK_STATE_COMPLETED", ["Done."], ran)
+    assert [(each["decision"], each["decided_by"]) for each in decisions] == [(decision, "user")]
+
+
+async def test_an_answer_that_does_not_fit_leaves_the_task_waiting() -> None:
+    desk = Desk(WRITE, "Done.")
+    with serving_ours(desk.graph) as url:
+        async with a2a_client(url, streaming=False) as client:
+            waiting = await send(client, message_request("go"))
+            for misfit in ("What is in it?", "edit: {}"):
+                waiting = await send(client, message_request(misfit, waiting))
+            reason = waiting.status.message.parts[0].text
+            await send(client, message_request("approve", waiting))
+            done = await client.get_task(GetTaskRequest(id=waiting.id))
+
+    assert ("the field 'path' is missing" in reason, state_name(done), desk.ran) == (
+        True,
+        "TASK_STATE_COMPLETED",
+        ["wrote a"],
+    )
+
+
+async def test_the_question_of_a_remote_agent_is_answered_in_the_delegating_session() -> None:
+    remote = Desk(WRITE, "Written.")
+    with serving_ours(remote.graph) as url:
+        desk = Desk(
+            asks(("d", "delegate_to_scribe", {"task": "Write a."})), "Done.", delegates=[A2ADelegate("scribe", url)]
+        )
+        waiting = await desk.session.run("go")
+        result = await desk.session.resume("approve")
+
+    assert (waiting.interrupts[0].value["question"].startswith("A call waits"), result.results, remote.ran) == (
+        True,
+        {"d": "Written."},
+        ["wrote a"],
+    )
+
+
+async def test_a_delegation_to_a_remote_agent_is_approved_before_anything_is_sent() -> None:
+    remote = Desk("Written.")
+    with serving_ours(remote.graph) as url:
+        desk = Desk(
+            asks(("d", "delegate_to_scribe", {"task": "Write a."})),
+            "Done.",
+            approve=["delegate_to_*"],
+            delegates=[A2ADelegate("scribe", url)],
+        )
+        waiting = await desk.session.run("go")
+        sent = len(remote.model.requests)
+        result = await desk.session.resume("approve")
+
+    assert (asked(waiting.interrupts), sent, result.results) == (
+        [[("delegate_to_scribe", {"task": "Write a."})]],
+        0,
+        {"d": "Written."},
+    )

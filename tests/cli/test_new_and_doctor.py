@@ -1,0 +1,160 @@
+"""A new agent's files, the checks of `doctor`, and the drawn graph."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from graph_agent import LoopConfig, ScriptedChatModel, create_graph_agent
+from graph_agent.cli.graph import APPROVAL_EDGES, EDGES, mermaid
+from graph_agent.cli.new import create
+from graph_agent.spec import load_spec
+from tests.support.agents import echo
+from tests.support.cli import run_cli
+
+SERVER = Path(__file__).parents[2] / "examples" / "hotel" / "server.py"
+
+
+def verdicts(folder: Path, *options: str, **environment: str) -> tuple[int, dict[str, list[dict[str, str]]]]:
+    """The exit status, and the results by check."""
+    done = run_cli(folder, "doctor", "--json", *options, script=None, given="", **environment)
+    found: dict[str, list[dict[str, str]]] = {}
+    for line in done.stdout.splitlines():
+        verdict = json.loads(line)
+        found.setdefault(verdict["check"], []).append(verdict)
+    return done.returncode, found
+
+
+def test_the_tests_of_a_new_agent_pass(tmp_path: Path) -> None:
+    created = run_cli(tmp_path, "new", "my-agent")
+
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "ignore"]
+    tested = subprocess.run(
+        command, cwd=tmp_path / "my-agent", capture_output=True, text=True, timeout=300, check=False
+    )
+
+    assert (created.returncode, tested.returncode, "2 passed" in tested.stdout) == (0, 0, True), tested.stdout
+
+
+@pytest.mark.parametrize("name", ["Yes", "null", "a" * 64, "x_1-y"])
+def test_a_new_agent_has_its_name(tmp_path: Path, name: str) -> None:
+    folder = create(name, tmp_path)
+
+    assert load_spec(folder / "agent.yaml").name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"), [("../up", "a name begins with a letter"), ("1st", "a name begins"), ("taken", "exists")]
+)
+def test_an_invalid_or_existing_name_is_refused(tmp_path: Path, name: str, complaint: str) -> None:
+    (tmp_path / "taken").mkdir()
+
+    done = run_cli(tmp_path, "new", name)
+
+    assert (done.returncode, done.stderr.startswith("error: "), complaint in done.stderr) == (2, True, True)
+
+
+def test_doctor_finds_no_problem_in_an_agent_that_works(tmp_path: Path) -> None:
+    folder = create("fine", tmp_path)
+    (folder / "agent.yaml").write_text(
+        (folder / "agent.yaml").read_text()
+        + f"mcp_servers: {{hotel: {{transport: stdio, command: python, args: ['{SERVER}']}}}}\n"
+        + "credentials: {token: {env: MY_TOKEN}}\n"
+    )
+    run_cli(folder, "run", "hi", script=["Hello."], MY_TOKEN="x")
+
+    status, found = verdicts(folder, MY_TOKEN="x", OPENAI_API_KEY="y", HOTEL_DB=str(tmp_path / "hotel.db"))
+
+    assert (status, {check: [each["status"] for each in results] for check, results in found.items()}) == (
+        0,
+        {
+            "versions": ["ok"],
+            "agent file": ["ok"],
+            "keys": ["ok", "ok"],
+            "model": ["ok"],
+            "MCP": ["ok"],
+            "agent": ["ok"],
+            "database": ["ok"],
+        },
+    )
+    assert found["database"][0]["text"] == "sqlite:///graph_agent.db: writable, 1 session"
+
+
+def test_doctor_names_a_fix_for_each_problem(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text(
+        "name: a\nmodel: openai:gpt-4o-mini\ntools: ['nowhere:tool']\n"
+        "mcp_servers: {gone: {transport: stdio, command: no-such-program}}\n"
+        "credentials: {token: {env: MY_TOKEN}}\ndb: sqlite:///missing/x.db\n"
+    )
+
+    status, found = verdicts(tmp_path)
+
+    problems = {
+        check: [each["fix"] != "" for each in results if each["status"] == "problem"]
+        for check, results in found.items()
+        if check not in ("versions", "agent file")
+    }
+    assert (status, problems) == (
+        1,
+        {"keys": [True, True], "model": [True], "MCP": [True], "agent": [True], "database": [True]},
+    )
+    assert list(tmp_path.glob("*.db*")) == []
+
+
+def test_doctor_asks_the_model_on_request_only(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text("name: a\nmodel: openai:gpt-4o-mini\ndb: 'memory:'\n")
+    # Nothing listens there.
+    environment = {"OPENAI_API_KEY": "sk-secret-123456789", "OPENAI_BASE_URL": "http://127.0.0.1:9/v1"}
+
+    built, asked = verdicts(tmp_path, **environment), verdicts(tmp_path, "--ask-model", **environment)
+
+    assert [(status, found["model"][0]["status"]) for status, found in (built, asked)] == [(0, "ok"), (1, "problem")]
+    assert "sk-secret" not in json.dumps(asked)
+
+
+def test_doctor_reports_an_invalid_agent_file(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text("name: a\nmodle: x\n")
+
+    done = run_cli(tmp_path, "doctor")
+
+    assert (done.returncode, "problem  agent file" in done.stdout, "fix: " in done.stdout) == (1, True, True)
+
+
+def test_the_drawn_edges_are_those_of_the_compiled_graph() -> None:
+    drawn = []
+    for config in (LoopConfig(), LoopConfig(approve="echo")):
+        graph = create_graph_agent(ScriptedChatModel(["x"]), tools=[echo], config=config).get_graph()
+        drawn.append(sorted((edge.source, edge.target, edge.conditional) for edge in graph.edges))
+
+    assert drawn == [sorted(EDGES), sorted([*EDGES, *APPROVAL_EDGES])]
+
+
+def test_the_drawing_names_tools_servers_and_delegates(tmp_path: Path) -> None:
+    (tmp_path / "agent.yaml").write_text(
+        'name: "a \\"b\\""\nmodel: m:x\ntools: ["my_tools:search"]\n'
+        'mcp_servers: {files: {transport: stdio, command: x}}\ndelegates: [{name: "r<b>", url: "http://x"}]\n'
+    )
+
+    lines = mermaid(load_spec(tmp_path / "agent.yaml")).splitlines()
+
+    assert [line.strip() for line in lines if "title" in line or "[" in line] == [
+        'title: "a #quot;b#quot;"',
+        "__start__([start])",
+        "plan[plan]",
+        'tools["tools<br/>search<br/>files (MCP)"]',
+        'delegate["delegate<br/>r#lt;b#gt;"]',
+        "finalize[finalize]",
+        "__end__([end])",
+    ]
+
+
+def test_the_compiled_graph_is_drawn_on_request(tmp_path: Path) -> None:
+    folder = create("fine", tmp_path)
+
+    done = run_cli(folder, "graph", "--compiled")
+
+    assert (done.returncode, done.stderr, "plan -.-> tools" in done.stdout) == (0, "", True)

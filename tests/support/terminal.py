@@ -1,0 +1,107 @@
+"""The command line on a pseudo-terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pexpect
+
+WITHIN_S = 60
+"""Maximum seconds to wait for one piece of output, on a busy machine too."""
+
+GATED_TOOLS = '''
+import asyncio
+from pathlib import Path
+
+
+async def work(n: int) -> str:
+    """Work until the file `go<n>` exists."""
+    Path(f"began{n}").touch()
+    while not Path(f"go{n}").exists():
+        await asyncio.sleep(0.01)
+    return "worked"
+
+
+async def fail(n: int) -> str:
+    """Fail."""
+    raise ValueError("no \\x1b[2J[red]luck[/red]")
+
+
+async def block() -> str:
+    """Block the event loop."""
+    import time
+
+    Path("blocking").touch()
+    while True:
+        time.sleep(0.05)
+'''
+
+APPROVED_TOOLS = '''
+from langgraph.types import interrupt
+
+
+def write_file(path: str, text: str) -> str:
+    """Write a file, once a person has approved it."""
+    request = {"name": "write_file", "args": {"path": path, "text": text}, "description": "Check the path."}
+    review = {"action_name": "write_file", "allowed_decisions": ["approve", "edit", "reject"]}
+    answer = interrupt({"action_requests": [request], "review_configs": [review]})
+    return f"decided: {answer['decisions'][0]}"
+
+
+def ask(question: str) -> str:
+    """Ask a person."""
+    return f"answered: {interrupt(question)}"
+'''
+
+
+def agent_folder(folder: Path, module: str, *tools: str) -> Path:
+    """Write an agent file with the tools of a module `my_tools`, and return its folder."""
+    names = json.dumps([f"my_tools:{tool}" for tool in tools])
+    (folder / "agent.yaml").write_text(f"name: helper\nmodel: openai:gpt-4o-mini\ntools: {names}\n")
+    (folder / "my_tools.py").write_text(module)
+    return folder
+
+
+@contextmanager
+def terminal(
+    folder: Path, *arguments: str, script: list[str], size: tuple[int, int] = (40, 100), **environment: str
+) -> Iterator[Any]:
+    """Run `graph-agent` on a pseudo-terminal of `size` rows and columns, with a scripted model."""
+    given = {**os.environ, "DEBUG_MOCK_RESPONSES": json.dumps(script), "XDG_STATE_HOME": str(folder / "state")}
+    given |= {"TERM": "xterm", "NO_COLOR": "1", **environment}
+    process = pexpect.spawn(
+        sys.executable,
+        ["-m", "graph_agent.cli", *arguments],
+        cwd=str(folder),
+        env=given,
+        timeout=WITHIN_S,
+        encoding="utf-8",
+        dimensions=size,
+    )
+    try:
+        yield process
+    finally:
+        process.close(force=True)
+
+
+def leave(process: Any) -> int:
+    """Wait for the end of the process, and return its exit status."""
+    process.expect(pexpect.EOF)
+    process.close()
+    status: int = process.exitstatus
+    return status
+
+
+def wait_for(file: Path) -> None:
+    """Wait until a file exists."""
+    deadline = time.monotonic() + WITHIN_S
+    while not file.exists():
+        assert time.monotonic() < deadline, f"{file.name} does not appear"
+        time.sleep(0.02)
