@@ -154,8 +154,7 @@ class _AnswerUpdate:
         try:
             use_summary(requests, self.state["events"])
             await HookedRequests(requests, self.active_run.session_id).rewrite_results()
-            if not sentence:
-                await renew_summary(requests, self.state["events"])
+            await renew_summary(requests, self.state["events"], allowed=not sentence)
             await work(requests, sentence)
         except UserError:
             raise

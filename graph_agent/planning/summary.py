@@ -59,7 +59,7 @@ def use_summary(requests: ModelRequests, stored: Sequence[StoredEvent], new: Seq
 
 
 async def renew_summary(
-    requests: ModelRequests, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = ()
+    requests: ModelRequests, stored: Sequence[StoredEvent], new: Sequence[StoredEvent] = (), *, allowed: bool = True
 ) -> None:
     """Request a new summary if requests would fill the configured share of the window.
 
@@ -69,6 +69,7 @@ async def renew_summary(
         requests: As for `use_summary`, which was called before, and whose hooks have rewritten the results.
         stored: As for `use_summary`.
         new: As for `use_summary`.
+        allowed: Whether the input may still request a summary.
 
     Raises:
         UserError: If the model refuses the request for a reason that the user must fix.
@@ -76,7 +77,7 @@ async def renew_summary(
     """
     active = requests.active
     window, share = active.window, active.settings.summarize_at
-    if window is None or share is None or not active.summarizes:
+    if not allowed or window is None or share is None or not active.summarizes:
         return
     threshold = share * window
     size = _request_tokens(active)
