@@ -96,5 +96,6 @@ async def request_unobserved(
     except BaseException as error:
         relay.fail(error)
         raise
-    relay.end(LLMResult(generations=[result.generations], llm_output=result.llm_output))
+    generations: list[Any] = [result.generations]
+    relay.end(LLMResult(generations=generations, llm_output=result.llm_output))
     return cast("AIMessage", result.generations[0].message)

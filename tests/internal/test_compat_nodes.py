@@ -143,7 +143,8 @@ def routed_graph(by_update: Any) -> Any:
         return "last" if state.get("word") == "written" else "other"
 
     graph = StateGraph(State)
-    for node in (first, last, other):
+    nodes: tuple[Any, ...] = (first, last, other)
+    for node in nodes:
         graph.add_node(node.__name__, dual_runnable(blocking(node), node, node.__name__), input_schema=State)
         graph.add_edge(node.__name__, END) if node is not first else graph.add_edge(START, "first")
     graph.add_conditional_edges("first", dual_runnable(blocking(by_state), by_state, "by_state"), ["last", "other"])

@@ -298,9 +298,10 @@ class Detailed(Plain):
 
 @pytest.mark.parametrize("kind", [Plain, WithoutManager, Detailed])
 async def test_a_reply_equals_that_of_an_observed_request(kind: type[Plain], unobserved_requests: list[Any]) -> None:
+    handlers: list[Any] = [None, [Recorder()]]
     unobserved_reply, observed_reply = [
         (await create_graph_agent(kind(callbacks=callbacks)).ainvoke(says("go")))["messages"][-1]
-        for callbacks in (None, [Recorder()])
+        for callbacks in handlers
     ]
 
     def fields(reply: AIMessage) -> Any:

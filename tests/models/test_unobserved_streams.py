@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -103,7 +104,7 @@ async def test_a_surrounding_run_with_subgraphs_receives_each_token_of_the_agent
 class Reports(ScriptedChatModel):
     """Sends an object to the custom stream before each of its tokens."""
 
-    async def _astream(self, *args: Any, **kwargs: Any) -> Any:
+    async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
         async for chunk in super()._astream(*args, **kwargs):
             get_stream_writer()({"before": chunk.message.text})
             yield chunk
@@ -126,7 +127,7 @@ class FailsAtFirst(ScriptedChatModel):
 
     sent: int = 0
 
-    async def _astream(self, *args: Any, **kwargs: Any) -> Any:
+    async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
         self.sent += 1
         if self.sent == 1:
             yield ChatGenerationChunk(message=AIMessageChunk(content="No"))
